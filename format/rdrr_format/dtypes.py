@@ -1,0 +1,85 @@
+"""The storage types a tensor can have, as one table.
+
+Block types pack a fixed number of weights into a fixed number of bytes (sizes as in ggml's
+public block structures); scalar types have one element in a block. This module knows sizes and
+names only: arithmetic is in `rdrr_format.codecs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rdrr_format.errors import FormatError
+
+
+@dataclass(frozen=True)
+class DType:
+    """One storage type.
+
+    Attributes:
+        name: Canonical name, the key in `DTYPES`.
+        block_elements: Weights in a block (1 for scalar types).
+        block_bytes: Bytes of a block.
+        manifest_name: Spelling written into manifests.
+        aliases: Further spellings that are read.
+        numpy: NumPy type of a scalar, little endian; None for block types. BF16 is held in uint16.
+    """
+
+    name: str
+    block_elements: int
+    block_bytes: int
+    manifest_name: str
+    aliases: tuple[str, ...] = ()
+    numpy: str | None = None
+
+    @property
+    def is_block(self) -> bool:
+        """Whether several weights share one block."""
+        return self.block_elements > 1
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits for one weight, padding not counted."""
+        return 8 * self.block_bytes / self.block_elements
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_TABLE = (
+    DType("F32", 1, 4, "F32", ("float32",), "<f4"),
+    DType("F16", 1, 2, "F16", ("float16",), "<f2"),
+    DType("BF16", 1, 2, "BF16", ("bfloat16",), "<u2"),
+    DType("I64", 1, 8, "I64", ("int64",), "<i8"),
+    DType("Q8_0", 32, 34, "Q8_0"),
+    DType("Q4_0", 32, 18, "Q4_0"),
+    DType("Q5_0", 32, 22, "Q5_0"),
+    DType("Q5_1", 32, 24, "Q5_1"),
+    DType("Q4_K", 256, 144, "Q4_K_M", ("q4k",)),
+    DType("Q5_K", 256, 176, "Q5_K"),
+    DType("Q6_K", 256, 210, "Q6_K"),
+)
+
+DTYPES: Mapping[str, DType] = MappingProxyType({dtype.name: dtype for dtype in _TABLE})
+
+_SPELLINGS: Mapping[str, DType] = MappingProxyType(
+    {
+        spelling.lower(): dtype
+        for dtype in _TABLE
+        for spelling in (dtype.name, dtype.manifest_name, *dtype.aliases)
+    }
+)
+
+
+def parse_dtype(text: str) -> DType:
+    """The type that a manifest or an option names, whatever the spelling or case.
+
+    Raises:
+        FormatError: The name is not one of the table.
+    """
+    found = _SPELLINGS.get(text.lower())
+    if found is None:
+        raise FormatError("unknown dtype", expected="one of " + ", ".join(DTYPES), found=text)
+    return found

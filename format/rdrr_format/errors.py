@@ -1,0 +1,135 @@
+"""The one tree of errors that every component raises and that the commands print.
+
+    RdrrError
+    ├── UsageError         an option or argument is wrong (exit code 2)
+    ├── FormatError        bytes that do not follow the format
+    │   └── ShardError     a shard that is missing, too short or has another hash
+    ├── StoreError         a path or URL that cannot be read or written
+    ├── ManifestError      a manifest that cannot be understood; carries every fault found
+    ├── SourceError        a checkpoint that cannot be read
+    ├── ConversionError    a checkpoint that was read but cannot be packaged as asked
+    ├── DeviceError        no adapter, or the adapter lacks what is needed
+    └── GenerationError    a prompt or an option that the model cannot serve
+
+A message always fits one line: what is wrong, where, what was expected, what was found and
+what to do. Tracebacks are for bugs, not for bad input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class RdrrError(Exception):
+    """Base of all errors that a user can cause.
+
+    Args:
+        message: What is wrong, in a few words.
+        where: File, tensor or field path that it concerns.
+        expected: What would have been right.
+        found: What was there instead.
+        hint: What the user can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: object = None,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = None,
+    ) -> None:
+        self.message = message
+        self.where = None if where is None else str(where)
+        self.expected = None if expected is None else str(expected)
+        self.found = None if found is None else str(found)
+        self.hint = hint
+        super().__init__(self.line())
+
+    def line(self) -> str:
+        """The whole message on one line."""
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        facts = [
+            f"{label} {value}"
+            for label, value in (("expected", self.expected), ("found", self.found))
+            if value is not None
+        ]
+        if facts:
+            text += f" ({', '.join(facts)})"
+        if self.hint:
+            text += f"; {self.hint}"
+        return " ".join(text.split())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same facts as an object, for `--json`."""
+        facts = {
+            "error": type(self).__name__,
+            "message": self.message,
+            "where": self.where,
+            "expected": self.expected,
+            "found": self.found,
+            "hint": self.hint,
+        }
+        return {key: value for key, value in facts.items() if value is not None}
+
+
+class UsageError(RdrrError):
+    """An option, an argument or a combination of them is wrong."""
+
+    exit_code = 2
+
+
+class FormatError(RdrrError):
+    """Bytes or sizes that do not follow the format."""
+
+
+class ShardError(FormatError):
+    """A shard is missing, shorter than declared, or its hash differs."""
+
+
+class StoreError(RdrrError):
+    """A path or URL cannot be read or written: missing, present already, full, refused."""
+
+
+class ManifestError(RdrrError):
+    """A manifest cannot be understood.
+
+    Args:
+        message: What is wrong, in a few words.
+        faults: Every fault found, as objects with a `line()` text (see `rdrr_manifests.rules`).
+        where: The manifest's path.
+        hint: What the user can do about it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        faults: Sequence[Any] = (),
+        where: object = None,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = None,
+    ) -> None:
+        self.faults = tuple(faults)
+        super().__init__(message, where=where, expected=expected, found=found, hint=hint)
+
+
+class SourceError(RdrrError):
+    """A checkpoint cannot be read: not a checkpoint, truncated, a tensor missing or misshapen."""
+
+
+class ConversionError(RdrrError):
+    """A checkpoint was read but cannot be packaged as asked."""
+
+
+class DeviceError(RdrrError):
+    """There is no adapter, or it lacks a feature or limit that the work needs."""
+
+
+class GenerationError(RdrrError):
+    """A prompt or an option of a generation cannot be served by the model."""

@@ -1,0 +1,20 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator with a fresh seed each run; a failing test prints it.
+
+    `RDRR_TEST_SEED=N` repeats a run.
+    """
+    seed = int(os.environ.get("RDRR_TEST_SEED", secrets.randbits(32)))
+    print(f"RDRR_TEST_SEED={seed} {request.node.nodeid}")
+    return np.random.default_rng(seed)
