@@ -1,0 +1,197 @@
+"""The ops of the graph, as data.
+
+Values are named by strings and each is written once, except that every layer of the residual
+stream gets a name of its own. All values are matrices with one row for each token. Ops say what
+is computed; they do not say how.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+GRAPH_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    """Rotary embedding of one kind of layer; `rdrr_runtime.rope` turns it into a table.
+
+    Attributes:
+        theta: Base of the frequencies.
+        head_dim: Width of a head.
+        rotary_dim: Leading elements of the head that are rotated, in rotate-half pairs.
+        scaling: None, `linear`, `llama3`, `yarn` or `longrope`.
+        factor: Scaling factor.
+        low_freq_factor: Of llama3, as is `high_freq_factor`.
+        beta_fast: Of yarn, as is `beta_slow`.
+        original_max_pos: Context before scaling, for llama3, yarn and longrope.
+        short_factor: Of longrope, one for each frequency, as is `long_factor`.
+    """
+
+    theta: float
+    head_dim: int
+    rotary_dim: int
+    scaling: str | None = None
+    factor: float = 1.0
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    original_max_pos: int | None = None
+    short_factor: tuple[float, ...] | None = None
+    long_factor: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class WeightUse:
+    """A tensor that an op reads and the logical shape it must have."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Embed:
+    """out[r] = weight[token[r]] * scale."""
+
+    out: str
+    weight: WeightUse
+    scale: float
+
+
+@dataclass(frozen=True)
+class Norm:
+    """RMSNorm over runs of `width`: out = x / sqrt(mean(x^2) + eps) * (w, or 1 + w).
+
+    `groups` runs lie side by side in a row: 1 for the hidden state, the number of heads for
+    the norm of queries or keys.
+    """
+
+    x: str
+    out: str
+    weight: WeightUse
+    eps: float
+    unit_offset: bool
+    groups: int = 1
+
+    @property
+    def width(self) -> int:
+        """Elements that share one mean."""
+        return self.weight.shape[0]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """out = x W^T (+ bias); the weight's shape is [out_features, in_features]."""
+
+    x: str
+    out: str
+    weight: WeightUse
+    bias: WeightUse | None = None
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotate each of `heads` heads of x by the token's position, with `Graph.ropes[table]`."""
+
+    x: str
+    out: str
+    heads: int
+    table: int
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Causal attention over the cache of `layer`; this layer's k and v join the cache first.
+
+    Attributes:
+        scale: Factor on q.k.
+        window: A token sees itself and the window-1 tokens before it; None for all before it.
+        softcap: Scores become softcap*tanh(score/softcap).
+    """
+
+    q: str
+    k: str
+    v: str
+    out: str
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+@dataclass(frozen=True)
+class GatedActivation:
+    """out = activation(gate) * up; with `up` None, x holds gate and up side by side."""
+
+    gate: str
+    up: str | None
+    out: str
+    activation: str
+    width: int
+
+
+@dataclass(frozen=True)
+class Residual:
+    """out = x + branch * scale."""
+
+    x: str
+    branch: str
+    out: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Head:
+    """Logits: out = cap(scale * x W^T); the weight may be the embedding."""
+
+    x: str
+    out: str
+    weight: WeightUse
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+Op = Embed | Norm | Linear | Rope | Attention | GatedActivation | Residual | Head
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The whole model.
+
+    Attributes:
+        ops: In order of execution; the first is `Embed`, the last is `Head`.
+        ropes: Tables that `Rope.table` counts into.
+        layers: Decoder layers, which is also the number of key-value caches.
+        hidden_size: Width of the residual stream.
+        kv_heads: Key-value heads of a layer.
+        head_dim: Width of a head.
+        vocab_size: Logits of a token.
+        context: Longest context the model was made for, in tokens.
+    """
+
+    ops: tuple[Op, ...]
+    ropes: tuple[RopeSpec, ...]
+    layers: int
+    hidden_size: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context: int
+    version: int = field(default=GRAPH_VERSION)
+
+    def weights(self) -> tuple[WeightUse, ...]:
+        """Every tensor that the graph reads, in order of first use, each once."""
+        uses: dict[str, WeightUse] = {}
+        for op in self.ops:
+            for use in (getattr(op, "weight", None), getattr(op, "bias", None)):
+                if use is not None:
+                    uses.setdefault(use.name, use)
+        return tuple(uses.values())
+
+    def kv_bytes(self, tokens: int, bytes_per_element: int) -> int:
+        """Bytes of the key-value cache for a context of `tokens`."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * tokens * bytes_per_element

@@ -1,0 +1,43 @@
+"""Pydantic models of everything in a manifest; `Manifest` is the root."""
+
+from rdrr_manifests.models.architecture import Architecture
+from rdrr_manifests.models.hints import HINT_VALUES, KernelHints, Optimizations, parse_hint
+from rdrr_manifests.models.identity import Conversion, QuantizationInfo, Shard
+from rdrr_manifests.models.inference import (
+    Attention,
+    ChatTemplate,
+    FeedForward,
+    Inference,
+    LayerPattern,
+    Normalization,
+    Output,
+    Rope,
+)
+from rdrr_manifests.models.manifest import MANIFEST_NAME, Manifest
+from rdrr_manifests.models.tensors import Role, Span, Tensor
+from rdrr_manifests.models.tokenizer import Tokenizer
+
+__all__ = [
+    "HINT_VALUES",
+    "MANIFEST_NAME",
+    "Architecture",
+    "Attention",
+    "ChatTemplate",
+    "Conversion",
+    "FeedForward",
+    "Inference",
+    "KernelHints",
+    "LayerPattern",
+    "Manifest",
+    "Normalization",
+    "Optimizations",
+    "Output",
+    "QuantizationInfo",
+    "Role",
+    "Rope",
+    "Shard",
+    "Span",
+    "Tensor",
+    "Tokenizer",
+    "parse_hint",
+]

@@ -1,0 +1,76 @@
+"""The whole manifest of the current generation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import Field
+
+from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.architecture import Architecture
+from rdrr_manifests.models.hints import KernelHints, Optimizations
+from rdrr_manifests.models.identity import Conversion, QuantizationInfo, Shard
+from rdrr_manifests.models.inference import Inference
+from rdrr_manifests.models.tensors import Tensor
+from rdrr_manifests.models.tokenizer import Tokenizer
+
+MANIFEST_NAME = "manifest.json"
+
+
+class Manifest(ManifestModel):
+    """`manifest.json`, version 1, as this project writes it and reads every generation into.
+
+    Attributes:
+        model_id: Name of the package: lower case letters, digits, `-` and `_`, at most 64.
+        eos_token_id: The id or ids that end a text.
+        weights_transposed: Every matmul weight is stored in the column layout (ours).
+        hash_algorithm: Of the shards' hashes.
+        total_size: Bytes of all shards on disk.
+    """
+
+    version: int = 1
+    model_id: str
+    model_type: str = "transformer"
+    quantization: str
+    quantization_info: QuantizationInfo | None = None
+    hash_algorithm: str = "sha256"
+    eos_token_id: int | tuple[int, ...] | None = Field(default=None, alias="eos_token_id")
+    weights_transposed: bool | None = None
+    architecture: Architecture
+    moe_config: dict[str, Any] | None = None
+    inference: Inference
+    tokenizer: Tokenizer | None = None
+    optimizations: Optimizations = Optimizations()
+    conversion: Conversion | dict[str, Any] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    total_size: int
+    shards: tuple[Shard, ...]
+    tensors: dict[str, Tensor]
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The ids that end a text, as a tuple whichever way they are stated."""
+        if self.eos_token_id is None:
+            return ()
+        return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else self.eos_token_id
+
+    @property
+    def kernel_hints(self) -> KernelHints:
+        """The hints of the package."""
+        return self.optimizations.kernel_hints
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest as JSON values.
+
+        `None` is written inside `inference` and for `moeConfig`, where it means "does not
+        apply"; elsewhere an absent field says the same.
+        """
+        data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        data["inference"] = self.inference.model_dump(mode="json", by_alias=True)
+        data["moeConfig"] = self.moe_config
+        return data
+
+    def to_json(self) -> str:
+        """The manifest's text: two spaces of indent, one trailing newline, keys in field order."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
