@@ -1,0 +1,62 @@
+"""What an engine needs of something that runs a model: the GPU program or the torch reference.
+
+Positions are KV slots: `base` is the number of tokens already in the cache, and a pass over n
+tokens fills the slots base .. base+n-1. Passing a smaller base than before rewinds the cache;
+later writes overwrite what was beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """What a backend is and has allocated.
+
+    Attributes:
+        name: `wgpu` or `cpu`.
+        adapter: GPU adapter, None on the CPU.
+        context: KV slots.
+        weights_bytes: Memory that the weights take in it.
+        kv_bytes: Memory of the key-value cache.
+        choices: For each op, what serves it and why (see `rdrr_runtime.select`).
+    """
+
+    name: str
+    adapter: str | None
+    context: int
+    weights_bytes: int
+    kv_bytes: int
+    choices: tuple[tuple[str, str, str], ...] = field(default=())
+
+
+class Backend(Protocol):
+    """A loaded model that turns token ids into logits or, greedily, into further ids."""
+
+    @property
+    def info(self) -> BackendInfo:
+        """Facts about the backend."""
+        ...
+
+    def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> F32:
+        """Logits after the last of `ids`, float32 [1, vocab]; of every row with `all_rows`."""
+        ...
+
+    def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        """Run `ids`, then feed back the likeliest token; `count` new ids, read back at once.
+
+        The last of them has not been run: the cache then holds base + len(ids) + count - 1 tokens.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the model holds."""
+        ...

@@ -1,0 +1,121 @@
+"""Tables of rotary position embedding, computed on the host.
+
+WGSL's sin and cos are accurate only near zero, so no kernel evaluates them: angles are computed
+in float64 and the table is rounded to float32 once.
+
+Formulas: Su et al. 2021 (arXiv 2104.09864); linear scaling (position interpolation, 2306.15595);
+yarn (2309.00071); longrope (2402.13753); llama3 as published with Llama 3.1.
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor, log, pi, sqrt
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import ManifestError
+from rdrr_manifests.graph import RopeSpec
+
+F64 = npt.NDArray[np.float64]
+F32 = npt.NDArray[np.float32]
+
+
+def rope_table(spec: RopeSpec, context: int) -> F32:
+    """Cosines and sines of all positions.
+
+    Args:
+        spec: One of `Graph.ropes`.
+        context: Number of positions.
+
+    Returns:
+        float32 [context, rotary_dim / 2, 2]; the last axis is (cos, sin), scaled by the attention
+        factor of yarn and longrope.
+
+    Raises:
+        ManifestError: A scaling lacks one of its parameters.
+    """
+    angles = np.arange(context, dtype=np.float64)[:, None] * frequencies(spec, context)[None, :]
+    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1) * attention_factor(spec)
+    return np.ascontiguousarray(table, dtype=np.float32)
+
+
+def frequencies(spec: RopeSpec, context: int) -> F64:
+    """Radians per position of each rotated pair, float64 [rotary_dim / 2]."""
+    exponents = np.arange(0, spec.rotary_dim, 2, dtype=np.float64) / spec.rotary_dim
+    plain = spec.theta**-exponents
+    scale = _SCALINGS[spec.scaling]
+    return scale(spec, plain, context)
+
+
+def attention_factor(spec: RopeSpec) -> float:
+    """Factor on cosines and sines: yarn's and longrope's correction of the softmax temperature."""
+    if spec.scaling == "yarn":
+        return 0.1 * log(spec.factor) + 1.0 if spec.factor > 1 else 1.0
+    if spec.scaling == "longrope" and spec.factor > 1:
+        return sqrt(1.0 + log(spec.factor) / log(_required(spec, "original_max_pos")))
+    return 1.0
+
+
+def _unscaled(spec: RopeSpec, plain: F64, context: int) -> F64:
+    del spec, context
+    return plain
+
+
+def _linear(spec: RopeSpec, plain: F64, context: int) -> F64:
+    del context
+    return plain / spec.factor
+
+
+def _llama3(spec: RopeSpec, plain: F64, context: int) -> F64:
+    """Long waves are interpolated, short ones kept, those between are blended."""
+    del context
+    low, high = _required(spec, "low_freq_factor"), _required(spec, "high_freq_factor")
+    turns = _required(spec, "original_max_pos") * plain / (2 * pi)
+    blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return (1 - blend) * plain / spec.factor + blend * plain
+
+
+def _yarn(spec: RopeSpec, plain: F64, context: int) -> F64:
+    del context
+    original = _required(spec, "original_max_pos")
+
+    def pair_with_turns(turns: float) -> float:
+        return spec.rotary_dim * log(original / (turns * 2 * pi)) / (2 * log(spec.theta))
+
+    low = max(floor(pair_with_turns(spec.beta_fast or 32.0)), 0)
+    high = min(ceil(pair_with_turns(spec.beta_slow or 1.0)), spec.rotary_dim - 1)
+    # The papers' guard against a ramp of no width.
+    width = max(high - low, 0.001)
+    ramp = np.clip((np.arange(len(plain)) - low) / width, 0.0, 1.0)
+    return plain / spec.factor * ramp + plain * (1 - ramp)
+
+
+def _longrope(spec: RopeSpec, plain: F64, context: int) -> F64:
+    long = context > _required(spec, "original_max_pos")
+    factors = spec.long_factor if long else spec.short_factor
+    if factors is None or len(factors) != len(plain):
+        raise ManifestError(
+            "longrope needs one factor for each frequency",
+            where="inference.rope",
+            expected=len(plain),
+            found=None if factors is None else len(factors),
+        )
+    return plain / np.asarray(factors, dtype=np.float64)
+
+
+_SCALINGS = {
+    None: _unscaled,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}
+
+
+def _required(spec: RopeSpec, field: str) -> float:
+    value = getattr(spec, field)
+    if value is None:
+        raise ManifestError(
+            f"rope scaling {spec.scaling} lacks {field}", where="inference.rope", found=spec
+        )
+    return float(value)
