@@ -1,0 +1,116 @@
+"""Storage buffers and ranges of them.
+
+WebGPU checks usage by whole buffer: one dispatch may not read one range of a buffer and write
+another range of the same buffer. So activations live in buffers of their own, and a slice is for
+reading parts of large constant buffers (weights, rope tables).
+
+What lies in a buffer and when it is written is the program's business, not this module's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import DeviceError
+
+if TYPE_CHECKING:
+    from rdrr_runtime.device import Device
+
+OFFSET_ALIGNMENT = 256  # the strictest that WebGPU lets an adapter ask for
+
+
+def align(size: int, to: int = OFFSET_ALIGNMENT) -> int:
+    """The next multiple of `to` that is not below `size`."""
+    return -(-size // to) * to
+
+
+@dataclass(frozen=True)
+class BufferSlice:
+    """A range of a GPU buffer.
+
+    Attributes:
+        buffer: The `GPUBuffer`.
+        offset: First byte, a multiple of `OFFSET_ALIGNMENT` when bound to a kernel.
+        size: Bytes, a multiple of 4.
+    """
+
+    buffer: Any
+    offset: int
+    size: int
+
+    def range(self, offset: int, size: int) -> BufferSlice:
+        """A part of this slice, `offset` bytes after its start.
+
+        Raises:
+            DeviceError: The part reaches beyond the slice.
+        """
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise DeviceError(
+                "range outside a buffer slice",
+                expected=f"at most {self.size} bytes",
+                found=f"{offset} + {size}",
+            )
+        return BufferSlice(self.buffer, self.offset + offset, size)
+
+
+class Arena:
+    """Owns a set of storage buffers, so that they can be freed together.
+
+    Args:
+        device: Device that creates the buffers.
+        label: Prefix of every buffer's label.
+    """
+
+    def __init__(self, device: Device, label: str = "arena") -> None:
+        self._device = device
+        self._label = label
+        self._slices: list[BufferSlice] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return sum(one.buffer.size for one in self._slices)
+
+    @property
+    def max_binding(self) -> int:
+        """Bytes of the largest buffer that the device can bind."""
+        return self._device.max_binding
+
+    def empty(self, label: str, size: int) -> BufferSlice:
+        """A zeroed storage buffer of at least `size` bytes.
+
+        Raises:
+            DeviceError: Larger than the device's limits, or out of memory.
+        """
+        buffer = self._device.create_buffer(f"{self._label}.{label}", align(max(size, 4), 16))
+        self._slices.append(BufferSlice(buffer, 0, align(max(size, 4), 4)))
+        return self._slices[-1]
+
+    def upload(self, label: str, data: Any) -> BufferSlice:
+        """A storage buffer that holds `data` (a contiguous array, a multiple of 4 bytes)."""
+        made = self.empty(label, memoryview(data).nbytes)
+        self._device.write(made, data)
+        return made
+
+    def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
+        """Copy host bytes into a slice, see `Device.write`."""
+        self._device.write(target, data, offset)
+
+    def dispose(self) -> None:
+        """Free every buffer; slices of them must not be used afterwards."""
+        for one in self._slices:
+            one.buffer.destroy()
+        self._slices.clear()
+
+
+@contextmanager
+def arena(device: Device, label: str = "arena") -> Iterator[Arena]:
+    """An `Arena` that is disposed of on leaving the block."""
+    made = Arena(device, label)
+    try:
+        yield made
+    finally:
+        made.dispose()

@@ -1,0 +1,326 @@
+"""A GPU device: features, limits, pipelines, transfers, and exact counts of what was done.
+
+Every GPU object of the runtime is created here, so the counters are exact. What to run and in
+which order is the program's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import DeviceError
+
+from rdrr_runtime.adapters import AdapterInfo, choose_adapter, list_adapters
+from rdrr_runtime.buffers import BufferSlice, align
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel
+
+__all__ = ["AdapterInfo", "BoundDispatch", "Counters", "Device", "list_adapters", "open_device"]
+
+WANTED_FEATURES = frozenset({"shader-f16", "subgroup", "timestamp-query"})
+RAISED_LIMITS = (
+    "max-buffer-size",
+    "max-storage-buffer-binding-size",
+    "max-storage-buffers-per-shader-stage",
+    "max-compute-workgroup-storage-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+    "max-compute-workgroup-size-y",
+    "max-compute-workgroup-size-z",
+)
+UNSUBMITTED_BYTES = 64 << 20  # host copies of writes that may pile up before they are flushed
+STAGING_BYTES = 64 * 1024  # grown when a larger read is asked for
+
+
+@dataclass
+class Counters:
+    """What the device was asked to do since it was opened."""
+
+    dispatches: int = 0
+    submits: int = 0
+    buffer_creates: int = 0
+    bind_group_creates: int = 0
+    pipeline_creates: int = 0
+    bytes_written: int = 0
+    bytes_read: int = 0
+    maps: int = 0
+
+    def copy(self) -> Counters:
+        """The counts as they are now."""
+        return Counters(**vars(self))
+
+    def since(self, earlier: Counters) -> Counters:
+        """The counts beyond those of an earlier copy."""
+        return Counters(
+            **{f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)}
+        )
+
+
+@dataclass(frozen=True)
+class BoundDispatch:
+    """A `Dispatch` with its pipeline and bind group, ready to be encoded any number of times."""
+
+    pipeline: Any
+    bind_group: Any
+    grid: Grid
+    label: str
+    kernel: str
+
+
+@contextmanager
+def _device_errors(what: str) -> Iterator[None]:
+    """Turn the errors of wgpu into `DeviceError`; its messages span lines."""
+    import wgpu
+
+    try:
+        yield
+    except wgpu.GPUError as error:
+        raise DeviceError(f"{what} failed", found=str(error)) from error
+
+
+class Device:
+    """A device opened by `open_device`.
+
+    Attributes:
+        wgpu: The `GPUDevice`.
+        info: The adapter it belongs to.
+        features: Features that are on.
+        limits: Limits in force, by name with dashes.
+        counters: Exact counts of GPU work.
+    """
+
+    def __init__(self, info: AdapterInfo, gpu: Any) -> None:
+        self.wgpu = gpu
+        self.info = info
+        self.features = frozenset(gpu.features)
+        self.limits: dict[str, int] = dict(gpu.limits)
+        self.counters = Counters()
+        self._pipelines: dict[Kernel, tuple[Any, Any]] = {}
+        self._modules: dict[str, Any] = {}
+        self._staging: Any = None
+        self._unsubmitted = 0
+
+    @property
+    def max_binding(self) -> int:
+        """Bytes of the largest storage buffer a kernel can be given."""
+        limits = self.limits
+        size = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
+        return size // 256 * 256
+
+    def create_buffer(self, label: str, size: int) -> Any:
+        """A zeroed `GPUBuffer` for storage and copies.
+
+        Raises:
+            DeviceError: Larger than `max_binding`, or out of memory.
+        """
+        import wgpu
+
+        if size > self.max_binding:
+            raise DeviceError(
+                "buffer larger than the adapter can bind",
+                where=label,
+                expected=f"at most {self.max_binding} bytes",
+                found=size,
+            )
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
+        with _device_errors(f"creating buffer {label}"):
+            buffer = self.wgpu.create_buffer(label=label, size=size, usage=usage)
+        self.counters.buffer_creates += 1
+        return buffer
+
+    def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
+        """Copy host bytes (a contiguous array, a multiple of 4 bytes) into a slice.
+
+        Raises:
+            DeviceError: The data reaches beyond the slice or is not a multiple of 4 bytes.
+        """
+        size = memoryview(data).nbytes
+        target.range(offset, size)
+        if size % 4:
+            raise DeviceError("writes come in words", expected="a multiple of 4 bytes", found=size)
+        if not size:
+            return
+        with _device_errors("writing a buffer"):
+            self.wgpu.queue.write_buffer(target.buffer, target.offset + offset, data)
+        self.counters.bytes_written += size
+        self._unsubmitted += size
+        if self._unsubmitted > UNSUBMITTED_BYTES:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until all work is done; this also frees the host copies of writes."""
+        with _device_errors("waiting for the device"):
+            self.wgpu.queue.submit([])
+            self.wgpu.queue.on_submitted_work_done_async().sync_wait()
+        self.counters.submits += 1
+        self._unsubmitted = 0
+
+    def read(
+        self, source: BufferSlice, offset: int = 0, size: int | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Bytes of a slice, after all work submitted so far.
+
+        Raises:
+            DeviceError: The range lies outside the slice, or the device is lost.
+        """
+        size = source.size - offset if size is None else size
+        source.range(offset, size)
+        with _device_errors("reading a buffer"):
+            staging = self._staging_buffer(size)
+            encoder = self.wgpu.create_command_encoder(label="read")
+            encoder.copy_buffer_to_buffer(source.buffer, source.offset + offset, staging, 0, size)
+            self.wgpu.queue.submit([encoder.finish()])
+            return self._map(staging, size)
+
+    def _staging_buffer(self, size: int) -> Any:
+        import wgpu
+
+        if self._staging is None or self._staging.size < size:
+            if self._staging is not None:
+                self._staging.destroy()
+            usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+            capacity = align(max(size, STAGING_BYTES))
+            self._staging = self.wgpu.create_buffer(label="staging", size=capacity, usage=usage)
+            self.counters.buffer_creates += 1
+        return self._staging
+
+    def _map(self, staging: Any, size: int) -> npt.NDArray[np.uint8]:
+        # The submit before it orders the copy, so the wrapper's own extra submit is not needed.
+        staging.map_async("READ_NOSYNC", 0, align(size, 8)).sync_wait()
+        try:
+            mapped = staging.read_mapped(0, align(size, 8), copy=False)
+            data = np.frombuffer(mapped, dtype=np.uint8)[:size].copy()
+        finally:
+            staging.unmap()
+        self.counters.submits += 1
+        self.counters.maps += 1
+        self.counters.bytes_read += size
+        return data
+
+    def pipeline(self, kernel: Kernel) -> tuple[Any, Any]:
+        """The compute pipeline of a kernel and its explicit bind group layout, made once.
+
+        Raises:
+            DeviceError: The shader or its launch does not suit the device.
+        """
+        made = self._pipelines.get(kernel)
+        if made is None:
+            with _device_errors(f"building kernel {kernel.label}"):
+                made = self._pipelines[kernel] = self._build(kernel)
+            self.counters.pipeline_creates += 1
+        return made
+
+    def _build(self, kernel: Kernel) -> tuple[Any, Any]:
+        import wgpu
+
+        module = self._modules.get(kernel.source)
+        if module is None:
+            module = self.wgpu.create_shader_module(label=kernel.label, code=kernel.source)
+            self._modules[kernel.source] = module
+        layout = self.wgpu.create_bind_group_layout(
+            label=kernel.label,
+            entries=[
+                {
+                    "binding": index,
+                    "visibility": wgpu.ShaderStage.COMPUTE,
+                    "buffer": {"type": binding.access.value},
+                }
+                for index, binding in enumerate(kernel.bindings)
+            ],
+        )
+        pipeline = self.wgpu.create_compute_pipeline(
+            label=kernel.label,
+            layout=self.wgpu.create_pipeline_layout(bind_group_layouts=[layout]),
+            compute={
+                "module": module,
+                "entry_point": kernel.entry,
+                "constants": dict(kernel.overrides),
+            },
+        )
+        return pipeline, layout
+
+    def bind(self, dispatch: Dispatch) -> BoundDispatch:
+        """The pipeline and bind group of a dispatch.
+
+        Raises:
+            DeviceError: The buffers do not suit the kernel.
+        """
+        pipeline, layout = self.pipeline(dispatch.kernel)
+        entries = [
+            {
+                "binding": index,
+                "resource": {"buffer": one.buffer, "offset": one.offset, "size": one.size},
+            }
+            for index, one in enumerate(dispatch.buffers)
+        ]
+        with _device_errors(f"binding {dispatch.label}"):
+            group = self.wgpu.create_bind_group(
+                label=dispatch.label, layout=layout, entries=entries
+            )
+        self.counters.bind_group_creates += 1
+        return BoundDispatch(pipeline, group, dispatch.grid, dispatch.label, dispatch.kernel.label)
+
+    def encode(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
+        """Record bound dispatches for `rows` token rows into an open compute pass."""
+        pipeline = None
+        for one in bound:
+            if one.pipeline is not pipeline:
+                pipeline = one.pipeline
+                compute_pass.set_pipeline(pipeline)
+            compute_pass.set_bind_group(0, one.bind_group)
+            compute_pass.dispatch_workgroups(*one.grid.counts(rows))
+        self.counters.dispatches += len(bound)
+
+    def submit(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
+        """Run bound dispatches in order, `times` times over, in one submission.
+
+        Raises:
+            DeviceError: A dispatch does not validate, or the device is lost.
+        """
+        with _device_errors("running a program"):
+            encoder = self.wgpu.create_command_encoder(label="program")
+            compute_pass = encoder.begin_compute_pass(label="program")
+            for _ in range(times):
+                self.encode(compute_pass, bound, rows)
+            compute_pass.end()
+            self.wgpu.queue.submit([encoder.finish()])
+        self.counters.submits += 1
+        self._unsubmitted = 0
+
+    def close(self) -> None:
+        """Free the device; nothing of it must be used afterwards."""
+        self._pipelines.clear()
+        self._modules.clear()
+        if self._staging is not None:
+            self._staging.destroy()
+            self._staging = None
+        self.wgpu.destroy()
+
+
+def open_device(adapter: str | None = None, *, without: frozenset[str] = frozenset()) -> Device:
+    """Open a device on the best adapter, or on one whose name contains `adapter`.
+
+    Args:
+        adapter: Part of an adapter's name, backend or driver, in any case.
+        without: Features to leave off although offered, so that tests reach the generic paths.
+
+    Raises:
+        DeviceError: No adapter, none of that name, or it refuses a device.
+    """
+    info = choose_adapter(list_adapters(), adapter)
+    features = sorted((WANTED_FEATURES & info.features) - without)
+    limits = {name: info.limits[name] for name in RAISED_LIMITS if name in info.limits}
+    with _device_errors(f"opening {info.name}"):
+        try:
+            gpu = info.handle.request_device_sync(
+                label="rdrr", required_features=features, required_limits=limits
+            )
+        except RuntimeError as error:
+            raise DeviceError(
+                "the adapter refuses a device", where=info.name, found=error
+            ) from error
+    return Device(info, gpu)

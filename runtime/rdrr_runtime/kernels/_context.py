@@ -1,0 +1,88 @@
+"""What every op needs besides its own operands: the state of the step and the device's facts.
+
+Per-call values never come from the CPU per dispatch. Kernels read them from buffers that the GPU
+itself advances after sampling, so one bound program is replayed for each token:
+
+    step       struct { rows, base, ring, pad } of u32: token rows of this pass, KV slot of row 0,
+               tokens sampled so far
+    positions  u32[max_rows], logical position of each row (rope); the KV slot of row r is
+               base + r, and row r attends to the slots 0..base+r
+    tokens     u32[max_rows], input ids; the sampled id becomes tokens[0]
+    ring       u32[n], sampled ids; the id of step s is ring[s mod n]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_format.errors import FormatError
+
+from rdrr_runtime.buffers import Arena, BufferSlice
+
+STEP_WORDS = 4
+
+
+@dataclass(frozen=True)
+class State:
+    """The buffers that carry the state of generation from step to step."""
+
+    step: BufferSlice
+    positions: BufferSlice
+    tokens: BufferSlice
+    ring: BufferSlice
+
+    @staticmethod
+    def create(arena: Arena, max_rows: int, ring: int = 64) -> State:
+        """Zeroed state for passes of up to `max_rows` token rows."""
+        return State(
+            arena.empty("step", 4 * STEP_WORDS),
+            arena.empty("positions", 4 * max_rows),
+            arena.empty("tokens", 4 * max_rows),
+            arena.empty("ring", 4 * ring),
+        )
+
+
+@dataclass(frozen=True)
+class OpContext:
+    """Where ops are lowered to.
+
+    Attributes:
+        state: Buffers of the step.
+        max_rows: Most token rows of a pass; decides which kernels suit.
+        features: WebGPU features that the device has (`Device.features`).
+        workgroup_storage: Bytes of workgroup memory a kernel may use.
+    """
+
+    state: State
+    max_rows: int
+    features: frozenset[str] = frozenset()
+    workgroup_storage: int = 16_384
+
+    @property
+    def subgroups(self) -> bool:
+        """Whether kernels may use subgroup operations."""
+        return "subgroup" in self.features
+
+
+def need_multiple(what: str, value: int, of: int) -> None:
+    """Guard of a kernel's size.
+
+    Raises:
+        FormatError: `value` is not a positive multiple of `of`.
+    """
+    if value <= 0 or value % of:
+        raise FormatError(
+            f"{what} does not suit the kernel", expected=f"a multiple of {of}", found=value
+        )
+
+
+def need_floats(what: str, buffer: BufferSlice, count: int) -> None:
+    """Guard of an operand's size.
+
+    Raises:
+        FormatError: The slice holds fewer than `count` 32-bit values.
+    """
+    if buffer.size < 4 * count:
+        raise FormatError(
+            f"buffer of {what} is too small", expected=f"{4 * count} bytes", found=buffer.size
+        )

@@ -1,0 +1,61 @@
+"""Embedding: the table's row of each token, dequantized and scaled."""
+
+from __future__ import annotations
+
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels._weights import row_units
+from rdrr_runtime.packing import GpuWeight
+
+
+def embed(
+    ctx: OpContext, table: GpuWeight, x: BufferSlice, *, scale: float = 1.0, label: str
+) -> list[Dispatch]:
+    """x[r, :] = scale * table[tokens[r], :].
+
+    Args:
+        ctx: Where it is lowered to; its state holds the tokens.
+        table: [vocabulary, hidden], layout `row`.
+        x: f32 [rows, hidden].
+        scale: Factor on every value (Gemma: the root of the hidden size).
+        label: What the op is.
+
+    Raises:
+        FormatError: A table in another layout, or sizes that do not suit.
+    """
+    if table.layout is not Layout.ROW:
+        raise FormatError("an embedding is read by rows", where=label, found=table.layout)
+    need_multiple(f"{label}: hidden size", table.k, 4)
+    need_floats(f"{label}: x", x, ctx.max_rows * table.k)
+    units = row_units(table)
+    dtype = table.dtype.name.lower()
+    return [
+        dispatch(
+            kernel(
+                "embed",
+                variables={"WEIGHT": dtype},
+                constants={
+                    "K": table.k,
+                    "UNITS": units,
+                    "ROW_WORDS": table.words_per_row,
+                    "OUTPUTS": part.rows,
+                    "FIRST": part.first_row,
+                    "SCALE": scale,
+                },
+                variant=dtype,
+            ),
+            {
+                "current": ctx.state.step,
+                "tokens": ctx.state.tokens,
+                "weight": part.slice,
+                "x": x,
+            },
+            Grid(-(-units // 32), 1, 1, 1),
+            label,
+        )
+        for part in table.parts
+    ]

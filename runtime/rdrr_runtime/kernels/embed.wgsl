@@ -1,0 +1,42 @@
+// x[r, :] = SCALE * table[tokens[r], :]
+//
+// current  Step
+// tokens   u32 [rows]
+// weight   [OUTPUTS, ROW_WORDS] words of type {{ WEIGHT }}, the table's rows FIRST.. of this part
+// x        f32 [rows, K]
+//
+// A thread dequantizes one unit of 32 weights. A token outside the part writes nothing.
+{% include "snippets/step.wgsl" %}
+@group(0) @binding(0) var<storage, read> current: Step;
+@group(0) @binding(1) var<storage, read> tokens: array<u32>;
+@group(0) @binding(2) var<storage, read> weight: array<Word>;
+@group(0) @binding(3) var<storage, read_write> x: array<vec4<f32>>;
+
+override K: u32;
+override UNITS: u32;
+override ROW_WORDS: u32;
+override OUTPUTS: u32;
+override FIRST: u32;
+override SCALE: f32;
+
+{% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
+
+@compute @workgroup_size(32)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let unit = id.x;
+    let row = id.y;
+    if (row >= current.rows || unit >= UNITS) {
+        return;
+    }
+    let token = tokens[row];
+    if (token < FIRST || token - FIRST >= OUTPUTS) {
+        return;
+    }
+    let w = load_unit((token - FIRST) * ROW_WORDS, unit);
+    for (var i = 0u; i < 8u; i++) {
+        let k = unit_element(unit, i);
+        if (k < K) {
+            x[(row * K + k) / 4u] = SCALE * w[i];
+        }
+    }
+}

@@ -1,0 +1,98 @@
+// y[r, n] = sum_k x[r, FIRST + k] W[n, FIRST + k] (+ bias) (+ y), stored by columns: rows of N.
+//
+// current  Step
+// x        f32 [rows, STRIDE]
+// weight   [INPUTS, ROW_WORDS] words of type {{ WEIGHT }}
+// y        f32 [rows, N]
+// bias     f32 [N], only with BIAS
+//
+// A workgroup computes UNITS_PER_GROUP units of 32 outputs for {{ ROWS }} token rows. A thread owns one
+// unit and every SPLITS-th k; the partial sums meet in workgroup memory. Accumulates in f32.
+{% include "snippets/step.wgsl" %}
+@group(0) @binding(0) var<storage, read> current: Step;
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> weight: array<Word>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+{% if BIAS %}
+@group(0) @binding(4) var<storage, read> bias: array<f32>;
+{% endif %}
+
+override UNITS_PER_GROUP: u32;
+override SPLITS: u32;            // a power of two
+override N: u32;
+override UNITS: u32;             // units of 32 outputs in a stored row
+override ROW_WORDS: u32;
+override INPUTS: u32;            // stored rows of this part
+override FIRST: u32;             // input of the first of them
+override STRIDE: u32;            // inputs of all parts
+override ACCUMULATE: bool = false;
+override SINGLE_ROW: bool = false;
+
+const ROWS = {{ ROWS }}u;
+override WG = UNITS_PER_GROUP * SPLITS;
+
+var<workgroup> partial: array<vec4<f32>, 8u * WG>;  // [8, SPLITS, UNITS_PER_GROUP]
+
+{% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let rows = select(current.rows, 1u, SINGLE_ROW);
+    let unit0 = (wid.x + wid.y * groups.x) * UNITS_PER_GROUP;
+    let r0 = wid.z * ROWS;
+    if (unit0 >= UNITS || r0 >= rows) {
+        return;
+    }
+    let unit = unit0 + thread % UNITS_PER_GROUP;
+    let split = thread / UNITS_PER_GROUP;
+    var acc: array<array<vec4<f32>, 8>, ROWS>;
+    for (var k = split; k < INPUTS; k += SPLITS) {
+        let w = load_unit(k * ROW_WORDS, min(unit, UNITS - 1u));
+        for (var r = 0u; r < ROWS; r++) {
+            let xv = x[min(r0 + r, rows - 1u) * STRIDE + FIRST + k];
+            for (var i = 0u; i < 8u; i++) {
+                acc[r][i] += xv * w[i];
+            }
+        }
+    }
+    for (var r = 0u; r < ROWS; r++) {
+        workgroupBarrier();  // the row before may still be read
+        for (var i = 0u; i < 8u; i++) {
+            partial[i * WG + thread] = acc[r][i];
+        }
+        for (var half = SPLITS / 2u; half > 0u; half /= 2u) {
+            workgroupBarrier();
+            if (split < half) {
+                for (var i = 0u; i < 8u; i++) {
+                    partial[i * WG + thread] += partial[i * WG + thread + half * UNITS_PER_GROUP];
+                }
+            }
+        }
+        workgroupBarrier();
+        if (r0 + r < rows) {
+            for (var at = thread; at < 32u * UNITS_PER_GROUP; at += WG) {
+                store(r0 + r, unit0 + at / 32u, at % 32u, at / 32u);
+            }
+        }
+    }
+}
+
+// Write lane `lane` of the `slot`-th unit of the workgroup.
+fn store(row: u32, unit: u32, lane: u32, slot: u32) {
+    let n = unit_element(unit, lane / 4u) + lane % 4u;
+    if (unit >= UNITS || n >= N) {
+        return;
+    }
+    var value = partial[(lane / 4u) * WG + slot][lane % 4u];
+{% if BIAS %}
+    value += bias[n];
+{% endif %}
+    if (ACCUMULATE) {
+        value += y[row * N + n];
+    }
+    y[row * N + n] = value;
+}

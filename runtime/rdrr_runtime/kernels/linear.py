@@ -1,0 +1,174 @@
+"""Linear layers: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus what y holds already.
+
+    kernel         layout   for
+    gemv_row       row      few token rows
+    gemv_col       column   few token rows
+    matmul_tiled   both     many token rows
+
+A weight that exceeds the binding limit comes in parts, each with its own dispatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_format.layouts import Layout
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, flat_grid, kernel
+from rdrr_runtime.kernels._weights import power_of_two, row_padded, row_units
+from rdrr_runtime.packing import GpuWeight, Part
+
+GEMV_ROWS = 8  # token rows up to which reading each weight once a row of x beats tiling
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The operands of one linear layer."""
+
+    ctx: OpContext
+    weight: GpuWeight
+    x: BufferSlice
+    y: BufferSlice
+    bias: BufferSlice | None
+    accumulate: bool
+    single_row: bool
+    label: str
+
+    def launch(
+        self,
+        name: str,
+        part: Part,
+        grid: Grid,
+        variables: dict[str, str | int | bool],
+        constants: dict[str, float | int | bool],
+    ) -> Dispatch:
+        bias = self.bias
+        if self.weight.layout is Layout.COLUMN and part.first_row:
+            bias = None  # the first part has added it
+        buffers = {"current": self.ctx.state.step, "x": self.x, "y": self.y, "weight": part.slice}
+        if bias is not None:
+            buffers["bias"] = bias
+        later_sum = self.weight.layout is Layout.COLUMN and part.first_row > 0
+        what = kernel(
+            name,
+            variables={
+                "WEIGHT": self.weight.dtype.name.lower(),
+                "BIAS": bias is not None,
+                **variables,
+            },
+            constants={
+                "FIRST": part.first_row,
+                "ROW_WORDS": self.weight.words_per_row,
+                "UNITS": row_units(self.weight),
+                "ACCUMULATE": self.accumulate or later_sum,
+                "SINGLE_ROW": self.single_row,
+                **constants,
+            },
+            variant=self.weight.dtype.name.lower(),
+        )
+        return dispatch(what, buffers, grid, self.label)
+
+
+def linear(
+    ctx: OpContext,
+    weight: GpuWeight,
+    x: BufferSlice,
+    y: BufferSlice,
+    *,
+    bias: BufferSlice | None = None,
+    accumulate: bool = False,
+    single_row: bool = False,
+    tiled: bool | None = None,
+    label: str,
+) -> list[Dispatch]:
+    """One linear layer.
+
+    Args:
+        ctx: Where it is lowered to.
+        weight: [N, K] in any stored form.
+        x: f32 [rows, K].
+        y: f32 [rows, N]; another buffer than x.
+        bias: f32 [N].
+        accumulate: Add to y instead of replacing it (a residual stream).
+        single_row: x and y have one row, whatever the pass has (the head).
+        tiled: Force the tiled kernel on or off; None chooses by the rows of the pass.
+        label: What the layer is, e.g. `layers.3.q_proj`.
+
+    Raises:
+        FormatError: K is no multiple of 4, or a buffer is too small.
+    """
+    rows = 1 if single_row else ctx.max_rows
+    need_multiple(f"{label}: K", weight.k, 4)
+    need_floats(f"{label}: x", x, rows * weight.k)
+    need_floats(f"{label}: y", y, rows * weight.n)
+    if bias is not None:
+        need_floats(f"{label}: bias", bias, weight.n)
+    call = _Call(ctx, weight, x, y, bias, accumulate, single_row, label)
+    if tiled if tiled is not None else rows > GEMV_ROWS:
+        lower = _matmul_tiled
+    elif weight.layout is Layout.ROW:
+        lower = _gemv_row
+    else:
+        lower = _gemv_col
+    return [lower(call, part, rows) for part in weight.parts]
+
+
+def _gemv_row(call: _Call, part: Part, rows: int) -> Dispatch:
+    weight = call.weight
+    rows_per_group = power_of_two(rows, 1, GEMV_ROWS)
+    return call.launch(
+        "gemv_row",
+        part,
+        flat_grid(
+            -(-part.rows // 4),
+            rows_axis=None if call.single_row else 2,
+            rows_per_group=rows_per_group,
+        ),
+        {"ROWS": rows_per_group, "SUBGROUPS": call.ctx.subgroups},
+        {
+            "WG": power_of_two(row_units(weight), 32, 128),
+            "K": weight.k,
+            "K_PADDED": row_padded(weight),
+            "OUTPUTS": part.rows,
+            "STRIDE": weight.n,
+        },
+    )
+
+
+def _gemv_col(call: _Call, part: Part, rows: int) -> Dispatch:
+    weight = call.weight
+    units_per_group = 2  # two lanes read 32 bytes of one stored row, a whole memory sector
+    rows_per_group = power_of_two(rows, 1, 4)
+    return call.launch(
+        "gemv_col",
+        part,
+        flat_grid(
+            -(-row_units(weight) // units_per_group),
+            rows_axis=None if call.single_row else 2,
+            rows_per_group=rows_per_group,
+        ),
+        {"ROWS": rows_per_group},
+        {
+            "UNITS_PER_GROUP": units_per_group,
+            "SPLITS": power_of_two(part.rows, 1, 64),
+            "N": weight.n,
+            "INPUTS": part.rows,
+            "STRIDE": weight.k,
+        },
+    )
+
+
+def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
+    weight = call.weight
+    micro = 4 if rows <= 32 else 8
+    by_row = weight.layout is Layout.ROW
+    tiles = -(-part.rows // 64) if by_row else -(-row_units(weight) // 2)
+    return call.launch(
+        "matmul_tiled",
+        part,
+        Grid(tiles, 1, 1, None if call.single_row else 1, 8 * micro),
+        {"LAYOUT": weight.layout.value, "MICRO": micro},
+        {"K": weight.k, "N": weight.n, "PART": part.rows},
+    )

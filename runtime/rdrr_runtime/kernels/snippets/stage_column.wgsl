@@ -1,0 +1,31 @@
+// A step is 32 stored rows (inputs), two units of outputs each.
+fn steps() -> u32 {
+    return (PART + 31u) / 32u;
+}
+
+fn stage_weights(tile: u32, s: u32, j: u32) {
+    let k = s * 32u + j / 2u;
+    let unit = tile * 2u + j % 2u;
+    let w = load_unit(min(k, PART - 1u) * ROW_WORDS, min(unit, UNITS - 1u));
+    for (var i = 0u; i < 8u; i++) {
+        tile_w[(j / 2u) * 16u + (j % 2u) * 8u + i] = w[i];
+    }
+}
+
+// Inputs beyond the part count for nothing because x is zero there.
+fn stage_x(s: u32, m: u32, row: u32) {
+    for (var i = 0u; i < 32u; i++) {
+        let k = s * 32u + i;
+        var v = 0.0;
+        if (k < PART) {
+            v = x[row * K + FIRST + k];
+        }
+        tile_x[i * (TILE_M / 4u) + m / 4u][m % 4u] = v;
+    }
+}
+
+// N, beyond every output, where the stored row has no such unit.
+fn output_index(tile: u32, j: u32) -> u32 {
+    let unit = tile * 2u + j / 32u;
+    return select(N, unit_element(unit, (j % 32u) / 4u) + j % 4u, unit < UNITS);
+}

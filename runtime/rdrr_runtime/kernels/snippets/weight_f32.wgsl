@@ -1,0 +1,15 @@
+// F32: a unit is 32 consecutive weights, 8 words of 16 bytes.
+alias Word = vec4<u32>;
+
+fn load_unit(base: u32, unit: u32) -> array<vec4<f32>, 8> {
+    var w: array<vec4<f32>, 8>;
+    let first = base / 4u + unit * 8u;
+    for (var i = 0u; i < 8u; i++) {
+        w[i] = bitcast<vec4<f32>>(weight[first + i]);
+    }
+    return w;
+}
+
+fn unit_element(unit: u32, i: u32) -> u32 {
+    return unit * 32u + i * 4u;
+}

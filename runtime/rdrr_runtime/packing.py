@@ -1,0 +1,220 @@
+"""Weights in GPU memory: the word-aligned form that the kernels read, and how they get there.
+
+    type        a block on disk             in GPU memory
+    Q4_K        144 B                       36 words, as it is
+    Q6_K        210 B: ql qh scales d       53 words: ql qh scales as they are, then d as f32
+    Q8_0        34 B: d qs                  9 words: d as f32, then qs
+    F16, BF16   2 B an element              rows padded with zeros to 16 bytes
+    F32         4 B an element              rows padded with zeros to 16 bytes
+
+Scales of Q6_K and Q8_0 are widened so that no shader decodes them: WGSL may flush subnormal f16
+values to zero, and block scales are often that small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.dtypes import DType
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Geometry, Layout, geometry
+
+from rdrr_runtime.buffers import Arena, BufferSlice
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint32]
+
+GPU_DTYPES = ("Q4_K", "Q6_K", "Q8_0", "F16", "BF16", "F32")
+_CHUNK_BYTES = 16 << 20  # host memory that packing may take at a time
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of stored rows in one buffer."""
+
+    slice: BufferSlice
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class GpuWeight:
+    """A matrix [N, K] in GPU memory.
+
+    Attributes:
+        dtype: Storage type.
+        layout: `row` (N stored rows of K) or `column` (K stored rows of N).
+        n: Outputs.
+        k: Inputs.
+        words_per_row: 32-bit words of a stored row.
+        parts: Stored rows, split where a buffer would exceed the binding limit.
+    """
+
+    dtype: DType
+    layout: Layout
+    n: int
+    k: int
+    words_per_row: int
+    parts: tuple[Part, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of GPU memory."""
+        return sum(part.slice.size for part in self.parts)
+
+
+def words_per_row(dtype: DType, row_elements: int) -> int:
+    """32-bit words of one stored row in GPU memory.
+
+    Raises:
+        FormatError: No kernel reads this type.
+    """
+    if dtype.name not in GPU_DTYPES:
+        raise FormatError("no kernel reads this type", expected=GPU_DTYPES, found=dtype.name)
+    if not dtype.is_block:
+        return -(-row_elements * dtype.block_bytes // 16) * 4
+    blocks = -(-row_elements // dtype.block_elements)
+    return blocks * {"Q4_K": 36, "Q6_K": 53, "Q8_0": 9}[dtype.name]
+
+
+def pack_rows(dtype: DType, blocks: Bytes) -> Words:
+    """Stored rows in the form that the kernels read.
+
+    Args:
+        dtype: Storage type.
+        blocks: Bytes as stored, uint8 [rows, row_bytes].
+
+    Returns:
+        uint32 [rows, words].
+
+    Raises:
+        FormatError: Rows of no whole number of blocks, or no kernel reads the type.
+    """
+    rows, size = blocks.shape
+    if size % dtype.block_bytes:
+        raise FormatError(
+            "row of no whole blocks", expected=f"a multiple of {dtype.block_bytes}", found=size
+        )
+    count = size // dtype.block_bytes
+    words = words_per_row(dtype, count * dtype.block_elements)
+    if dtype.name == "Q4_K":
+        return np.ascontiguousarray(blocks).view("<u4")
+    if dtype.name in ("Q6_K", "Q8_0"):
+        scale = slice(208, 210) if dtype.name == "Q6_K" else slice(0, 2)
+        return _widen_scales(blocks.reshape(rows, count, -1), scale).reshape(rows, words)
+    padded = np.zeros((rows, words * 4), np.uint8)
+    padded[:, :size] = blocks
+    return padded.view("<u4")
+
+
+def _widen_scales(blocks: Bytes, scale: slice) -> Words:
+    """Replace the f16 scale of each block [rows, count, bytes] by the same value as f32."""
+    rows, count, size = blocks.shape
+    wide = np.ascontiguousarray(blocks[:, :, scale]).view("<f2").astype("<f4").view(np.uint8)
+    out = np.empty((rows, count, size + 2), np.uint8)
+    at = scale.start
+    out[:, :, :at] = blocks[:, :, :at]
+    out[:, :, at : at + 4] = wide
+    out[:, :, at + 4 :] = blocks[:, :, at + 2 :]
+    return out.view("<u4")
+
+
+def upload_weight(
+    arena: Arena,
+    dtype: DType,
+    layout: Layout,
+    shape: tuple[int, int],
+    data: Any | Iterable[Any],
+    label: str,
+) -> GpuWeight:
+    """Put a matrix into GPU memory.
+
+    Args:
+        arena: Owner of the buffers.
+        dtype: Storage type.
+        layout: Order in storage; `flat` only where it equals `row`.
+        shape: Logical shape (N, K).
+        data: The stored bytes (anything with the buffer protocol), or an iterable of such chunks,
+            each a whole number of stored rows.
+        label: Name of the tensor, for messages and buffer labels.
+
+    Raises:
+        FormatError: Bytes that do not fit the shape, or a form that no kernel reads.
+        DeviceError: Out of memory.
+    """
+    n, k = shape
+    if layout is Layout.FLAT:
+        if k % dtype.block_elements:
+            raise FormatError(
+                "flat blocks cross rows, which no kernel reads",
+                where=label,
+                hint="dequantize the tensor when it is loaded",
+            )
+        layout = Layout.ROW
+    stored = geometry(dtype, shape, layout)
+    weight = _allocate(arena, dtype, layout, shape, stored, label)
+    row = 0
+    for chunk in _row_chunks(data, stored, label):
+        packed = pack_rows(dtype, chunk)
+        _write_rows(arena, weight, packed, row)
+        row += len(packed)
+    if row != stored.rows:
+        raise FormatError(
+            "tensor ends early", where=label, expected=f"{stored.rows} rows", found=f"{row}"
+        )
+    return weight
+
+
+def _allocate(
+    arena: Arena, dtype: DType, layout: Layout, shape: tuple[int, int], stored: Geometry, label: str
+) -> GpuWeight:
+    words = words_per_row(dtype, stored.row_elements)
+    fit = arena.max_binding // (4 * words)
+    if not fit or not stored.rows:
+        raise FormatError(
+            "matrix has no rows or a row beyond the binding limit", where=label, found=list(shape)
+        )
+    parts = tuple(
+        Part(
+            arena.empty(f"{label}.{first}", 4 * words * min(fit, stored.rows - first)),
+            first,
+            min(fit, stored.rows - first),
+        )
+        for first in range(0, stored.rows, fit)
+    )
+    return GpuWeight(dtype, layout, shape[0], shape[1], words, parts)
+
+
+def _row_chunks(data: Any, stored: Geometry, label: str) -> Iterator[Bytes]:
+    """Chunks of stored rows, uint8 [rows, row_bytes], none much larger than `_CHUNK_BYTES`."""
+    whole = isinstance(data, (bytes, bytearray, memoryview, np.ndarray))
+    step = max(1, _CHUNK_BYTES // stored.row_bytes)
+    left = stored.rows
+    for chunk in [data] if whole else data:
+        raw = np.frombuffer(chunk, dtype=np.uint8)
+        rows, rest = divmod(raw.size, stored.row_bytes)
+        if rest or rows > left:
+            raise FormatError(
+                "bytes do not fit the shape",
+                where=label,
+                expected=f"at most {left} rows of {stored.row_bytes} bytes",
+                found=f"{raw.size} bytes",
+            )
+        left -= rows
+        table = raw.reshape(rows, stored.row_bytes)
+        for first in range(0, rows, step):
+            yield table[first : first + step]
+
+
+def _write_rows(arena: Arena, weight: GpuWeight, packed: Words, row: int) -> None:
+    """Write packed rows to the parts that hold them, the first of them being row `row`."""
+    for part in weight.parts:
+        first = max(row, part.first_row)
+        last = min(row + len(packed), part.first_row + part.rows)
+        if first < last:
+            offset = (first - part.first_row) * weight.words_per_row * 4
+            arena.write(part.slice, packed[first - row : last - row], offset)
