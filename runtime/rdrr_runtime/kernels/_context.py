@@ -20,6 +20,7 @@ from rdrr_format.errors import FormatError
 from rdrr_runtime.buffers import Arena, BufferSlice
 
 STEP_WORDS = 4
+MAX_HEAD_DIM = 256
 
 
 @dataclass(frozen=True)
@@ -86,3 +87,47 @@ def need_floats(what: str, buffer: BufferSlice, count: int) -> None:
         raise FormatError(
             f"buffer of {what} is too small", expected=f"{4 * count} bytes", found=buffer.size
         )
+
+
+KV_BYTES = {"f32": 4, "f16": 2}
+
+
+@dataclass(frozen=True)
+class KvSpec:
+    """Sizes and type of a layer's key and value caches, each [kv_heads, context, head_dim].
+
+    Attributes:
+        kv_heads: Key-value heads.
+        head_dim: Elements of a head, a multiple of 4 up to 256.
+        context: Slots.
+        dtype: `f16` or `f32`.
+    """
+
+    kv_heads: int
+    head_dim: int
+    context: int
+    dtype: str = "f16"
+
+    @property
+    def size(self) -> int:
+        """Bytes of one cache."""
+        return self.kv_heads * self.context * self.head_dim * KV_BYTES[self.dtype]
+
+    def check(self, label: str, *caches: BufferSlice) -> None:
+        """Guard of the caches.
+
+        Raises:
+            FormatError: A head size or type that no kernel serves, or too small a buffer.
+        """
+        need_multiple(f"{label}: head size", self.head_dim, 4)
+        if self.head_dim > MAX_HEAD_DIM:
+            raise FormatError(
+                "head size is too large for the kernel",
+                where=label,
+                expected=f"at most {MAX_HEAD_DIM}",
+                found=self.head_dim,
+            )
+        if self.dtype not in KV_BYTES:
+            raise FormatError("unknown cache type", expected=list(KV_BYTES), found=self.dtype)
+        for cache in caches:
+            need_floats(f"{label}: cache", cache, self.size // 4)

@@ -1,0 +1,26 @@
+// The best of the groups' candidates becomes the next token, and the step moves on.
+//
+// best       (f32, u32) [GROUPS]
+// current    Step
+// positions  u32 [max_rows]
+// tokens     u32 [max_rows]
+// ring       u32 [n]
+{% include "snippets/step.wgsl" %}
+@group(0) @binding(0) var<storage, read> best: array<Candidate>;
+@group(0) @binding(1) var<storage, read_write> current: Step;
+@group(0) @binding(2) var<storage, read_write> positions: array<u32>;
+@group(0) @binding(3) var<storage, read_write> tokens: array<u32>;
+@group(0) @binding(4) var<storage, read_write> ring: array<u32>;
+
+override WG: u32;  // as many threads as groups
+
+{% include "snippets/candidate.wgsl" %}
+{% include "snippets/advance.wgsl" %}
+
+@compute @workgroup_size(WG)
+fn main(@builtin(local_invocation_index) thread: u32) {
+    let winner = best_of_workgroup(best[thread], thread);
+    if (thread == 0u) {
+        advance(winner.index);
+    }
+}

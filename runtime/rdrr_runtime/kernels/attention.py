@@ -1,0 +1,168 @@
+"""Attention over the caches: grouped queries, sliding window, softcap.
+
+streaming   one workgroup a row and head: prefill, and decode over a short context
+split_kv    several workgroups share the keys of a row and head, then a second dispatch joins
+them: decode over a long context, where rows times heads cannot fill a GPU
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rdrr_format.errors import FormatError
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import KvSpec, OpContext, need_floats
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+
+WORKGROUP = 128
+KEYS_PER_SPLIT = 256
+MAX_SPLITS = 32
+
+
+class AttentionKernel(StrEnum):
+    """The variants, named as in the manifest's hints."""
+
+    STREAMING = "streaming"
+    SPLIT_KV = "split_kv"
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """What a layer's attention computes.
+
+    Attributes:
+        heads: Query heads, a multiple of the caches' heads.
+        cache: The caches.
+        scale: Factor on the scores.
+        window: Slots a row sees, its own included; 0 for all.
+        softcap: Bound of the scores by tanh; 0 for none.
+    """
+
+    heads: int
+    cache: KvSpec
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+
+    @property
+    def splits(self) -> int:
+        """Parts of the keys that `split_kv` makes of a full context."""
+        reach = min(self.window or self.cache.context, self.cache.context)
+        return max(1, min(MAX_SPLITS, -(-reach // KEYS_PER_SPLIT)))
+
+    def scratch_size(self, max_rows: int) -> int:
+        """Bytes of scratch that `split_kv` needs for passes of up to `max_rows` rows."""
+        parts = max_rows * self.heads * self.splits
+        return _stats_offset(self, max_rows) + 8 * parts
+
+
+def _stats_offset(spec: AttentionSpec, max_rows: int) -> int:
+    sums = 4 * max_rows * spec.heads * spec.splits * spec.cache.head_dim
+    return -(-sums // 256) * 256
+
+
+def attention(
+    ctx: OpContext,
+    q: BufferSlice,
+    k_cache: BufferSlice,
+    v_cache: BufferSlice,
+    out: BufferSlice,
+    *,
+    spec: AttentionSpec,
+    which: AttentionKernel = AttentionKernel.STREAMING,
+    scratch: BufferSlice | None = None,
+    label: str,
+) -> list[Dispatch]:
+    """Row r attends to the slots 0..base+r; its own key must have been stored.
+
+    Args:
+        ctx: Where it is lowered to.
+        q: f32 [rows, heads, head_dim].
+        k_cache: [kv_heads, context, head_dim].
+        v_cache: [kv_heads, context, head_dim].
+        out: f32 [rows, heads, head_dim]; another buffer than q.
+        spec: What is computed.
+        which: The variant.
+        scratch: At least `spec.scratch_size(max_rows)` bytes, for `split_kv`; may be shared by
+            all layers.
+        label: What the op is.
+
+    Raises:
+        FormatError: Sizes that do not suit, or `split_kv` without scratch.
+    """
+    cache = spec.cache
+    cache.check(label, k_cache, v_cache)
+    if spec.heads % cache.kv_heads:
+        raise FormatError(
+            "query heads do not divide into groups",
+            where=label,
+            expected=f"a multiple of {cache.kv_heads}",
+            found=spec.heads,
+        )
+    for name, buffer in (("q", q), ("out", out)):
+        need_floats(f"{label}: {name}", buffer, ctx.max_rows * spec.heads * cache.head_dim)
+    buffers = {"current": ctx.state.step, "q": q, "k_cache": k_cache, "v_cache": v_cache}
+    if which is AttentionKernel.STREAMING:
+        return [_scan(ctx, spec, {**buffers, "out": out}, 1, label)]
+    if scratch is None or scratch.size < spec.scratch_size(ctx.max_rows):
+        raise FormatError(
+            "split_kv needs scratch",
+            where=label,
+            expected=f"{spec.scratch_size(ctx.max_rows)} bytes",
+            found=scratch and scratch.size,
+        )
+    # Two ranges of one buffer may both be written in a dispatch, or both be read.
+    boundary = _stats_offset(spec, ctx.max_rows)
+    parts = {
+        "sums": scratch.range(0, boundary),
+        "stats": scratch.range(boundary, 8 * ctx.max_rows * spec.heads * spec.splits),
+    }
+    return [
+        _scan(ctx, spec, {**buffers, **parts}, spec.splits, label),
+        _combine(ctx, spec, {**parts, "out": out}, label),
+    ]
+
+
+def _scan(
+    ctx: OpContext, spec: AttentionSpec, buffers: dict[str, BufferSlice], splits: int, label: str
+) -> Dispatch:
+    cache = spec.cache
+    split = "sums" in buffers
+    what = kernel(
+        "attention",
+        variables={"KV": cache.dtype, "SPLIT": split, "SUBGROUPS": ctx.subgroups},
+        constants={
+            "WG": WORKGROUP,
+            "HEADS": spec.heads,
+            "GROUP": spec.heads // cache.kv_heads,
+            "HEAD_DIM": cache.head_dim,
+            "CONTEXT": cache.context,
+            "SCALE": spec.scale,
+            "WINDOW": spec.window,
+            "SOFTCAP": spec.softcap,
+            "SPLITS": splits,
+        },
+        variant=f"{'split_kv' if split else 'streaming'}.{cache.dtype}",
+    )
+    return dispatch(what, buffers, Grid(spec.heads, 1, splits, 1), label)
+
+
+def _combine(
+    ctx: OpContext, spec: AttentionSpec, buffers: dict[str, BufferSlice], label: str
+) -> Dispatch:
+    what = kernel(
+        "attention_combine",
+        constants={
+            "HEADS": spec.heads,
+            "HEAD_DIM": spec.cache.head_dim,
+            "SPLITS": spec.splits,
+        },
+    )
+    return dispatch(
+        what,
+        {"current": ctx.state.step, **buffers},
+        Grid(spec.heads, 1, 1, 1),
+        f"{label}.combine",
+    )

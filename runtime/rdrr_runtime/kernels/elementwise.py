@@ -1,0 +1,73 @@
+"""Elementwise ops in place, and the row that goes to the head."""
+
+from __future__ import annotations
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import OpContext, need_floats
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+
+
+def residual_add(
+    ctx: OpContext, x: BufferSlice, r: BufferSlice, *, width: int, label: str
+) -> list[Dispatch]:
+    """X = x + r, both f32 [rows, width], two different buffers."""
+    return _in_place(ctx, "add", {"x": x, "r": r}, width, 1.0, False, label)
+
+
+def softcap(
+    ctx: OpContext,
+    x: BufferSlice,
+    *,
+    width: int,
+    cap: float,
+    single_row: bool = False,
+    label: str,
+) -> list[Dispatch]:
+    """X = cap * tanh(x / cap) on f32 [rows, width] (one row with `single_row`)."""
+    return _in_place(ctx, "softcap", {"x": x}, width, cap, single_row, label)
+
+
+def scale(
+    ctx: OpContext,
+    x: BufferSlice,
+    *,
+    width: int,
+    factor: float,
+    single_row: bool = False,
+    label: str,
+) -> list[Dispatch]:
+    """X = factor * x on f32 [rows, width] (one row with `single_row`)."""
+    return _in_place(ctx, "scale", {"x": x}, width, factor, single_row, label)
+
+
+def copy_row(
+    ctx: OpContext, x: BufferSlice, y: BufferSlice, *, width: int, label: str
+) -> list[Dispatch]:
+    """y[0, :] = x[rows - 1, :]: the last row alone, so that the head computes no other logits."""
+    need_floats(f"{label}: x", x, ctx.max_rows * width)
+    need_floats(f"{label}: y", y, width)
+    what = kernel("copy_row", constants={"WIDTH": width})
+    buffers = {"current": ctx.state.step, "x": x, "y": y}
+    return [dispatch(what, buffers, Grid(-(-width // 64)), label)]
+
+
+def _in_place(
+    ctx: OpContext,
+    op: str,
+    operands: dict[str, BufferSlice],
+    width: int,
+    factor: float,
+    single_row: bool,
+    label: str,
+) -> list[Dispatch]:
+    rows = 1 if single_row else ctx.max_rows
+    for name, buffer in operands.items():
+        need_floats(f"{label}: {name}", buffer, rows * width)
+    what = kernel(
+        "elementwise",
+        variables={"OP": op},
+        constants={"WIDTH": width, "FACTOR": factor, "SINGLE_ROW": single_row},
+        variant=op,
+    )
+    grid = Grid(-(-width // 64), 1, 1, None if single_row else 1)
+    return [dispatch(what, {"current": ctx.state.step, **operands}, grid, label)]

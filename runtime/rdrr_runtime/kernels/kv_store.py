@@ -1,0 +1,55 @@
+"""Writing new keys and values into the caches."""
+
+from __future__ import annotations
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import KvSpec, OpContext, need_floats
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+
+
+def kv_store(
+    ctx: OpContext,
+    k: BufferSlice,
+    v: BufferSlice,
+    k_cache: BufferSlice,
+    v_cache: BufferSlice,
+    *,
+    cache: KvSpec,
+    label: str,
+) -> list[Dispatch]:
+    """Store the pass's keys and values at the slots base, base + 1...
+
+    Args:
+        ctx: Where it is lowered to.
+        k: f32 [rows, kv_heads, head_dim].
+        v: f32 [rows, kv_heads, head_dim].
+        k_cache: [kv_heads, context, head_dim] of the cache's type.
+        v_cache: As k_cache; another buffer.
+        cache: Sizes and type of the caches.
+        label: What the op is.
+
+    Raises:
+        FormatError: Sizes that do not suit.
+    """
+    width = cache.kv_heads * cache.head_dim
+    cache.check(label, k_cache, v_cache)
+    need_floats(f"{label}: k", k, ctx.max_rows * width)
+    need_floats(f"{label}: v", v, ctx.max_rows * width)
+    what = kernel(
+        "kv_store",
+        variables={"KV": cache.dtype},
+        constants={
+            "KV_HEADS": cache.kv_heads,
+            "HEAD_DIM": cache.head_dim,
+            "CONTEXT": cache.context,
+        },
+        variant=cache.dtype,
+    )
+    buffers = {
+        "current": ctx.state.step,
+        "k": k,
+        "v": v,
+        "k_cache": k_cache,
+        "v_cache": v_cache,
+    }
+    return [dispatch(what, buffers, Grid(-(-width // 256), 1, 1, 1), label)]

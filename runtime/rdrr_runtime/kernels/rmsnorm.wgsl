@@ -1,0 +1,72 @@
+// norm(v) = v / sqrt(mean(v^2) + EPS) * (OFFSET + weight), over the last axis.
+{% if MODE == "out" %}
+// y = norm(x)
+{% elif MODE == "in_place" %}
+// x = norm(x)
+{% elif MODE == "add" %}
+// x = x + r; y = norm(x)
+{% else %}
+// x = x + norm(r)
+{% endif %}
+//
+// current    Step
+// weight     f32 [WIDTH]
+// x, r, y    f32 [rows, PER_ROW, WIDTH]
+//
+// One workgroup a normalised vector. The sum of squares is accumulated in f32.
+{% include "snippets/step.wgsl" %}
+{% include "snippets/thread.wgsl" %}
+@group(0) @binding(0) var<storage, read> current: Step;
+@group(0) @binding(1) var<storage, read> weight: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, {{ "read" if MODE == "out" else "read_write" }}> x: array<vec4<f32>>;
+{% if MODE == "add" or MODE == "post" %}
+@group(0) @binding(3) var<storage, read> r: array<vec4<f32>>;
+{% endif %}
+{% if MODE == "out" or MODE == "add" %}
+@group(0) @binding({{ 3 if MODE == "out" else 4 }}) var<storage, read_write> y: array<vec4<f32>>;
+{% endif %}
+
+override WG: u32;
+override WIDTH: u32;
+override EPS: f32;
+override OFFSET: f32 = 0.0;
+override SINGLE_ROW: bool = false;
+
+{% include "snippets/reduce_sum.wgsl" %}
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    thread: Thread,
+) {
+    if (wid.y >= select(current.rows, 1u, SINGLE_ROW)) {
+        return;
+    }
+    let words = WIDTH / 4u;
+    let first = (wid.y * groups.x + wid.x) * words;
+    var squares = vec4<f32>(0.0);
+    for (var i = thread.index; i < words; i += WG) {
+{% if MODE == "add" %}
+        let v = x[first + i] + r[first + i];
+        x[first + i] = v;
+{% elif MODE == "post" %}
+        let v = r[first + i];
+{% else %}
+        let v = x[first + i];
+{% endif %}
+        squares += v * v;
+    }
+    let total = reduce_sum(squares, thread);
+    let factor = inverseSqrt(dot(total, vec4<f32>(1.0)) / f32(WIDTH) + EPS);
+    for (var i = thread.index; i < words; i += WG) {
+        let scale = factor * (OFFSET + weight[i]);
+{% if MODE == "post" %}
+        x[first + i] += r[first + i] * scale;
+{% elif MODE == "in_place" %}
+        x[first + i] *= scale;
+{% else %}
+        y[first + i] = x[first + i] * scale;
+{% endif %}
+    }
+}

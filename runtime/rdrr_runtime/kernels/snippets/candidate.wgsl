@@ -1,0 +1,27 @@
+// A logit and where it stands. Equal logits are ordered by index, so the result never depends on
+// how the work was divided.
+struct Candidate {
+    value: f32,
+    index: u32,
+}
+
+fn better(a: Candidate, b: Candidate) -> Candidate {
+    if (b.value > a.value || (b.value == a.value && b.index < a.index)) {
+        return b;
+    }
+    return a;
+}
+
+var<workgroup> candidates: array<Candidate, WG>;
+
+// The best over the workgroup of WG threads (a power of two); valid in thread 0.
+fn best_of_workgroup(mine: Candidate, thread: u32) -> Candidate {
+    candidates[thread] = mine;
+    for (var half = WG / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (thread < half) {
+            candidates[thread] = better(candidates[thread], candidates[thread + half]);
+        }
+    }
+    return candidates[0];
+}
