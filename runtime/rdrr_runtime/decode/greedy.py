@@ -31,7 +31,7 @@ class Greedy:
         while left > 0:
             issued = backend.greedy(pending, base, min(count, left))
             counts.readbacks += 1
-            counts.forwards += len(issued) - (len(pending) > 1 or base == job.base)
+            counts.forwards += len(issued) - (base == job.base)  # the first one is the prompt's
             base += len(pending) + len(issued) - 1
             delivered, ended = until_stop(issued, job.stop_ids)
             counts.wasted += len(issued) - len(delivered)

@@ -10,7 +10,7 @@ from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 def residual_add(
     ctx: OpContext, x: BufferSlice, r: BufferSlice, *, width: int, label: str
 ) -> list[Dispatch]:
-    """X = x + r, both f32 [rows, width], two different buffers."""
+    """x = x + r, both f32 [rows, width], two different buffers."""
     return _in_place(ctx, "add", {"x": x, "r": r}, width, 1.0, False, label)
 
 
@@ -23,7 +23,7 @@ def softcap(
     single_row: bool = False,
     label: str,
 ) -> list[Dispatch]:
-    """X = cap * tanh(x / cap) on f32 [rows, width] (one row with `single_row`)."""
+    """x = cap * tanh(x / cap) on f32 [rows, width] (one row with `single_row`)."""
     return _in_place(ctx, "softcap", {"x": x}, width, cap, single_row, label)
 
 
@@ -36,7 +36,7 @@ def scale(
     single_row: bool = False,
     label: str,
 ) -> list[Dispatch]:
-    """X = factor * x on f32 [rows, width] (one row with `single_row`)."""
+    """x = factor * x on f32 [rows, width] (one row with `single_row`)."""
     return _in_place(ctx, "scale", {"x": x}, width, factor, single_row, label)
 
 

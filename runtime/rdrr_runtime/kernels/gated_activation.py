@@ -21,7 +21,7 @@ def gated_activation(
     activation: str,
     label: str,
 ) -> list[Dispatch]:
-    """Y = activation(gate) * up.
+    """y = activation(gate) * up.
 
     Args:
         ctx: Where it is lowered to.

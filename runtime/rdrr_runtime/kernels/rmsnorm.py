@@ -27,7 +27,7 @@ def rms_norm(
     single_row: bool = False,
     label: str,
 ) -> list[Dispatch]:
-    """Y = x / sqrt(mean(x^2) + eps) * (offset + weight).
+    """y = x / sqrt(mean(x^2) + eps) * (offset + weight).
 
     Args:
         ctx: Where it is lowered to.
@@ -76,7 +76,7 @@ def add_rms_norm(
     offset: float = 0.0,
     label: str,
 ) -> list[Dispatch]:
-    """X = x + r, then y = norm(x): three different buffers [rows, width]."""
+    """x = x + r, then y = norm(x): three different buffers [rows, width]."""
     operands = {"x": x, "r": r, "weight": weight, "y": y}
     return _lower(ctx, "add", operands, width, eps, offset, 1, False, label)
 
@@ -92,7 +92,7 @@ def post_norm_add(
     offset: float = 0.0,
     label: str,
 ) -> list[Dispatch]:
-    """X = x + norm(r): two different buffers [rows, width]."""
+    """x = x + norm(r): two different buffers [rows, width]."""
     operands = {"x": x, "r": r, "weight": weight}
     return _lower(ctx, "post", operands, width, eps, offset, 1, False, label)
 

@@ -1,0 +1,66 @@
+"""The CPU backend: the torch reference in float32 behind the engine's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rdrr_manifests.package import Package
+
+from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.reference import ops
+from rdrr_runtime.reference.forward import ReferenceModel
+
+F32 = npt.NDArray[np.float32]
+
+PREFILL_ROWS = 256
+"""Prompt tokens of a pass: bounds the memory of the scores, as it does on the GPU."""
+
+
+class CpuBackend:
+    """A model in torch, its weights dequantized to float32.
+
+    Args:
+        package: What to load.
+        context: KV slots.
+    """
+
+    def __init__(self, package: Package, *, context: int) -> None:
+        graph = package.graph
+        weights = {
+            use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))
+            for use in graph.weights()
+        }
+        self._model = ReferenceModel(graph, weights, context)
+        size = sum(4 * weight.numel() for weight in weights.values())
+        self._info = BackendInfo("cpu", None, context, size, graph.kv_bytes(context, 4))
+
+    @property
+    def info(self) -> BackendInfo:
+        """Facts about the backend."""
+        return self._info
+
+    def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> F32:
+        """Logits after the last of `ids`, float32 [1, vocab]; of every row with `all_rows`."""
+        parts = [
+            self._model.forward(
+                ids[start : start + PREFILL_ROWS], base + start, all_rows=all_rows
+            ).numpy()
+            for start in range(0, len(ids), PREFILL_ROWS)
+        ]
+        return np.concatenate(parts) if all_rows else parts[-1]
+
+    def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        """Run `ids`, then feed back the likeliest token; `count` new ids."""
+        out: list[int] = []
+        for _ in range(count):
+            logits = self.logits(ids, base)
+            base += len(ids)
+            out.append(ops.argmax(torch.from_numpy(logits[0])))
+            ids = out[-1:]
+        return out
+
+    def close(self) -> None:
+        """Nothing to free beyond what Python frees."""

@@ -1,0 +1,153 @@
+"""The GPU backend: a program, and the little that the host does between its passes.
+
+Token, position and sampled ids live in GPU buffers. Between two greedy calls that follow each
+other the host writes nothing: the argmax of the last pass has already put the token and the
+position where the next pass reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import UsageError
+from rdrr_manifests.package import Package
+
+from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.buffers import Arena
+from rdrr_runtime.device import Device, open_device
+from rdrr_runtime.kernels._context import KV_BYTES, State
+from rdrr_runtime.kvcache import KvCache
+from rdrr_runtime.program import Pass, Program
+from rdrr_runtime.weights import load_weights
+
+F32 = npt.NDArray[np.float32]
+
+PREFILL_ROWS = 256
+RING = 64
+
+
+class GpuBackend:
+    """A model on a WebGPU device.
+
+    Args:
+        package: What to load.
+        context: KV slots.
+        kv_dtype: `f16` or `f32`.
+        device: Where; opened on the best adapter when None.
+
+    Raises:
+        DeviceError: No adapter, or too little memory.
+        UsageError: Another KV dtype.
+    """
+
+    def __init__(
+        self,
+        package: Package,
+        *,
+        context: int,
+        kv_dtype: str = "f16",
+        device: Device | None = None,
+    ) -> None:
+        if kv_dtype not in KV_BYTES:
+            raise UsageError("unknown KV dtype", expected=" or ".join(KV_BYTES), found=kv_dtype)
+        self.device = device if device is not None else open_device()
+        self._owns_device = device is None
+        self._arena = Arena(self.device, package.manifest.model_id)
+        graph = package.graph
+        chunk = min(PREFILL_ROWS, context)
+        weights = load_weights(self._arena, package, graph)
+        cache = KvCache.allocate(self._arena, graph, context, kv_dtype)
+        self._state = State.create(self._arena, chunk, RING)
+        self._program = Program(self.device, self._arena, graph, weights, cache, self._state, chunk)
+        self._vocab = graph.vocab_size
+        self._ring_used = 0  # ids written to the ring since the host last wrote the step
+        self._ready: tuple[int, int] | None = None  # token and base that the GPU put in place
+        self._info = BackendInfo("wgpu", self.device.info.name, context, weights.size, cache.size)
+
+    @property
+    def info(self) -> BackendInfo:
+        """Facts about the backend."""
+        return self._info
+
+    def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> F32:
+        """Logits after the last of `ids`, float32 [1, vocab]; of every row with `all_rows`."""
+        if all_rows:
+            return self._score(ids, base)
+        return self._read_logits(self._run(ids, base, sample=False), 1)
+
+    def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        """Run `ids`, then feed back the likeliest token; `count` new ids, read back at once."""
+        out: list[int] = []
+        while len(out) < count:
+            run = min(RING, count - len(out))
+            out += self._greedy_run(ids, base, run)
+            base += len(ids) + run - 1
+            ids = out[-1:]
+        return out
+
+    def _greedy_run(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        """As `greedy`, for as many ids as the ring holds."""
+        self._run(ids, base, sample=True)
+        first, self._ring_used = self._ring_used, self._ring_used + count
+        decode = self._program.get("decode")
+        for _ in range(count - 1):
+            self.device.submit((*decode.body, *decode.head, *decode.sample), 1)
+        found = [token_id for run in _ring_runs(first, count) for token_id in self._read_ring(*run)]
+        self._ready = (found[-1], base + len(ids) + count - 1)
+        return found
+
+    def close(self) -> None:
+        """Free GPU memory."""
+        self._arena.dispose()
+        if self._owns_device:
+            self.device.close()
+
+    def _run(self, ids: Sequence[int], base: int, *, sample: bool) -> Pass:
+        """All passes over `ids`, the head after the last of them."""
+        which = self._program.get("decode" if len(ids) == 1 else "prefill")
+        resumes = len(ids) == 1 and self._ready == (ids[0], base)
+        if not resumes:
+            self._ring_used = 0
+        for start in range(0, len(ids), which.rows):
+            part = ids[start : start + which.rows]
+            if not resumes:
+                self._write_step(part, base + start)
+            is_last = start + len(part) == len(ids)
+            tail = (*which.head, *(which.sample if sample else ())) if is_last else ()
+            self.device.submit((*which.body, *tail), len(part))
+        self._ready = None
+        return which
+
+    def _score(self, ids: Sequence[int], base: int) -> F32:
+        score = self._program.get("score")
+        out = np.empty((len(ids), self._vocab), np.float32)
+        for start in range(0, len(ids), score.rows):
+            part = ids[start : start + score.rows]
+            self._write_step(part, base + start)
+            self.device.submit((*score.body, *score.head), len(part))
+            out[start : start + len(part)] = self._read_logits(score, len(part))
+        self._ready = None
+        return out
+
+    def _write_step(self, ids: Sequence[int], base: int) -> None:
+        state, write = self._state, self.device.write
+        write(state.step, np.array([len(ids), base, 0, 0], np.uint32))
+        write(state.positions, np.arange(base, base + len(ids), dtype=np.uint32))
+        write(state.tokens, np.asarray(ids, dtype=np.uint32))
+
+    def _read_logits(self, which: Pass, rows: int) -> F32:
+        data = self.device.read(which.logits, 0, 4 * rows * self._vocab)
+        return data.view(np.float32).reshape(rows, self._vocab)
+
+    def _read_ring(self, start: int, size: int) -> list[int]:
+        ids = self.device.read(self._state.ring, 4 * start, 4 * size).view(np.uint32)
+        return [int(token_id) for token_id in ids]
+
+
+def _ring_runs(first: int, count: int) -> list[tuple[int, int]]:
+    """(start, size) of `count` ids from the `first` on: one run, or two around the ring's end."""
+    start = first % RING
+    size = min(count, RING - start)
+    return [(start, size)] if size == count else [(start, size), (0, count - size)]

@@ -1,0 +1,398 @@
+"""From graph ops to dispatches: buffers for values, and the fusions that save passes over memory.
+
+Fusions made here (each is a table row of what may follow what):
+
+    Linear -> Residual    the product is added into the residual stream by the matmul itself
+    Norm -> Residual      the norm of a branch is added into the stream by the norm kernel
+
+Which kernel serves an op is decided by the op's own module in `rdrr_runtime.kernels`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rdrr_manifests.graph import (
+    Attention,
+    Embed,
+    GatedActivation,
+    Graph,
+    Head,
+    Linear,
+    Norm,
+    Op,
+    Residual,
+    Rope,
+)
+
+from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.kernels._context import OpContext
+from rdrr_runtime.kernels._kernel import Dispatch
+from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
+from rdrr_runtime.kernels.elementwise import copy_row, residual_add, scale, softcap
+from rdrr_runtime.kernels.embed import embed
+from rdrr_runtime.kernels.gated_activation import gated_activation
+from rdrr_runtime.kernels.kv_store import kv_store
+from rdrr_runtime.kernels.linear import linear
+from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
+from rdrr_runtime.kernels.rope import rope
+from rdrr_runtime.kvcache import KvCache
+from rdrr_runtime.weights import Weights
+
+
+class Workspace:
+    """Buffers of intermediate values, shared by the programs of a model.
+
+    Programs run one after another, so the nth value of some width may lie in the same buffer in
+    each of them.
+
+    Args:
+        arena: Owner of the buffers.
+        rows: Token rows that every buffer holds.
+    """
+
+    def __init__(self, arena: Arena, rows: int) -> None:
+        self._arena = arena
+        self._rows = rows
+        self._slots: dict[tuple[int, int], BufferSlice] = {}
+        self._named: dict[str, BufferSlice] = {}
+
+    def named(self, name: str, size: int) -> BufferSlice:
+        """A buffer of at least `size` bytes that is not counted in token rows."""
+        if name not in self._named or self._named[name].size < size:
+            self._named[name] = self._arena.empty(name, size)
+        return self._named[name]
+
+    def slot(self, width: int, index: int) -> BufferSlice:
+        """The `index`-th buffer for values of `width` f32 elements a row."""
+        key = (width, index)
+        if key not in self._slots:
+            size = 4 * self._rows * width
+            self._slots[key] = self._arena.empty(f"values.{width}.{index}", size)
+        return self._slots[key]
+
+
+@dataclass
+class _Values:
+    """Which buffer holds which value, with buffers reused once a value has had its last reader."""
+
+    workspace: Workspace
+    readers: Counter[str]
+    held: dict[str, tuple[int, int]] = field(default_factory=dict)
+    free: dict[int, list[int]] = field(default_factory=dict)
+    made: Counter[int] = field(default_factory=Counter)
+
+    def take(self, name: str, width: int) -> BufferSlice:
+        """A buffer for a new value."""
+        spare = self.free.setdefault(width, [])
+        if spare:
+            index = spare.pop()
+        else:
+            index = self.made[width]
+            self.made[width] += 1
+        self.held[name] = (width, index)
+        return self.workspace.slot(width, index)
+
+    def get(self, name: str) -> BufferSlice:
+        """The buffer of a value."""
+        return self.workspace.slot(*self.held[name])
+
+    def rename(self, old: str, new: str) -> None:
+        """Let a value that was changed in place go on under its new name."""
+        self.held[new] = self.held.pop(old)
+
+    def read(self, *names: str | None) -> None:
+        """Count a reader; the buffer is free after the last one."""
+        for name in names:
+            if name is None:
+                continue
+            self.readers[name] -= 1
+            if self.readers[name] == 0 and name in self.held:
+                width, index = self.held.pop(name)
+                self.free[width].append(index)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Dispatches of one pass.
+
+    Attributes:
+        body: Everything up to the last layer.
+        head: The final norm and the logits, of the last row (or of all rows).
+        sample: Argmax of the last row's logits, and the step's advance.
+        logits: f32 [1 or rows, vocab].
+    """
+
+    body: tuple[Dispatch, ...]
+    head: tuple[Dispatch, ...]
+    sample: tuple[Dispatch, ...]
+    logits: BufferSlice
+
+
+class Lowering:
+    """Lowers one graph for passes of up to `ctx.max_rows` token rows.
+
+    Args:
+        graph: What to compute.
+        ctx: State and features.
+        weights: Matrices and vectors.
+        cache: Key-value cache.
+        ropes: One table for each of `graph.ropes`.
+        workspace: Buffers of values.
+        all_rows: Logits of every row rather than of the last.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        ctx: OpContext,
+        weights: Weights,
+        cache: KvCache,
+        ropes: tuple[BufferSlice, ...],
+        workspace: Workspace,
+        *,
+        all_rows: bool = False,
+    ) -> None:
+        self._graph = graph
+        self._ctx = ctx
+        self._weights = weights
+        self._cache = cache
+        self._ropes = ropes
+        self._workspace = workspace
+        self._all_rows = all_rows
+        self._values = _Values(workspace, _count_readers(graph.ops))
+        self._out: list[Dispatch] = []
+
+    def run(self) -> Lowered:
+        """All dispatches, in order."""
+        *ops, norm, head = self._graph.ops
+        assert isinstance(norm, Norm), "the graph ends with a norm"
+        assert isinstance(head, Head), "and the head"
+        index = 0
+        while index < len(ops):
+            following = ops[index + 1] if index + 1 < len(ops) else None
+            if isinstance(following, Residual) and self._fuse(ops[index], following):
+                index += 2
+            else:
+                self._lower(ops[index])
+                index += 1
+        body, self._out = tuple(self._out), []
+        logits = self._head(norm, head)
+        return Lowered(body, tuple(self._out), self._sample(logits, head.weight.shape[0]), logits)
+
+    def _fuse(self, op: Op, residual: Residual) -> bool:
+        """Add a branch into the stream where it is made, if nothing else reads either."""
+        values = self._values
+        is_branch = getattr(op, "out", None) == residual.branch and residual.scale == 1.0
+        alone = values.readers[residual.branch] == 1 and values.readers[residual.x] == 1
+        if not (is_branch and alone) or not isinstance(op, Linear | Norm):
+            return False
+        stream = values.get(residual.x)
+        if isinstance(op, Linear):
+            self._linear(op, stream, accumulate=True)
+        else:
+            self._out += post_norm_add(
+                self._ctx,
+                stream,
+                values.get(op.x),
+                self._weights.vectors[op.weight.name],
+                width=op.width,
+                eps=op.eps,
+                offset=float(op.unit_offset),
+                label=f"{op.out}+residual",
+            )
+        values.read(op.x)
+        values.rename(residual.x, residual.out)
+        return True
+
+    def _lower(self, op: Op) -> None:
+        match op:
+            case Embed():
+                self._embed(op)
+            case Norm():
+                self._norm(op)
+            case Linear():
+                out = self._values.take(op.out, op.weight.shape[0])
+                self._linear(op, out, accumulate=False)
+                self._values.read(op.x)
+            case Rope():
+                self._rope(op)
+            case Attention():
+                self._attention(op)
+            case GatedActivation():
+                self._activation(op)
+            case Residual():
+                self._residual(op)
+            case Head():
+                raise AssertionError("the head ends the graph")
+
+    def _embed(self, op: Embed) -> None:
+        out = self._values.take(op.out, op.weight.shape[1])
+        table = self._weights.matrices[op.weight.name]
+        self._out += embed(self._ctx, table, out, scale=op.scale, label="embed")
+
+    def _norm(self, op: Norm) -> None:
+        x, weight = self._values.get(op.x), self._weights.vectors[op.weight.name]
+        if op.groups > 1 and self._values.readers[op.x] == 1:
+            self._out += rms_norm_in_place(
+                self._ctx,
+                x,
+                weight,
+                width=op.width,
+                eps=op.eps,
+                offset=float(op.unit_offset),
+                per_row=op.groups,
+                label=op.out,
+            )
+            self._values.rename(op.x, op.out)
+            return
+        self._out += rms_norm(
+            self._ctx,
+            x,
+            weight,
+            self._values.take(op.out, op.width * op.groups),
+            width=op.width,
+            eps=op.eps,
+            offset=float(op.unit_offset),
+            per_row=op.groups,
+            label=op.out,
+        )
+        self._values.read(op.x)
+
+    def _linear(self, op: Linear, out: BufferSlice, *, accumulate: bool) -> None:
+        self._out += linear(
+            self._ctx,
+            self._weights.matrices[op.weight.name],
+            self._values.get(op.x),
+            out,
+            bias=None if op.bias is None else self._weights.vectors[op.bias.name],
+            accumulate=accumulate,
+            label=op.out,
+        )
+
+    def _rope(self, op: Rope) -> None:
+        spec = self._graph.ropes[op.table]
+        self._out += rope(
+            self._ctx,
+            self._values.get(op.x),
+            self._ropes[op.table],
+            heads=op.heads,
+            head_dim=spec.head_dim,
+            rotary_dim=spec.rotary_dim,
+            label=op.out,
+        )
+        self._values.rename(op.x, op.out)
+
+    def _attention(self, op: Attention) -> None:
+        values, layer = self._values, self._cache.layers[op.layer]
+        self._out += kv_store(
+            self._ctx,
+            values.get(op.k),
+            values.get(op.v),
+            layer.keys,
+            layer.values,
+            cache=self._cache.spec,
+            label=f"{op.out}.store",
+        )
+        spec = AttentionSpec(
+            heads=op.heads,
+            cache=self._cache.spec,
+            scale=op.scale,
+            window=op.window or 0,
+            softcap=op.softcap or 0.0,
+        )
+        # A single row cannot fill a GPU with one workgroup a head once there are many keys.
+        split = self._ctx.max_rows == 1 and spec.splits > 1
+        size = spec.scratch_size(self._ctx.max_rows) if split else 0
+        self._out += attention(
+            self._ctx,
+            values.get(op.q),
+            layer.keys,
+            layer.values,
+            values.take(op.out, op.heads * op.head_dim),
+            spec=spec,
+            which=AttentionKernel.SPLIT_KV if split else AttentionKernel.STREAMING,
+            scratch=self._workspace.named(f"split.{size}", size) if split else None,
+            label=op.out,
+        )
+        values.read(op.q, op.k, op.v)
+
+    def _activation(self, op: GatedActivation) -> None:
+        values = self._values
+        out = values.take(op.out, op.width)
+        self._out += gated_activation(
+            self._ctx,
+            values.get(op.gate),
+            None if op.up is None else values.get(op.up),
+            out,
+            width=op.width,
+            activation=op.activation,
+            label=op.out,
+        )
+        values.read(op.gate, op.up)
+
+    def _residual(self, op: Residual) -> None:
+        values = self._values
+        width = values.held[op.x][0]
+        branch = values.get(op.branch)
+        if op.scale != 1.0:
+            self._out += scale(self._ctx, branch, width=width, factor=op.scale, label=op.out)
+        self._out += residual_add(self._ctx, values.get(op.x), branch, width=width, label=op.out)
+        values.read(op.branch)
+        values.rename(op.x, op.out)
+
+    def _head(self, norm: Norm, head: Head) -> BufferSlice:
+        """Final norm and logits, of the last row only unless all are wanted."""
+        ctx, (vocab, hidden) = self._ctx, head.weight.shape
+        single = not self._all_rows
+        x = self._values.get(norm.x)
+        if single and ctx.max_rows > 1:
+            last = self._workspace.named("last", 4 * hidden)
+            self._out += copy_row(ctx, x, last, width=hidden, label="last row")
+            x = last
+        rows = 1 if single else ctx.max_rows
+        normed = self._workspace.named(f"final.{rows}", 4 * rows * hidden)
+        logits = self._workspace.named(f"logits.{rows}", 4 * rows * vocab)
+        self._out += rms_norm(
+            ctx,
+            x,
+            self._weights.vectors[norm.weight.name],
+            normed,
+            width=hidden,
+            eps=norm.eps,
+            offset=float(norm.unit_offset),
+            single_row=single,
+            label="final norm",
+        )
+        matrix = self._weights.matrices[head.weight.name]
+        self._out += linear(ctx, matrix, normed, logits, single_row=single, label="head")
+        if head.scale != 1.0:
+            self._out += scale(
+                ctx, logits, width=vocab, factor=head.scale, single_row=single, label="head.scale"
+            )
+        if head.softcap is not None:
+            self._out += softcap(
+                ctx, logits, width=vocab, cap=head.softcap, single_row=single, label="head.cap"
+            )
+        return logits
+
+    def _sample(self, logits: BufferSlice, vocab: int) -> tuple[Dispatch, ...]:
+        """Argmax of the last row, which also advances the step."""
+        if self._all_rows:
+            return ()
+        scratch = self._workspace.named("argmax", SCRATCH_BYTES)
+        return tuple(
+            argmax(self._ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")
+        )
+
+
+def _count_readers(ops: tuple[Op, ...]) -> Counter[str]:
+    fields = ("x", "q", "k", "v", "gate", "up", "branch")
+    return Counter(
+        value
+        for op in ops
+        for value in (getattr(op, name, None) for name in fields)
+        if value is not None
+    )

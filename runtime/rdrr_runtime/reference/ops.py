@@ -1,0 +1,113 @@
+"""Each op in plain torch, in the dtype of its inputs: float32, or float64 as an oracle.
+
+Written for reading, not for speed: no fused torch functions, so that what is computed is what
+the formula says. Shapes are those of the kernels, with token rows first.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+    """scale * table[tokens]: int [rows], [vocabulary, hidden] -> [rows, hidden]."""
+    return table[tokens] * scale
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + bias: [rows, K], [N, K] -> [rows, N]."""
+    y = x @ weight.T
+    return y if bias is None else y + bias
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis."""
+    mean_square = x.square().mean(dim=-1, keepdim=True)
+    return x * torch.rsqrt(mean_square + eps) * (offset + weight)
+
+
+def rope(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+    """Rotate-half embedding of the first 2 * pairs elements of each head.
+
+    Args:
+        x: [rows, heads, head_dim].
+        positions: int [rows].
+        table: [context, pairs, 2], cosine and sine.
+    """
+    pairs = table.shape[1]
+    cos, sin = table[positions].to(x.dtype).unsqueeze(1).unbind(-1)
+    a, b, rest = x.split([pairs, pairs, x.shape[-1] - 2 * pairs], dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    *,
+    base: int = 0,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Causal attention with grouped queries.
+
+    Args:
+        q: [rows, heads, head_dim]; row r stands at slot base + r.
+        k: [kv_heads, slots, head_dim], slots at least base + rows.
+        v: As k.
+        scale: Factor on the scores.
+        base: Slot of row 0.
+        window: Slots a row sees, its own included; 0 for all before it.
+        softcap: Bound of the scores by tanh; 0 for none.
+
+    Returns:
+        [rows, heads, head_dim].
+    """
+    rows, heads, _ = q.shape
+    group = heads // k.shape[0]
+    keys = k.repeat_interleave(group, dim=0)
+    values = v.repeat_interleave(group, dim=0)
+    scores = torch.einsum("rhd,hjd->hrj", q, keys) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    slots = torch.arange(k.shape[1])
+    own = base + torch.arange(rows).unsqueeze(1)
+    seen = slots <= own
+    if window:
+        seen = seen & (slots > own - window)
+    scores = scores.masked_fill(~seen, float("-inf"))
+    return torch.einsum("hrj,hjd->rhd", torch.softmax(scores, dim=-1), values)
+
+
+def gated_activation(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    """activation(gate) * up, `silu` or `gelu_tanh`.
+
+    Raises:
+        KeyError: Another activation.
+    """
+    return {"silu": silu, "gelu_tanh": gelu_tanh}[activation](gate) * up
+
+
+def silu(x: Tensor) -> Tensor:
+    """x / (1 + exp(-x))."""
+    return x * torch.sigmoid(x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The tanh form of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap)."""
+    return cap * torch.tanh(x / cap)
+
+
+def argmax(logits: Tensor) -> int:
+    """Index of the largest value of [vocabulary], ties to the lower index."""
+    return int((logits == logits.max()).nonzero()[0])
