@@ -1,0 +1,45 @@
+"""Embedding: gather, dequantize, scale."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+from rdrr_runtime.kernels.embed import embed
+from rdrr_runtime.packing import GPU_DTYPES, upload_weight
+from rdrr_runtime.reference import ops
+from support.gpu import TOLERANCE, random_tensor, relative_error
+
+
+@pytest.mark.parametrize("hidden", [256, 384, 576])
+@pytest.mark.parametrize("dtype", GPU_DTYPES)
+def test_rows_of_every_type_are_gathered(bench, rng, dtype, hidden) -> None:
+    raw, values = random_tensor(rng, dtype, Layout.ROW, (50, hidden))
+    table = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (50, hidden), raw, "table")
+    tokens = [0, 49, *map(int, rng.integers(0, 50, 31))]
+    x = bench.poisoned(len(tokens), hidden)
+    ctx = bench.context(len(tokens), tokens=tokens)
+    bench.run(embed(ctx, table, x, scale=24.0, label="t"), len(tokens))
+    expected = ops.embed(torch.tensor(tokens), torch.from_numpy(values), 24.0)
+    assert relative_error(bench.download(x, len(tokens), hidden), expected) < TOLERANCE
+
+
+def test_a_split_table_is_gathered_from_all_its_parts(bench, rng, monkeypatch) -> None:
+    raw, values = random_tensor(rng, "F16", Layout.ROW, (100, 256))
+    monkeypatch.setattr(type(bench.arena), "max_binding", 512 * 30)
+    table = upload_weight(bench.arena, DTYPES["F16"], Layout.ROW, (100, 256), raw, "table")
+    assert [part.first_row for part in table.parts] == [0, 30, 60, 90]
+    tokens = [0, 29, 30, 99]
+    x = bench.poisoned(4, 256)
+    bench.run(embed(bench.context(4, tokens=tokens), table, x, label="t"), 4)
+    assert np.array_equal(bench.download(x, 4, 256), values[tokens])
+
+
+def test_a_transposed_table_is_refused(bench, rng) -> None:
+    raw, _ = random_tensor(rng, "F16", Layout.COLUMN, (64, 32))
+    table = upload_weight(bench.arena, DTYPES["F16"], Layout.COLUMN, (64, 32), raw, "table")
+    with pytest.raises(FormatError, match="by rows"):
+        embed(bench.context(1), table, bench.poisoned(1, 32), label="t")

@@ -1,0 +1,141 @@
+"""Linear layers: every stored form, every kernel, any number of rows, against torch in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+from rdrr_runtime.kernels.linear import linear
+from rdrr_runtime.packing import GPU_DTYPES, GpuWeight, upload_weight
+from rdrr_runtime.reference import ops
+from support.gpu import TOLERANCE, Bench, F32, normal, random_tensor, relative_error
+
+# (N, K): K that is no multiple of 256 nor of 64, N that is no multiple of a tile.
+SHAPES = [(100, 256), (67, 384), (260, 576)]
+ROWS = [1, 2, 5, 33]
+
+
+def oracle(x: F32, weight: F32, bias: F32 | None = None) -> F32:
+    wide = [torch.from_numpy(one).double() for one in (x, weight)]
+    added = None if bias is None else torch.from_numpy(bias).double()
+    return ops.linear(*wide, added).numpy()
+
+
+def stored(
+    bench: Bench, rng: np.random.Generator, dtype: str, layout: Layout, shape: tuple[int, int]
+) -> tuple[GpuWeight, F32]:
+    raw, values = random_tensor(rng, dtype, layout, shape)
+    return upload_weight(bench.arena, DTYPES[dtype], layout, shape, raw, "weight"), values
+
+
+@pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+@pytest.mark.parametrize("dtype", GPU_DTYPES)
+def test_every_stored_form_and_kernel_equals_torch(any_bench, rng, dtype, layout, tiled) -> None:
+    for n, k in SHAPES:
+        weight, values = stored(any_bench, rng, dtype, layout, (n, k))
+        for rows in ROWS:
+            x = normal(rng, rows, k)
+            y = any_bench.poisoned(rows, n)
+            ctx = any_bench.context(rows)
+            made = linear(ctx, weight, any_bench.upload(x), y, tiled=tiled, label="t")
+            any_bench.run(made, rows)
+            error = relative_error(any_bench.download(y, rows, n), oracle(x, values))
+            assert error < TOLERANCE, (n, k, rows)
+
+
+@pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+def test_bias_and_residual_are_added(bench, rng, layout, tiled) -> None:
+    rows, n, k = 3, 70, 320
+    weight, values = stored(bench, rng, "Q4_K", layout, (n, k))
+    x, before, bias = normal(rng, rows, k), normal(rng, rows, n), normal(rng, n)
+    y = bench.upload(before)
+    made = linear(
+        bench.context(rows),
+        weight,
+        bench.upload(x),
+        y,
+        bias=bench.upload(bias),
+        accumulate=True,
+        tiled=tiled,
+        label="t",
+    )
+    bench.run(made, rows)
+    expected = oracle(x, values, bias) + before
+    assert relative_error(bench.download(y, rows, n), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+def test_rows_beyond_the_step_are_left_alone(bench, rng, layout, tiled) -> None:
+    n, k = 64, 256
+    weight, values = stored(bench, rng, "F16", layout, (n, k))
+    x = normal(rng, 16, k)
+    y = bench.poisoned(16, n)
+    ctx = bench.context(3, max_rows=16)
+    bench.run(linear(ctx, weight, bench.upload(x), y, tiled=tiled, label="t"), 16)
+    got = bench.download(y, 16, n)
+    assert relative_error(got[:3], oracle(x[:3], values)) < TOLERANCE
+    assert np.isnan(got[3:]).all()
+
+
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+def test_the_head_of_a_long_pass_computes_one_row(bench, rng, layout) -> None:
+    n, k = 100, 256
+    weight, values = stored(bench, rng, "Q6_K", layout, (n, k))
+    x = normal(rng, 1, k)
+    y = bench.poisoned(1, n)
+    ctx = bench.context(40)
+    bench.run(linear(ctx, weight, bench.upload(x), y, single_row=True, label="t"), 40)
+    assert relative_error(bench.download(y, 1, n), oracle(x, values)) < TOLERANCE
+
+
+@pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+def test_a_weight_beyond_the_binding_limit_is_split(bench, rng, monkeypatch, layout, tiled) -> None:
+    n, k, rows = 150, 256, 5
+    raw, values = random_tensor(rng, "Q8_0", layout, (n, k))
+    bias = normal(rng, n)
+    monkeypatch.setattr(type(bench.arena), "max_binding", 72 * 4 * 64)
+    weight = upload_weight(bench.arena, DTYPES["Q8_0"], layout, (n, k), raw, "weight")
+    assert len(weight.parts) > 2
+    x = normal(rng, rows, k)
+    y = bench.poisoned(rows, n)
+    made = linear(
+        bench.context(rows),
+        weight,
+        bench.upload(x),
+        y,
+        bias=bench.upload(bias),
+        tiled=tiled,
+        label="t",
+    )
+    assert len(made) == len(weight.parts)
+    bench.run(made, rows)
+    assert relative_error(bench.download(y, rows, n), oracle(x, values, bias)) < TOLERANCE
+
+
+def test_more_outputs_than_one_dimension_can_launch(bench, rng) -> None:
+    n, k = 4 * 65_535 + 21, 4
+    weight, values = stored(bench, rng, "F32", Layout.ROW, (n, k))
+    x = normal(rng, 1, k)
+    y = bench.poisoned(1, n)
+    bench.run(linear(bench.context(1), weight, bench.upload(x), y, label="t"), 1)
+    assert relative_error(bench.download(y, 1, n), oracle(x, values)) < TOLERANCE
+
+
+def test_a_width_that_kernels_cannot_read_is_refused(bench) -> None:
+    weight = GpuWeight(DTYPES["F32"], Layout.ROW, 8, 6, 8, ())
+    x = bench.poisoned(1, 8)
+    with pytest.raises(FormatError, match="multiple of 4"):
+        linear(bench.context(1), weight, x, bench.poisoned(1, 8), label="t")
+
+
+def test_a_buffer_too_small_is_refused(bench, rng) -> None:
+    weight, _ = stored(bench, rng, "F32", Layout.ROW, (8, 64))
+    with pytest.raises(FormatError, match="too small"):
+        linear(bench.context(2), weight, bench.poisoned(1, 64), bench.poisoned(2, 8), label="t")

@@ -1,0 +1,108 @@
+"""Running single ops on the software adapter: upload, poison, run, download, compare.
+
+There is no skipping: where no adapter is found the tests fail, and the failure says which package
+to install (`DeviceError`'s hint).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout, geometry
+from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.device import Device
+from rdrr_runtime.kernels._context import OpContext, State
+from rdrr_runtime.kernels._kernel import Dispatch
+
+F32 = npt.NDArray[np.float32]
+
+# Sum in f32 of some hundred products, in another order than torch's.
+TOLERANCE = 1e-4
+
+
+@dataclass
+class Bench:
+    """A device with buffers and a step of its own."""
+
+    device: Device
+    arena: Arena
+
+    def context(
+        self,
+        rows: int,
+        *,
+        base: int = 0,
+        tokens: Sequence[int] | None = None,
+        positions: Sequence[int] | None = None,
+        max_rows: int | None = None,
+    ) -> OpContext:
+        """A step of `rows` token rows whose first KV slot is `base`."""
+        max_rows = max_rows or rows
+        state = State.create(self.arena, max_rows, ring=4)
+        self.device.write(state.step, np.array([rows, base, 0, 0], np.uint32))
+        places = range(base, base + rows) if positions is None else positions
+        self.device.write(state.positions, np.array(places, np.uint32))
+        if tokens is not None:
+            self.device.write(state.tokens, np.array(tokens, np.uint32))
+        return OpContext(state, max_rows, self.device.features)
+
+    def upload(self, array: npt.NDArray[np.generic]) -> BufferSlice:
+        return self.arena.upload("operand", np.ascontiguousarray(array))
+
+    def poisoned(self, *shape: int) -> BufferSlice:
+        """An output full of NaN, so that an element that is never written is seen."""
+        return self.upload(np.full(shape, np.nan, np.float32))
+
+    def run(self, dispatches: Sequence[Dispatch], rows: int) -> None:
+        self.device.submit([self.device.bind(one) for one in dispatches], rows)
+
+    def download(self, buffer: BufferSlice, *shape: int) -> F32:
+        return self.device.read(buffer).view(np.float32)[: int(np.prod(shape))].reshape(shape)
+
+    def words(self, buffer: BufferSlice) -> list[int]:
+        return [int(word) for word in self.device.read(buffer).view(np.uint32)]
+
+
+def relative_error(ours: npt.ArrayLike, reference: npt.ArrayLike) -> float:
+    """max |ours - reference| / max |reference|; NaN where ours has one."""
+    a, b = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
+    assert a.shape == b.shape
+    return float(np.abs(a - b).max() / np.abs(b).max())
+
+
+def normal(rng: np.random.Generator, *shape: int) -> F32:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def random_tensor(
+    rng: np.random.Generator, dtype: str, layout: Layout, shape: tuple[int, int]
+) -> tuple[npt.NDArray[np.uint8], F32]:
+    """Stored bytes of a tensor and its values [N, K].
+
+    Block types get random bits with small scales, so every code occurs and padded lanes hold
+    values other than zero, as in packages of other writers.
+    """
+    from rdrr_format.codecs import CODECS
+
+    kind = DTYPES[dtype]
+    stored = geometry(kind, shape, layout)
+    blocks = rng.integers(
+        0, 256, (stored.rows, stored.row_blocks, kind.block_bytes), dtype=np.uint8
+    )
+    for at, size in {"Q4_K": ((0, 2), (2, 2)), "Q6_K": ((208, 2),), "Q8_0": ((0, 2),)}.get(
+        dtype, ()
+    ):
+        # Some scales are subnormal in f16, as those of real weights often are.
+        signs = rng.choice([-1.0, 1.0], blocks.shape[:2])
+        scales = (signs * rng.uniform(1e-6, 1e-4, blocks.shape[:2])).astype("<f2")
+        blocks[:, :, at : at + size] = scales[..., None].view(np.uint8)
+    raw = blocks.reshape(stored.rows, stored.row_bytes)
+    if not kind.is_block:
+        values = normal(rng, stored.rows, stored.row_elements)
+        raw = CODECS[dtype].quantize(values)
+    decoded = CODECS[dtype].dequantize(raw, stored.row_elements)
+    return raw.reshape(-1), np.ascontiguousarray(decoded if layout is Layout.ROW else decoded.T)
