@@ -154,9 +154,13 @@ class Device:
     def wait(self) -> None:
         """Wait until all work is done; this also frees the host copies of writes."""
         with _device_errors("waiting for the device"):
-            self.wgpu.queue.submit([])
-            self.wgpu.queue.on_submitted_work_done_async().sync_wait()
-        self.counters.submits += 1
+            staging = self._staging_buffer(8)
+            encoder = self.wgpu.create_command_encoder(label="wait")
+            # wgpu 0.32 cannot await the queue itself (its callback has the wrong C type), so wait
+            # for a buffer that the last submission wrote.
+            encoder.clear_buffer(staging, 0, 8)
+            self.wgpu.queue.submit([encoder.finish()])
+            self._map(staging, 8)
         self._unsubmitted = 0
 
     def read(
