@@ -1,0 +1,103 @@
+"""The front door: convert checkpoints to RDRR packages, validate them, and run them.
+
+    import rdrr
+
+    rdrr.convert("checkpoint", "package", transpose_weights=True, fuse_gate_up=True)
+    report = rdrr.validate("package")
+    with rdrr.load("package") as model:
+        for piece in model.generate("Once upon a time"):
+            print(piece, end="", flush=True)
+
+Names are imported when they are first used, so that `import rdrr` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rdrr_converter.convert import ConversionResult, convert
+    from rdrr_format.errors import (
+        ConversionError,
+        DeviceError,
+        FormatError,
+        GenerationError,
+        ManifestError,
+        RdrrError,
+        ShardError,
+        SourceError,
+        StoreError,
+        UsageError,
+    )
+    from rdrr_manifests.faults import Fault, ValidationReport
+    from rdrr_manifests.package import Package, open_package
+
+    from rdrr._generation import Generation
+    from rdrr._model import Model, load
+    from rdrr._validation import validate
+
+__version__ = "0.1.0"
+
+_ERRORS = (
+    "ConversionError",
+    "DeviceError",
+    "FormatError",
+    "GenerationError",
+    "ManifestError",
+    "RdrrError",
+    "ShardError",
+    "SourceError",
+    "StoreError",
+    "UsageError",
+)
+_HOMES = {
+    "ConversionResult": "rdrr_converter.convert",
+    "Fault": "rdrr_manifests.faults",
+    "Generation": "rdrr._generation",
+    "Model": "rdrr._model",
+    "Package": "rdrr_manifests.package",
+    "ValidationReport": "rdrr_manifests.faults",
+    "convert": "rdrr_converter.convert",
+    "load": "rdrr._model",
+    "open_package": "rdrr_manifests.package",
+    "validate": "rdrr._validation",
+    **dict.fromkeys(_ERRORS, "rdrr_format.errors"),
+}
+
+__all__ = [
+    "ConversionError",
+    "ConversionResult",
+    "DeviceError",
+    "Fault",
+    "FormatError",
+    "Generation",
+    "GenerationError",
+    "ManifestError",
+    "Model",
+    "Package",
+    "RdrrError",
+    "ShardError",
+    "SourceError",
+    "StoreError",
+    "UsageError",
+    "ValidationReport",
+    "__version__",
+    "convert",
+    "load",
+    "open_package",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rdrr' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

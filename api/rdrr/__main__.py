@@ -1,0 +1,5 @@
+"""`python -m rdrr` is `rdrr`."""
+
+from rdrr.cli import main
+
+main()

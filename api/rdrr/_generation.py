@@ -1,0 +1,102 @@
+"""An iterator of text over an iterator of token ids, with stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rdrr_runtime.engine import GenerationStats
+    from rdrr_runtime.text import TextCodec
+
+
+class Generation(Iterator[str]):
+    """Text as it is generated: iterate over it, or call `read` for all of it.
+
+    Attributes:
+        prompt_tokens: Token ids of the prompt.
+        token_ids: New ids so far, an end-of-text included.
+        stats: Timings and counts, complete once the iterator has ended.
+        stopped_by: The stop string that ended the text, if one did.
+    """
+
+    def __init__(
+        self,
+        runs: Iterator[list[int]],
+        codec: TextCodec,
+        *,
+        prompt_tokens: Sequence[int],
+        stats: GenerationStats,
+        stop: Sequence[str] = (),
+    ) -> None:
+        self.prompt_tokens = list(prompt_tokens)
+        self.token_ids: list[int] = []
+        self.stats = stats
+        self.stopped_by: str | None = None
+        self._filter = StopFilter(stop)
+        self._pieces = self._stream(runs, codec)
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def read(self) -> str:
+        """All the text that is still to come."""
+        return "".join(self)
+
+    def close(self) -> None:
+        """Stop generating."""
+        self._pieces.close()
+
+    def _stream(self, runs: Iterator[list[int]], codec: TextCodec) -> Iterator[str]:
+        text = codec.stream()
+        for ids in runs:
+            pieces = []
+            for token_id in ids:
+                self.token_ids.append(token_id)
+                pieces.append(self._filter.feed(text.feed(token_id)))
+                if self._filter.found is not None:
+                    break
+            if piece := "".join(pieces):
+                yield piece
+            if self._filter.found is not None:
+                self.stopped_by = self._filter.found
+                return
+        if rest := self._filter.rest():
+            yield rest
+
+
+class StopFilter:
+    """Passes text on until a stop string; holds back what may be the beginning of one.
+
+    Args:
+        stop: The strings; empty ones are ignored.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = tuple(text for text in stop if text)
+        self._held = ""
+        self.found: str | None = None
+
+    def feed(self, piece: str) -> str:
+        """The text that is now certain to come before any stop string."""
+        self._held += piece
+        hits = [(self._held.find(text), text) for text in self._stop if text in self._held]
+        if hits:
+            end, self.found = min(hits)
+            sure, self._held = self._held[:end], ""
+            return sure
+        keep = max((_overlap(self._held, text) for text in self._stop), default=0)
+        cut = len(self._held) - keep
+        sure, self._held = self._held[:cut], self._held[cut:]
+        return sure
+
+    def rest(self) -> str:
+        """What was held back when the text ended without a stop string."""
+        rest, self._held = self._held, ""
+        return rest
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((size for size in range(longest, 0, -1) if stop.startswith(text[-size:])), 0)

@@ -1,0 +1,180 @@
+"""A loaded model: text in, text out. It joins a package, a backend and a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rdrr_format.errors import UsageError
+
+from rdrr._backends import Choice, open_backend
+from rdrr._generation import Generation
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from rdrr_manifests.models import KernelHints
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.backend import BackendInfo
+
+DEFAULT_CONTEXT = 8192
+"""Most KV slots that are allocated unless more are asked for."""
+
+
+class Model:
+    """A package on a backend; made by `load`. Use it in a `with` block or call `close`.
+
+    Attributes:
+        package: What was loaded.
+        reason: Which backend runs it, why, and how to get the other.
+        unhonoured_hints: A line for each kernel hint that the backend does not follow.
+    """
+
+    def __init__(self, package: Package, choice: Choice) -> None:
+        from rdrr_runtime.engine import Engine
+
+        self.package = package
+        self.reason = choice.reason
+        self.unhonoured_hints = choice.unhonoured
+        self._choice = choice
+        self._codec = package.text_codec()
+        manifest = package.manifest
+        self._engine = Engine(
+            choice.backend, manifest.eos_token_ids, manifest.architecture.vocab_size
+        )
+
+    @property
+    def info(self) -> BackendInfo:
+        """Backend, adapter, context and memory."""
+        return self._choice.backend.info
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repeat_penalty: float | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        interval: int = 8,
+    ) -> Generation:
+        """Continue a prompt.
+
+        Args:
+            prompt: Text, or token ids.
+            max_tokens: Most new tokens.
+            temperature: Divides the logits; 0 takes the likeliest token.
+            top_k: Draw among the k likeliest tokens.
+            top_p: Draw among the likeliest tokens that together reach this probability.
+            min_p: Draw among tokens at least this share as likely as the likeliest.
+            repeat_penalty: Makes tokens that were there before less likely; 1 for no change.
+            seed: Of the draws; the same seed gives the same text.
+            stop: Strings that end the text; they are not part of it.
+            interval: Tokens between two readbacks from the GPU in greedy decoding.
+
+        Returns:
+            An iterator of pieces of text, which also has `token_ids` and `stats`.
+
+        Raises:
+            GenerationError: The prompt is empty or does not fit the context.
+            UsageError: An option is out of range.
+        """
+        from rdrr_runtime.engine import GenerationStats
+        from rdrr_runtime.sampling import SamplingOptions
+
+        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        sampling = SamplingOptions(temperature, top_k, top_p, min_p, repeat_penalty, seed)
+        stats = GenerationStats()
+        runs = self._engine.generate(
+            ids, max_tokens=max_tokens, sampling=sampling, interval=interval, stats=stats
+        )
+        return Generation(runs, self._codec, prompt_tokens=ids, stats=stats, stop=stop)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text."""
+        return self._codec.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, without special tokens."""
+        return self._codec.decode(ids)
+
+    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits after each of `ids`, float32 [len(ids), vocab], teacher-forced."""
+        return self._choice.backend.logits(ids, 0, all_rows=True)
+
+    def close(self) -> None:
+        """Free what the model holds."""
+        self._choice.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def load(
+    path: str | Path,
+    *,
+    backend: str = "auto",
+    adapter: str | None = None,
+    kernel_hints: Mapping[str, str] | None = None,
+    strict_hints: bool = False,
+    kv_dtype: str = "f16",
+    context: int | None = None,
+) -> Model:
+    """Load a package for generation.
+
+    Args:
+        path: A package's folder or URL.
+        backend: `wgpu`, `cpu` (torch), or `auto`: wgpu where there is an adapter, else cpu.
+        adapter: Part of an adapter's name; the best one when None.
+        kernel_hints: Hints for this run, before those of the manifest.
+        strict_hints: A hint that cannot be honoured is an error.
+        kv_dtype: Storage of the key-value cache on the GPU, `f16` or `f32`.
+        context: Tokens of prompt and text together; at most 8192 of the model's own by default.
+
+    Raises:
+        StoreError: There is no package at `path`.
+        ManifestError: The manifest is not sound.
+        ShardError: Bytes are missing.
+        DeviceError: No adapter, too little memory, or a hint that cannot be honoured.
+        UsageError: An option is wrong.
+    """
+    from rdrr_manifests.package import open_package
+
+    package = open_package(path)
+    longest = package.manifest.architecture.max_seq_len
+    if context is not None and not 0 < context <= longest:
+        raise UsageError(
+            "context out of range", expected=f"1 to {longest}, the model's own", found=context
+        )
+    choice = open_backend(
+        package,
+        _merge(package.manifest.kernel_hints, kernel_hints or {}),
+        backend=backend,
+        adapter=adapter,
+        strict_hints=strict_hints,
+        kv_dtype=kv_dtype,
+        context=context or min(longest, DEFAULT_CONTEXT),
+    )
+    return Model(package, choice)
+
+
+def _merge(stated: KernelHints, given: Mapping[str, str]) -> KernelHints:
+    """The manifest's hints with those of the run over them."""
+    from rdrr_manifests.models import parse_hint
+
+    checked = dict(parse_hint(f"{key}={value}") for key, value in given.items())
+    return type(stated).model_validate(stated.model_dump(by_alias=True) | checked)

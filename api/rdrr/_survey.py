@@ -1,0 +1,218 @@
+"""Facts about a package, counted from its manifest: what `rdrr inspect` shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rdrr_manifests.models import Manifest, Tensor
+    from rdrr_manifests.package import Package
+
+PREFILL_ROWS = 256
+"""Token rows of a prefill pass, which the activations are sized for."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tensors that have something in common.
+
+    Attributes:
+        name: What they have in common.
+        tensors: How many there are.
+        weights: Elements of all.
+        bytes: Stored bytes of all.
+    """
+
+    name: str
+    tensors: int
+    weights: int
+    bytes: int
+
+    @property
+    def bits_text(self) -> str:
+        """Stored bits for one weight, padding counted."""
+        return f"{8 * self.bytes / self.weights:.2f}" if self.weights else ""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The overview.
+
+    Attributes:
+        sections: Facts by heading, in the order to show them.
+        by_dtype: Tensors by storage type, largest first.
+        by_role: Tensors by role, largest first.
+    """
+
+    sections: Mapping[str, Mapping[str, Any]]
+    by_dtype: tuple[Group, ...]
+    by_role: tuple[Group, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The overview as JSON values."""
+        groups = {"by_dtype": self.by_dtype, "by_role": self.by_role}
+        return {**self.sections} | {
+            key: [asdict(group) for group in value] for key, value in groups.items()
+        }
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """One row of the tensor table."""
+
+    name: str
+    role: str
+    dtype: str
+    layout: str
+    shape: tuple[int, ...]
+    size: int
+    place: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that running a package takes.
+
+    Attributes:
+        context: Tokens that the caches hold.
+        rows: Token rows of a pass.
+        weights: As stored; a kernel hint that expands them takes more.
+        kv_f16: Key-value caches in f16.
+        kv_f32: Key-value caches in f32.
+        activations: Estimate: the f32 values of one layer for `rows` rows, and the logits.
+    """
+
+    context: int
+    rows: int
+    weights: int
+    kv_f16: int
+    kv_f32: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """Everything, with an f16 cache."""
+        return self.weights + self.kv_f16 + self.activations
+
+    def as_dict(self) -> dict[str, int]:
+        """The figures as JSON values, in bytes."""
+        return {**asdict(self), "total": self.total}
+
+
+def survey(manifest: Manifest) -> Survey:
+    """Count what a manifest holds."""
+    return Survey(
+        {
+            "identity": _identity(manifest),
+            "architecture": _architecture(manifest),
+            "kernel hints": manifest.kernel_hints.model_dump(by_alias=True, exclude_none=True),
+        },
+        by_dtype=_groups(manifest, _dtype_name),
+        by_role=_groups(manifest, lambda tensor: tensor.role),
+    )
+
+
+def tensor_facts(manifest: Manifest) -> list[TensorFacts]:
+    """Every tensor, in the manifest's order."""
+    return [
+        TensorFacts(
+            name=name,
+            role=tensor.role,
+            dtype=tensor.dtype,
+            layout=str(tensor.parsed_layout()),
+            shape=tensor.shape,
+            size=tensor.size,
+            place=" + ".join(f"{run.shard_index}:{run.offset}" for run in tensor.runs()),
+        )
+        for name, tensor in manifest.tensors.items()
+    ]
+
+
+def estimate_memory(package: Package, context: int | None = None) -> Memory:
+    """Memory of a run.
+
+    Args:
+        package: The package.
+        context: Tokens to hold; the model's longest when None.
+
+    Raises:
+        ManifestError: The graph cannot be derived, so nothing can run it.
+    """
+    manifest = package.manifest
+    sizes = manifest.architecture
+    context = context or sizes.max_seq_len
+    rows = min(PREFILL_ROWS, context)
+    heads = sizes.num_attention_heads + sizes.num_key_value_heads
+    # Residual and normed stream; queries, keys, values and the attention's output; gate, up and
+    # their product.
+    width = 2 * sizes.hidden_size + 2 * heads * sizes.head_dim + 3 * sizes.intermediate_size
+    return Memory(
+        context=context,
+        rows=rows,
+        weights=sum(tensor.size for tensor in manifest.tensors.values()),
+        kv_f16=package.graph.kv_bytes(context, 2),
+        kv_f32=package.graph.kv_bytes(context, 4),
+        activations=4 * (rows * width + sizes.vocab_size),
+    )
+
+
+def _identity(manifest: Manifest) -> dict[str, Any]:
+    made_by = manifest.conversion
+    tool = made_by if isinstance(made_by, dict) else made_by and made_by.model_dump(by_alias=True)
+    facts = {
+        "model": manifest.model_id,
+        "type": manifest.model_type,
+        "quantization": manifest.quantization,
+        "weights transposed": bool(manifest.weights_transposed),
+        "shards": len(manifest.shards),
+        "bytes": manifest.total_size,
+        "hash": manifest.hash_algorithm,
+        "tokenizer": manifest.tokenizer and manifest.tokenizer.file,
+        "end of text": list(manifest.eos_token_ids),
+        "made by": tool and " ".join(str(tool[key]) for key in ("tool", "version") if key in tool),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _architecture(manifest: Manifest) -> dict[str, Any]:
+    sizes, blocks = manifest.architecture, manifest.inference
+    facts = {
+        "layers": sizes.num_layers,
+        "hidden size": sizes.hidden_size,
+        "feed-forward size": sizes.intermediate_size,
+        "query heads": sizes.num_attention_heads,
+        "key-value heads": sizes.num_key_value_heads,
+        "head size": sizes.head_dim,
+        "vocabulary": sizes.vocab_size,
+        "longest context": sizes.max_seq_len,
+        "activation": blocks.ffn.activation,
+        "sliding window": blocks.attention.sliding_window,
+        "layer pattern": blocks.layer_pattern.type,
+        "rope base": blocks.rope.rope_theta,
+        "rope base, local": blocks.rope.rope_local_theta,
+        "rope scaling": blocks.rope.rope_scaling_type,
+        "query and key norm": blocks.attention.query_key_norm,
+        "tied head": blocks.output.tie_word_embeddings,
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _groups(manifest: Manifest, key: Callable[[Tensor], str]) -> tuple[Group, ...]:
+    sums: dict[str, tuple[int, int, int]] = {}
+    for tensor in manifest.tensors.values():
+        tensors, weights, size = sums.get(key(tensor), (0, 0, 0))
+        sums[key(tensor)] = tensors + 1, weights + math.prod(tensor.shape), size + tensor.size
+    groups = (Group(name, *values) for name, values in sums.items())
+    return tuple(sorted(groups, key=lambda group: (-group.bytes, group.name)))
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    layout = tensor.parsed_layout()
+    return tensor.dtype if layout == "row" else f"{tensor.dtype}, {layout}"

@@ -1,0 +1,86 @@
+"""Where the commands write: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rdrr_format.errors import RdrrError
+    from rich.console import Console
+    from rich.table import Table
+
+PIPED_WIDTH = 120
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console on stdout or stderr; of a fixed width when that is not a terminal."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PIPED_WIDTH
+    return Console(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
+
+
+def note(text: str) -> None:
+    """One line on stderr, dimmed; for what accompanies a result but is not part of it."""
+    from rich.text import Text
+
+    console(stderr=True).print(Text(text, style="dim"), soft_wrap=True)
+
+
+def print_json(data: Any) -> None:
+    """One JSON object on stdout."""
+    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_error(error: RdrrError, *, as_json: bool) -> None:
+    """One line on stderr, or the same facts as an object on stdout."""
+    from rich.text import Text
+
+    if as_json:
+        faults = [fault.as_dict() for fault in getattr(error, "faults", ())]
+        print_json(error.as_dict() | ({"faults": faults} if faults else {}))
+        return
+    line = Text.assemble(("error: ", "bold red"), (str(error), "red"))
+    console(stderr=True).print(line, soft_wrap=True)
+
+
+def table(
+    columns: Iterable[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
+) -> Table:
+    """A plain table without a frame.
+
+    Args:
+        columns: Headings.
+        rows: Cells, shown as they print.
+        right: Headings of the columns that are aligned to the right.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    right = set(right)
+    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        side = "right" if name in right else "left"
+        result.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for row in rows:
+        # Text, because names in square brackets would be read as markup.
+        result.add_row(*(Text(str(cell)) for cell in row))
+    return result
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> Table:
+    """Names and values, one a line, without a heading."""
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    result.add_column(style="bold", no_wrap=True)
+    result.add_column(overflow="fold")
+    for name, value in pairs:
+        result.add_row(name, Text(str(value)))
+    return result

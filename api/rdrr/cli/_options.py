@@ -1,0 +1,35 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+import typer
+from rdrr_format.errors import UsageError
+
+PackagePath: TypeAlias = Annotated[
+    str, typer.Argument(metavar="PATH", help="A package's folder or URL.", show_default=False)
+]
+JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+KernelHints: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--kernel-hint", metavar="KEY=VALUE", help="A kernel hint; repeatable."),
+]
+
+
+def split_hints(given: Sequence[str] | None) -> dict[str, str]:
+    """`KEY=VALUE` words as a mapping; keys and values are checked where they are used.
+
+    Raises:
+        UsageError: A word without `=`, or a key that is given twice.
+    """
+    hints: dict[str, str] = {}
+    for word in given or ():
+        key, separator, value = word.partition("=")
+        if not separator:
+            raise UsageError("not a kernel hint", expected="KEY=VALUE", found=word)
+        if key in hints:
+            raise UsageError("kernel hint given twice", found=key)
+        hints[key] = value
+    return hints

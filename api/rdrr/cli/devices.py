@@ -1,0 +1,77 @@
+"""`rdrr devices`: which adapters there are and what they offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rdrr.cli._console import console, facts, print_json
+from rdrr.cli._units import format_size
+
+if TYPE_CHECKING:
+    from rdrr_runtime.device import AdapterInfo
+
+_LIMITS = {
+    "max-buffer-size": "largest buffer",
+    "max-storage-buffer-binding-size": "largest binding",
+    "max-compute-workgroup-storage-size": "workgroup memory",
+    "max-compute-invocations-per-workgroup": "threads in a workgroup",
+}
+_COUNTS = {"max-compute-invocations-per-workgroup"}
+
+
+def devices(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """List the GPU adapters. Exit code 1 when there is none."""
+    from rdrr_format.errors import DeviceError
+    from rdrr_runtime.device import list_adapters
+
+    adapters = list_adapters()
+    if json:
+        print_json({"adapters": [adapter_facts(one) for one in adapters]})
+        return 0 if adapters else 1
+    if not adapters:
+        from rdrr_runtime.adapters import NO_ADAPTER_HINT
+
+        raise DeviceError("no WebGPU adapter on this machine", hint=NO_ADAPTER_HINT)
+    _show(adapters)
+    return 0
+
+
+def adapter_facts(one: AdapterInfo) -> dict[str, Any]:
+    """An adapter as JSON values."""
+    return {
+        "name": one.name,
+        "backend": one.backend,
+        "type": one.type,
+        "driver": one.driver,
+        "software": one.software,
+        "features": sorted(one.features),
+        "limits": dict(one.limits),
+    }
+
+
+def _show(adapters: Sequence[AdapterInfo]) -> None:
+    out = console()
+    for index, one in enumerate(adapters):
+        if index:
+            out.print()
+        kind = f"{one.type}, software" if one.software and one.type != "CPU" else one.type
+        out.print(f"[bold]{one.name}[/bold]", markup=True)
+        rows = [("backend", f"{one.backend} ({kind})"), ("driver", one.driver)]
+        rows += [
+            (label, str(one.limits[name]) if name in _COUNTS else format_size(one.limits[name]))
+            for name, label in _LIMITS.items()
+            if name in one.limits
+        ]
+        rows.append(("features", ", ".join(_relevant(one.features))))
+        out.print(facts(rows))
+
+
+def _relevant(features: frozenset[str]) -> list[str]:
+    """Features that WebGPU itself names; native extensions are many and in `--json`."""
+    wanted = ("shader-f16", "subgroup", "timestamp-query")
+    return [f"{name}: {'yes' if name in features else 'no'}" for name in wanted]

@@ -1,0 +1,115 @@
+"""`rdrr inspect`: what is in a package, and how much memory it takes to run it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rdrr.cli._console import console, facts, print_json, table
+from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._units import format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rdrr._survey import Memory, Survey, TensorFacts
+
+
+def inspect(
+    path: PackagePath,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Show the memory that running it takes.")
+    ] = False,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that --memory counts; the model's longest.")
+    ] = None,
+    json: JsonFlag = False,
+) -> int:
+    """Show what a package contains."""
+    from rdrr_manifests.package import open_package
+
+    from rdrr._survey import estimate_memory, survey, tensor_facts
+
+    package = open_package(path)
+    overview = survey(package.manifest)
+    rows = tensor_facts(package.manifest) if tensors else None
+    need = estimate_memory(package, context) if memory or context else None
+    if json:
+        print_json(_as_dict(overview, rows, need))
+        return 0
+    out = console()
+    _show_overview(out, overview)
+    if need is not None:
+        _show_memory(out, need)
+    if rows is not None:
+        _show_tensors(out, rows)
+    return 0
+
+
+def _as_dict(
+    overview: Survey, rows: list[TensorFacts] | None, need: Memory | None
+) -> dict[str, Any]:
+    data = overview.as_dict()
+    if need is not None:
+        data["memory"] = need.as_dict()
+    if rows is not None:
+        data["tensors"] = [row.as_dict() for row in rows]
+    return data
+
+
+def _show_overview(out: Console, overview: Survey) -> None:
+    for title, pairs in overview.sections.items():
+        _heading(out, title)
+        out.print(facts((name, _plain(value)) for name, value in pairs.items()))
+    for title, groups in (("by dtype", overview.by_dtype), ("by role", overview.by_role)):
+        _heading(out, f"tensors {title}")
+        cells = [
+            (one.name, one.tensors, f"{one.weights:,}", format_size(one.bytes), one.bits_text)
+            for one in groups
+        ]
+        columns = (title.removeprefix("by "), "tensors", "weights", "size", "bits a weight")
+        out.print(table(columns, cells, right=columns[1:]))
+
+
+def _show_memory(out: Console, need: Memory) -> None:
+    _heading(out, f"memory for {need.context} tokens")
+    rows = [
+        ("weights as stored", format_size(need.weights)),
+        ("key-value cache, f16", format_size(need.kv_f16)),
+        ("key-value cache, f32", format_size(need.kv_f32)),
+        (f"activations, {need.rows} rows", format_size(need.activations)),
+        ("together with an f16 cache", format_size(need.total)),
+    ]
+    out.print(facts(rows))
+
+
+def _show_tensors(out: Console, rows: list[TensorFacts]) -> None:
+    _heading(out, "tensors")
+    columns = ("name", "role", "dtype", "layout", "shape", "size", "bytes at")
+    cells = [
+        (
+            row.name,
+            row.role,
+            row.dtype,
+            row.layout,
+            " x ".join(map(str, row.shape)),
+            format_size(row.size),
+            row.place,
+        )
+        for row in rows
+    ]
+    out.print(table(columns, cells, right=("size",)))
+
+
+def _heading(out: Console, title: str) -> None:
+    out.print(f"\n[bold cyan]{title}[/]", markup=True)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)

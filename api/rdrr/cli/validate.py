@@ -1,0 +1,81 @@
+"""`rdrr validate`: is this package sound, and if not, everything that is wrong with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rdrr.cli._console import console, print_json
+from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._units import format_size
+
+if TYPE_CHECKING:
+    from rdrr_manifests.faults import Fault, ValidationReport
+    from rich.text import Text
+
+_DEPTHS = {
+    "structure": "the manifest alone",
+    "files": "manifest and file sizes; --deep also checks hashes and values",
+    "deep": "manifest, files, hashes and values",
+}
+
+
+def validate(
+    path: PackagePath,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also check hashes and decode every tensor.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
+    json: JsonFlag = False,
+) -> int:
+    """Check a package, or a manifest alone (then its structure only). Exit code 1 on errors."""
+    import rdrr
+
+    report = rdrr.validate(path, deep=deep, strict=strict)
+    if json:
+        print_json(report.as_dict(strict))
+    else:
+        _show(report, strict=strict)
+    return 0 if report.ok(strict) else 1
+
+
+def _show(report: ValidationReport, *, strict: bool) -> None:
+    from rich.text import Text
+
+    out = console()
+    for fault in report.faults:
+        out.print(_fault(fault), soft_wrap=True)
+    for text in report.notes:
+        out.print(Text(f"note {text}", style="dim"), soft_wrap=True)
+    valid = report.ok(strict)
+    verdict = Text("valid" if valid else "not valid", style="bold green" if valid else "bold red")
+    out.print(Text.assemble(verdict, " ", summary(report)), soft_wrap=True)
+
+
+def summary(report: ValidationReport) -> str:
+    """What was looked at, how far, and how much was found, in one line."""
+    facts = report.facts or {}
+    parts = [f"{facts[name]} {name}" for name in ("shards", "tensors") if name in facts]
+    if "bytes" in facts:
+        parts.append(format_size(facts["bytes"]))
+    if found := _counts(report):
+        parts.append(found)
+    name = report.model_id or report.where
+    if report.model_id and not report.runnable:
+        parts.append("not runnable with this version of rdrr")
+    return f"{name}: {', '.join(parts)} (checked: {_DEPTHS[report.level]})"
+
+
+def _counts(report: ValidationReport) -> str:
+    pairs = ((len(report.errors), "error"), (len(report.warnings), "warning"))
+    return ", ".join(f"{count} {word}{'s' * (count > 1)}" for count, word in pairs if count)
+
+
+def _fault(fault: Fault) -> Text:
+    from rich.text import Text
+
+    line = fault.line()
+    style = "red" if fault.severity == "error" else "yellow"
+    head = len(fault.severity)
+    return Text.assemble((line[:head], f"bold {style}"), line[head:])

@@ -1,0 +1,69 @@
+"""The commands answer at once: nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from support.commands import environment
+
+HEAVY = ("torch", "wgpu", "numba", "tokenizers", "transformers", "huggingface_hub", "fsspec")
+BUDGET_SECONDS = 0.5
+
+
+def _modules_after(code: str) -> list[str]:
+    report = "import sys, json; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
+    loaded: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return loaded
+
+
+def _command(*words: str) -> str:
+    return (
+        "from rdrr.cli.app import COMMANDS, run\n"
+        f"code = run(COMMANDS, {list(words)!r}, program='rdrr')\n"
+        "assert code in (0, 1), code"
+    )
+
+
+def _best_seconds(*arguments: str, runs: int) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        subprocess.run(
+            [sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=environment()
+        )
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(runs))
+
+
+def test_help_answers_within_the_budget_and_importing_torch_would_not():
+    helped = _best_seconds("-m", "rdrr", "--help", runs=5)
+    torch = _best_seconds("-c", "import torch", runs=2)
+    print(f"rdrr --help {helped:.3f} s, import torch {torch:.3f} s")
+    assert helped < BUDGET_SECONDS
+    assert torch > helped
+
+
+@pytest.mark.parametrize("code", ["import rdrr", _command("--help"), _command("generate", "-h")])
+def test_help_imports_nothing_heavy(code):
+    assert not set(HEAVY) & set(_modules_after(code))
+
+
+def test_the_list_of_modules_shows_heavy_ones_once_they_are_imported():
+    assert {"torch", "numba"} <= set(_modules_after("import torch, numba"))
+
+
+def test_validating_a_package_imports_nothing_heavy(package):
+    loaded = _modules_after(_command("validate", str(package), "--json"))
+    assert "rdrr_manifests" in loaded
+    assert not set(HEAVY) & set(loaded)
