@@ -102,7 +102,7 @@ class Arena:
     def dispose(self) -> None:
         """Free every buffer; slices of them must not be used afterwards."""
         for one in self._slices:
-            one.buffer.destroy()
+            self._device.free_buffer(one.buffer)
         self._slices.clear()
 
 

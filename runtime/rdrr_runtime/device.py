@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +104,7 @@ class Device:
         self._modules: dict[str, Any] = {}
         self._staging: Any = None
         self._unsubmitted = 0
+        self._freed: WeakSet[Any] = WeakSet()
 
     @property
     def max_binding(self) -> int:
@@ -132,6 +134,16 @@ class Device:
         self.counters.buffer_creates += 1
         return buffer
 
+    def free_buffer(self, buffer: Any) -> None:
+        """Free a buffer at once; using it afterwards is an error."""
+        self._freed.add(buffer)
+        buffer.destroy()
+
+    def _check_alive(self, one: BufferSlice) -> None:
+        # wgpu-native ends the process when work with a freed buffer is submitted.
+        if one.buffer in self._freed:
+            raise DeviceError("buffer has been freed", where=one.buffer.label)
+
     def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
         """Copy host bytes (a contiguous array, a multiple of 4 bytes) into a slice.
 
@@ -140,6 +152,7 @@ class Device:
         """
         size = memoryview(data).nbytes
         target.range(offset, size)
+        self._check_alive(target)
         if size % 4:
             raise DeviceError("writes come in words", expected="a multiple of 4 bytes", found=size)
         if not size:
@@ -173,6 +186,7 @@ class Device:
         """
         size = source.size - offset if size is None else size
         source.range(offset, size)
+        self._check_alive(source)
         with _device_errors("reading a buffer"):
             staging = self._staging_buffer(size)
             encoder = self.wgpu.create_command_encoder(label="read")
@@ -254,6 +268,8 @@ class Device:
             DeviceError: The buffers do not suit the kernel.
         """
         pipeline, layout = self.pipeline(dispatch.kernel)
+        for one in dispatch.buffers:
+            self._check_alive(one)
         entries = [
             {
                 "binding": index,

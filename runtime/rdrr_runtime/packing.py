@@ -146,9 +146,8 @@ def upload_weight(
         FormatError: Bytes that do not fit the shape, or a form that no kernel reads.
         DeviceError: Out of memory.
     """
-    n, k = shape
     if layout is Layout.FLAT:
-        if k % dtype.block_elements:
+        if shape[1] % dtype.block_elements:
             raise FormatError(
                 "flat blocks cross rows, which no kernel reads",
                 where=label,

@@ -11,11 +11,14 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.kernels.linear import linear
 from rdrr_runtime.packing import GPU_DTYPES, GpuWeight, upload_weight
 from rdrr_runtime.reference import ops
-from support.gpu import TOLERANCE, Bench, F32, normal, random_tensor, relative_error
+from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
 
-# (N, K): K that is no multiple of 256 nor of 64, N that is no multiple of a tile.
-SHAPES = [(100, 256), (67, 384), (260, 576)]
-ROWS = [1, 2, 5, 33]
+# A driver compiles a kernel anew for each shape, which takes the software adapter about a second,
+# so each stored form meets few cases: (rows, N, K) with K that is no multiple of 256 nor of 64,
+# N that is no multiple of a tile, and rows for each size of a kernel.
+GEMV = [(1, 67, 384), (5, 100, 576)]
+TILED = [(33, 67, 384)]
+MORE = [(2, 260, 256), (33, 100, 320), (70, 130, 36)]
 
 
 def oracle(x: F32, weight: F32, bias: F32 | None = None) -> F32:
@@ -31,20 +34,47 @@ def stored(
     return upload_weight(bench.arena, DTYPES[dtype], layout, shape, raw, "weight"), values
 
 
-@pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
+def check(
+    bench: Bench,
+    rng: np.random.Generator,
+    form: tuple[str, Layout],
+    case: tuple[int, int, int],
+    tiled: bool,
+) -> None:
+    rows, n, k = case
+    weight, values = stored(bench, rng, *form, (n, k))
+    x = normal(rng, rows, k)
+    y = bench.poisoned(rows, n)
+    made = linear(bench.context(rows), weight, bench.upload(x), y, tiled=tiled, label="t")
+    bench.run(made, rows)
+    assert relative_error(bench.download(y, rows, n), oracle(x, values)) < TOLERANCE
+
+
+@pytest.mark.parametrize("case", GEMV)
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
 @pytest.mark.parametrize("dtype", GPU_DTYPES)
-def test_every_stored_form_and_kernel_equals_torch(any_bench, rng, dtype, layout, tiled) -> None:
-    for n, k in SHAPES:
-        weight, values = stored(any_bench, rng, dtype, layout, (n, k))
-        for rows in ROWS:
-            x = normal(rng, rows, k)
-            y = any_bench.poisoned(rows, n)
-            ctx = any_bench.context(rows)
-            made = linear(ctx, weight, any_bench.upload(x), y, tiled=tiled, label="t")
-            any_bench.run(made, rows)
-            error = relative_error(any_bench.download(y, rows, n), oracle(x, values))
-            assert error < TOLERANCE, (n, k, rows)
+def test_few_rows_of_every_stored_form_equal_torch(bench, rng, dtype, layout, case) -> None:
+    check(bench, rng, (dtype, layout), case, tiled=False)
+
+
+@pytest.mark.parametrize("case", TILED)
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+@pytest.mark.parametrize("dtype", GPU_DTYPES)
+def test_many_rows_of_every_stored_form_equal_torch(bench, rng, dtype, layout, case) -> None:
+    check(bench, rng, (dtype, layout), case, tiled=True)
+
+
+@pytest.mark.parametrize("case", MORE)
+@pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
+@pytest.mark.parametrize("form", [("Q4_K", Layout.ROW), ("F32", Layout.COLUMN)], ids=str)
+def test_other_sizes_equal_torch(bench, rng, form, case, tiled) -> None:
+    check(bench, rng, form, case, tiled)
+
+
+@pytest.mark.parametrize("case", GEMV)
+def test_a_device_without_optional_features_equals_torch(plain_bench, rng, case) -> None:
+    assert not plain_bench.device.features & {"subgroup", "shader-f16"}
+    check(plain_bench, rng, ("Q4_K", Layout.ROW), case, tiled=False)
 
 
 @pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])

@@ -39,8 +39,9 @@ def rope(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
     """
     pairs = table.shape[1]
     cos, sin = table[positions].to(x.dtype).unsqueeze(1).unbind(-1)
-    a, b, rest = x.split([pairs, pairs, x.shape[-1] - 2 * pairs], dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
+    a, b = x[..., :pairs], x[..., pairs : 2 * pairs]
+    rotated = [a * cos - b * sin, b * cos + a * sin]
+    return torch.cat([*rotated, x[..., 2 * pairs :]], dim=-1)
 
 
 def attention(

@@ -1,0 +1,149 @@
+"""The KV cache and attention over it, against torch in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from rdrr_format.errors import FormatError
+from rdrr_runtime.kernels._context import KvSpec
+from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
+from rdrr_runtime.kernels.kv_store import kv_store
+from rdrr_runtime.reference import ops
+from support.gpu import F32, TOLERANCE, Bench, normal, relative_error
+
+CONTEXT = 640
+
+
+def filled_cache(
+    bench: Bench, rng: np.random.Generator, cache: KvSpec, used: int
+) -> tuple[list[F32], list]:
+    """Random keys and values, and caches that hold NaN beyond the first `used` slots."""
+    kind = np.float16 if cache.dtype == "f16" else np.float32
+    shape = (cache.kv_heads, cache.context, cache.head_dim)
+    arrays = [normal(rng, *shape).astype(kind) for _ in range(2)]
+    for array in arrays:
+        array[:, used:] = np.nan
+    return [one[:, :used].astype(np.float32) for one in arrays], [bench.upload(a) for a in arrays]
+
+
+def check(
+    bench: Bench,
+    rng: np.random.Generator,
+    spec: AttentionSpec,
+    *,
+    rows: int,
+    base: int,
+    which: AttentionKernel,
+) -> None:
+    cache = spec.cache
+    (k, v), caches = filled_cache(bench, rng, cache, base + rows)
+    q = normal(rng, rows, spec.heads, cache.head_dim)
+    out = bench.poisoned(*q.shape)
+    scratch = bench.poisoned(spec.scratch_size(rows) // 4)
+    made = attention(
+        bench.context(rows, base=base),
+        bench.upload(q),
+        *caches,
+        out,
+        spec=spec,
+        which=which,
+        scratch=scratch,
+        label="t",
+    )
+    bench.run(made, rows)
+    expected = ops.attention(
+        *(torch.from_numpy(one).double() for one in (q, k, v)),
+        spec.scale,
+        base=base,
+        window=spec.window,
+        softcap=spec.softcap,
+    )
+    assert relative_error(bench.download(out, *q.shape), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+def test_every_head_size_equals_torch(bench, rng, head_dim, which) -> None:
+    spec = AttentionSpec(4, KvSpec(2, head_dim, CONTEXT), head_dim**-0.5)
+    check(bench, rng, spec, rows=1, base=401, which=which)
+    check(bench, rng, spec, rows=3, base=0, which=which)
+
+
+@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 1), (3, 3)])
+def test_grouped_queries_softcap_and_f32_equal_torch(
+    any_bench, rng, heads, kv_heads, which
+) -> None:
+    spec = AttentionSpec(heads, KvSpec(kv_heads, 36, CONTEXT, "f32"), 0.9, softcap=5.0)
+    check(any_bench, rng, spec, rows=5, base=250, which=which)
+
+
+@pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("base", [0, 126, 127, 128, 500])
+def test_the_window_ends_where_it_should(bench, rng, base, which) -> None:
+    spec = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 0.125, window=128)
+    check(bench, rng, spec, rows=5, base=base, which=which)
+
+
+def test_a_long_pass_equals_torch(bench, rng) -> None:
+    spec = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 0.125)
+    check(bench, rng, spec, rows=200, base=30, which=AttentionKernel.STREAMING)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_keys_and_values_are_stored_at_their_slots(bench, rng, dtype) -> None:
+    cache = KvSpec(3, 36, 16, dtype)
+    kind = np.float16 if dtype == "f16" else np.float32
+    k, v = normal(rng, 4, 3, 36), normal(rng, 4, 3, 36)
+    k[0, 0, 0] = 1e6  # beyond f16, which must not become an infinity
+    empty = np.full((3, 16, 36), -1, kind)
+    caches = [bench.upload(empty) for _ in range(2)]
+    ctx = bench.context(4, base=5)
+    made = kv_store(ctx, bench.upload(k), bench.upload(v), *caches, cache=cache, label="t")
+    bench.run(made, 4)
+    for new, buffer in zip((k, v), caches, strict=True):
+        stored = bench.device.read(buffer).view(kind)[: empty.size].reshape(empty.shape)
+        expected = empty.copy()
+        limit = 65504.0 if dtype == "f16" else np.inf
+        expected[:, 5:9] = np.clip(new, -limit, limit).transpose(1, 0, 2).astype(kind)
+        assert np.array_equal(stored, expected)
+
+
+def test_rows_beyond_the_context_are_dropped(bench, rng) -> None:
+    cache = KvSpec(2, 4, 8, "f32")
+    k = normal(rng, 4, 2, 4)
+    caches = [bench.upload(np.zeros((2, 8, 4), np.float32)) for _ in range(2)]
+    operands = bench.upload(k), bench.upload(k)
+    bench.run(kv_store(bench.context(4, base=6), *operands, *caches, cache=cache, label="t"), 4)
+    stored = bench.download(caches[0], 2, 8, 4)
+    assert np.array_equal(stored[:, 6:], k[:2].transpose(1, 0, 2))
+    assert not stored[:, :6].any()
+
+
+def test_an_f16_cache_has_half_the_bytes() -> None:
+    assert 2 * KvSpec(2, 64, 100, "f16").size == KvSpec(2, 64, 100, "f32").size
+
+
+@pytest.mark.parametrize(
+    ("heads", "cache", "message"),
+    [
+        (2, KvSpec(1, 260, 4), "too large"),
+        (2, KvSpec(1, 62, 4), "multiple of 4"),
+        (3, KvSpec(2, 64, 4), "groups"),
+        (2, KvSpec(1, 64, 4), "scratch"),
+    ],
+)
+def test_what_no_kernel_serves_is_refused(bench, heads, cache, message) -> None:
+    x = bench.poisoned(4096)
+    with pytest.raises(FormatError, match=message):
+        attention(
+            bench.context(1),
+            x,
+            x,
+            x,
+            x,
+            spec=AttentionSpec(heads, cache, 1.0),
+            which=AttentionKernel.SPLIT_KV,
+            label="t",
+        )

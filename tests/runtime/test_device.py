@@ -1,0 +1,159 @@
+"""Opening devices, moving bytes, counting work, and failing in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdrr_format.errors import DeviceError
+from rdrr_runtime import adapters
+from rdrr_runtime.adapters import AdapterInfo, choose_adapter
+from rdrr_runtime.buffers import BufferSlice, arena
+from rdrr_runtime.device import list_adapters, open_device
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, flat_grid, kernel
+from rdrr_runtime.kernels.elementwise import scale
+
+
+def fake(name: str, kind: str, backend: str = "Vulkan") -> AdapterInfo:
+    return AdapterInfo(name, backend, kind, "", frozenset(), {}, kind == "CPU")
+
+
+def test_a_discrete_gpu_is_preferred_and_software_comes_last() -> None:
+    found = [
+        fake("soft", "CPU"),
+        fake("card", "DiscreteGPU", "OpenGL"),
+        fake("chip", "IntegratedGPU"),
+        fake("card", "DiscreteGPU"),
+    ]
+    ordered = sorted(found, key=adapters._preference)
+    assert [one.name for one in ordered] == ["card", "chip", "soft", "card"]
+    assert choose_adapter(ordered).backend == "Vulkan"
+
+
+def test_an_adapter_is_chosen_by_part_of_its_name_in_any_case() -> None:
+    found = [fake("NVIDIA H200", "DiscreteGPU"), fake("llvmpipe", "CPU")]
+    assert choose_adapter(found, "LLVM").software
+    assert not choose_adapter(found, "h200").software
+    with pytest.raises(DeviceError, match="NVIDIA H200 or llvmpipe"):
+        choose_adapter(found, "radeon")
+
+
+def test_no_adapter_says_what_to_install() -> None:
+    with pytest.raises(DeviceError, match=r"mesa-vulkan-drivers.*--backend cpu"):
+        choose_adapter([])
+
+
+def test_adapters_are_described() -> None:
+    first = list_adapters()[0]
+    assert first.name
+    assert first.limits["max-buffer-size"] > 0
+
+
+def test_limits_are_raised_to_the_adapters(device) -> None:
+    for name in ("max-storage-buffer-binding-size", "max-compute-workgroup-storage-size"):
+        assert device.limits[name] == device.info.limits[name]
+
+
+def test_features_can_be_left_off() -> None:
+    opened = open_device(without=frozenset({"subgroup"}))
+    try:
+        assert "subgroup" not in opened.features
+    finally:
+        opened.close()
+
+
+def test_bytes_come_back_as_written(bench, rng) -> None:
+    data = rng.integers(0, 2**32, 100_000, dtype=np.uint32)
+    buffer = bench.upload(data)
+    assert np.array_equal(bench.device.read(buffer).view(np.uint32), data)
+    part = bench.device.read(buffer, 400, 12).view(np.uint32)
+    assert np.array_equal(part, data[100:103])
+
+
+def test_a_range_outside_a_slice_is_refused(bench) -> None:
+    buffer = bench.poisoned(4)
+    with pytest.raises(DeviceError, match="range outside"):
+        bench.device.read(buffer, 8, 16)
+    with pytest.raises(DeviceError, match="range outside"):
+        bench.device.write(buffer, np.zeros(5, np.float32))
+
+
+def test_work_is_counted_exactly(bench, rng) -> None:
+    device = bench.device
+    width = int(rng.integers(1000, 2000))
+    x = bench.upload(np.ones(width, np.float32))
+    ctx = bench.context(1)
+    before = device.counters.copy()
+    bound = [device.bind(one) for one in scale(ctx, x, width=width, factor=2.0, label="t")]
+    device.submit(bound, 1, times=3)
+    assert device.read(x, 0, 4).view(np.float32)[0] == 8.0
+    device.submit(bound, 1)
+    done = device.counters.since(before)
+    assert vars(done) == {
+        "dispatches": 4,
+        "submits": 3,
+        "buffer_creates": 0,
+        "bind_group_creates": 1,
+        "pipeline_creates": 1,
+        "bytes_written": 0,
+        "bytes_read": 4,
+        "maps": 1,
+    }
+
+
+def test_equal_kernels_share_a_pipeline(bench) -> None:
+    device = bench.device
+    x = bench.upload(np.ones(64, np.float32))
+    one, two = (scale(bench.context(1), x, width=64, factor=3.5, label="t")[0] for _ in range(2))
+    device.bind(one)
+    before = device.counters.copy()
+    device.bind(two)
+    assert device.counters.since(before).pipeline_creates == 0
+
+
+def test_reading_and_writing_one_buffer_in_a_dispatch_is_an_error_not_silence(bench) -> None:
+    x = bench.poisoned(64)
+    what = kernel("copy_row", constants={"WIDTH": 64})
+    buffers = {"current": bench.context(1).state.step, "x": x, "y": x}
+    made = dispatch(what, buffers, Grid(), "t")
+    with pytest.raises(DeviceError, match="conflicting usages"):
+        bench.device.submit([bench.device.bind(made)], 1)
+
+
+def test_a_broken_shader_is_an_error_not_silence(bench) -> None:
+    good = kernel("copy_row", constants={"WIDTH": 64})
+    broken = type(good)("broken", good.source + "fn (", good.entry, good.overrides, good.bindings)
+    with pytest.raises(DeviceError, match="building kernel broken"):
+        bench.device.bind(Dispatch(broken, (), Grid(), "t"))
+
+
+def test_a_buffer_beyond_the_limit_is_refused(device) -> None:
+    with pytest.raises(DeviceError, match="larger than the adapter can bind"):
+        device.create_buffer("huge", device.max_binding + 4)
+
+
+def test_buffers_of_an_arena_are_freed_together(device) -> None:
+    with arena(device, "short") as short:
+        kept = short.empty("x", 1000)
+        assert short.size >= 1000
+    assert short.size == 0
+    with pytest.raises(DeviceError, match="has been freed"):
+        device.read(kept)
+    with pytest.raises(DeviceError, match="has been freed"):
+        device.write(kept, np.zeros(1, np.float32))
+
+
+def test_slices_of_slices_add_up() -> None:
+    assert BufferSlice(None, 256, 1024).range(512, 256) == BufferSlice(None, 768, 256)
+
+
+@pytest.mark.parametrize("groups", [1, 65_535, 65_536, 262_144, 5_000_000])
+def test_a_flat_grid_covers_its_groups_within_the_launch_limit(groups) -> None:
+    x, y, z = flat_grid(groups, rows_axis=2, rows_per_group=8).counts(33)
+    assert x * y >= groups
+    assert max(x, y) <= 65_535
+    assert z == 5
+
+
+def test_a_grid_beyond_the_launch_limit_is_refused() -> None:
+    with pytest.raises(DeviceError, match="launch too large"):
+        Grid(1, 1, 1, rows_axis=1).counts(65_536)

@@ -1,0 +1,203 @@
+"""The ops between the matmuls, against torch in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from rdrr_format.errors import FormatError
+from rdrr_runtime.kernels import elementwise, rmsnorm
+from rdrr_runtime.kernels.gated_activation import gated_activation
+from rdrr_runtime.kernels.rope import rope
+from rdrr_runtime.reference import ops
+from support.gpu import TOLERANCE, normal, relative_error
+
+EPS = 1e-6
+
+
+def wide(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array).double()
+
+
+def norm(x: np.ndarray, weight: np.ndarray, offset: float = 0.0) -> np.ndarray:
+    return ops.rms_norm(wide(x), wide(weight), EPS, offset).numpy()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize("width", [64, 576, 1156])
+def test_norm_equals_torch(any_bench, rng, width, offset) -> None:
+    rows = 5
+    x, weight = normal(rng, rows, width), normal(rng, width)
+    y = any_bench.poisoned(rows, width)
+    made = rmsnorm.rms_norm(
+        any_bench.context(rows),
+        any_bench.upload(x),
+        any_bench.upload(weight),
+        y,
+        width=width,
+        eps=EPS,
+        offset=offset,
+        label="t",
+    )
+    any_bench.run(made, rows)
+    got = any_bench.download(y, rows, width)
+    assert relative_error(got, norm(x, weight, offset)) < TOLERANCE
+
+
+def test_norm_of_heads_in_place_equals_torch(bench, rng) -> None:
+    rows, heads, width = 3, 7, 80
+    x, weight = normal(rng, rows, heads, width), normal(rng, width)
+    buffer = bench.upload(x)
+    made = rmsnorm.rms_norm_in_place(
+        bench.context(rows),
+        buffer,
+        bench.upload(weight),
+        width=width,
+        eps=EPS,
+        offset=1.0,
+        per_row=heads,
+        label="t",
+    )
+    bench.run(made, rows)
+    got = bench.download(buffer, rows, heads, width)
+    assert relative_error(got, norm(x, weight, 1.0)) < TOLERANCE
+
+
+def test_norm_after_adding_updates_the_residual_stream(any_bench, rng) -> None:
+    rows, width = 5, 320
+    x, r, weight = normal(rng, rows, width), normal(rng, rows, width), normal(rng, width)
+    stream, y = any_bench.upload(x), any_bench.poisoned(rows, width)
+    made = rmsnorm.add_rms_norm(
+        any_bench.context(rows),
+        stream,
+        any_bench.upload(r),
+        any_bench.upload(weight),
+        y,
+        width=width,
+        eps=EPS,
+        label="t",
+    )
+    any_bench.run(made, rows)
+    assert relative_error(any_bench.download(stream, rows, width), x + r) < TOLERANCE
+    assert relative_error(any_bench.download(y, rows, width), norm(x + r, weight)) < TOLERANCE
+
+
+def test_adding_a_normed_branch_equals_torch(bench, rng) -> None:
+    rows, width = 5, 320
+    x, r, weight = normal(rng, rows, width), normal(rng, rows, width), normal(rng, width)
+    stream = bench.upload(x)
+    made = rmsnorm.post_norm_add(
+        bench.context(rows),
+        stream,
+        bench.upload(r),
+        bench.upload(weight),
+        width=width,
+        eps=EPS,
+        offset=1.0,
+        label="t",
+    )
+    bench.run(made, rows)
+    got = bench.download(stream, rows, width)
+    assert relative_error(got, x + norm(r, weight, 1.0)) < TOLERANCE
+
+
+def test_norm_of_a_single_row_leaves_the_others(bench, rng) -> None:
+    x, weight = normal(rng, 4, 64), normal(rng, 64)
+    y = bench.poisoned(4, 64)
+    made = rmsnorm.rms_norm(
+        bench.context(4),
+        bench.upload(x),
+        bench.upload(weight),
+        y,
+        width=64,
+        eps=EPS,
+        single_row=True,
+        label="t",
+    )
+    bench.run(made, 4)
+    got = bench.download(y, 4, 64)
+    assert relative_error(got[:1], norm(x[:1], weight)) < TOLERANCE
+    assert np.isnan(got[1:]).all()
+
+
+@pytest.mark.parametrize(("head_dim", "rotary"), [(64, 64), (80, 32), (96, 96)])
+def test_rope_equals_torch_and_leaves_the_rest(bench, rng, head_dim, rotary) -> None:
+    positions = [0, 7, 300, 41]
+    rows, heads, context = len(positions), 3, 512
+    x = normal(rng, rows, heads, head_dim)
+    angles = rng.uniform(-np.pi, np.pi, (context, rotary // 2))
+    table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
+    buffer = bench.upload(x)
+    made = rope(
+        bench.context(rows, positions=positions),
+        buffer,
+        bench.upload(table),
+        heads=heads,
+        head_dim=head_dim,
+        rotary_dim=rotary,
+        label="t",
+    )
+    bench.run(made, rows)
+    expected = ops.rope(wide(x), torch.tensor(positions), wide(table)).numpy()
+    got = bench.download(buffer, rows, heads, head_dim)
+    assert relative_error(got, expected) < TOLERANCE
+    assert np.array_equal(got[..., rotary:], x[..., rotary:])
+
+
+def test_more_rotating_elements_than_a_head_has_are_refused(bench) -> None:
+    x = bench.poisoned(1, 64)
+    with pytest.raises(FormatError, match="more elements rotate"):
+        rope(bench.context(1), x, x, heads=1, head_dim=64, rotary_dim=66, label="t")
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["two inputs", "fused"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated_activation_equals_torch(bench, rng, activation, fused) -> None:
+    rows, width = 5, 340
+    gate, up = 4 * normal(rng, rows, width), normal(rng, rows, width)
+    gate[0, :4] = [-1000.0, 1000.0, 0.0, -90.0]  # where exp and tanh overflow
+    y = bench.poisoned(rows, width)
+    first = bench.upload(np.concatenate([gate, up], axis=1) if fused else gate)
+    second = None if fused else bench.upload(up)
+    ctx = bench.context(rows)
+    made = gated_activation(ctx, first, second, y, width=width, activation=activation, label="t")
+    bench.run(made, rows)
+    expected = ops.gated_activation(wide(gate), wide(up), activation)
+    got = bench.download(y, rows, width)
+    assert relative_error(got[1:], expected[1:]) < TOLERANCE
+    assert relative_error(got[0], expected[0]) < TOLERANCE
+
+
+def test_an_unknown_activation_is_refused(bench) -> None:
+    x = bench.poisoned(1, 64)
+    with pytest.raises(FormatError, match="unknown activation"):
+        gated_activation(bench.context(1), x, x, x, width=64, activation="relu", label="t")
+
+
+def test_elementwise_ops_equal_torch(bench, rng) -> None:
+    rows, width = 3, 101
+    ctx = bench.context(rows)
+    x, r = 50 * normal(rng, rows, width), normal(rng, rows, width)
+    x[0, 0] = 1e4  # saturates
+    added, capped, scaled = (bench.upload(x) for _ in range(3))
+    bench.run(
+        [
+            *elementwise.residual_add(ctx, added, bench.upload(r), width=width, label="t"),
+            *elementwise.softcap(ctx, capped, width=width, cap=30.0, label="t"),
+            *elementwise.scale(ctx, scaled, width=width, factor=0.25, label="t"),
+        ],
+        rows,
+    )
+    assert relative_error(bench.download(added, rows, width), x + r) < TOLERANCE
+    cap = ops.softcap(wide(x), 30.0)
+    assert relative_error(bench.download(capped, rows, width), cap) < TOLERANCE
+    assert relative_error(bench.download(scaled, rows, width), x / 4) < TOLERANCE
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_the_last_row_is_copied(bench, rng, rows) -> None:
+    x = normal(rng, 8, 100)
+    y = bench.poisoned(1, 100)
+    ctx = bench.context(rows, max_rows=8)
+    bench.run(elementwise.copy_row(ctx, bench.upload(x), y, width=100, label="t"), rows)
+    assert np.array_equal(bench.download(y, 1, 100), x[rows - 1 : rows])
