@@ -1,0 +1,282 @@
+"""Where files of a package live: a folder, memory, or a URL.
+
+A store maps plain file names to bytes. Names are single path components: a manifest that asks for
+`../x` is refused here, whoever wrote it. A store does not know what the files mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rdrr_format.errors import FormatError, StoreError
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Store(Protocol):
+    """A flat set of named files."""
+
+    def describe(self) -> str:
+        """What a message calls the store: its path or URL."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        ...
+
+    def size(self, name: str) -> int:
+        """Bytes of a file.
+
+        Raises:
+            StoreError: There is none.
+        """
+        ...
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
+        """Bytes of a file, uint8; fewer than `size` where the file ends before.
+
+        Raises:
+            StoreError: There is no such file, or it cannot be read.
+        """
+        ...
+
+    def open_write(self, name: str) -> BinaryIO:
+        """A new file, replacing one of that name.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        ...
+
+    def list(self) -> list[str]:
+        """Names of all files, sorted."""
+        ...
+
+
+def check_name(name: str) -> str:
+    """The name itself, if it is a plain file name.
+
+    Raises:
+        FormatError: It has parts of a path, or is empty.
+    """
+    if not name or name in (".", "..") or any(char in name for char in "/\\:\0"):
+        raise FormatError("not a plain file name", expected="a name without a path", found=name)
+    return name
+
+
+@contextmanager
+def store_errors(where: object) -> Iterator[None]:
+    """Turn operating system errors into one-line `StoreError`s.
+
+    Args:
+        where: Path or URL for the message.
+    """
+    try:
+        yield
+    except OSError as error:
+        message, hint = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), None))
+        raise StoreError(message, where=where, hint=hint) from error
+
+
+_OS_ERRORS: dict[int, tuple[str, str | None]] = {
+    errno.ENOENT: ("no such file or folder", None),
+    errno.ENOSPC: ("the disk is full", "free some space and run the command again"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space and run the command again"),
+    errno.EACCES: ("permission denied", None),
+    errno.EROFS: ("the file system is read-only", None),
+    errno.EISDIR: ("a folder, where a file was expected", None),
+    errno.ENOTDIR: ("a file, where a folder was expected", None),
+}
+
+
+class LocalStore:
+    """A folder. Reads are memory maps, so they cost address space rather than memory.
+
+    Args:
+        root: The folder; it is made when the first file is written.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+
+    def describe(self) -> str:
+        """The folder's path."""
+        return str(self.root)
+
+    def path(self, name: str) -> Path:
+        """Path of a file."""
+        return self.root / check_name(name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return self.path(name).is_file()
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        path = self.path(name)
+        with store_errors(path):
+            return path.stat().st_size
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
+        """Bytes of a file as a read-only memory map."""
+        path = self.path(name)
+        with store_errors(path):
+            left = max(0, path.stat().st_size - offset)
+            count = left if size is None else min(size, left)
+            if count == 0:
+                return np.empty(0, np.uint8)
+            return np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=(count,))
+
+    def open_write(self, name: str) -> BinaryIO:
+        """A new file; the folder is made when needed."""
+        path = self.path(name)
+        with store_errors(path):
+            self.root.mkdir(parents=True, exist_ok=True)
+            return path.open("wb")
+
+    def list(self) -> list[str]:
+        """Names of all files, sorted."""
+        with store_errors(self.root):
+            return sorted(entry.name for entry in self.root.iterdir() if entry.is_file())
+
+
+class MemoryStore:
+    """Files in memory, for tests and for packages that are never written.
+
+    Args:
+        files: Contents to begin with.
+    """
+
+    def __init__(self, files: dict[str, bytes] | None = None) -> None:
+        self.files = dict(files or {})
+
+    def describe(self) -> str:
+        """A fixed word: memory has no path."""
+        return "memory"
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return check_name(name) in self.files
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return len(self._file(name))
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
+        """Bytes of a file."""
+        end = None if size is None else offset + size
+        return np.frombuffer(self._file(name), np.uint8)[offset:end]
+
+    def open_write(self, name: str) -> BinaryIO:
+        """A new file; it appears when it is closed."""
+        return _MemoryFile(self.files, check_name(name))
+
+    def list(self) -> list[str]:
+        """Names of all files, sorted."""
+        return sorted(self.files)
+
+    def _file(self, name: str) -> bytes:
+        found = self.files.get(check_name(name))
+        if found is None:
+            raise StoreError("no such file", where=name)
+        return found
+
+
+class _MemoryFile(io.BytesIO):
+    def __init__(self, files: dict[str, bytes], name: str) -> None:
+        super().__init__()
+        self._files = files
+        self._name = name
+
+    def close(self) -> None:
+        if not self.closed:
+            self._files[self._name] = self.getvalue()
+        super().close()
+
+
+class FsspecStore:
+    """A folder behind any URL that fsspec knows: http, https, s3, gs, hf, memory...
+
+    Args:
+        url: URL of the folder.
+    """
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self._url = url.rstrip("/")
+        try:
+            self._fs, self._root = url_to_fs(self._url)
+        except (ImportError, ValueError) as error:
+            raise StoreError(
+                "URL cannot be opened",
+                where=url,
+                found=error,
+                hint="install what the message names, or copy the package here",
+            ) from error
+
+    def describe(self) -> str:
+        """The folder's URL."""
+        return self._url
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{check_name(name)}"
+
+    def _call(self, name: str, action: str, *arguments: Any, **options: Any) -> Any:
+        path = self._path(name) if name else self._root
+        try:
+            with store_errors(f"{self._url}/{name}"):
+                return getattr(self._fs, action)(path, *arguments, **options)
+        except StoreError:
+            raise
+        except Exception as error:  # clients of each protocol have errors of their own
+            raise StoreError(
+                "cannot be reached", where=f"{self._url}/{name}", found=str(error) or repr(error)
+            ) from error
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return bool(self._call(name, "exists"))
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        found = self._call(name, "size")
+        if found is None:
+            raise StoreError("the server does not tell the file's size", where=self._path(name))
+        return int(found)
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
+        """Bytes of a file, by a range request where only a part is wanted."""
+        if offset == 0 and size is None:
+            return np.frombuffer(self._call(name, "cat_file"), np.uint8)
+        end = None if size is None else offset + size
+        return np.frombuffer(self._call(name, "cat_file", start=offset, end=end), np.uint8)
+
+    def open_write(self, name: str) -> BinaryIO:
+        """A new file; on object stores it appears when it is closed."""
+        opened: BinaryIO = self._call(name, "open", "wb")
+        return opened
+
+    def list(self) -> list[str]:
+        """Names of all files, sorted."""
+        entries = self._call("", "ls", detail=True)
+        return sorted(e["name"].rsplit("/", 1)[-1] for e in entries if e["type"] == "file")
+
+
+def open_store(location: str | os.PathLike[str]) -> Store:
+    """The store of a path or URL; nothing is read yet."""
+    text = os.fspath(location)
+    if "://" not in text:
+        return LocalStore(text)
+    if text.startswith("file://"):
+        return LocalStore(text.removeprefix("file://"))
+    return FsspecStore(text)
