@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from rdrr_format.errors import FormatError
+from rdrr_format.errors import DeviceError, FormatError
 from rdrr_runtime.kernels._context import KvSpec
-from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
+from rdrr_runtime.kernels.attention import (
+    AttentionKernel,
+    AttentionSpec,
+    attention,
+    tile_keys,
+)
 from rdrr_runtime.kernels.kv_store import kv_store
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, normal, relative_error
 
 CONTEXT = 640
+PREFILL = [one for one in AttentionKernel if one is not AttentionKernel.SPLIT_KV]
 
 
 def filled_cache(
@@ -86,9 +94,29 @@ def test_the_window_ends_where_it_should(bench, rng, base, which) -> None:
     check(bench, rng, spec, rows=5, base=base, which=which)
 
 
-def test_a_long_pass_equals_torch(bench, rng) -> None:
-    spec = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 0.125)
-    check(bench, rng, spec, rows=200, base=30, which=AttentionKernel.STREAMING)
+@pytest.mark.parametrize("window", [0, 50])
+@pytest.mark.parametrize(
+    "which", [one for one in AttentionKernel if one is not AttentionKernel.SPLIT_KV]
+)
+def test_a_long_pass_equals_torch(bench, rng, which, window) -> None:
+    spec = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 0.125, window=window)
+    check(bench, rng, spec, rows=200, base=30, which=which)
+
+
+def test_tiles_fit_workgroup_memory_or_are_refused() -> None:
+    large = AttentionSpec(2, KvSpec(1, 256, CONTEXT, "f32"), 1.0)
+    small = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 1.0)
+    assert tile_keys(small, 16, 16_384) == 64
+    assert tile_keys(large, 16, 32_768) == 8
+    assert tile_keys(large, 16, 16_384) == 0
+
+
+def test_a_device_with_too_little_workgroup_memory_is_named(bench) -> None:
+    spec = AttentionSpec(2, KvSpec(1, 256, 8, "f32"), 1.0)
+    x = bench.poisoned(4096)
+    ctx = replace(bench.context(1), workgroup_storage=16_384)
+    with pytest.raises(DeviceError, match="workgroup memory"):
+        attention(ctx, x, x, x, x, spec=spec, which=AttentionKernel.TILED_LARGE, label="t")
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])

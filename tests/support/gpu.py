@@ -48,7 +48,12 @@ class Bench:
         self.device.write(state.positions, np.array(places, np.uint32))
         if tokens is not None:
             self.device.write(state.tokens, np.array(tokens, np.uint32))
-        return OpContext(state, max_rows, self.device.features)
+        return OpContext(
+            state,
+            max_rows,
+            self.device.features,
+            self.device.limits["max-compute-workgroup-storage-size"],
+        )
 
     def upload(self, array: npt.NDArray[np.generic]) -> BufferSlice:
         return self.arena.upload("operand", np.ascontiguousarray(array))

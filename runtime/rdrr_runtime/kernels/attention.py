@@ -1,6 +1,6 @@
 """Attention over the caches: grouped queries, sliding window, softcap.
 
-streaming   one workgroup a row and head: prefill, and decode over a short context
+streaming   one workgroup a row and head: decode over a short context
 split_kv    several workgroups share the keys of a row and head, then a second dispatch joins
 them: decode over a long context, where rows times heads cannot fill a GPU
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rdrr_format.errors import FormatError
+from rdrr_format.errors import DeviceError, FormatError
 
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels._context import KvSpec, OpContext, need_floats
+from rdrr_runtime.kernels._context import KV_BYTES, KvSpec, OpContext, need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 
 WORKGROUP = 128
@@ -26,6 +26,12 @@ class AttentionKernel(StrEnum):
 
     STREAMING = "streaming"
     SPLIT_KV = "split_kv"
+    TILED_SMALL = "tiled_small"
+    TILED_LARGE = "tiled_large"
+
+
+TILE_ROWS = {AttentionKernel.TILED_SMALL: 8, AttentionKernel.TILED_LARGE: 16}
+TILE_KEYS = (64, 32, 16, 8)
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,7 @@ def attention(
 
     Raises:
         FormatError: Sizes that do not suit, or `split_kv` without scratch.
+        DeviceError: Too little workgroup memory for a tiled variant.
     """
     cache = spec.cache
     cache.check(label, k_cache, v_cache)
@@ -106,6 +113,8 @@ def attention(
     buffers = {"current": ctx.state.step, "q": q, "k_cache": k_cache, "v_cache": v_cache}
     if which is AttentionKernel.STREAMING:
         return [_scan(ctx, spec, {**buffers, "out": out}, 1, label)]
+    if which in TILE_ROWS:
+        return [_tiled(ctx, spec, {**buffers, "out": out}, TILE_ROWS[which], label)]
     if scratch is None or scratch.size < spec.scratch_size(ctx.max_rows):
         raise FormatError(
             "split_kv needs scratch",
@@ -125,6 +134,49 @@ def attention(
     ]
 
 
+def tile_keys(spec: AttentionSpec, rows: int, workgroup_storage: int) -> int:
+    """Keys of a tile that fit workgroup memory beside `rows` queries; 0 if none do."""
+    cache = spec.cache
+    for keys in TILE_KEYS:
+        queries = 4 * rows * cache.head_dim
+        tile = keys * cache.head_dim * KV_BYTES[cache.dtype]
+        if queries + tile + 4 * rows * keys <= workgroup_storage:
+            return keys
+    return 0
+
+
+def _tiled(
+    ctx: OpContext, spec: AttentionSpec, buffers: dict[str, BufferSlice], rows: int, label: str
+) -> Dispatch:
+    keys = tile_keys(spec, rows, ctx.workgroup_storage)
+    if not keys:
+        raise DeviceError(
+            f"the adapter's workgroup memory cannot hold a tile of {rows} rows",
+            where=label,
+            found=f"{ctx.workgroup_storage} bytes",
+            hint="use streaming",
+        )
+    what = kernel(
+        "attention_tiled",
+        variables={"KV": spec.cache.dtype},
+        constants={"TILE_ROWS": rows, "KEYS": keys, **_constants(spec)},
+        variant=f"{rows}.{spec.cache.dtype}",
+    )
+    return dispatch(what, buffers, Grid(spec.heads, 1, 1, 1, rows), label)
+
+
+def _constants(spec: AttentionSpec) -> dict[str, float | int]:
+    return {
+        "HEADS": spec.heads,
+        "GROUP": spec.heads // spec.cache.kv_heads,
+        "HEAD_DIM": spec.cache.head_dim,
+        "CONTEXT": spec.cache.context,
+        "SCALE": spec.scale,
+        "WINDOW": spec.window,
+        "SOFTCAP": spec.softcap,
+    }
+
+
 def _scan(
     ctx: OpContext, spec: AttentionSpec, buffers: dict[str, BufferSlice], splits: int, label: str
 ) -> Dispatch:
@@ -133,17 +185,7 @@ def _scan(
     what = kernel(
         "attention",
         variables={"KV": cache.dtype, "SPLIT": split, "SUBGROUPS": ctx.subgroups},
-        constants={
-            "WG": WORKGROUP,
-            "HEADS": spec.heads,
-            "GROUP": spec.heads // cache.kv_heads,
-            "HEAD_DIM": cache.head_dim,
-            "CONTEXT": cache.context,
-            "SCALE": spec.scale,
-            "WINDOW": spec.window,
-            "SOFTCAP": spec.softcap,
-            "SPLITS": splits,
-        },
+        constants={"WG": WORKGROUP, "SPLITS": splits, **_constants(spec)},
         variant=f"{'split_kv' if split else 'streaming'}.{cache.dtype}",
     )
     return dispatch(what, buffers, Grid(spec.heads, 1, splits, 1), label)

