@@ -27,10 +27,20 @@ from rdrr_manifests.graph.ops import (
     RopeSpec,
     WeightUse,
 )
+from rdrr_manifests.models._base import ManifestModel
 from rdrr_manifests.models.manifest import Manifest
 
 ACTIVATIONS = {"silu": "silu", "swiglu": "silu", "gelu": "gelu_tanh", "geglu": "gelu_tanh"}
 """Spellings of manifests; `gelu` has always meant the tanh form in this format."""
+
+_FOREIGN_SIZES = (
+    "globalHeadDim",
+    "hiddenSizePerLayerInput",
+    "numKvSharedLayers",
+    "linearNumKeyHeads",
+    "linearNumValueHeads",
+)
+"""Sizes of parts that no op here computes; null or 0 where a model does without them."""
 
 _SCALINGS = (None, "linear", "llama3", "yarn", "longrope")
 
@@ -47,6 +57,11 @@ def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Gr
     """
     builder = _Builder(manifest, TensorNames(manifest.tensors if names is None else names))
     return builder.build()
+
+
+def _says(block: ManifestModel, key: str) -> bool:
+    """Whether a block has a field of other writers with a value that asks for something."""
+    return bool((block.model_extra or {}).get(key))
 
 
 def is_global_layer(manifest: Manifest, layer: int) -> bool:
@@ -106,12 +121,24 @@ class _Builder:
             "inference.ffn.swigluLimit": blocks.ffn.swiglu_limit is not None,
             "inference.rope.mropeSection": blocks.rope.mrope_section is not None,
             "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),
+            "inference.attention.attentionOutputGate": _says(
+                blocks.attention, "attentionOutputGate"
+            ),
+            **{f"architecture.{key}": _says(manifest.architecture, key) for key in _FOREIGN_SIZES},
             "inference.output.embeddingTranspose": blocks.output.embedding_transpose,
             "inference.layerPattern.layerTypes": any(
                 kind not in ("full_attention", "sliding_attention")
                 for kind in blocks.layer_pattern.layer_types or ()
             ),
         }
+        kinds = blocks.layer_pattern.layer_types
+        if kinds is not None and len(kinds) < manifest.architecture.num_layers:
+            raise ManifestError(
+                "the pattern does not cover every layer",
+                where="inference.layerPattern.layerTypes",
+                expected=f"{manifest.architecture.num_layers} kinds",
+                found=len(kinds),
+            )
         for where, is_unsupported in unsupported.items():
             if is_unsupported:
                 raise ManifestError(

@@ -28,6 +28,11 @@ class TensorNames:
             (p for p in PREFIXES if f"{p}embed_tokens.weight" in self._names), PREFIXES[0]
         )
 
+    @property
+    def prefix(self) -> str:
+        """What stands before `layers.0...` in this package."""
+        return self._prefix
+
     def body(self, part: str) -> str:
         """Full name of a tensor of the model's body, present or not."""
         return f"{self._prefix}{part}"

@@ -28,8 +28,8 @@ class Attention(ManifestModel):
     """
 
     query_pre_attn_scalar: float = Field(gt=0)
-    attn_logit_softcapping: float | None = None
-    sliding_window: int | None = None
+    attn_logit_softcapping: float | None = Field(default=None, gt=0)
+    sliding_window: int | None = Field(default=None, gt=0)
     query_key_norm: bool = False
     value_norm: bool = False
     causal: bool = True
@@ -78,17 +78,17 @@ class Rope(ManifestModel):
     """
 
     rope_theta: float = Field(gt=0)
-    rope_local_theta: float | None = None
+    rope_local_theta: float | None = Field(default=None, gt=0)
     mrope_interleaved: bool = False
     mrope_section: tuple[int, ...] | None = None
-    partial_rotary_factor: float | None = None
-    rope_local_partial_rotary_factor: float | None = None
+    partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
+    rope_local_partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
     rope_frequency_base_dim: int | None = None
     rope_local_frequency_base_dim: int | None = None
     rope_scaling_type: str | None = None
-    rope_scaling_factor: float = 1.0
+    rope_scaling_factor: float = Field(default=1.0, gt=0)
     rope_local_scaling_type: str | None = None
-    rope_local_scaling_factor: float = 1.0
+    rope_local_scaling_factor: float = Field(default=1.0, gt=0)
     yarn_beta_fast: float | None = None
     yarn_beta_slow: float | None = None
     yarn_original_max_pos: int | None = None
@@ -114,13 +114,13 @@ class Output(ManifestModel):
         logit_input_scale: Factor on the hidden state before the head.
     """
 
-    final_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = Field(default=None, gt=0)
     tie_word_embeddings: bool = False
     scale_embeddings: bool = False
     embedding_scale: float | None = None
     logit_input_scale: float = 1.0
     embedding_transpose: bool = False
-    embedding_vocab_size: int | None = None
+    embedding_vocab_size: int | None = Field(default=None, gt=0)
     embedding_postprocessor: Any = None
 
 

@@ -1,0 +1,63 @@
+"""January 2026: typed blocks and groups, with two fields that meant something else.
+
+The kernel paths of that generation name kernels of another runtime and are left alone.
+"""
+
+from __future__ import annotations
+
+from rdrr_manifests.generations._normalized import Draft, block, is_number
+from rdrr_manifests.generations.blocks import eos_of
+
+
+def translate(draft: Draft) -> None:
+    """Bring January's blocks to the current meaning, in place."""
+    data = draft.data
+    inference = data["inference"]
+    _read_scale(draft, block(inference, "attention"), block(data, "architecture"))
+    _read_pattern(draft, block(inference, "layerPattern"))
+    _read_norm_flag(draft, block(inference, "normalization"))
+    eos = eos_of(data)
+    if eos is not None:
+        data["eos_token_id"] = eos
+    quantization = data.get("quantizationInfo")
+    if isinstance(quantization, dict) and quantization.get("layout") is None:
+        quantization["layout"] = "row"
+        draft.note("quantizationInfo.layout was not stated yet; read as row")
+
+
+def _read_scale(draft: Draft, attention: dict[str, object], sizes: dict[str, object]) -> None:
+    """`queryPreAttnScalar` was the square root of what it is now."""
+    scalar, head_dim = attention.get("queryPreAttnScalar"), sizes.get("headDim")
+    if not (is_number(head_dim) and isinstance(head_dim, (int, float)) and head_dim > 0):
+        return
+    if scalar is None and attention:
+        attention["queryPreAttnScalar"] = head_dim
+        draft.note("queryPreAttnScalar was not stated; read as the head size")
+    elif isinstance(scalar, (int, float)) and 1 < scalar < head_dim / 2:
+        squared = float(scalar) ** 2
+        attention["queryPreAttnScalar"] = (
+            head_dim if abs(squared - head_dim) < 1e-3 * head_dim else squared
+        )
+        draft.note("queryPreAttnScalar held a square root in January 2026; squared")
+
+
+def _read_pattern(draft: Draft, pattern: dict[str, object]) -> None:
+    """`every_n` had no offset: the last layer of each period is the global one."""
+    period = pattern.get("period")
+    is_open = pattern.get("type") == "every_n" and pattern.get("offset") is None
+    if is_open and isinstance(period, int) and period > 0:
+        pattern["offset"] = period - 1
+        draft.warn(
+            "layer-pattern",
+            "inference.layerPattern.offset",
+            "not stated in January 2026; read as the last layer of each period",
+        )
+
+
+def _read_norm_flag(draft: Draft, norms: dict[str, object]) -> None:
+    """`postAttentionNorm` spoke of Gemma's norm only; now it says that the tensor exists."""
+    names = block(draft.data, "tensors")
+    exists = any(name.endswith(".post_attention_layernorm.weight") for name in names)
+    if exists and norms.get("postAttentionNorm") is False and not norms.get("preFeedforwardNorm"):
+        norms["postAttentionNorm"] = True
+        draft.note("postAttentionNorm read as whether the tensor exists")

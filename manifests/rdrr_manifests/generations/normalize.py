@@ -1,0 +1,65 @@
+"""Recognise a manifest's generation and translate it, one step after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rdrr_manifests.generations import december, january
+from rdrr_manifests.generations._normalized import Draft, Generation, Normalized, block
+from rdrr_manifests.generations.blocks import default_blocks, read_hints
+from rdrr_manifests.generations.tables import (
+    declare_layouts,
+    read_shards,
+    read_tensors,
+    read_version,
+)
+
+
+def detect(raw: Mapping[str, Any]) -> Generation:
+    """The generation that a manifest's own traits show.
+
+    December 2025 has no `inference` and at least one trait of its own; January 2026 has
+    `inference` without the session and schema that the current generation always writes.
+    """
+    inference = raw.get("inference")
+    if not isinstance(inference, dict):
+        shards = raw.get("shards")
+        traits = (
+            isinstance(raw.get("version"), str),
+            isinstance(raw.get("config"), dict),
+            isinstance(raw.get("architecture"), str),
+            isinstance(shards, list)
+            and any(isinstance(shard, dict) and "fileName" in shard for shard in shards),
+        )
+        return Generation.DECEMBER if any(traits) else Generation.CURRENT
+    if any(key in inference for key in ("schema", "session", "execution")):
+        return Generation.CURRENT
+    return Generation.JANUARY
+
+
+def normalize(
+    raw: Mapping[str, Any], external_tensors: Mapping[str, Any] | None = None
+) -> Normalized:
+    """Translate a manifest of any generation into the current one's words.
+
+    Args:
+        raw: The manifest as it was written; not changed.
+        external_tensors: Content of its `tensorsFile`, where it has one.
+    """
+    draft = Draft.of(raw, detect(raw))
+    if external_tensors is not None and not block(draft.data, "tensors"):
+        inner = external_tensors.get("tensors")
+        draft.data["tensors"] = dict(inner if isinstance(inner, dict) else external_tensors)
+        draft.note(f"tensors read from {raw.get('tensorsFile')}")
+    read_version(draft)
+    read_shards(draft)
+    read_tensors(draft)
+    if draft.generation is Generation.DECEMBER:
+        december.translate(draft)
+    elif draft.generation is Generation.JANUARY:
+        january.translate(draft)
+    default_blocks(draft)
+    read_hints(draft)
+    declare_layouts(draft)
+    return draft.done()

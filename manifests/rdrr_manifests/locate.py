@@ -1,0 +1,90 @@
+"""From what a user typed to the store that holds the package and the name of its manifest."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdrr_format.errors import ManifestError, RdrrError, StoreError
+from rdrr_format.stores import Store, open_store
+
+from rdrr_manifests.models import MANIFEST_NAME
+from rdrr_manifests.reading import MAX_MANIFEST_BYTES, not_rdrr
+
+_CHECKPOINT_FILES = ("config.json", "model.safetensors", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a manifest is.
+
+    Attributes:
+        store: The folder it is in.
+        name: The manifest's file name there.
+        is_bare: The manifest itself was named, not its folder.
+        where: What messages call it.
+    """
+
+    store: Store
+    name: str
+    is_bare: bool
+    where: str
+
+    def read_manifest(self) -> bytes:
+        """The manifest's bytes.
+
+        Raises:
+            StoreError: They cannot be read.
+            ManifestError: The file is too big to be a manifest, or the folder has none.
+        """
+        if not self.store.exists(self.name):
+            raise self._missing()
+        size = self.store.size(self.name)
+        if size > MAX_MANIFEST_BYTES:
+            head = self.store.read(self.name, 0, 4).tobytes()
+            kind = "a GGUF file" if head == b"GGUF" else f"a file of {size} bytes"
+            raise not_rdrr(self.where, kind, "name the folder or its manifest.json")
+        return self.store.read(self.name).tobytes()
+
+    def read_file(self, name: str) -> bytes | None:
+        """A small file beside the manifest; None where there is none or it has no plain name."""
+        try:
+            return self.store.read(name).tobytes() if self.store.exists(name) else None
+        except RdrrError:
+            return None
+
+    def _missing(self) -> RdrrError:
+        if self.is_bare:
+            return StoreError("no such file", where=self.where)
+        is_checkpoint = any(self.store.exists(name) for name in _CHECKPOINT_FILES)
+        return ManifestError(
+            "not an RDRR package: there is no manifest.json",
+            where=self.where,
+            found="a checkpoint" if is_checkpoint else None,
+            hint=(
+                "convert it first: rdrr convert SRC DST"
+                if is_checkpoint
+                else "an interrupted conversion leaves none either"
+            ),
+        )
+
+
+def locate(location: str | os.PathLike[str]) -> Location:
+    """Find the manifest that a path or URL names; a folder, or the manifest itself.
+
+    Raises:
+        StoreError: There is no such path.
+    """
+    text = os.fspath(location)
+    if "://" in text and not text.startswith("file://"):
+        folder, _, name = text.rstrip("/").rpartition("/")
+        if name.endswith(".json"):
+            return Location(open_store(folder), name, True, text)
+        return Location(open_store(text), MANIFEST_NAME, False, text)
+    path = Path(text.removeprefix("file://"))
+    if "\0" in text or not path.exists():
+        raise StoreError("no such path", where=text.replace("\0", "\\0"))
+    if path.is_dir():
+        return Location(open_store(path), MANIFEST_NAME, False, text)
+    return Location(open_store(path.parent), path.name, True, text)

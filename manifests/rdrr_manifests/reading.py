@@ -1,0 +1,135 @@
+"""From bytes to a JSON object that may be a manifest, or one clear line saying what it is instead.
+
+Generations and rules come after this: here only the question "is it RDRR at all" is answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rdrr_format.errors import ManifestError
+
+from rdrr_manifests.faults import Fault, shown
+
+MAX_MANIFEST_BYTES = 256 * 2**20
+"""Manifests seen in public have at most a few megabytes; beyond this something else was named."""
+
+MAX_DIGITS = 20
+
+_MAGIC: Mapping[bytes, str] = {
+    b"GGUF": "a GGUF file",
+    b"PK\x03\x04": "a zip archive (a torch checkpoint?)",
+    b"\x80\x02": "a pickle",
+    b"\x1f\x8b": "a gzip file",
+}
+_OTHER_JSON: Mapping[str, str] = {
+    "weight_map": "an index of safetensors shards",
+    "model_type": "a Hugging Face config.json",
+    "added_tokens": "a tokenizer.json",
+    "chat_template": "a tokenizer_config.json",
+}
+_CHECKPOINT_HINT = "convert the checkpoint first: rdrr convert SRC DST"
+_OWN_KEYS = ("modelId", "shards", "tensors", "tensorsFile", "totalSize")
+
+
+@dataclass(frozen=True)
+class RawManifest:
+    """A JSON object that has at least some of a manifest's keys.
+
+    Attributes:
+        data: The object as it was written.
+        faults: Keys given twice, of which JSON readers keep the last one silently.
+    """
+
+    data: dict[str, Any]
+    faults: tuple[Fault, ...]
+
+
+def read_manifest(raw: bytes, where: object) -> RawManifest:
+    """Parse a manifest's bytes.
+
+    Raises:
+        ManifestError: It is not RDRR; the message says what it looks like. Its `faults` hold
+            that one line.
+    """
+    data, repeated = read_object(raw, where)
+    if sum(key in data for key in _OWN_KEYS) < 2:
+        kinds = [kind for key, kind in _OTHER_JSON.items() if key in data]
+        found = kinds[0] if kinds else "a JSON object with keys " + shown(", ".join(data))
+        raise not_rdrr(where, found, _CHECKPOINT_HINT if kinds else None)
+    return RawManifest(data, repeated)
+
+
+def read_object(raw: bytes, where: object) -> tuple[dict[str, Any], tuple[Fault, ...]]:
+    """Parse the bytes of one JSON object; also the faults of keys given twice.
+
+    Raises:
+        ManifestError: The bytes are not a JSON object.
+    """
+    if not raw.strip():
+        raise not_rdrr(where, "an empty file")
+    for magic, kind in _MAGIC.items():
+        if raw.startswith(magic):
+            raise not_rdrr(where, kind, _CHECKPOINT_HINT)
+    if raw[8:9] == b"{" and raw[0:1] != b"{":
+        raise not_rdrr(where, "a safetensors file", _CHECKPOINT_HINT)
+    repeated: list[str] = []
+    try:
+        text = raw.decode("utf-8-sig")
+        data = json.loads(
+            text,
+            object_pairs_hook=_collector(repeated),
+            parse_constant=_refuse_constant,
+            parse_int=_parse_int,
+        )
+    except UnicodeDecodeError as error:
+        raise not_rdrr(where, f"bytes that are not UTF-8 text (at byte {error.start})") from None
+    except RecursionError:
+        raise not_rdrr(where, "JSON nested too deeply") from None
+    except ValueError as error:  # JSONDecodeError, an unreadable number, or NaN
+        raise not_rdrr(where, f"text that is not JSON ({shown(str(error))})") from None
+    if not isinstance(data, dict):
+        raise not_rdrr(where, f"JSON of another kind ({type(data).__name__})")
+    faults = tuple(
+        Fault("duplicate-key", "error", shown(key), "the key is given twice in one object")
+        for key in repeated
+    )
+    return data, faults
+
+
+def not_rdrr(where: object, found: str, hint: str | None = None) -> ManifestError:
+    """The error for something that is not an RDRR manifest at all."""
+    message, expected = "not an RDRR manifest", "a manifest.json"
+    advice = f"{message}; {hint}" if hint else message
+    fault = Fault("not-rdrr", "error", "", advice, expected, found)
+    return ManifestError(
+        message, faults=(fault,), where=where, expected=expected, found=found, hint=hint
+    )
+
+
+def _collector(repeated: list[str]) -> Any:
+    def collect(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        data = dict(pairs)
+        if len(data) < len(pairs):
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen:
+                    repeated.append(key)
+                seen.add(key)
+        return data
+
+    return collect
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _parse_int(text: str) -> int:
+    # Sizes have at most 16 digits (JSON's safe integers); thousands of them are an attack.
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)

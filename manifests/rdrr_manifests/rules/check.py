@@ -1,0 +1,88 @@
+"""Run the structural rules over a manifest: JSON in, typed manifest and faults out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from rdrr_format.errors import ManifestError
+
+from rdrr_manifests.faults import Fault, of_severity
+from rdrr_manifests.generations import Normalized, normalize
+from rdrr_manifests.graph import Graph
+from rdrr_manifests.models import Manifest
+from rdrr_manifests.rules import schema
+from rdrr_manifests.rules.subject import Subject
+from rdrr_manifests.rules.table import STRUCTURE
+
+_RUNNABLE_RULES = frozenset({"graph-support", "graph-weights", "graph-shapes"})
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What the structural rules found.
+
+    Attributes:
+        normalized: The manifest in the current generation's words, untyped.
+        faults: Every fault, in the order of the rules.
+        subject: What the rules looked at; None if not even a part could be typed.
+    """
+
+    normalized: Normalized
+    faults: tuple[Fault, ...]
+    subject: Subject | None = field(repr=False)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The typed manifest, once there are no errors."""
+        if self.subject is None or of_severity(self.faults, "error"):
+            return None
+        return self.subject.manifest
+
+    @cached_property
+    def graph(self) -> Graph | ManifestError:
+        """The graph, or the reason why the package cannot be run here."""
+        reason = next((f for f in self.faults if f.rule in _RUNNABLE_RULES), None)
+        if reason is None and self.subject is not None and not self.subject.broken:
+            return self.subject.derivation
+        if reason is None:
+            return ManifestError("not runnable here: the manifest has faults", faults=self.faults)
+        return ManifestError(
+            reason.message, where=reason.field, expected=reason.expected, found=reason.found
+        )
+
+
+def examine(
+    raw: Mapping[str, Any],
+    *,
+    external_tensors: Mapping[str, Any] | None = None,
+    has_tensors: bool = True,
+) -> Examination:
+    """Normalise a manifest of any generation and run every structural rule.
+
+    Args:
+        raw: The manifest's JSON object.
+        external_tensors: Content of its `tensorsFile`, where it has one.
+        has_tensors: False when the tensor table is an external file that is not at hand; rules
+            on tensors then have nothing to say.
+    """
+    normalized = normalize(raw, external_tensors)
+    data = normalized.data if has_tensors else {**normalized.data, "tensors": {}}
+    parsed = schema.parse(data)
+    faults = [*normalized.warnings, *parsed.faults]
+    if parsed.manifest is None:
+        return Examination(normalized, tuple(faults), None)
+    subject = Subject(
+        manifest=parsed.manifest,
+        raw=normalized.data,
+        generation=normalized.generation,
+        inferred=normalized.inferred,
+        broken=parsed.broken,
+        broken_tensors=parsed.broken_tensors,
+        has_tensors=has_tensors,
+    )
+    for rule in STRUCTURE:
+        faults.extend(rule.faults(subject))
+    return Examination(normalized, tuple(faults), subject)

@@ -1,0 +1,153 @@
+"""Rules that need the package's files: that they are there, have their sizes, hashes and values.
+
+Each shard and each tensor is examined on its own, so one bad file does not hide another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from rdrr_format.errors import FormatError, RdrrError, ShardError, StoreError
+from rdrr_format.integrity import ALGORITHMS
+from rdrr_format.shards import ShardReader
+from rdrr_format.stores import Store
+
+from rdrr_manifests.faults import Fault, Severity, tensor_field
+from rdrr_manifests.models import Manifest, Tensor
+from rdrr_manifests.rules.shards import is_hash, is_plain_name
+from rdrr_manifests.rules.subject import Finding, as_fault
+
+CHUNK_BYTES = 16 << 20
+"""Stored bytes of a tensor that are decoded at a time."""
+
+
+@dataclass(frozen=True)
+class FileRule:
+    """A rule on the files of a package; as `Rule`, with the store to look into."""
+
+    id: str
+    check: Callable[[Manifest, Store], Iterator[Finding]]
+    severity: Severity = "error"
+
+    def faults(self, manifest: Manifest, store: Store) -> Iterator[Fault]:
+        """What breaks this rule."""
+        for finding in self.check(manifest, store):
+            yield as_fault(self.id, self.severity, finding)
+
+
+def _reader(manifest: Manifest, store: Store) -> ShardReader:
+    return ShardReader(store, manifest.shards, manifest.hash_algorithm)
+
+
+def shard_files(manifest: Manifest, store: Store) -> Iterator[Finding]:
+    """Every shard is there, with its declared size."""
+    reader = _reader(manifest, store)
+    for index, shard in enumerate(manifest.shards):
+        if not is_plain_name(shard.filename):
+            continue
+        try:
+            reader.check_size(index)
+        except (ShardError, StoreError, FormatError) as error:
+            yield Finding(shard.filename, error.message, error.expected, error.found)
+
+
+def tokenizer_file(manifest: Manifest, store: Store) -> Iterator[Finding]:
+    """The tokenizer's file is there."""
+    tokenizer = manifest.tokenizer
+    if tokenizer is None or tokenizer.file is None:
+        return
+    if not is_plain_name(tokenizer.file):
+        expected = "a name without folders"
+        yield Finding("tokenizer.file", "not a plain file name", expected, tokenizer.file)
+    elif not store.exists(tokenizer.file):
+        yield Finding("tokenizer.file", "no such file in the package", found=tokenizer.file)
+
+
+def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
+    """The bytes of every shard have the declared hash."""
+    if manifest.hash_algorithm not in ALGORITHMS:
+        yield Finding(
+            "hashAlgorithm",
+            f"hashes of {manifest.hash_algorithm} are not checked by this version",
+            severity="warning",
+        )
+        return
+    reader = _reader(manifest, store)
+    for index in _sound_shards(manifest, store):
+        shard = manifest.shards[index]
+        if not is_hash(shard.hash):
+            continue
+        try:
+            reader.verify(index)
+        except RdrrError as error:
+            yield Finding(shard.filename, error.message, error.expected, error.found)
+
+
+def tensor_values(manifest: Manifest, store: Store) -> Iterator[Finding]:
+    """Every tensor can be decoded, and all its values are finite."""
+    reader = _reader(manifest, store)
+    sound = set(_sound_shards(manifest, store))
+    for name, tensor in manifest.tensors.items():
+        if not all(run.shard_index in sound for run in tensor.runs()):
+            continue
+        try:
+            bad, where = count_non_finite(tensor, reader)
+        except RdrrError as error:
+            yield Finding(tensor_field(name), error.message, error.expected, error.found)
+            continue
+        if bad:
+            yield Finding(
+                tensor_field(name),
+                f"values that are not finite, the first in stored row {where}",
+                "finite values",
+                f"{bad} infinities or NaNs",
+            )
+
+
+def count_non_finite(tensor: Tensor, reader: ShardReader) -> tuple[int, int]:
+    """Infinities and NaNs of a tensor, and the first stored row that has one (-1: none).
+
+    Raises:
+        FormatError: The bytes cannot be decoded.
+        ShardError: They are not there.
+    """
+    from rdrr_format.codecs import CODECS
+    from rdrr_format.encoding import decode_rows
+
+    try:
+        dtype = tensor.parsed_dtype()
+    except FormatError:
+        return 0, -1  # the rule tensor-dtype says what there is to say
+    geometry = tensor.geometry()
+    if dtype.name not in CODECS or geometry.size != tensor.size:
+        return 0, -1
+    raw = reader.read(tensor.runs())
+    step = max(1, CHUNK_BYTES // max(1, geometry.row_bytes))
+    bad, first_bad = 0, -1
+    for first in range(0, geometry.rows, step):
+        rows = decode_rows(raw, dtype, geometry, first, min(step, geometry.rows - first))
+        finite = np.isfinite(rows)
+        if not finite.all():
+            bad += int(finite.size - np.count_nonzero(finite))
+            if first_bad < 0:
+                first_bad = first + int(np.argmin(finite.all(axis=1)))
+    return bad, first_bad
+
+
+def _sound_shards(manifest: Manifest, store: Store) -> Iterator[int]:
+    """Shards that the rule shard-file has nothing against."""
+    reader = _reader(manifest, store)
+    for index, shard in enumerate(manifest.shards):
+        if not is_plain_name(shard.filename):
+            continue
+        try:
+            reader.check_size(index)
+        except RdrrError:
+            continue
+        yield index
+
+
+FILES = (FileRule("shard-file", shard_files), FileRule("tokenizer-file", tokenizer_file))
+DEEP = (FileRule("shard-hash", shard_hashes), FileRule("tensor-values", tensor_values))

@@ -1,0 +1,162 @@
+"""Rules on the package as a whole: its name, its version, its statements about itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rdrr_manifests.faults import Severity, tensor_field
+from rdrr_manifests.generations import Generation
+from rdrr_manifests.rules.subject import Finding, Rule, Subject
+
+_MODEL_ID = re.compile(r"[a-z0-9_-]{1,64}")
+HASH_ALGORITHMS = ("sha256", "blake3")
+_NEWEST_VERSION = 1
+_LAYOUTS = ("row", "col", "column", "flat")
+
+
+def version(subject: Subject) -> Iterator[Finding]:
+    """`version` is 1; 2 is read with a warning, more needs a newer rdrr."""
+    found = subject.manifest.version
+    if found < _NEWEST_VERSION:
+        yield Finding("version", "no such version", "1", found)
+    elif found > _NEWEST_VERSION + 1:
+        yield Finding("version", "this package needs a newer rdrr", "1", found)
+    elif found > _NEWEST_VERSION:
+        yield Finding("version", "unknown version, read as 1", "1", found, "warning")
+
+
+def model_id(subject: Subject) -> Iterator[Finding]:
+    """`modelId` has lower-case letters, digits, `-` and `_`, at most 64."""
+    found = subject.manifest.model_id
+    if not _MODEL_ID.fullmatch(found):
+        # Other writers break it and are still readable; ours must not.
+        severity: Severity = "error" if subject.is_ours or not found else "warning"
+        expected = "1 to 64 of a-z, 0-9, - and _"
+        yield Finding("modelId", "not a plain name", expected, found, severity)
+
+
+def hash_algorithm(subject: Subject) -> Iterator[Finding]:
+    """`hashAlgorithm` is sha256 or blake3; every shard that states one states the same."""
+    found = subject.manifest.hash_algorithm
+    if found not in HASH_ALGORITHMS:
+        yield Finding("hashAlgorithm", "unknown hash", " or ".join(HASH_ALGORITHMS), found)
+    for index, shard in enumerate(subject.manifest.shards):
+        stated = (shard.model_extra or {}).get("hashAlgorithm")
+        if stated is not None and stated != found:
+            yield Finding(
+                f"shards[{index}].hashAlgorithm", "differs from the package's", found, stated
+            )
+
+
+def eos_token(subject: Subject) -> Iterator[Finding]:
+    """Ids that end a text are rows of the embedding; a text model has at least one."""
+    manifest = subject.manifest
+    rows = manifest.inference.output.embedding_vocab_size or manifest.architecture.vocab_size
+    for eos in manifest.eos_token_ids:
+        if not 0 <= eos < rows:
+            yield Finding("eos_token_id", "outside the vocabulary", f"0 to {rows - 1}", eos)
+    if not manifest.eos_token_ids and manifest.model_type == "transformer":
+        yield Finding(
+            "eos_token_id", "not stated: texts end at the token limit only", severity="warning"
+        )
+
+
+def tokenizer_vocabulary(subject: Subject) -> Iterator[Finding]:
+    """The tokenizer has no more entries than the embedding has rows."""
+    manifest = subject.manifest
+    if manifest.tokenizer is None:
+        yield Finding("tokenizer", "not stated: text cannot be encoded")
+        return
+    rows = manifest.inference.output.embedding_vocab_size or manifest.architecture.vocab_size
+    size = manifest.tokenizer.vocab_size
+    if size is not None and size > rows:
+        yield Finding(
+            "tokenizer.vocabSize", "more than the embedding has rows", f"at most {rows}", size
+        )
+
+
+def quantization_layout(subject: Subject) -> Iterator[Finding]:
+    """`quantizationInfo.layout` is stated for Q4_K_M, and no tensor contradicts `row`."""
+    info = subject.manifest.quantization_info
+    stated = info.layout if info else None
+    field = "quantizationInfo.layout"
+    if stated is None:
+        if any(_is_q4k(tensor.dtype) for tensor in subject.manifest.tensors.values()):
+            yield Finding(field, "missing beside Q4_K_M tensors", "row or col")
+    elif stated not in _LAYOUTS:
+        yield Finding(field, "unknown layout", "row or col", stated)
+    elif stated == "flat":
+        yield Finding(field, "other runtimes refuse it", "row or col", stated, "warning")
+
+
+def _is_q4k(dtype: str) -> bool:
+    return dtype.upper().startswith("Q4_K")
+
+
+def experts(subject: Subject) -> Iterator[Finding]:
+    """`moeConfig`: a positive number of experts, of which a token uses some."""
+    moe = subject.manifest.moe_config
+    if moe is None:
+        return
+    total, used = moe.get("numExperts"), moe.get("numExpertsPerToken")
+    if not isinstance(total, int) or total < 1:
+        yield Finding("moeConfig.numExperts", "not a count", "a positive integer", total)
+    elif not isinstance(used, int) or not 1 <= used <= total:
+        yield Finding("moeConfig.numExpertsPerToken", "not a count", f"1 to {total}", used)
+
+
+def groups(subject: Subject) -> Iterator[Finding]:
+    """`groups` name shards and tensors that exist."""
+    stated = (subject.manifest.model_extra or {}).get("groups")
+    if not isinstance(stated, dict):
+        return
+    count = len(subject.manifest.shards)
+    for key, group in stated.items():
+        if not isinstance(group, dict):
+            yield Finding(f"groups.{key}", "not an object", found=group)
+            continue
+        shards = group.get("shards")
+        for index in shards if isinstance(shards, list) else ():
+            if not isinstance(index, int) or not 0 <= index < count:
+                yield Finding(f"groups.{key}.shards", "no such shard", f"0 to {count - 1}", index)
+        tensors = group.get("tensors")
+        for name in tensors if isinstance(tensors, list) and subject.has_tensors else ():
+            if name not in subject.manifest.tensors and name not in subject.broken_tensors:
+                yield Finding(f"groups.{key}.tensors", "no such tensor", found=name)
+
+
+def tensor_count(subject: Subject) -> Iterator[Finding]:
+    """`tensorCount`, where stated, is the number of tensors."""
+    stated = (subject.manifest.model_extra or {}).get("tensorCount")
+    count = len(subject.manifest.tensors) + len(subject.broken_tensors)
+    if subject.has_tensors and stated is not None and stated != count:
+        yield Finding("tensorCount", "not the number of tensors", count, stated)
+
+
+def role_stated(subject: Subject) -> Iterator[Finding]:
+    """The current generation states every tensor's role."""
+    if subject.generation is not Generation.CURRENT:
+        return
+    for name, tensor in subject.manifest.tensors.items():
+        if "role" not in tensor.model_fields_set:
+            yield Finding(tensor_field(name, "role"), "missing; read as other")
+
+
+RULES = (
+    Rule("version", version, needs=("version",)),
+    Rule("model-id", model_id, needs=("modelId",)),
+    Rule("hash-algorithm", hash_algorithm, needs=("hashAlgorithm", "shards")),
+    Rule("eos-token", eos_token, needs=("eos_token_id", "architecture", "inference")),
+    Rule(
+        "tokenizer-vocabulary",
+        tokenizer_vocabulary,
+        "warning",
+        ("tokenizer", "architecture", "inference"),
+    ),
+    Rule("quantization-layout", quantization_layout, needs=("quantizationInfo",)),
+    Rule("experts", experts, needs=("moeConfig",)),
+    Rule("groups", groups, needs=("shards",)),
+    Rule("tensor-count", tensor_count, needs=("tensors",)),
+    Rule("tensor-role", role_stated, "warning"),
+)

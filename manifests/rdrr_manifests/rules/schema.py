@@ -1,0 +1,175 @@
+"""The schema as a rule: types and ranges of single fields, and what to go on with after faults.
+
+Pydantic finds every field of the wrong type. So that the other rules still have something to
+look at, entries it refuses are left out and blocks it refuses are replaced by neutral ones;
+rules that need them are then passed over.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from rdrr_manifests.faults import Fault, shown, tensor_field
+from rdrr_manifests.models import Manifest
+
+_NEUTRAL: Mapping[str, Any] = {
+    "modelId": "unnamed",
+    "quantization": "unknown",
+    "totalSize": 0,
+    "shards": [],
+    "tensors": {},
+    "architecture": {
+        "numLayers": 1,
+        "hiddenSize": 1,
+        "intermediateSize": 1,
+        "numAttentionHeads": 1,
+        "numKeyValueHeads": 1,
+        "headDim": 1,
+        "vocabSize": 1,
+        "maxSeqLen": 1,
+    },
+    "inference": {
+        "attention": {"queryPreAttnScalar": 1.0},
+        "normalization": {"rmsNormEps": 1.0},
+        "ffn": {"activation": "silu"},
+        "rope": {"ropeTheta": 1.0},
+        "output": {},
+    },
+}
+"""Stands in for required blocks that were refused; never reaches a user."""
+
+_WORDS: Mapping[str, str] = {
+    "missing": "a value",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "finite_number": "a finite number",
+}
+_RANGES: Mapping[str, str] = {"greater_than": "gt", "greater_than_equal": "ge"}
+_SIGNS = {"gt": "more than", "ge": "at least"}
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A manifest as far as the schema let it through.
+
+    Attributes:
+        manifest: Typed manifest; None if nothing could be saved.
+        faults: What was refused.
+        broken: Top-level keys that were refused as a whole or in part.
+        broken_tensors: Tensor entries left out.
+    """
+
+    manifest: Manifest | None
+    faults: tuple[Fault, ...] = ()
+    broken: frozenset[str] = frozenset()
+    broken_tensors: frozenset[str] = frozenset()
+
+
+def parse(data: Mapping[str, Any]) -> Parsed:
+    """Type a manifest in the current generation's words, saving what can be saved."""
+    try:
+        return Parsed(_validate(data))
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=True)
+    faults = _faults(problems, data)
+    broken = frozenset(str(problem["loc"][0]) for problem in problems if problem["loc"])
+    tensors = data.get("tensors")
+    lost: frozenset[str] = frozenset()
+    if isinstance(tensors, dict):
+        lost = frozenset(
+            str(problem["loc"][1])
+            for problem in problems
+            if len(problem["loc"]) > 1 and problem["loc"][0] == "tensors"
+        )
+    repaired = _repair(data, broken, lost)
+    if "tensors" in broken and lost:
+        broken -= {"tensors"}
+    try:
+        return Parsed(_validate(repaired), faults, broken, lost)
+    except ValidationError:
+        return Parsed(None, faults, broken, lost)
+
+
+def _validate(data: Mapping[str, Any]) -> Manifest:
+    # Through JSON, because only there strict mode knows a list from a tuple.
+    return Manifest.model_validate_json(json.dumps(data), strict=True)
+
+
+def _repair(
+    data: Mapping[str, Any], broken: frozenset[str], lost: frozenset[str]
+) -> dict[str, Any]:
+    repaired = {key: value for key, value in data.items() if key not in broken}
+    for key in broken & _NEUTRAL.keys():
+        repaired[key] = copy.deepcopy(_NEUTRAL[key])
+    if lost:
+        repaired["tensors"] = {
+            name: entry for name, entry in data["tensors"].items() if name not in lost
+        }
+    return repaired
+
+
+def _faults(problems: Sequence[Any], data: Mapping[str, Any]) -> tuple[Fault, ...]:
+    merged: dict[str, tuple[list[str], str | None, str]] = {}
+    for problem in problems:
+        field, found = _locate(problem["loc"], data)
+        expected = _expected(problem)
+        words, _, _ = merged.setdefault(
+            field,
+            ([], found, "missing" if problem["type"] == "missing" else "not as the format says"),
+        )
+        if expected not in words:
+            words.append(expected)
+    return tuple(
+        Fault("schema", "error", field, message, " or ".join(words), found)
+        for field, (words, found, message) in merged.items()
+    )
+
+
+def _expected(problem: Mapping[str, Any]) -> str:
+    kind = str(problem["type"])
+    if kind in _RANGES:
+        limit = _RANGES[kind]
+        return f"{_SIGNS[limit]} {problem.get('ctx', {}).get(limit)}"
+    return _WORDS.get(kind, shown(str(problem["msg"])))
+
+
+def _locate(loc: Sequence[str | int], data: Any) -> tuple[str, str | None]:
+    """Field path of an error, and the value there; union tags in pydantic's path are left out."""
+    path, value, known = "", data, True
+    for position, part in enumerate(loc):
+        if known and _has(value, part):
+            value = value[part]
+        elif position == len(loc) - 1 and isinstance(value, dict) and "[" not in str(part):
+            known = False  # a missing key; with a bracket it is the tag of a union
+        else:
+            continue
+        path = _join(path, part)
+    return path, shown(value) if known else None
+
+
+def _has(value: Any, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
+
+
+def _join(path: str, part: str | int) -> str:
+    if isinstance(part, int):
+        return f"{path}[{part}]"
+    if path == "tensors":
+        return tensor_field(part)
+    return f"{path}.{shown(part)}" if path else shown(part)

@@ -1,0 +1,15 @@
+"""All structural rules in the order in which their faults are reported."""
+
+from __future__ import annotations
+
+from rdrr_manifests.rules import agreement, architecture, hints, identity, shards, tensors
+from rdrr_manifests.rules.subject import Rule
+
+STRUCTURE: tuple[Rule, ...] = (
+    *identity.RULES,
+    *shards.RULES,
+    *tensors.RULES,
+    *architecture.RULES,
+    *agreement.RULES,
+    *hints.RULES,
+)

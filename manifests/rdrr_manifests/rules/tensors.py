@@ -1,0 +1,220 @@
+"""Rules on the table of tensors: types, sizes and where the bytes are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+
+from rdrr_manifests.faults import tensor_field
+from rdrr_manifests.models import Tensor
+from rdrr_manifests.rules.subject import Finding, Rule, Subject
+
+FOREIGN_DTYPES = frozenset(
+    {"W4A16", "MXFP4", "F64", "I32", "I16", "I8", "I4", "U64", "U32", "U16", "U8", "BOOL"}
+    | {"F8_E4M3", "F8_E5M2"}
+)
+"""Types that other writers use and this version has no codec for; their sizes go unchecked."""
+
+_MAX_DIMENSIONS = 8
+
+
+def present(subject: Subject) -> Iterator[Finding]:
+    """There is at least one tensor."""
+    if not subject.has_tensors:
+        yield Finding("tensorsFile", "not at hand, so tensors were not checked", severity="warning")
+    elif not subject.manifest.tensors and not subject.broken_tensors:
+        yield Finding("tensors", "empty", "at least one tensor")
+
+
+def shapes(subject: Subject) -> Iterator[Finding]:
+    """Every dimension is positive."""
+    for name, tensor in subject.manifest.tensors.items():
+        if any(size < 1 for size in tensor.shape) or len(tensor.shape) > _MAX_DIMENSIONS:
+            yield Finding(
+                tensor_field(name, "shape"),
+                "not a shape",
+                f"up to {_MAX_DIMENSIONS} positive dimensions",
+                list(tensor.shape),
+            )
+
+
+def dtypes(subject: Subject) -> Iterator[Finding]:
+    """Every storage type is known; a foreign one is a warning where no op reads the tensor."""
+    graph = None if subject.broken & {"architecture", "inference"} else subject.graph
+    used = {use.name for use in graph.weights()} if graph else set()
+    for name, tensor in subject.manifest.tensors.items():
+        try:
+            tensor.parsed_dtype()
+        except FormatError as error:
+            is_foreign = tensor.dtype.upper() in FOREIGN_DTYPES
+            yield Finding(
+                tensor_field(name, "dtype"),
+                "this version of rdrr cannot decode it" if is_foreign else "unknown dtype",
+                error.expected,
+                tensor.dtype,
+                "warning" if is_foreign or (graph and name not in used) else "error",
+            )
+
+
+def layouts(subject: Subject) -> Iterator[Finding]:
+    """A layout is row, column or flat; column is for matrices."""
+    for name, tensor in _decodable(subject):
+        try:
+            tensor.geometry()
+        except FormatError as error:
+            yield Finding(
+                tensor_field(name, "layout"), error.message, error.expected, tensor.layout
+            )
+
+
+def sizes(subject: Subject) -> Iterator[Finding]:
+    """The size is what dtype, shape and layout call for."""
+    for name, tensor in _decodable(subject):
+        expected = _expected_size(tensor)
+        if expected is not None and expected != tensor.size:
+            layout = tensor.parsed_layout().value
+            yield Finding(
+                tensor_field(name, "size"),
+                f"not the size of {tensor.dtype} {list(tensor.shape)} in layout {layout}",
+                expected,
+                tensor.size,
+            )
+
+
+def _decodable(subject: Subject) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in subject.manifest.tensors.items():
+        if any(size < 1 for size in tensor.shape):
+            continue
+        try:
+            tensor.parsed_dtype()
+        except FormatError:
+            continue
+        yield name, tensor
+
+
+def _expected_size(tensor: Tensor) -> int | None:
+    try:
+        return tensor.geometry().size
+    except FormatError:
+        return None
+
+
+def places(subject: Subject) -> Iterator[Finding]:
+    """A tensor says where its bytes are: a shard and an offset, or spans."""
+    for name, tensor in subject.manifest.tensors.items():
+        if tensor.spans:
+            continue
+        for part, value in (("shard", tensor.shard), ("offset", tensor.offset)):
+            if value is None:
+                yield Finding(tensor_field(name, part), "missing", "shard and offset, or spans")
+
+
+def spans(subject: Subject) -> Iterator[Finding]:
+    """The spans together are as long as the tensor."""
+    for name, tensor in subject.manifest.tensors.items():
+        if not tensor.spans:
+            continue
+        total = sum(span.size for span in tensor.spans)
+        if total != tensor.size:
+            yield Finding(
+                tensor_field(name, "spans"), "not as long as the tensor", tensor.size, total
+            )
+
+
+def bounds(subject: Subject) -> Iterator[Finding]:
+    """Every run of bytes lies inside its shard."""
+    shards = subject.manifest.shards
+    for _, field, index, offset, size in _runs(subject):
+        if not 0 <= index < len(shards):
+            found = f"shard {index}"
+            yield Finding(field, "no such shard", f"0 to {len(shards) - 1}", found)
+        elif offset < 0 or offset + size > shards[index].size:
+            yield Finding(
+                field,
+                f"outside shard {index}",
+                f"an end of at most {shards[index].size}",
+                f"bytes {offset} to {offset + size}",
+            )
+
+
+def overlaps(subject: Subject) -> Iterator[Finding]:
+    """No byte belongs to two tensors."""
+    runs = sorted(
+        (index, offset, offset + size, name, field)
+        for name, field, index, offset, size in _runs(subject)
+        if size > 0
+    )
+    end, owner, shard = -1, "", -1
+    for index, offset, stop, name, field in runs:
+        if index == shard and offset < end:
+            yield Finding(
+                field,
+                "shares bytes with another tensor",
+                f"an offset of at least {end}",
+                f"{offset}, inside {tensor_field(owner)}",
+            )
+        if index != shard or stop > end:
+            end, owner, shard = stop, name, index
+
+
+def _runs(subject: Subject) -> Iterator[tuple[str, str, int, int, int]]:
+    """Name, field path, shard, offset and size of every run that is stated."""
+    for name, tensor in subject.manifest.tensors.items():
+        if tensor.spans:
+            for position, span in enumerate(tensor.spans):
+                field = tensor_field(name, f"spans[{position}]")
+                yield name, field, span.shard_index, span.offset, span.size
+        elif tensor.shard is not None and tensor.offset is not None:
+            yield name, tensor_field(name), tensor.shard, tensor.offset, tensor.size
+
+
+def original_shapes(subject: Subject) -> Iterator[Finding]:
+    """`originalShape` has as many elements as `shape`."""
+    for name, tensor in subject.manifest.tensors.items():
+        original = tensor.original_shape
+        if original is not None and prod(original) != prod(tensor.shape):
+            yield Finding(
+                tensor_field(name, "originalShape"),
+                "not the same number of elements as shape",
+                list(tensor.shape),
+                list(original),
+            )
+
+
+def transposed(subject: Subject) -> Iterator[Finding]:
+    """With `weightsTransposed` every matrix of a matmul is in column layout, and no embedding."""
+    if not subject.manifest.weights_transposed:
+        return
+    wanted: Mapping[str, bool] = {"matmul": True, "embedding": False}
+    for name, tensor in _decodable(subject):
+        if len(tensor.shape) != 2 or tensor.role not in wanted:
+            continue
+        try:
+            is_column = tensor.parsed_layout() is Layout.COLUMN
+        except FormatError:
+            continue
+        if is_column != wanted[tensor.role]:
+            yield Finding(
+                tensor_field(name, "layout"),
+                f"weightsTransposed is true and the role is {tensor.role}",
+                "column" if wanted[tensor.role] else "row",
+                tensor.layout,
+            )
+
+
+RULES = (
+    Rule("tensor-list", present, needs=("tensors",)),
+    Rule("tensor-shape", shapes),
+    Rule("tensor-dtype", dtypes),
+    Rule("tensor-layout", layouts),
+    Rule("tensor-size", sizes),
+    Rule("tensor-place", places),
+    Rule("tensor-spans", spans),
+    Rule("tensor-bounds", bounds, needs=("shards",)),
+    Rule("tensor-overlap", overlaps),
+    Rule("original-shape", original_shapes),
+    Rule("weights-transposed", transposed),
+)

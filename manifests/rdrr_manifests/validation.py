@@ -1,0 +1,139 @@
+"""Validate a package as far as it can be seen: the manifest, the files, every byte.
+
+All levels report all faults; nothing stops at the first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rdrr_format.errors import ManifestError, StoreError
+
+from rdrr_manifests.faults import Fault, Level, ValidationReport
+from rdrr_manifests.graph import Graph
+from rdrr_manifests.locate import Location, locate
+from rdrr_manifests.reading import read_manifest, read_object
+from rdrr_manifests.rules import Examination, examine
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A manifest that was read, and all that the structural rules say of it."""
+
+    location: Location
+    examination: Examination
+    faults: tuple[Fault, ...]
+
+
+def open_manifest(location: str | os.PathLike[str]) -> Opened:
+    """Read a manifest of any generation and run the structural rules.
+
+    Raises:
+        StoreError: The path or URL cannot be read.
+        ManifestError: What is there is not RDRR.
+    """
+    place = locate(location)
+    raw = read_manifest(place.read_manifest(), place.where)
+    external, faults = _external_tensors(place, raw.data)
+    examination = examine(
+        raw.data,
+        external_tensors=external,
+        has_tensors="tensorsFile" not in raw.data or external is not None or _inline(raw.data),
+    )
+    return Opened(place, examination, (*raw.faults, *faults, *examination.faults))
+
+
+def validate(
+    location: str | os.PathLike[str], *, deep: bool = False, strict: bool = False
+) -> ValidationReport:
+    """Validate a package or a bare manifest.
+
+    Args:
+        location: A folder or its URL; or a manifest's file, of which only the structure is
+            looked at.
+        deep: Also hash every shard and decode every tensor.
+        strict: Warnings make the package invalid too.
+
+    Raises:
+        StoreError: The path or URL cannot be read at all.
+    """
+    where = os.fspath(location)
+    try:
+        opened = open_manifest(location)
+    except ManifestError as error:
+        return ValidationReport(
+            where, "structure", error.faults or (_as_fault(error),), strict=strict
+        )
+    subject = opened.examination.subject
+    level: Level = "structure"
+    faults = list(opened.faults)
+    if not opened.location.is_bare:
+        level = "deep" if deep else "files"
+        if subject is not None:
+            faults += _file_faults(opened, deep)
+    normalized = opened.examination.normalized
+    shards, tensors = normalized.data.get("shards"), normalized.data.get("tensors")
+    model_id = normalized.data.get("modelId")
+    return ValidationReport(
+        where=where,
+        level=level,
+        faults=tuple(faults),
+        model_id=model_id if isinstance(model_id, str) else None,
+        generation=normalized.generation.value,
+        notes=normalized.notes,
+        runnable=isinstance(opened.examination.graph, Graph),
+        facts={
+            "shards": len(shards) if isinstance(shards, list) else 0,
+            "tensors": len(tensors) if isinstance(tensors, dict) else 0,
+            "bytes": subject.manifest.total_size if subject else 0,
+        },
+        strict=strict,
+    )
+
+
+def _file_faults(opened: Opened, deep: bool) -> list[Fault]:
+    from rdrr_manifests.rules.files import DEEP, FILES
+
+    subject = opened.examination.subject
+    assert subject is not None
+    manifest, store = subject.manifest, opened.location.store
+    found: list[Fault] = []
+    for rule in (*FILES, *(DEEP if deep else ())):
+        try:
+            found.extend(rule.faults(manifest, store))
+        except StoreError as error:
+            found.append(Fault(rule.id, "error", error.where or "", error.message))
+    return found
+
+
+def _inline(raw: Mapping[str, Any]) -> bool:
+    return isinstance(raw.get("tensors"), dict) and bool(raw["tensors"])
+
+
+def _external_tensors(
+    place: Location, raw: Mapping[str, Any]
+) -> tuple[Mapping[str, Any] | None, tuple[Fault, ...]]:
+    """The tensor table in a file of its own, where the manifest names one and has none."""
+    name = raw.get("tensorsFile")
+    if not isinstance(name, str) or _inline(raw):
+        return None, ()
+    content = place.read_file(name)
+    if content is None:
+        # A bare manifest may well have been copied alone; the rule tensor-list warns of that.
+        missing = Fault("tensors-file", "error", "tensorsFile", "no such file", found=name)
+        return None, () if place.is_bare else (missing,)
+    try:
+        return read_object(content, name)
+    except ManifestError as error:
+        fault = Fault(
+            "tensors-file", "error", "tensorsFile", "not a JSON object", found=error.found
+        )
+        return None, (fault,)
+
+
+def _as_fault(error: ManifestError) -> Fault:
+    message = f"{error.message}; {error.hint}" if error.hint else error.message
+    return Fault("not-rdrr", "error", "", message, error.expected, error.found)
