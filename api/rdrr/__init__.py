@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rdrr_converter.convert import ConversionResult, convert
+    from rdrr_converter.convert import convert
+    from rdrr_converter.report import ConversionResult
     from rdrr_format.errors import (
         ConversionError,
         DeviceError,
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     )
     from rdrr_manifests.faults import Fault, ValidationReport
     from rdrr_manifests.package import Package, open_package
+    from rdrr_manifests.validation import validate
 
     from rdrr._generation import Generation
     from rdrr._model import Model, load
-    from rdrr._validation import validate
 
 __version__ = "0.1.0"
 
@@ -51,7 +52,7 @@ _ERRORS = (
     "UsageError",
 )
 _HOMES = {
-    "ConversionResult": "rdrr_converter.convert",
+    "ConversionResult": "rdrr_converter.report",
     "Fault": "rdrr_manifests.faults",
     "Generation": "rdrr._generation",
     "Model": "rdrr._model",
@@ -60,7 +61,7 @@ _HOMES = {
     "convert": "rdrr_converter.convert",
     "load": "rdrr._model",
     "open_package": "rdrr_manifests.package",
-    "validate": "rdrr._validation",
+    "validate": "rdrr_manifests.validation",
     **dict.fromkeys(_ERRORS, "rdrr_format.errors"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Generation(Iterator[str]):
         """Stop generating."""
         self._pieces.close()
 
-    def _stream(self, runs: Iterator[list[int]], codec: TextCodec) -> Iterator[str]:
+    def _stream(self, runs: Iterator[list[int]], codec: TextCodec) -> Generator[str, None, None]:
         text = codec.stream()
         for ids in runs:
             pieces = []

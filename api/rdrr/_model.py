@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import ManifestError, UsageError
 
 from rdrr._backends import Choice, open_backend
 from rdrr._generation import Generation
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.models import KernelHints
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
+    from rdrr_runtime.text import TextCodec
 
 DEFAULT_CONTEXT = 8192
 """Most KV slots that are allocated unless more are asked for."""
@@ -39,7 +40,7 @@ class Model:
         self.reason = choice.reason
         self.unhonoured_hints = choice.unhonoured
         self._choice = choice
-        self._codec = package.text_codec()
+        self._codec = _codec(package)
         manifest = package.manifest
         self._engine = Engine(
             choice.backend, manifest.eos_token_ids, manifest.architecture.vocab_size
@@ -178,3 +179,19 @@ def _merge(stated: KernelHints, given: Mapping[str, str]) -> KernelHints:
 
     checked = dict(parse_hint(f"{key}={value}") for key, value in given.items())
     return type(stated).model_validate(stated.model_dump(by_alias=True) | checked)
+
+
+def _codec(package: Package) -> TextCodec:
+    """The package's tokenizer.
+
+    Raises:
+        ManifestError: It has none.
+    """
+    from rdrr_runtime.text import TextCodec
+
+    content, stated = package.tokenizer_bytes(), package.manifest.tokenizer
+    if content is None or stated is None:
+        raise ManifestError(
+            "the package has no tokenizer", where=package.where, hint="convert it again with one"
+        )
+    return TextCodec(content, bos_token_id=stated.bos_token_id, add_bos=stated.add_bos_token)

@@ -21,7 +21,7 @@ from rdrr.cli._console import print_error
 
 INTERRUPTED = 130
 # The parser's own base of wrong-usage errors has no public name in all versions of typer.
-_ParserError = typer.BadParameter.__mro__[2]
+_ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 @dataclass(frozen=True)

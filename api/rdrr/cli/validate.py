@@ -34,13 +34,13 @@ def validate(
 
     report = rdrr.validate(path, deep=deep, strict=strict)
     if json:
-        print_json(report.as_dict(strict))
+        print_json(report.as_dict())
     else:
-        _show(report, strict=strict)
-    return 0 if report.ok(strict) else 1
+        _show(report)
+    return 0 if report.ok() else 1
 
 
-def _show(report: ValidationReport, *, strict: bool) -> None:
+def _show(report: ValidationReport) -> None:
     from rich.text import Text
 
     out = console()
@@ -48,7 +48,7 @@ def _show(report: ValidationReport, *, strict: bool) -> None:
         out.print(_fault(fault), soft_wrap=True)
     for text in report.notes:
         out.print(Text(f"note {text}", style="dim"), soft_wrap=True)
-    valid = report.ok(strict)
+    valid = report.ok()
     verdict = Text("valid" if valid else "not valid", style="bold green" if valid else "bold red")
     out.print(Text.assemble(verdict, " ", summary(report)), soft_wrap=True)
 

@@ -1,0 +1,50 @@
+"""The progress bar of a conversion, on stderr; nothing where stderr is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rdrr_converter.report import ProgressCallback, ProgressEvent
+
+_LABELS = {"scan": "reading", "write": "converting", "verify": "verifying"}
+
+
+@contextmanager
+def progress_bar(*, hidden: bool = False) -> Iterator[ProgressCallback | None]:
+    """A callback that draws a bar for each stage; None where there is nobody to see it."""
+    if hidden or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    from rdrr.cli._console import console
+
+    columns = (
+        TextColumn("{task.description:>10}"),
+        BarColumn(),
+        TextColumn("{task.fields[millions]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[tensor]}", style="dim"),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(event: ProgressEvent) -> None:
+            text = f"{event.done / 1e6:.1f} of {event.total / 1e6:.1f} M weights"
+            if event.stage not in tasks:
+                label = _LABELS.get(event.stage, event.stage)
+                tasks[event.stage] = bars.add_task(
+                    label, total=event.total, millions=text, tensor=event.name
+                )
+            bars.update(
+                tasks[event.stage],
+                completed=event.done,
+                millions=text,
+                tensor=event.name,
+            )
+
+        yield show
