@@ -1,28 +1,33 @@
 """Hashes of shards, by name, as one table.
 
-A row says how a running hash is made and how it is written down; another algorithm is another
-row. Hashes are lower-case hexadecimal without a prefix.
+A row says how a running hash is made; another algorithm is another row. Hashes are written in
+lower-case hexadecimal without a prefix.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Buffer, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from rdrr_format.errors import FormatError
+
+# Bytes hashed in one call; reading a memory map piecewise keeps few of its pages resident.
+_PIECE = 1 << 22
 
 
 class Hasher(Protocol):
     """A running hash, as in hashlib."""
 
-    def update(self, data: Buffer, /) -> None:
+    def update(self, data: Any, /) -> None:
         """Take more bytes."""
+        ...
 
     def hexdigest(self) -> str:
         """The hash so far, in hexadecimal."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,24 +50,28 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
 )
 
 
-def algorithm(name: str) -> Algorithm:
-    """The algorithm of that name.
+def new_hasher(algorithm: str) -> Hasher:
+    """A running hash of a named algorithm.
 
     Raises:
-        FormatError: It is not in the table.
+        FormatError: The algorithm is not in the table.
     """
-    found = ALGORITHMS.get(name)
+    found = ALGORITHMS.get(algorithm)
     if found is None:
-        raise FormatError("unknown hash algorithm", expected=" ".join(ALGORITHMS), found=name)
-    return found
+        raise FormatError(
+            "unknown hash algorithm", expected=" or ".join(ALGORITHMS), found=algorithm
+        )
+    return found.start()
 
 
-def hash_bytes(data: Buffer, name: str = "sha256") -> str:
-    """The hash of some bytes.
+def hash_bytes(algorithm: str, data: Any) -> str:
+    """The hash of bytes (anything with the buffer interface).
 
     Raises:
-        FormatError: Unknown algorithm.
+        FormatError: The algorithm is not in the table.
     """
-    running = algorithm(name).start()
-    running.update(data)
+    running = new_hasher(algorithm)
+    view = memoryview(data).cast("B")
+    for first in range(0, view.nbytes, _PIECE):
+        running.update(view[first : first + _PIECE])
     return running.hexdigest()

@@ -1,0 +1,32 @@
+"""Block codecs: the arithmetic of every storage type, as one table.
+
+`CODECS["Q4_K"].quantize(rows)` and `.dequantize(blocks, K)`; sizes and names are in
+`rdrr_format.dtypes`. Quantizing block types equals ggml bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from rdrr_format.codecs._base import Bytes, Codec, Floats
+from rdrr_format.codecs.bf16 import BF16, bf16_to_f32, f32_to_bf16
+from rdrr_format.codecs.f16 import F16, f16_overflow_count
+from rdrr_format.codecs.f32 import F32
+from rdrr_format.codecs.q4_k import Q4_K
+from rdrr_format.codecs.q6_k import Q6_K
+from rdrr_format.codecs.q8_0 import Q8_0
+
+__all__ = [
+    "CODECS",
+    "Bytes",
+    "Codec",
+    "Floats",
+    "bf16_to_f32",
+    "f16_overflow_count",
+    "f32_to_bf16",
+]
+
+CODECS: Mapping[str, Codec] = MappingProxyType(
+    {codec.dtype.name: codec for codec in (F32, F16, BF16, Q8_0, Q4_K, Q6_K)}
+)

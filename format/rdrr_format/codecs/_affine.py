@@ -1,0 +1,124 @@
+"""What Q4_K and Q5_K share: eight groups of 32, each with a 6-bit scale and a 6-bit minimum.
+
+    w = d * scale_j * code - dmin * minimum_j
+
+The search finds a float scale and minimum for each group, both are coded in six bits against the
+block's largest, and the codes are taken again with what is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rdrr_format.codecs._base import Bytes, Floats, f16_bytes, f16_floats
+from rdrr_format.codecs._scales import pack_scales
+from rdrr_format.dtypes import DType
+
+_LARGEST = 63  # of six bits
+
+
+@dataclass(frozen=True)
+class Search:
+    """Candidates for the inverse scale: (rmin + rdelta * step + nmax) / range, 0 to nstep."""
+
+    rmin: float
+    rdelta: float
+    nstep: int
+
+
+# ggml searches more finely where importance weights tell what matters.
+WEIGHTED_SEARCH = Search(-0.9, 0.05, 36)
+
+
+def quantize_affine(
+    rows: Floats, importance: Floats | None, nmax: int, search: Search, dtype: DType
+) -> tuple[Bytes, Bytes]:
+    """Quantize rows of whole blocks.
+
+    Args:
+        rows: float32 [n, K], K a multiple of 256.
+        importance: float32 [K] or None.
+        nmax: Largest code.
+        search: Candidates without importance.
+        dtype: Type named in errors.
+
+    Returns:
+        Bytes 0 to 15 of each block [blocks, 16], and the codes [blocks, 8, 32].
+    """
+    from rdrr_format.codecs import _kernels as kernels
+
+    groups = rows.reshape(-1, 32)
+    count = len(groups)
+    weights = np.empty((0, 0), np.float32)
+    if importance is not None:
+        search, weights = WEIGHTED_SEARCH, block_weights(rows, importance)
+    scales, mins = np.empty(count, np.float32), np.empty(count, np.float32)
+    chosen = np.empty((count, 2), np.float32)
+    kernels.search_affine(
+        groups,
+        weights,
+        importance is not None,
+        nmax,
+        np.float32(search.rmin),
+        np.float32(search.rdelta),
+        search.nstep,
+        scales,
+        mins,
+        chosen,
+    )
+    if importance is None:
+        (d, scale_codes), (dmin, min_codes) = _sixths(scales), _sixths(mins)
+    else:
+        sums = ordered_sum(weights).reshape(-1, 8)
+        d, scale_codes = _fit(kernels, scales.reshape(-1, 8), sums)
+        dmin, min_codes = _fit(kernels, mins.reshape(-1, 8), sums)
+    head = np.concatenate(
+        [f16_bytes(d, dtype), f16_bytes(dmin, dtype), pack_scales(scale_codes, min_codes)], axis=1
+    )
+    codes = np.empty((count, 32), np.uint8)
+    steps = f16_floats(head[:, 0:2])[:, None] * scale_codes
+    offsets = f16_floats(head[:, 2:4])[:, None] * min_codes
+    kernels.affine_codes(groups, steps.reshape(-1), offsets.reshape(-1), chosen, nmax, codes)
+    return head, codes.reshape(-1, 8, 32)
+
+
+def block_weights(rows: Floats, importance: Floats) -> Floats:
+    """ggml's weight of each element, importance * sqrt(sigma2 + x^2), as groups [n, 32].
+
+    sigma2 is twice the mean square of the element's block of 256.
+    """
+    squares = rows * rows
+    sigma2 = np.float32(2) * ordered_sum(squares.reshape(-1, 256)) / np.float32(256)
+    spread = np.sqrt(sigma2[:, None] + squares.reshape(-1, 256)).reshape(rows.shape)
+    weights: Floats = (importance * spread).reshape(-1, 32)
+    return weights
+
+
+def ordered_sum(values: Floats) -> Floats:
+    """Sums along the last axis, left to right (NumPy's own sum adds in pairs)."""
+    total = np.zeros(len(values), np.float32)
+    for column in values.T:
+        total += column
+    return total
+
+
+def _sixths(values: Floats) -> tuple[Floats, Bytes]:
+    """Block scale [blocks] and 6-bit codes [blocks, 8] of the groups' values [blocks * 8]."""
+    groups = values.reshape(-1, 8)
+    largest = np.maximum(groups.max(axis=1), np.float32(0))
+    with np.errstate(divide="ignore"):
+        inverse = np.where(largest > 0, np.float32(_LARGEST) / largest, np.float32(0))
+    codes = np.rint(inverse[:, None] * groups).astype(np.int32)
+    # ggml keeps the code in a byte before it clips.
+    clipped = np.minimum(codes.astype(np.uint8), np.uint8(_LARGEST))
+    return largest / np.float32(_LARGEST), clipped
+
+
+def _fit(kernels: Any, values: Floats, weights: Floats) -> tuple[Floats, Bytes]:
+    scales = np.empty(len(values), np.float32)
+    codes = np.empty(values.shape, np.uint8)
+    kernels.fit_scales(values, weights, _LARGEST, codes, scales)
+    return scales, codes

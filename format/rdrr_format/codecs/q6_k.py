@@ -1,0 +1,74 @@
+"""Q6_K: 256 weights as 6-bit codes in sixteen groups with int8 scales; 210 bytes.
+
+    128 bytes of low 4 bits | 64 bytes of high 2 bits | int8 scales[16] | f16 d
+
+    w = d * scale_i * (code - 32)
+
+In each half of 128 weights, seen as four runs of 32: low byte l holds runs 0 and 2, low byte
+32 + l runs 1 and 3, high byte l all four, two bits each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_bytes, f16_floats
+from rdrr_format.dtypes import DTYPES
+
+_DTYPE = DTYPES["Q6_K"]
+_TINY = np.float32(1e-15)  # a block whose largest scale is below is stored as zeros
+
+
+def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
+    from rdrr_format.codecs import _kernels as kernels
+
+    groups = rows.reshape(-1, 16)
+    weights = np.empty((0, 0), np.float32)
+    if importance is not None:
+        weights = np.broadcast_to(importance, rows.shape).reshape(-1, 16)
+    scales, chosen = np.empty(len(groups), np.float32), np.empty(len(groups), np.float32)
+    kernels.search_signed(groups, weights, importance is not None, 32, scales, chosen)
+
+    by_block = scales.reshape(-1, 16)
+    peak = np.take_along_axis(by_block, np.abs(by_block).argmax(axis=1)[:, None], axis=1)
+    silent = np.abs(peak) < _TINY
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inverse = np.where(silent, np.float32(0), np.float32(-128) / peak)
+        step = np.where(silent, np.float32(0), np.float32(1) / inverse)
+    scale_codes = np.minimum(np.rint(inverse * by_block), np.float32(127)).astype(np.int8)
+
+    out = np.empty((len(by_block), 210), np.uint8)
+    out[:, 192:208] = scale_codes.view(np.uint8)
+    out[:, 208:210] = f16_bytes(step[:, 0], _DTYPE)
+    steps = f16_floats(out[:, 208:210])[:, None] * scale_codes.astype(np.float32)
+    codes = np.empty(groups.shape, np.uint8)
+    kernels.signed_codes(groups, steps.reshape(-1), chosen, 32, codes)
+    out[:, :192] = _pack(codes.reshape(-1, 2, 4, 32))
+    out[silent[:, 0]] = 0
+    return out.reshape(len(rows), -1)
+
+
+def _pack(codes: Bytes) -> Bytes:
+    """Codes [blocks, 2 halves, 4 runs, 32] as bytes [blocks, 192]."""
+    low = (codes[:, :, 0:2] & 15) | (codes[:, :, 2:4] & 15) << 4
+    top = codes >> 4
+    high = top[:, :, 0] | top[:, :, 1] << 2 | top[:, :, 2] << 4 | top[:, :, 3] << 6
+    return np.concatenate([low.reshape(-1, 128), high.reshape(-1, 64)], axis=1)
+
+
+def _dequantize(blocks: Bytes) -> Floats:
+    low = blocks[:, :128].reshape(-1, 2, 2, 32)
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32)
+    codes = np.empty((len(blocks), 2, 4, 32), np.uint8)
+    codes[:, :, 0:2] = low & 15
+    codes[:, :, 2:4] = low >> 4
+    for run in range(4):
+        codes[:, :, run] |= (high[:, :, 0] >> 2 * run & 3) << 4
+    scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
+    steps = f16_floats(blocks[:, 208:210])[:, None] * scales
+    weights = (codes.astype(np.float32) - np.float32(32)).reshape(-1, 16, 16)
+    weights *= steps[:, :, None]
+    return weights.reshape(len(blocks), 256)
+
+
+Q6_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True)
