@@ -1,0 +1,81 @@
+"""The known architectures, one declarative file each, and finding the one of a checkpoint.
+
+To add one, write its file and name its constant in `ARCHITECTURES`
+(docs/ADDING_AN_ARCHITECTURE.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rdrr_format.errors import ConversionError, UsageError
+
+from rdrr_converter.architectures._base import ArchitectureRule, TensorRule, read_block
+from rdrr_converter.architectures._config import Config
+from rdrr_converter.architectures.gemma3 import GEMMA3
+from rdrr_converter.architectures.llama import LLAMA
+from rdrr_converter.architectures.mistral import MISTRAL
+from rdrr_converter.architectures.qwen2 import QWEN2
+from rdrr_converter.architectures.qwen3 import QWEN3
+
+__all__ = [
+    "ARCHITECTURES",
+    "ArchitectureRule",
+    "Config",
+    "TensorRule",
+    "find_architecture",
+    "read_block",
+]
+
+ARCHITECTURES: tuple[ArchitectureRule, ...] = (GEMMA3, LLAMA, MISTRAL, QWEN2, QWEN3)
+
+
+def find_architecture(
+    config: Mapping[str, Any], override: str | None = None, where: object = None
+) -> ArchitectureRule:
+    """The architecture of a checkpoint: by its class, else by its `model_type`.
+
+    Args:
+        config: The checkpoint's `config.json`.
+        override: Name, alias or class to use whatever the configuration says.
+        where: The configuration's file, for messages.
+
+    Raises:
+        ConversionError: The configuration names none that is known.
+        UsageError: `override` names none that is known.
+    """
+    if override is not None:
+        found = _by_name(override)
+        if found is None:
+            raise UsageError("unknown architecture", expected=_known(), found=override)
+        return found
+    classes = config.get("architectures")
+    listed = classes if isinstance(classes, list) else []
+    names = [name for name in listed if isinstance(name, str)]
+    model_type = config.get("model_type")
+    # A class that is stated and unknown is not overruled by a model_type that happens to fit:
+    # a classifier or a multimodal model shares its model_type with the plain one.
+    candidates = names or ([model_type] if isinstance(model_type, str) else [])
+    for name in candidates:
+        found = _by_name(name)
+        if found is not None:
+            return found
+    raise ConversionError(
+        "unknown architecture",
+        where=where,
+        expected=_known(),
+        found=", ".join(candidates) or "no architectures and no model_type",
+        hint="if it computes as one of these does, name it with --arch",
+    )
+
+
+def _by_name(name: str) -> ArchitectureRule | None:
+    for rule in ARCHITECTURES:
+        if name in rule.classes or name.lower() in (rule.name, *rule.model_types):
+            return rule
+    return None
+
+
+def _known() -> str:
+    return ", ".join(f"{rule.name} ({rule.classes[0]})" for rule in ARCHITECTURES)

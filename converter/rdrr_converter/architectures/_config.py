@@ -1,0 +1,150 @@
+"""Reading config.json: typed access with defaults, and errors that name the key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rdrr_format.errors import ConversionError, SourceError
+
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu",
+}
+"""Names in configurations and the manifest's, where `gelu` is the tanh form."""
+
+
+class Config:
+    """A checkpoint's configuration with the defaults of its architecture.
+
+    Args:
+        values: `config.json`, or the part of it that describes the text model.
+        defaults: Values of keys that are absent. `null` counts as present.
+        where: Its file, for messages.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], defaults: Mapping[str, object], where: object
+    ) -> None:
+        self.values = values
+        self.where = where
+        self._defaults = defaults
+
+    def get(self, key: str) -> Any:
+        """The value of a key, its default, or None."""
+        return self.values.get(key, self._defaults.get(key))
+
+    def integer(self, key: str) -> int:
+        """A positive whole number.
+
+        Raises:
+            SourceError: It is absent or something else.
+        """
+        value = self.get(key)
+        if type(value) is not int or value <= 0:
+            raise self.fault(key, "a positive whole number", value)
+        return value
+
+    def number(self, key: str) -> float:
+        """A positive number.
+
+        Raises:
+            SourceError: It is absent or something else.
+        """
+        value = self.get(key)
+        if type(value) not in (int, float) or not 0 < value < float("inf"):
+            raise self.fault(key, "a positive number", value)
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        """A positive number or nothing.
+
+        Raises:
+            SourceError: It is something else.
+        """
+        return None if self.get(key) is None else self.number(key)
+
+    def flag(self, key: str) -> bool:
+        """A truth value; absent means false.
+
+        Raises:
+            SourceError: It is something else.
+        """
+        value = self.get(key)
+        if value is not None and type(value) is not bool:
+            raise self.fault(key, "true or false", value)
+        return bool(value)
+
+    def fault(self, key: str, expected: str, found: object) -> SourceError:
+        """The error for a key with a value that cannot be used."""
+        shown = "nothing" if found is None else repr(found)
+        return SourceError(
+            f"{key} cannot be used", where=self.where, expected=expected, found=shown
+        )
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers."""
+        return self.integer("num_hidden_layers")
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head: stated, or the hidden size shared out among the heads."""
+        if self.get("head_dim") is not None:
+            return self.integer("head_dim")
+        hidden, heads = self.integer("hidden_size"), self.integer("num_attention_heads")
+        if hidden % heads:
+            raise self.fault("hidden_size", f"a multiple of {heads} heads", hidden)
+        return hidden // heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads; as many as query heads where nothing is stated."""
+        if self.get("num_key_value_heads") is None:
+            return self.integer("num_attention_heads")
+        return self.integer("num_key_value_heads")
+
+
+def head_dim(config: Config) -> float:
+    """Rule: the width of a head."""
+    return float(config.head_dim)
+
+
+def number(key: str) -> Callable[[Config], float]:
+    """Rule: a required number."""
+    return lambda config: config.number(key)
+
+
+def optional_number(key: str) -> Callable[[Config], float | None]:
+    """Rule: a number or None."""
+    return lambda config: config.optional_number(key)
+
+
+def flag(key: str) -> Callable[[Config], bool]:
+    """Rule: a truth value."""
+    return lambda config: config.flag(key)
+
+
+def negated(key: str) -> Callable[[Config], bool]:
+    """Rule: the opposite of a truth value."""
+    return lambda config: not config.flag(key)
+
+
+def activation(*keys: str) -> Callable[[Config], str]:
+    """Rule: the activation's name in the manifest, from the first key that has a value."""
+
+    def read(config: Config) -> str:
+        key = next((key for key in keys if config.get(key) is not None), keys[0])
+        name = config.get(key)
+        if name not in ACTIVATIONS:
+            raise ConversionError(
+                f"{key} has no counterpart in the format",
+                where=config.where,
+                expected=", ".join(ACTIVATIONS),
+                found=name,
+            )
+        return ACTIVATIONS[name]
+
+    return read

@@ -1,0 +1,142 @@
+"""Reading rotary position embedding from either generation of configurations.
+
+older    rope_theta, rope_scaling {type or rope_type, factor, ...}, rope_local_base_freq
+newer    rope_parameters {rope_theta, rope_type, ...}, or one such object for each layer type
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isclose, log
+from typing import Any
+
+from rdrr_format.errors import ConversionError
+
+from rdrr_converter.architectures._config import Config
+from rdrr_converter.architectures._layers import FULL, SLIDING
+
+
+def read_rope(config: Config) -> dict[str, object]:
+    """Rule: fields of `inference.rope` where all layers share one embedding.
+
+    Raises:
+        ConversionError: A kind of scaling that the format cannot state.
+        SourceError: A parameter is missing or not a number.
+    """
+    return _fields(_parameters(config, FULL), config, "global")
+
+
+def read_dual_rope(config: Config) -> dict[str, object]:
+    """Rule: the same where sliding-window layers have a base of their own (Gemma 3)."""
+    local = _fields(_parameters(config, SLIDING), config, "local")
+    return {**_fields(_parameters(config, FULL), config, "global"), **local}
+
+
+def _parameters(config: Config, layer_type: str) -> dict[str, Any]:
+    """The newer generation's object for a type of layer, made up from the older keys if need be."""
+    stated = config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") or {}
+    if not isinstance(stated, dict):
+        raise config.fault("rope_parameters", "an object", stated)
+    if not isinstance(scaling, dict):
+        raise config.fault("rope_scaling", "an object", scaling)
+    if layer_type in stated or any(isinstance(value, dict) for value in stated.values()):
+        stated = stated.get(layer_type) or {}
+    elif layer_type == SLIDING:
+        stated = {}
+    if layer_type == FULL:
+        stated = {**scaling, **stated}
+    theta = "rope_theta" if layer_type == FULL else "rope_local_base_freq"
+    older = {
+        "rope_theta": config.get(theta),
+        "partial_rotary_factor": config.get("partial_rotary_factor"),
+    }
+    return {**older, **{key: value for key, value in stated.items() if value is not None}}
+
+
+def _fields(found: Mapping[str, Any], config: Config, reach: str) -> dict[str, object]:
+    """The block's fields for global or for local layers."""
+    parameters = Config(found, {}, f"{config.where}, rope")
+    kind = found.get("rope_type", found.get("type", "default"))
+    if kind not in _SCALINGS or (reach == "local" and kind == "llama3"):
+        raise ConversionError(
+            f"rope scaling of this type cannot be stated for {reach} layers",
+            where=config.where,
+            expected=", ".join(_SCALINGS),
+            found=kind,
+        )
+    values: dict[str, object] = {
+        "theta": parameters.number("rope_theta"),
+        "partial": parameters.optional_number("partial_rotary_factor"),
+    }
+    if kind != "default":
+        values["type"] = kind
+        values["factor"] = parameters.number("factor")
+        values.update(_SCALINGS[kind](parameters, config))
+    return {_NAMES[name][reach == "local"]: value for name, value in values.items()}
+
+
+_NAMES = {
+    "theta": ("rope_theta", "rope_local_theta"),
+    "partial": ("partial_rotary_factor", "rope_local_partial_rotary_factor"),
+    "type": ("rope_scaling_type", "rope_local_scaling_type"),
+    "factor": ("rope_scaling_factor", "rope_local_scaling_factor"),
+    "beta_fast": ("yarn_beta_fast", "rope_local_yarn_beta_fast"),
+    "beta_slow": ("yarn_beta_slow", "rope_local_yarn_beta_slow"),
+    "yarn_context": ("yarn_original_max_pos", "rope_local_yarn_original_max_pos"),
+    "low_freq": ("llama3_low_freq_factor", ""),
+    "high_freq": ("llama3_high_freq_factor", ""),
+    "llama3_context": ("llama3_original_max_pos", ""),
+}
+"""Each parameter's field for global layers and for local ones, where the block has one."""
+
+
+def _no_parameters(parameters: Config, config: Config) -> dict[str, object]:
+    del parameters, config
+    return {}
+
+
+def _llama3(parameters: Config, config: Config) -> dict[str, object]:
+    return {
+        "low_freq": parameters.number("low_freq_factor"),
+        "high_freq": parameters.number("high_freq_factor"),
+        "llama3_context": _original_context(parameters, config),
+    }
+
+
+def _yarn(parameters: Config, config: Config) -> dict[str, object]:
+    """Yarn with the paper's attention factor, 0.1 ln(factor) + 1; others cannot be stated."""
+    factor = parameters.number("factor")
+    usual = 0.1 * log(factor) + 1.0 if factor > 1 else 1.0
+    stated = parameters.optional_number("attention_factor")
+    unusual = [key for key in ("mscale", "mscale_all_dim") if parameters.get(key)]
+    if stated is not None and not isclose(stated, usual, rel_tol=1e-6):
+        unusual.append("attention_factor")
+    if parameters.get("truncate") is False:
+        unusual.append("truncate")
+    if unusual:
+        raise ConversionError(
+            "yarn with these parameters cannot be converted",
+            where=config.where,
+            found=", ".join(unusual),
+        )
+    return {
+        "beta_fast": parameters.optional_number("beta_fast") or 32.0,
+        "beta_slow": parameters.optional_number("beta_slow") or 1.0,
+        "yarn_context": _original_context(parameters, config),
+    }
+
+
+def _original_context(parameters: Config, config: Config) -> int:
+    key = "original_max_position_embeddings"
+    if parameters.get(key) is None:
+        return config.integer("max_position_embeddings")
+    return parameters.integer(key)
+
+
+_SCALINGS: Mapping[str, Callable[[Config, Config], dict[str, object]]] = {
+    "default": _no_parameters,
+    "linear": _no_parameters,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}

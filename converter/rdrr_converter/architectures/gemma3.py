@@ -1,0 +1,75 @@
+"""Gemma 3, text models: four (1 + w) norms a layer, local layers with a window and own rope."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import every_nth_full
+from rdrr_converter.architectures._rope import read_dual_rope
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    FOUR_NORMS,
+    HEAD,
+    QUERY_KEY_NORMS,
+    attention_biases,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+GEMMA3 = ArchitectureRule(
+    name="gemma3",
+    classes=("Gemma3ForCausalLM", "Gemma3TextModel"),
+    model_types=("gemma3_text",),
+    defaults={
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 26,
+        "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-6,
+        "rope_local_base_freq": 10000.0,
+        "rope_theta": 1000000.0,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "tie_word_embeddings": True,
+        "vocab_size": 262208,
+    },
+    attention={
+        "query_pre_attn_scalar": read.number("query_pre_attn_scalar"),
+        "attn_logit_softcapping": read.optional_number("attn_logit_softcapping"),
+        "query_key_norm": True,
+        "causal": read.negated("use_bidirectional_attention"),
+        "sliding_window": read.optional_number("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "rms_norm_weight_offset": True,
+        "post_attention_norm": True,
+        "pre_feedforward_norm": True,
+        "post_feedforward_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_activation", "hidden_act")},
+    output={
+        "final_logit_softcapping": read.optional_number("final_logit_softcapping"),
+        "scale_embeddings": True,
+    },
+    rope=read_dual_rope,
+    layer_types=every_nth_full("_sliding_window_pattern", "sliding_window_pattern"),
+    tensors=(
+        EMBEDDING,
+        *FOUR_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *QUERY_KEY_NORMS,
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+)

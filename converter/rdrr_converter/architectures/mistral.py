@@ -1,0 +1,41 @@
+"""Mistral 7B and its successors of the same class: Llama with a window in every layer."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import window_everywhere
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    TWO_NORMS,
+)
+
+MISTRAL = ArchitectureRule(
+    name="mistral",
+    classes=("MistralForCausalLM", "MistralModel"),
+    defaults={
+        "hidden_act": "silu",
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "sliding_window": read.optional_number("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    layer_types=window_everywhere,
+    tensors=(EMBEDDING, *TWO_NORMS, *ATTENTION, *FEED_FORWARD, FINAL_NORM, HEAD),
+)

@@ -1,0 +1,53 @@
+"""Qwen 2 and 2.5 (dense): Llama with biases on queries, keys and values."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import window_above
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    TWO_NORMS,
+    attention_biases,
+)
+
+QWEN2 = ArchitectureRule(
+    name="qwen2",
+    classes=("Qwen2ForCausalLM", "Qwen2Model"),
+    model_types=("qwen2.5", "qwen2_5"),
+    defaults={
+        "hidden_act": "silu",
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "sliding_window": read.optional_number("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    layer_types=window_above("max_window_layers"),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(q=True, k=True, v=True, o=False),
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+)

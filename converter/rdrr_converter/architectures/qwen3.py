@@ -1,0 +1,58 @@
+"""Qwen 3 (dense): a norm over each head of queries and keys, no biases unless stated."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import window_above
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QUERY_KEY_NORMS,
+    TWO_NORMS,
+    attention_biases,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+QWEN3 = ArchitectureRule(
+    name="qwen3",
+    classes=("Qwen3ForCausalLM", "Qwen3Model"),
+    defaults={
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "query_key_norm": True,
+        "sliding_window": read.optional_number("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    layer_types=window_above("max_window_layers"),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *QUERY_KEY_NORMS,
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+)

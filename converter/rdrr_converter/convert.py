@@ -1,0 +1,158 @@
+"""A checkpoint in, a package out: the order of the steps and nothing else.
+
+open the source -> find the architecture -> match names and shapes -> scan magnitudes
+-> plan -> encode and write -> verify what is on disk -> manifest, last
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rdrr_format.errors import ConversionError, ManifestError
+from rdrr_format.stores import LocalStore, store_errors
+from rdrr_manifests.graph import derive_graph
+from rdrr_manifests.models import MANIFEST_NAME, Manifest
+
+from rdrr_converter.architectures import find_architecture
+from rdrr_converter.destination import check_destination, complete_or_nothing
+from rdrr_converter.manifest import build_manifest
+from rdrr_converter.options import SHARD_SIZE, Options
+from rdrr_converter.pack import write_shards
+from rdrr_converter.plan import Plan, make_plan
+from rdrr_converter.reading import Model, read_model
+from rdrr_converter.report import ConversionResult, Progress, ProgressCallback, TensorReport
+from rdrr_converter.scan import scan
+from rdrr_converter.sources import Source, open_source
+from rdrr_converter.tokenizer import copy_files
+from rdrr_converter.verify import verify
+
+MAX_WORKERS = 8
+"""Threads by default at most; each holds a few chunks in memory."""
+
+
+def convert(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    quantize: str = "q4_k_m",
+    q4k_layout: str | None = None,
+    transpose_weights: bool = False,
+    fuse_gate_up: bool = False,
+    k_tail: str = "pad",
+    kernel_hints: Mapping[str, str] | None = None,
+    shard_size: int = SHARD_SIZE,
+    model_id: str | None = None,
+    arch: str | None = None,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    workers: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> ConversionResult:
+    """Convert a checkpoint to an RDRR package.
+
+    Args:
+        source: Hugging Face directory, or a `.safetensors` file beside its `config.json`.
+        destination: Folder to make. It appears when the package is complete.
+        quantize: `q4_k_m`, `q8_0`, `f16` or `f32`.
+        q4k_layout: `row`, `column` or `flat` for block-quantized matmul weights.
+        transpose_weights: Store every matmul weight of any dtype as [K, N].
+        fuse_gate_up: Store gate and up projections as one matrix.
+        k_tail: `pad`, `ggml` or `auto`: what becomes of rows that are not whole blocks.
+        kernel_hints: Hints to write into the manifest, by their public names.
+        shard_size: Bytes of a full shard.
+        model_id: Name of the package; derived from the source's folder when None.
+        arch: Architecture to use whatever the configuration says.
+        dry_run: Decide everything and write nothing.
+        overwrite: Replace a package that is there, once the new one is complete.
+        workers: Threads; the bytes do not depend on it.
+        progress: Called as the work goes on, from the calling thread.
+
+    Raises:
+        UsageError: An option is wrong.
+        SourceError: The checkpoint cannot be read.
+        ConversionError: It cannot be packaged as asked.
+        StoreError: The destination exists or cannot be written.
+    """
+    options = Options(
+        quantize=quantize,
+        q4k_layout=q4k_layout,
+        transpose_weights=transpose_weights,
+        fuse_gate_up=fuse_gate_up,
+        k_tail=k_tail,
+        kernel_hints=dict(kernel_hints or {}),
+        shard_size=shard_size,
+        model_id=model_id,
+        arch=arch,
+    )
+    options.check()
+    source, destination = Path(source), Path(destination)
+    threads = workers or min(os.cpu_count() or 1, MAX_WORKERS)
+    counter = Progress(progress)
+    opened = open_source(source)
+    if not dry_run:
+        check_destination(source, destination, overwrite=overwrite)
+    rule = find_architecture(opened.config, arch, opened.path / "config.json")
+    model = read_model(opened, rule)
+    plan = make_plan(model, options, scan(model, threads, counter))
+    draft, notes = build_manifest(opened, model, plan, options, ())
+    notes = (*model.notes, *notes, *_check_graph(draft))
+    errors: dict[str, float] = {}
+    if not dry_run:
+        with complete_or_nothing(destination) as folder:
+            errors = _write(opened, model, plan, options, folder, threads, counter)
+    return ConversionResult(
+        destination=destination,
+        model_id=draft.model_id,
+        architecture=model.name,
+        dry_run=dry_run,
+        plan=plan,
+        tensors=tuple(TensorReport.of(t, errors.get(t.name)) for t in plan.tensors),
+        overflowed=tuple(tensor.name for tensor in plan.tensors if tensor.overflowed),
+        notes=notes,
+    )
+
+
+def _write(
+    source: Source,
+    model: Model,
+    plan: Plan,
+    options: Options,
+    folder: Path,
+    workers: int,
+    progress: Progress,
+) -> dict[str, float]:
+    """Fill the folder, manifest last, and return each tensor's error."""
+    store = LocalStore(folder)
+    shards = write_shards(plan, store, options.shard_size, workers, progress)
+    errors = verify(plan, store, shards, workers, progress)
+    copy_files(source, store)
+    manifest, _ = build_manifest(source, model, plan, options, shards)
+    with store_errors(folder / MANIFEST_NAME):
+        store.path(MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    return errors
+
+
+def _check_graph(manifest: Manifest) -> tuple[str, ...]:
+    """A note if the package cannot be run yet.
+
+    Raises:
+        ConversionError: The graph and the tensors disagree, which is a fault of the
+            architecture's file.
+    """
+    try:
+        graph = derive_graph(manifest)
+    except ManifestError as error:
+        return (f"not runnable here yet: {error}",)
+    for use in graph.weights():
+        tensor = manifest.tensors.get(use.name)
+        found = None if tensor is None else list(tensor.shape)
+        if found != list(use.shape):
+            raise ConversionError(
+                "the graph calls for another tensor than the architecture gave",
+                where=use.name,
+                expected=list(use.shape),
+                found=found,
+            )
+    return ()

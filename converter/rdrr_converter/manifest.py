@@ -1,0 +1,176 @@
+"""The manifest of a planned package.
+
+Nothing in it depends on the clock, the machine or the number of workers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rdrr_format.errors import UsageError
+from rdrr_format.layouts import Layout
+from rdrr_format.shards import ShardInfo
+from rdrr_manifests.models import (
+    Conversion,
+    KernelHints,
+    Manifest,
+    Optimizations,
+    QuantizationInfo,
+    Shard,
+    Span,
+    Tensor,
+)
+
+import rdrr_converter
+from rdrr_converter.options import Options
+from rdrr_converter.plan import Plan, PlannedTensor
+from rdrr_converter.reading import Model
+from rdrr_converter.recipes import RECIPES
+from rdrr_converter.sources import Source
+from rdrr_converter.tokenizer import TOKENIZER_JSON, describe_tokenizer, eos_token_ids
+
+COMPUTE = "f32"
+"""`quantizationInfo.compute`: what activations are held in unless a hint says otherwise."""
+
+
+def build_manifest(
+    source: Source,
+    model: Model,
+    plan: Plan,
+    options: Options,
+    shards: Sequence[ShardInfo],
+) -> tuple[Manifest, tuple[str, ...]]:
+    """The manifest, and notes on what the checkpoint lacks.
+
+    Args:
+        source: The checkpoint.
+        model: What it holds.
+        plan: What is written.
+        options: What was asked for.
+        shards: The finished shards; empty in a dry run.
+
+    Raises:
+        SourceError: The tokenizer's files are not what their names say.
+        UsageError: SOURCE_DATE_EPOCH is not a time.
+    """
+    tokenizer, notes = describe_tokenizer(source)
+    eos = eos_token_ids(source)
+    if eos is None:
+        notes = (*notes, "no eos_token_id: generation stops only at its limit")
+    manifest = Manifest(
+        model_id=options.model_id or default_model_id(source),
+        quantization=RECIPES[options.quantize].label,
+        quantization_info=quantization_info(plan, options),
+        eos_token_id=eos,
+        weights_transposed=plan.weights_transposed,
+        architecture=model.sizes,
+        inference=model.inference,
+        tokenizer=tokenizer,
+        optimizations=Optimizations(kernel_hints=KernelHints(**dict(options.kernel_hints))),
+        conversion=Conversion(
+            tool="rdrr", version=rdrr_converter.__version__, options=options.recorded()
+        ),
+        metadata=_metadata(source, model),
+        total_size=plan.total_size,
+        shards=tuple(_shard(shard) for shard in shards),
+        tensors={tensor.name: _tensor(tensor) for tensor in plan.tensors},
+    )
+    return manifest, notes
+
+
+def default_model_id(source: Source) -> str:
+    """A name from the checkpoint's folder; a hub cache's from its repository."""
+    path = source.path.resolve()
+    name = path.name
+    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
+        name = path.parent.parent.name.rsplit("--", 1)[-1]
+    cleaned = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_")
+    return cleaned[:64].rstrip("-_") or "model"
+
+
+def quantization_info(plan: Plan, options: Options) -> QuantizationInfo:
+    """What each group of weights is stored as, in the short words of the public format."""
+    weights = RECIPES[options.quantize].word
+    by_role = {tensor.role: _word(tensor) for tensor in plan.tensors}
+    embeddings, head = by_role["embedding"], by_role.get("lm_head")
+    layout = "col" if _is_column(plan, options) else "row"
+    parts = [weights]
+    # Roles stored as the weights are need no mention; the head is named with the embedding it
+    # shares a type or a tensor with.
+    if head in (None, embeddings):
+        parts += [f"eh{embeddings}"] if embeddings != weights else []
+    else:
+        parts += [f"e{embeddings}"] if embeddings != weights else []
+        parts += [f"h{head}"] if head != weights else []
+    tag = "-".join([*parts, f"a{COMPUTE}"]) + ("-col" if layout == "col" else "")
+    return QuantizationInfo(
+        weights=weights,
+        embeddings=embeddings,
+        lm_head=head,
+        compute=COMPUTE,
+        layout=layout,
+        variant_tag=tag,
+    )
+
+
+def _is_column(plan: Plan, options: Options) -> bool:
+    blocks = [tensor for tensor in plan.tensors if tensor.is_matmul and tensor.dtype.is_block]
+    return options.transpose_weights or any(t.layout is Layout.COLUMN for t in blocks)
+
+
+def _word(tensor: PlannedTensor) -> str:
+    name = tensor.dtype.name.lower()
+    return name.replace("_k", "k")
+
+
+def _metadata(source: Source, model: Model) -> dict[str, object]:
+    metadata: dict[str, object] = {
+        "source": "rdrr",
+        "sourceFormat": source.kind,
+        "sourceArchitecture": model.name,
+        "hasTokenizer": source.file(TOKENIZER_JSON) is not None,
+    }
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    if epoch:
+        try:
+            stamp = datetime.fromtimestamp(int(epoch), UTC)
+        except (ValueError, OverflowError, OSError) as error:
+            raise UsageError(
+                "SOURCE_DATE_EPOCH is not a time", expected="seconds since 1970", found=epoch
+            ) from error
+        metadata["convertedAt"] = stamp.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return metadata
+
+
+def _shard(shard: ShardInfo) -> Shard:
+    return Shard(
+        index=shard.index,
+        filename=shard.filename,
+        size=shard.size,
+        hash=shard.hash,
+        offset=shard.offset,
+    )
+
+
+def _tensor(tensor: PlannedTensor) -> Tensor:
+    spans = tuple(
+        Span(shard_index=span.shard_index, offset=span.offset, size=span.size)
+        for span in tensor.spans
+    )
+    is_single = len(spans) == 1
+    is_transposed = tensor.layout is Layout.COLUMN
+    return Tensor(
+        shape=tensor.shape,
+        dtype=tensor.dtype.manifest_name,
+        size=tensor.size,
+        role=tensor.role,
+        shard=spans[0].shard_index if is_single else None,
+        offset=spans[0].offset if is_single else None,
+        spans=None if is_single else spans,
+        group=tensor.group,
+        layout=tensor.layout.value if tensor.dtype.is_block or is_transposed else None,
+        original_shape=tensor.shape if is_transposed and not tensor.dtype.is_block else None,
+    )

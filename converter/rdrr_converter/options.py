@@ -1,0 +1,102 @@
+"""What a conversion can be told, checked together before anything is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rdrr_format.errors import UsageError
+from rdrr_format.layouts import Layout
+from rdrr_manifests.models import parse_hint
+
+from rdrr_converter.recipes import RECIPES, TAILS
+
+SHARD_SIZE = 64 * 2**20
+MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+"""What the public format's current generation accepts."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options that decide the package's bytes; see CONTRACTS of the commands for their meaning.
+
+    Attributes:
+        quantize: Name of a recipe.
+        q4k_layout: Layout of block-quantized matmul weights; None for `row`, or `column` when
+            weights are transposed.
+        transpose_weights: Store every matmul weight of any dtype in the column layout.
+        fuse_gate_up: Store gate and up as one matrix.
+        k_tail: What becomes of rows that are not whole blocks.
+        kernel_hints: Hints to write, by their public names.
+        shard_size: Bytes of a full shard.
+        model_id: Name of the package; None derives it from the source.
+        arch: Architecture to use whatever the configuration says.
+    """
+
+    quantize: str = "q4_k_m"
+    q4k_layout: str | None = None
+    transpose_weights: bool = False
+    fuse_gate_up: bool = False
+    k_tail: str = "pad"
+    kernel_hints: Mapping[str, str] = field(default_factory=dict)
+    shard_size: int = SHARD_SIZE
+    model_id: str | None = None
+    arch: str | None = None
+
+    def check(self) -> None:
+        """Refuse values and combinations that mean nothing.
+
+        Raises:
+            UsageError: One of them is wrong.
+        """
+        _one_of("--quantize", self.quantize, tuple(RECIPES))
+        _one_of("--k-tail", self.k_tail, TAILS)
+        if self.q4k_layout is not None:
+            _one_of("--q4k-layout", self.q4k_layout, tuple(layout.value for layout in Layout))
+        if self.transpose_weights and self.q4k_layout not in (None, Layout.COLUMN.value):
+            raise UsageError(
+                "--transpose-weights stores weights in the column layout",
+                expected="--q4k-layout column or no --q4k-layout",
+                found=f"--q4k-layout {self.q4k_layout}",
+            )
+        if self.shard_size < 2**16:
+            raise UsageError(
+                "--shard-size is too small", expected="at least 64 KiB", found=self.shard_size
+            )
+        if self.model_id is not None and not MODEL_ID.fullmatch(self.model_id):
+            raise UsageError(
+                "--model-id cannot be used",
+                expected="1 to 64 of a-z, 0-9, - and _, beginning with a letter or digit",
+                found=self.model_id,
+            )
+        for key, value in self.kernel_hints.items():
+            parse_hint(f"{key}={value}")
+
+    @property
+    def block_layout(self) -> Layout:
+        """Layout of block-quantized matmul weights."""
+        if self.q4k_layout is not None:
+            return Layout(self.q4k_layout)
+        return Layout.COLUMN if self.transpose_weights else Layout.ROW
+
+    def recorded(self) -> dict[str, object]:
+        """The options as the manifest records them."""
+        recorded: dict[str, object] = {
+            "quantize": self.quantize,
+            "q4kLayout": self.block_layout.value,
+            "transposeWeights": self.transpose_weights,
+            "fuseGateUp": self.fuse_gate_up,
+            "kTail": self.k_tail,
+            "shardSize": self.shard_size,
+        }
+        if self.arch:
+            recorded["arch"] = self.arch
+        if self.kernel_hints:
+            recorded["kernelHints"] = dict(sorted(self.kernel_hints.items()))
+        return recorded
+
+
+def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{option} has no such value", expected=", ".join(choices), found=value)

@@ -1,0 +1,220 @@
+"""The complete list of output tensors: type, layout, size and place of each, and why.
+
+Pure: it reads no weight and writes nothing, so `--dry-run` prints exactly what a conversion does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from rdrr_format.dtypes import DTYPES, DType
+from rdrr_format.errors import ConversionError, UsageError
+from rdrr_format.layouts import Geometry, Layout, geometry
+from rdrr_format.shards import ShardSpan, align_up, plan_spans
+
+from rdrr_converter.options import Options
+from rdrr_converter.reading import Model, ModelTensor
+from rdrr_converter.recipes import RECIPES, choose_dtype, settle_tail
+from rdrr_converter.sources import SourceTensor
+
+F16_OVERFLOW = 65520.0
+"""The smallest value that rounds to infinity in float16."""
+
+BLOCK_OVERFLOW = 8 * 65504.0
+"""Below it no scale of any block type overflows its float16 (Q4_0 stores a value over 8)."""
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """One tensor of the package.
+
+    Attributes:
+        name: Name in the package.
+        sources: Where its values come from; two of them are joined along N.
+        role: Role in the manifest.
+        group: Group in the manifest.
+        shape: Logical shape.
+        dtype: Storage type.
+        layout: Order in storage.
+        why: Reason for the type.
+        spans: Whereabouts of its bytes in the shards.
+        overflowed: Kept in F32 because a value does not fit the type asked for.
+    """
+
+    name: str
+    sources: tuple[SourceTensor, ...]
+    role: str
+    group: str
+    shape: tuple[int, ...]
+    dtype: DType
+    layout: Layout
+    why: str
+    spans: tuple[ShardSpan, ...] = ()
+    overflowed: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        """Stored rows and bytes."""
+        return geometry(self.dtype, self.shape, self.layout)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.geometry.size
+
+    @property
+    def weights(self) -> int:
+        """Weights, padding not counted."""
+        return prod(self.shape)
+
+    @property
+    def is_matmul(self) -> bool:
+        """Whether it multiplies activations: the weights that may be transposed."""
+        return self.role in ("matmul", "lm_head")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a conversion will write.
+
+    Attributes:
+        tensors: In storage order, with their spans.
+        shard_sizes: Bytes of each shard.
+    """
+
+    tensors: tuple[PlannedTensor, ...]
+    shard_sizes: tuple[int, ...]
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all shards."""
+        return sum(self.shard_sizes)
+
+    @property
+    def weights_transposed(self) -> bool:
+        """Whether every matmul weight is in the column layout."""
+        return all(t.layout is Layout.COLUMN for t in self.tensors if t.is_matmul)
+
+    def describe(self) -> Iterator[dict[str, object]]:
+        """One row for each tensor, for `--dry-run`."""
+        for tensor in self.tensors:
+            yield {
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "dtype": tensor.dtype.name,
+                "layout": tensor.layout.value,
+                "size": tensor.size,
+                "shard": tensor.spans[0].shard_index if tensor.spans else 0,
+                "offset": tensor.spans[0].offset if tensor.spans else 0,
+                "why": tensor.why,
+            }
+
+
+def make_plan(model: Model, options: Options, magnitudes: Mapping[str, float]) -> Plan:
+    """Decide everything.
+
+    Args:
+        model: What the checkpoint holds.
+        options: Checked options.
+        magnitudes: Largest absolute value of each source tensor, by its source name.
+
+    Raises:
+        UsageError: The layout cannot hold a fused tensor without cutting a block.
+        ConversionError: Gate and up cannot be joined.
+    """
+    tensors: list[PlannedTensor] = []
+    for parts, name in _outputs(model, fuse=options.fuse_gate_up):
+        tensor = _decide(parts, name, model, options)
+        if len(parts) > 1 and tensor.layout is Layout.FLAT:
+            _check_flat_fusion(parts[0], tensor)
+        largest = max(magnitudes[part.source.name] for part in parts)
+        tensors.append(_avoid_overflow(tensor, options, largest))
+    return _place(tensors, options.shard_size)
+
+
+def _place(tensors: Sequence[PlannedTensor], shard_size: int) -> Plan:
+    """Give each tensor its bytes in the stream that `ShardWriter` cuts into shards."""
+    placed = []
+    position = 0
+    for tensor in tensors:
+        start = align_up(position)
+        placed.append(replace(tensor, spans=plan_spans(start, tensor.size, shard_size)))
+        position = start + tensor.size
+    whole, rest = divmod(position, shard_size)
+    return Plan(tuple(placed), (shard_size,) * whole + ((rest,) if rest else ()))
+
+
+def _outputs(model: Model, *, fuse: bool) -> Iterator[tuple[tuple[ModelTensor, ...], str]]:
+    """The tensors to write, each with the tensors it is made of."""
+    by_name = {tensor.name: tensor for tensor in model.tensors}
+    if fuse and any(name.endswith("mlp.gate_proj.bias") for name in by_name):
+        raise ConversionError(
+            "gate and up have biases, which a fused matrix has no place for",
+            hint="convert without --fuse-gate-up",
+        )
+    for tensor in model.tensors:
+        if fuse and tensor.name.endswith("mlp.gate_proj.weight"):
+            up = by_name[tensor.name.replace("gate_proj", "up_proj")]
+            yield (tensor, up), tensor.name.replace("gate_proj", "gate_up_proj")
+        elif not (fuse and tensor.name.endswith("mlp.up_proj.weight")):
+            yield (tensor,), tensor.name
+
+
+def _decide(
+    parts: Sequence[ModelTensor], name: str, model: Model, options: Options
+) -> PlannedTensor:
+    first = parts[0]
+    recipe = RECIPES[options.quantize]
+    dtype, why = choose_dtype(
+        recipe, first.role, name, first.layer, model.sizes.num_layers, tied=model.tied
+    )
+    shape = first.shape
+    if len(parts) > 1:
+        shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
+    layout = Layout.ROW
+    if first.role in ("matmul", "lm_head"):
+        layout = options.block_layout if dtype.is_block else _scalar_layout(options)
+    dtype, tail = settle_tail(dtype, shape, layout, options.k_tail)
+    if not dtype.is_block and layout is not Layout.ROW:
+        layout = _scalar_layout(options)
+    return PlannedTensor(
+        name=name,
+        sources=tuple(part.source for part in parts),
+        role=first.role,
+        group=first.group,
+        shape=shape,
+        dtype=dtype,
+        layout=layout,
+        why=tail or why,
+    )
+
+
+def _scalar_layout(options: Options) -> Layout:
+    return Layout.COLUMN if options.transpose_weights else Layout.ROW
+
+
+def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
+    elements = gate.shape[0] * gate.shape[1]
+    if elements % fused.dtype.block_elements:
+        raise UsageError(
+            "--fuse-gate-up with --q4k-layout flat would put gate and up into one block",
+            expected=f"a multiple of {fused.dtype.block_elements} weights in {gate.name}",
+            found=elements,
+            hint="use --q4k-layout row",
+        )
+
+
+def _avoid_overflow(tensor: PlannedTensor, options: Options, largest: float) -> PlannedTensor:
+    """The tensor in F32 if float16 cannot hold its values or its scales."""
+    limit = BLOCK_OVERFLOW if tensor.dtype.is_block else F16_OVERFLOW
+    if tensor.dtype.name == "F32" or largest < limit:
+        return tensor
+    return replace(
+        tensor,
+        dtype=DTYPES["F32"],
+        layout=_scalar_layout(options) if tensor.is_matmul else Layout.ROW,
+        why=f"a value of {largest:.6g} does not fit {tensor.dtype}: kept F32",
+        overflowed=True,
+    )

@@ -1,0 +1,155 @@
+"""What a conversion says: progress while it runs, and the result.
+
+Nothing here is written into the package; timings belong to whoever prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+from rdrr_converter.plan import Plan, PlannedTensor
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """How far a stage has come.
+
+    Attributes:
+        stage: `scan`, `write` or `verify`.
+        name: Tensor that was just finished, in whole or in part.
+        done: Weights done in this stage.
+        total: Weights of this stage.
+    """
+
+    stage: str
+    name: str
+    done: int
+    total: int
+
+
+ProgressCallback = Callable[[ProgressEvent], None]
+
+
+class Progress:
+    """Counts a stage and tells the caller. Used from one thread only."""
+
+    def __init__(self, callback: ProgressCallback | None) -> None:
+        self._callback = callback
+        self._stage, self._done, self._total = "", 0, 0
+
+    def start(self, stage: str, total: int) -> None:
+        """Begin a stage of `total` weights."""
+        self._stage, self._done, self._total = stage, 0, total
+
+    def advance(self, name: str, amount: int) -> None:
+        """Count `amount` more weights, of tensor `name`."""
+        self._done += amount
+        if self._callback is not None:
+            self._callback(ProgressEvent(self._stage, name, self._done, self._total))
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """What became of one tensor.
+
+    Attributes:
+        relative_rmse: sqrt(sum (stored - source)^2 / sum source^2) of what is on disk; None in a
+            dry run.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    size: int
+    padding: int
+    why: str
+    relative_rmse: float | None
+
+    @classmethod
+    def of(cls, tensor: PlannedTensor, relative_rmse: float | None) -> TensorReport:
+        """The report on a planned tensor."""
+        return cls(
+            name=tensor.name,
+            shape=tensor.shape,
+            dtype=tensor.dtype.name,
+            layout=tensor.layout.value,
+            size=tensor.size,
+            padding=tensor.geometry.padding,
+            why=tensor.why,
+            relative_rmse=relative_rmse,
+        )
+
+
+@dataclass(frozen=True)
+class ConversionResult:
+    """What a conversion did, or would do.
+
+    Attributes:
+        destination: Where the package is.
+        model_id: Name of the package.
+        architecture: Name of the architecture file that was used.
+        dry_run: Nothing was written.
+        plan: Everything that was decided.
+        tensors: What became of each tensor.
+        overflowed: Tensors kept in F32 because values do not fit the type asked for.
+        notes: What the user should know.
+    """
+
+    destination: Path
+    model_id: str
+    architecture: str
+    dry_run: bool
+    plan: Plan
+    tensors: tuple[TensorReport, ...]
+    overflowed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all shards."""
+        return self.plan.total_size
+
+    @property
+    def parameters(self) -> int:
+        """Weights, padding not counted."""
+        return sum(prod(tensor.shape) for tensor in self.tensors)
+
+    @property
+    def padding(self) -> int:
+        """Weights stored beyond those that carry meaning."""
+        return sum(tensor.padding for tensor in self.tensors)
+
+    def by_dtype(self) -> dict[str, tuple[int, int]]:
+        """Number of tensors and bytes of each storage type, largest first."""
+        totals: dict[str, tuple[int, int]] = {}
+        for tensor in self.tensors:
+            count, size = totals.get(tensor.dtype, (0, 0))
+            totals[tensor.dtype] = (count + 1, size + tensor.size)
+        return dict(sorted(totals.items(), key=lambda item: -item[1][1]))
+
+    def as_dict(self) -> dict[str, object]:
+        """The result as JSON values."""
+        return {
+            "destination": str(self.destination),
+            "model_id": self.model_id,
+            "architecture": self.architecture,
+            "dry_run": self.dry_run,
+            "parameters": self.parameters,
+            "total_size": self.total_size,
+            "shards": len(self.plan.shard_sizes),
+            "padding": self.padding,
+            "by_dtype": {
+                dtype: {"tensors": count, "bytes": size}
+                for dtype, (count, size) in self.by_dtype().items()
+            },
+            "overflowed": list(self.overflowed),
+            "notes": list(self.notes),
+            "tensors": [
+                {**row, "relative_rmse": report.relative_rmse}
+                for row, report in zip(self.plan.describe(), self.tensors, strict=True)
+            ],
+        }

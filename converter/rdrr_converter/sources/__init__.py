@@ -1,0 +1,43 @@
+"""Checkpoints as lazy tables of tensors; `open_source` picks the reader.
+
+A further kind of checkpoint is a module with a function like `safetensors.open_directory` and
+one line in `_OPENERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources import safetensors
+from rdrr_converter.sources._base import Source, SourceTensor
+
+__all__ = ["Source", "SourceTensor", "open_source"]
+
+_OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[[Path], Source]], ...] = (
+    ("a .safetensors file beside its config.json", safetensors.is_file, safetensors.open_file),
+    (
+        "a Hugging Face directory with safetensors",
+        safetensors.is_directory,
+        safetensors.open_directory,
+    ),
+)
+"""What a reader takes, how it recognises it, and the reader."""
+
+
+def open_source(path: str | Path) -> Source:
+    """Open a checkpoint; no weight is read yet.
+
+    Raises:
+        SourceError: No such path, not a checkpoint of a known kind, or a damaged one.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise SourceError("no such checkpoint", where=path)
+    for _, recognises, opener in _OPENERS:
+        if recognises(path):
+            return opener(path)
+    kinds = ", or ".join(kind for kind, _, _ in _OPENERS)
+    raise SourceError("not a checkpoint that can be read", where=path, expected=kinds)

@@ -1,0 +1,131 @@
+"""The tokenizer's files, copied unchanged, and the manifest's words about them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rdrr_format.errors import SourceError
+from rdrr_format.stores import LocalStore, store_errors
+from rdrr_manifests.models import Tokenizer
+
+from rdrr_converter.sources import Source
+from rdrr_converter.sources._base import read_json_object
+
+TOKENIZER_JSON = "tokenizer.json"
+COPIED = (
+    TOKENIZER_JSON,
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+"""Files of a checkpoint that belong into a package, where they exist."""
+
+MISSING = (
+    "no tokenizer.json in the checkpoint: the package has none either and cannot turn text "
+    "into tokens; save one with transformers' AutoTokenizer(...).save_pretrained"
+)
+
+
+def copied_files(source: Source) -> tuple[Path, ...]:
+    """The files to copy."""
+    return tuple(path for name in COPIED if (path := source.file(name)) is not None)
+
+
+def copy_files(source: Source, store: LocalStore) -> None:
+    """Copy them.
+
+    Raises:
+        StoreError: The disk is full, or the store refuses.
+    """
+    for path in copied_files(source):
+        with store_errors(store.path(path.name)):
+            shutil.copyfile(path, store.path(path.name))
+
+
+def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:
+    """The manifest's block and notes on what is lacking.
+
+    Raises:
+        SourceError: tokenizer.json or tokenizer_config.json is not what its name says.
+    """
+    settings_path = source.file("tokenizer_config.json")
+    settings = read_json_object(settings_path) if settings_path else {}
+    path = source.file(TOKENIZER_JSON)
+    tokenizer = read_json_object(path) if path else {}
+    block = Tokenizer(
+        type="bundled",
+        file=TOKENIZER_JSON,
+        vocab_size=_vocab_size(tokenizer, path),
+        add_bos_token=_adds_bos(settings, tokenizer),
+        add_eos_token=_flag(settings, "add_eos_token"),
+        bos_token_id=_token_id(source, "bos_token_id"),
+        pad_token_id=_token_id(source, "pad_token_id"),
+    )
+    return block, () if path else (MISSING,)
+
+
+def eos_token_ids(source: Source) -> int | tuple[int, ...] | None:
+    """The ids that end a text: those of generation_config.json, else of config.json.
+
+    Raises:
+        SourceError: They are not whole numbers.
+    """
+    for values, name in (
+        (source.generation_config, "generation_config.json"),
+        (source.config, "config.json"),
+    ):
+        value = values.get("eos_token_id")
+        if type(value) is int:
+            return value
+        if isinstance(value, list) and value and all(type(item) is int for item in value):
+            return tuple(value)
+        if value is not None and value != []:
+            raise SourceError(
+                "eos_token_id cannot be used",
+                where=source.path / name,
+                expected="a token id or a list of them",
+                found=json.dumps(value),
+            )
+    return None
+
+
+def _vocab_size(tokenizer: Mapping[str, Any], path: Path | None) -> int | None:
+    """Entries of the tokenizer's model, added tokens not counted."""
+    if path is None:
+        return None
+    model = tokenizer.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocab, (dict, list)):
+        raise SourceError("not a tokenizer", where=path, expected="model.vocab")
+    return len(vocab)
+
+
+def _adds_bos(settings: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> bool | None:
+    """As stated, else whether the tokenizer's own template begins with a special token."""
+    stated = _flag(settings, "add_bos_token")
+    if stated is not None or not tokenizer:
+        return stated
+    processor = tokenizer.get("post_processor") or {}
+    steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
+    templates = [step.get("single") for step in steps if isinstance(step, dict)]
+    return any(
+        isinstance(single, list) and single and "SpecialToken" in single[0] for single in templates
+    )
+
+
+def _flag(settings: Mapping[str, Any], key: str) -> bool | None:
+    value = settings.get(key)
+    return value if type(value) is bool else None
+
+
+def _token_id(source: Source, key: str) -> int | None:
+    for values in (source.generation_config, source.config):
+        if type(values.get(key)) is int:
+            return int(values[key])
+    return None

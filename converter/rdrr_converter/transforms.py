@@ -1,0 +1,87 @@
+"""From source tensors to stored rows: joining along N, transposing, flattening, in chunks.
+
+A chunk is a run of stored rows (of elements, for `flat`) that is read, encoded and written on
+its own; memory is bounded by a few of them. Chunks depend on the plan only, never on the number
+of workers, so neither do the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rdrr_format.layouts import Layout
+
+from rdrr_converter.plan import PlannedTensor
+from rdrr_converter.sources import SourceTensor
+from rdrr_converter.sources._base import F32Array
+
+CHUNK_WEIGHTS = 1 << 20
+MIN_COLUMNS = 64
+"""Columns read at once: fewer would fetch whole cache lines for a few bytes of each."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Stored rows `first` to `first + count` of a tensor; elements in the layout `flat`."""
+
+    first: int
+    count: int
+
+
+def chunks(tensor: PlannedTensor) -> Iterator[Chunk]:
+    """The chunks of a tensor, in storage order."""
+    stored = tensor.geometry
+    if tensor.layout is Layout.FLAT:
+        # A multiple of every block size, so that only the last chunk is padded.
+        total, step = stored.row_elements, CHUNK_WEIGHTS
+    else:
+        total, step = stored.rows, max(1, CHUNK_WEIGHTS // max(1, stored.row_elements))
+        if tensor.layout is Layout.COLUMN:
+            step = max(MIN_COLUMNS, step)
+    for first in range(0, total, step):
+        yield Chunk(first, min(step, total - first))
+
+
+def chunk_weights(tensor: PlannedTensor, chunk: Chunk) -> int:
+    """Weights in a chunk, padding not counted."""
+    if tensor.layout is Layout.FLAT:
+        return chunk.count
+    return chunk.count * tensor.geometry.row_elements
+
+
+def byte_range(tensor: PlannedTensor, chunk: Chunk) -> tuple[int, int]:
+    """First byte of a chunk within its tensor, and its number of bytes."""
+    if tensor.layout is Layout.FLAT:
+        block = tensor.dtype
+        first = chunk.first // block.block_elements * block.block_bytes
+        return first, -(-chunk.count // block.block_elements) * block.block_bytes
+    stored = tensor.geometry
+    return chunk.first * stored.row_bytes, chunk.count * stored.row_bytes
+
+
+def read_chunk(tensor: PlannedTensor, chunk: Chunk) -> F32Array:
+    """The values of a chunk as they are stored: float32 [stored rows, row elements]."""
+    end = chunk.first + chunk.count
+    if tensor.layout is Layout.COLUMN:
+        columns = [part.read(columns=slice(chunk.first, end)) for part in tensor.sources]
+        return np.ascontiguousarray(np.concatenate(columns).T)
+    if tensor.layout is Layout.FLAT:
+        width = tensor.sources[0].columns
+        first_row = chunk.first // width
+        rows = read_rows(tensor.sources, first_row, -(-end // width))
+        start = chunk.first - first_row * width
+        return rows.reshape(1, -1)[:, start : start + chunk.count]
+    return read_rows(tensor.sources, chunk.first, end)
+
+
+def read_rows(sources: Sequence[SourceTensor], first: int, end: int) -> F32Array:
+    """Rows of the matrices of `sources` stacked on each other, float32 [end - first, columns]."""
+    parts, offset = [], 0
+    for source in sources:
+        begin, stop = max(first - offset, 0), min(end - offset, source.rows)
+        if begin < stop:
+            parts.append(source.read(rows=slice(begin, stop)))
+        offset += source.rows
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,0 +1,84 @@
+"""Re-reading what is on disk and comparing it with the source.
+
+It reads the shards as any reader would, so it finds a bad disk, a codec that disagrees with its
+own reader and a misplaced tensor alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from math import isfinite, sqrt
+
+import numpy as np
+from rdrr_format.codecs import CODECS
+from rdrr_format.errors import ConversionError
+from rdrr_format.layouts import Layout
+from rdrr_format.shards import ShardInfo, ShardReader
+from rdrr_format.stores import Store
+
+from rdrr_converter.plan import Plan, PlannedTensor
+from rdrr_converter.report import Progress
+from rdrr_converter.sources._base import F32Array
+from rdrr_converter.transforms import Chunk, byte_range, chunks, read_chunk
+
+
+def verify(
+    plan: Plan, store: Store, shards: Sequence[ShardInfo], workers: int, progress: Progress
+) -> dict[str, float]:
+    """Check every shard's hash and compare every tensor with its source.
+
+    Returns:
+        Relative root-mean-square error of each tensor, by name.
+
+    Raises:
+        ShardError: A shard on disk has another size or hash than was written.
+        ConversionError: A tensor on disk does not hold the source's values.
+    """
+    reader = ShardReader(store, shards)
+    progress.start("verify", sum(tensor.weights for tensor in plan.tensors))
+    errors: dict[str, float] = {}
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(reader.verify, range(len(shards))):
+            pass
+        measured = pool.map(lambda tensor: relative_rmse(tensor, reader), plan.tensors)
+        for tensor, error in zip(plan.tensors, measured, strict=True):
+            if not isfinite(error) or (not tensor.dtype.is_block and error > _rounding(tensor)):
+                raise ConversionError(
+                    "what is on disk differs from the source",
+                    where=tensor.name,
+                    expected=f"{tensor.dtype} of the source",
+                    found=f"relative error {error:.3g}",
+                )
+            errors[tensor.name] = error
+            progress.advance(tensor.name, tensor.weights)
+    return errors
+
+
+def relative_rmse(tensor: PlannedTensor, reader: ShardReader) -> float:
+    """sqrt(sum (stored - source)^2 / sum source^2), in float64; 0 where both are all zero."""
+    difference = power = 0.0
+    for chunk in chunks(tensor):
+        wanted = read_chunk(tensor, chunk).astype(np.float64)
+        found = _decode(tensor, chunk, reader)
+        difference += float(np.sum((found - wanted) ** 2))
+        power += float(np.sum(wanted**2))
+    if power == 0.0:
+        return 0.0 if difference == 0.0 else float("inf")
+    return sqrt(difference / power)
+
+
+def _decode(tensor: PlannedTensor, chunk: Chunk, reader: ShardReader) -> F32Array:
+    start, size = byte_range(tensor, chunk)
+    raw = reader.read_range(tensor.spans, start, size)
+    flat = tensor.layout is Layout.FLAT
+    rows, elements = (1, chunk.count) if flat else (chunk.count, tensor.geometry.row_elements)
+    return CODECS[tensor.dtype.name].dequantize(raw.reshape(rows, -1), elements)
+
+
+def _rounding(tensor: PlannedTensor) -> float:
+    """Largest relative error that rounding to a scalar type explains.
+
+    Values too small for float16 lose more than half a unit in the last place, hence its room.
+    """
+    return 0.0 if tensor.dtype.name == "F32" else 2.0**-8

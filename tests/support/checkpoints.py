@@ -1,0 +1,147 @@
+"""Tiny random checkpoints of every architecture, made by transformers and saved as a hub would.
+
+Weights are drawn from the given generator; norms and biases are random too, so that a test sees
+when one is forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VOCAB = 384
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """One architecture with sizes that a test can afford.
+
+    Attributes:
+        model_type: transformers' name of the configuration.
+        hidden: Hidden size, which is K of most matmuls.
+        options: Further keys of the configuration.
+    """
+
+    model_type: str
+    hidden: int = 256
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.model_type}-{self.hidden}"
+
+
+TINY_MODELS = (
+    TinyModel("llama"),
+    TinyModel("llama", 576),
+    TinyModel("mistral", 256, (("sliding_window", 24),)),
+    TinyModel("qwen2", 384),
+    TinyModel("qwen3", 256, (("tie_word_embeddings", True),)),
+    TinyModel(
+        "gemma3_text",
+        384,
+        (("sliding_window", 24), ("query_pre_attn_scalar", 48), ("sliding_window_pattern", 2)),
+    ),
+)
+"""Every architecture, K = 256, 384 and 576, tied and untied heads, windows shorter than prompts."""
+
+
+def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> Any:
+    """The model in transformers, float32, with random weights.
+
+    Args:
+        tiny: Which one.
+        rng: Source of the weights.
+        overrides: Configuration keys to set otherwise.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings = {
+        "vocab_size": VOCAB,
+        "hidden_size": tiny.hidden,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "max_position_embeddings": 512,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "tie_word_embeddings": False,
+        **dict(tiny.options),
+        **overrides,
+    }
+    config = AutoConfig.for_model(tiny.model_type, **settings)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = model.to_empty(device="cpu")
+    model.tie_weights()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(_values(name, tuple(parameter.shape), rng)))
+    # Buffers (rope frequencies) of a model made on the meta device hold garbage.
+    fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    fresh.load_state_dict(model.state_dict())
+    return fresh.eval()
+
+
+def _values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    if len(shape) == 1:
+        centre = 1.0 if name.endswith("norm.weight") else 0.0
+        return (centre + 0.1 * rng.standard_normal(shape)).astype(np.float32)
+    # About one over the root of K keeps activations near one through the layers.
+    return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+
+def save_checkpoint(
+    model: Any, folder: Path, *, dtype: str = "bfloat16", shard_bytes: int | None = None
+) -> Path:
+    """Save a model as a Hugging Face directory with a tokenizer.
+
+    Args:
+        model: From `make_model`.
+        folder: Directory to make.
+        dtype: Of the weights: bfloat16, float16 or float32.
+        shard_bytes: Largest size of a shard; one file when None.
+    """
+    import torch
+
+    model = model.to(getattr(torch, dtype))
+    model.save_pretrained(folder, max_shard_size=shard_bytes or 2**40)
+    write_tokenizer(folder)
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level tokenizer of 259 entries, which fits every tiny vocabulary."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate(["<pad>", "<s>", "</s>", *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<pad>", "<s>", "</s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"add_bos_token": False, "bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def make_checkpoint(
+    tiny: TinyModel,
+    folder: Path,
+    rng: np.random.Generator,
+    *,
+    dtype: str = "bfloat16",
+    shard_bytes: int | None = None,
+    **overrides: Any,
+) -> Path:
+    """`make_model` and `save_checkpoint` in one."""
+    model = make_model(tiny, rng, **overrides)
+    return save_checkpoint(model, folder, dtype=dtype, shard_bytes=shard_bytes)
