@@ -14,7 +14,7 @@ class Generation(Iterator[str]):
     """Text as it is generated: iterate over it, or call `read` for all of it.
 
     Attributes:
-        prompt_tokens: Token ids of the prompt.
+        prompt_ids: Token ids of the prompt.
         token_ids: New ids so far, an end-of-text included.
         stats: Timings and counts, complete once the iterator has ended.
         stopped_by: The stop string that ended the text, if one did.
@@ -25,11 +25,11 @@ class Generation(Iterator[str]):
         runs: Iterator[list[int]],
         codec: TextCodec,
         *,
-        prompt_tokens: Sequence[int],
+        prompt_ids: Sequence[int],
         stats: GenerationStats,
         stop: Sequence[str] = (),
     ) -> None:
-        self.prompt_tokens = list(prompt_tokens)
+        self.prompt_ids = list(prompt_ids)
         self.token_ids: list[int] = []
         self.stats = stats
         self.stopped_by: str | None = None

@@ -95,7 +95,7 @@ class Model:
         runs = self._engine.generate(
             ids, max_tokens=max_tokens, sampling=sampling, interval=interval, stats=stats
         )
-        return Generation(runs, self._codec, prompt_tokens=ids, stats=stats, stop=stop)
+        return Generation(runs, self._codec, prompt_ids=ids, stats=stats, stop=stop)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""

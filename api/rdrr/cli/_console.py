@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PIPED_WIDTH = 120
+PIPED_WIDTH = 1000
+"""Columns where nobody looks: wide enough that no cell is folded."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -32,8 +33,9 @@ def note(text: str) -> None:
 
 
 def print_json(data: Any) -> None:
-    """One JSON object on stdout."""
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """One JSON object on stdout; on one line unless a person is reading."""
+    indent = 2 if sys.stdout.isatty() else None
+    sys.stdout.write(json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
@@ -62,11 +64,12 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    right = set(right)
+    columns, right = list(columns), set(right)
     result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
-        side = "right" if name in right else "left"
-        result.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+        # In a narrow terminal the last column gives way, which is where the prose is.
+        result.add_column(name, overflow="fold", no_wrap=name != columns[-1])
+        result.columns[-1].justify = "right" if name in right else "left"
     for row in rows:
         # Text, because names in square brackets would be read as markup.
         result.add_row(*(Text(str(cell)) for cell in row))

@@ -111,7 +111,7 @@ def result(model: Model, generation: Generation, text: str) -> dict[str, Any]:
     """A finished generation as JSON values."""
     return {
         "text": text,
-        "prompt_tokens": generation.prompt_tokens,
+        "prompt_tokens": len(generation.prompt_ids),
         "token_ids": generation.token_ids,
         "backend": model.info.name,
         "adapter": model.info.adapter,

@@ -56,20 +56,23 @@ def _show(report: ValidationReport) -> None:
 def summary(report: ValidationReport) -> str:
     """What was looked at, how far, and how much was found, in one line."""
     facts = report.facts or {}
-    parts = [f"{facts[name]} {name}" for name in ("shards", "tensors") if name in facts]
+    parts = [
+        _count(facts[name], name.removesuffix("s"))
+        for name in ("shards", "tensors")
+        if name in facts
+    ]
     if "bytes" in facts:
         parts.append(format_size(facts["bytes"]))
-    if found := _counts(report):
-        parts.append(found)
+    found = ((len(report.errors), "error"), (len(report.warnings), "warning"))
+    parts += [_count(number, word) for number, word in found if number]
     name = report.model_id or report.where
     if report.model_id and not report.runnable:
         parts.append("not runnable with this version of rdrr")
     return f"{name}: {', '.join(parts)} (checked: {_DEPTHS[report.level]})"
 
 
-def _counts(report: ValidationReport) -> str:
-    pairs = ((len(report.errors), "error"), (len(report.warnings), "warning"))
-    return ", ".join(f"{count} {word}{'s' * (count > 1)}" for count, word in pairs if count)
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _fault(fault: Fault) -> Text:

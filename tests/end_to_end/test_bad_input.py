@@ -1,0 +1,286 @@
+"""Every kind of bad input: one clear line, exit code 1, nothing half-written.
+
+The control of the conversions is `test_the_checkpoint_as_it_is_converts`, that of the packages
+`test_the_package_as_it_is_generates`: each case differs from them by the one fault it is named for.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rdrr import convert
+from rdrr_format.errors import StoreError
+from rdrr_format.stores import LocalStore
+from support.commands import EXAMPLE, error_line, rdrr
+
+NO_ADAPTER = {"VK_DRIVER_FILES": "/none", "__EGL_VENDOR_LIBRARY_FILENAMES": "/none"}
+NORM = "model.layers.0.input_layernorm.weight"
+
+
+def _entries(folder: Path) -> set[str]:
+    return {one.name for one in folder.iterdir()}
+
+
+def _refused(source: object, parent: Path) -> str:
+    """Convert; it must fail in one line and leave no trace beside the destination."""
+    before = _entries(parent)
+    done = rdrr("convert", source, parent / "out")
+    assert done.code == 1
+    assert done.out == ""
+    assert _entries(parent) == before
+    return error_line(done)
+
+
+def _edit_config(checkpoint: Path, **changes: object) -> None:
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _edit_tensors(checkpoint: Path, name: str, value: np.ndarray | None) -> None:
+    """Put another tensor in the place of one, or take it out.
+
+    The others are copied as raw 16-bit numbers, since NumPy has no bfloat16.
+    """
+    path = checkpoint / "model.safetensors"
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
+    del header[name]
+    if value is not None:
+        end = len(data)
+        data += value.tobytes()
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(value.shape),
+            "data_offsets": [end, len(data)],
+        }
+    else:
+        # A hole in the data is a fault of its own, so the rest moves up.
+        data, header = _packed(data, header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def _packed(data: bytes, header: dict) -> tuple[bytes, dict]:
+    out, entries = b"", {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        start, end = entry["data_offsets"]
+        entries[name] = entry | {"data_offsets": [len(out), len(out) + end - start]}
+        out += data[start:end]
+    return out, entries
+
+
+def test_the_checkpoint_as_it_is_converts(checkpoint, tmp_path):
+    done = rdrr("convert", checkpoint, tmp_path / "out", "--quantize", "f16")
+    assert done.code == 0, done.err
+    assert _entries(tmp_path) == {"checkpoint", "out"}
+    assert "small" not in done.err
+    assert rdrr("validate", tmp_path / "out", "--deep", "--strict").code == 0
+
+
+def test_the_package_as_it_is_generates(package):
+    done = rdrr("generate", package, "--prompt", "The", "--max-tokens", 2, "--backend", "cpu")
+    assert done.code == 0, done.err
+    assert done.out.strip()
+
+
+def test_a_source_that_is_not_there(tmp_path):
+    line = _refused(tmp_path / "absent", tmp_path)
+    assert "absent: no such" in line
+
+
+def test_a_folder_that_is_no_checkpoint(tmp_path):
+    (tmp_path / "holiday").mkdir()
+    (tmp_path / "holiday" / "photo.txt").write_text("not a model")
+    assert "config.json" in _refused(tmp_path / "holiday", tmp_path)
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a model")
+    assert "notes.txt" in _refused(path, tmp_path)
+
+
+def test_an_unknown_architecture_is_answered_with_the_known_ones(checkpoint, tmp_path):
+    _edit_config(checkpoint, architectures=["AbacusForCausalLM"], model_type="abacus")
+    line = _refused(checkpoint, tmp_path)
+    assert "abacus" in line.lower()
+    for known in ("llama", "mistral", "qwen2", "qwen3", "gemma3"):
+        assert known in line.lower()
+
+
+def test_a_configuration_that_is_not_json(checkpoint, tmp_path):
+    (checkpoint / "config.json").write_text("{ architecture: llama }")
+    assert "config.json" in _refused(checkpoint, tmp_path)
+
+
+def test_a_missing_shard_of_the_checkpoint(checkpoint, tmp_path):
+    (checkpoint / "model.safetensors").unlink()
+    index = {"weight_map": {NORM: "model-00002-of-00002.safetensors"}}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "model-00002-of-00002.safetensors" in _refused(checkpoint, tmp_path)
+
+
+@pytest.mark.parametrize("kept", [4, 1000, 5_000_000])
+def test_a_truncated_safetensors_file(checkpoint, tmp_path, kept):
+    path = checkpoint / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    assert "model.safetensors" in _refused(checkpoint, tmp_path)
+
+
+def test_a_missing_tensor(checkpoint, tmp_path):
+    _edit_tensors(checkpoint, NORM, None)
+    assert NORM in _refused(checkpoint, tmp_path)
+
+
+def test_a_tensor_of_the_wrong_shape(checkpoint, tmp_path, rng):
+    _edit_tensors(checkpoint, NORM, rng.standard_normal(255, dtype=np.float32))
+    line = _refused(checkpoint, tmp_path)
+    assert NORM in line
+    assert "255" in line
+    assert "256" in line
+
+
+def test_a_tensor_of_the_right_shape_in_another_type_is_no_fault(checkpoint, tmp_path, rng):
+    _edit_tensors(checkpoint, NORM, rng.standard_normal(256, dtype=np.float32))
+    assert rdrr("convert", checkpoint, tmp_path / "out", "--quiet").code == 0
+
+
+def test_a_destination_that_exists_is_left_as_it_is(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("years of work")
+    for flags in ((), ("--overwrite",)):
+        done = rdrr("convert", EXAMPLE, out, *flags)
+        assert done.code == 1
+        assert "out" in error_line(done)
+        assert _entries(tmp_path) == {"out"}
+        assert (out / "thesis.txt").read_text() == "years of work"
+
+
+def test_an_existing_package_is_replaced_only_when_told_to(package):
+    stamp = package / "manifest.json"
+    stamp.write_text(stamp.read_text().replace("small-llama", "older"))
+    refused = rdrr("convert", EXAMPLE, package)
+    assert refused.code == 1
+    assert "--overwrite" in error_line(refused)
+    assert "older" in stamp.read_text()
+    assert rdrr("convert", EXAMPLE, package, "--overwrite", "--quiet").code == 0
+    assert "older" not in stamp.read_text()
+
+
+class _FullDisk(io.BytesIO):
+    """A file on which nothing fits."""
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.ENOSPC, f"No space left for {type(data).__name__}")
+
+
+def test_a_full_disk(monkeypatch, tmp_path):
+    control = convert(EXAMPLE, tmp_path / "control")
+    monkeypatch.setattr(LocalStore, "open_write", lambda self, name: _FullDisk())  # noqa: ARG005
+    with pytest.raises(StoreError, match="the disk is full"):
+        convert(EXAMPLE, tmp_path / "out")
+    assert _entries(tmp_path) == {control.destination.name}
+
+
+@pytest.mark.parametrize("command", ["validate", "inspect", "generate"])
+def test_a_package_that_is_not_there(tmp_path, command):
+    prompt = ("--prompt", "x") if command == "generate" else ()
+    done = rdrr(command, tmp_path / "absent", *prompt)
+    assert done.code == 1
+    assert "absent" in error_line(done)
+
+
+@pytest.mark.parametrize("command", ["inspect", "generate"])
+def test_a_manifest_that_is_not_json(package, command):
+    (package / "manifest.json").write_text("rdrr: yes\n")
+    prompt = ("--prompt", "x") if command == "generate" else ()
+    done = rdrr(command, package, *prompt)
+    assert done.code == 1
+    assert "not an RDRR manifest" in error_line(done)
+
+
+def test_validate_shows_a_manifest_that_is_not_json_as_a_fault(package):
+    (package / "manifest.json").write_text("rdrr: yes\n")
+    done = rdrr("validate", package)
+    assert done.code == 1
+    assert "error [not-rdrr]" in done.out
+    assert done.err == ""
+
+
+@pytest.mark.parametrize("command", ["inspect", "generate"])
+def test_a_shard_that_is_too_short(package, command):
+    shard = package / "shard_00000.bin"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    prompt = ("--prompt", "x") if command == "generate" else ()
+    done = rdrr(command, package, *prompt)
+    assert done.code == 1
+    assert "shard_00000.bin" in error_line(done)
+
+
+def test_a_missing_shard_of_a_package(package):
+    (package / "shard_00000.bin").unlink()
+    done = rdrr("generate", package, "--prompt", "x")
+    assert done.code == 1
+    assert "shard_00000.bin" in error_line(done)
+
+
+def test_a_wrong_hash_is_found_by_deep_validation_alone(package):
+    shard = package / "shard_00000.bin"
+    data = bytearray(shard.read_bytes())
+    data[1000] ^= 1
+    shard.write_bytes(data)
+    assert rdrr("validate", package).code == 0
+    deep = rdrr("validate", package, "--deep")
+    assert deep.code == 1
+    assert "hash" in deep.out
+
+
+def test_a_prompt_longer_than_the_context(package):
+    words = ("--max-tokens", 2, "--context", 16, "--backend", "cpu", "--prompt")
+    done = rdrr("generate", package, *words, "word " * 40)
+    assert done.code == 1
+    assert "longer than the context" in error_line(done)
+    assert done.out == ""
+    assert rdrr("generate", package, *words, "word " * 4).code == 0
+
+
+def test_an_empty_prompt(package):
+    done = rdrr("generate", package, "--backend", "cpu", stdin="")
+    assert done.code == 1
+    assert "prompt" in error_line(done)
+
+
+def test_without_an_adapter_wgpu_is_refused_and_auto_falls_back(package):
+    words = ("generate", package, "--prompt", "The", "--max-tokens", 2)
+    refused = rdrr(*words, "--backend", "wgpu", extra=NO_ADAPTER)
+    assert refused.code == 1
+    assert "no WebGPU adapter" in error_line(refused)
+    assert "--backend cpu" in refused.err
+    auto = rdrr(*words, extra=NO_ADAPTER)
+    assert auto.code == 0
+    assert "backend cpu" in auto.err
+    assert "mesa-vulkan-drivers" in auto.err
+
+
+def test_devices_without_an_adapter_says_what_to_install():
+    done = rdrr("devices", extra=NO_ADAPTER)
+    assert done.code == 1
+    assert "mesa-vulkan-drivers" in error_line(done)
+    told = rdrr("devices", "--json", extra=NO_ADAPTER)
+    assert (told.code, told.json()["adapters"]) == (1, [])
+
+
+def test_an_error_is_an_object_with_json(tmp_path):
+    done = rdrr("convert", tmp_path / "absent", tmp_path / "out", "--json")
+    assert done.code == 1
+    assert done.err == ""
+    assert done.json()["error"] == "SourceError"
