@@ -122,6 +122,11 @@ def optional_number(key: str) -> Callable[[Config], float | None]:
     return lambda config: config.optional_number(key)
 
 
+def optional_integer(key: str) -> Callable[[Config], int | None]:
+    """Rule: a whole number or None."""
+    return lambda config: None if config.get(key) is None else config.integer(key)
+
+
 def flag(key: str) -> Callable[[Config], bool]:
     """Rule: a truth value."""
     return lambda config: config.flag(key)

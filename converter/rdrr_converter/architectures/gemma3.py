@@ -46,7 +46,7 @@ GEMMA3 = ArchitectureRule(
         "attn_logit_softcapping": read.optional_number("attn_logit_softcapping"),
         "query_key_norm": True,
         "causal": read.negated("use_bidirectional_attention"),
-        "sliding_window": read.optional_number("sliding_window"),
+        "sliding_window": read.optional_integer("sliding_window"),
     },
     normalization={
         "rms_norm_eps": read.number("rms_norm_eps"),

@@ -28,7 +28,7 @@ MISTRAL = ArchitectureRule(
     },
     attention={
         "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.optional_number("sliding_window"),
+        "sliding_window": read.optional_integer("sliding_window"),
     },
     normalization={
         "rms_norm_eps": read.number("rms_norm_eps"),

@@ -32,7 +32,7 @@ QWEN2 = ArchitectureRule(
     },
     attention={
         "query_pre_attn_scalar": read.head_dim,
-        "sliding_window": read.optional_number("sliding_window"),
+        "sliding_window": read.optional_integer("sliding_window"),
     },
     normalization={
         "rms_norm_eps": read.number("rms_norm_eps"),

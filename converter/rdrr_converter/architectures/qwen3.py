@@ -36,7 +36,7 @@ QWEN3 = ArchitectureRule(
     attention={
         "query_pre_attn_scalar": read.head_dim,
         "query_key_norm": True,
-        "sliding_window": read.optional_number("sliding_window"),
+        "sliding_window": read.optional_integer("sliding_window"),
     },
     normalization={
         "rms_norm_eps": read.number("rms_norm_eps"),

@@ -1,0 +1,317 @@
+"""Configurations of both generations give the blocks that transformers would compute by."""
+
+from __future__ import annotations
+
+import pytest
+from rdrr_converter.architectures import ARCHITECTURES, Config, find_architecture, read_block
+from rdrr_converter.architectures._layers import layer_pattern
+from rdrr_format.errors import ConversionError, SourceError, UsageError
+
+BY_NAME = {rule.name: rule for rule in ARCHITECTURES}
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def config_of(name: str, values: dict) -> Config:
+    return Config(values, BY_NAME[name].defaults, "config.json")
+
+
+def rope_of(name: str, values: dict) -> dict:
+    return BY_NAME[name].rope(config_of(name, values))
+
+
+def transformers_config(model_type: str, **values):
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(model_type, **values)
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "llama"),
+        ({"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}, "gemma3"),
+        ({"architectures": None, "model_type": "qwen2"}, "qwen2"),
+        ({"model_type": "gemma3_text"}, "gemma3"),
+        ({"architectures": ["SomethingElse", "Qwen3ForCausalLM"]}, "qwen3"),
+        ({"architectures": ["MistralForCausalLM"], "model_type": "unheard"}, "mistral"),
+    ],
+)
+def test_an_architecture_is_found_by_class_else_by_type(config, name):
+    assert find_architecture(config).name == name
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"architectures": ["BertModel"], "model_type": "bert"},
+        {"architectures": ["LlamaForSequenceClassification"], "model_type": "llama"},
+        {"architectures": "LlamaForCausalLM"},
+        {"model_type": 3},
+    ],
+)
+def test_an_unknown_architecture_is_refused_with_the_list_of_known_ones(config):
+    with pytest.raises(ConversionError) as caught:
+        find_architecture(config)
+    for name in BY_NAME:
+        assert name in str(caught.value)
+
+
+def test_an_override_wins_and_must_be_known():
+    config = {"architectures": ["BertModel"]}
+    assert find_architecture(config, "LLAMA").name == "llama"
+    assert find_architecture(config, "Qwen2ForCausalLM").name == "qwen2"
+    assert find_architecture(config, "qwen2.5").name == "qwen2"
+    with pytest.raises(UsageError, match="bert"):
+        find_architecture(config, "bert")
+
+
+def test_files_are_named_after_their_architecture():
+    import importlib
+
+    for rule in ARCHITECTURES:
+        module = importlib.import_module(f"rdrr_converter.architectures.{rule.name}")
+        assert getattr(module, rule.name.upper()) is rule
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("llama", "llama"),
+        ("mistral", "mistral"),
+        ("qwen2", "qwen2"),
+        ("qwen3", "qwen3"),
+        ("gemma3", "gemma3_text"),
+    ],
+)
+def test_absent_keys_mean_what_transformers_takes_them_for(name, model_type):
+    rule = BY_NAME[name]
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 4,
+        "vocab_size": 300,
+    }
+    whole = transformers_config(model_type, **sizes).to_dict()
+    bare, full = config_of(name, sizes), config_of(name, whole)
+    for name_of_block in ("attention", "normalization", "ffn", "output"):
+        block = getattr(rule, name_of_block)
+        ours, theirs = read_block(block, bare), read_block(block, full)
+        if SLIDING not in rule.layer_types(full):  # then the window means nothing
+            ours.pop("sliding_window", None)
+            theirs.pop("sliding_window", None)
+        assert ours == theirs
+    assert rule.rope(bare) == rule.rope(full)
+    assert rule.layer_types(bare) == rule.layer_types(full)
+    for key in ("max_position_embeddings", "tie_word_embeddings"):
+        assert bare.get(key) == whole[key]
+    if name != "llama":  # the same number of heads as queries, in either form
+        assert bare.head_dim == full.head_dim
+    assert bare.integer("num_attention_heads") == whole["num_attention_heads"]
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "fields"),
+    [
+        (
+            {"rope_theta": 5e5},
+            {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
+            {"rope_theta": 5e5},
+        ),
+        (
+            {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4.0}},
+            {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0}},
+            {"rope_theta": 1e4, "rope_scaling_type": "linear", "rope_scaling_factor": 4.0},
+        ),
+        (
+            {"rope_theta": 5e5, "rope_scaling": LLAMA3},
+            {"rope_parameters": {"rope_theta": 5e5, **LLAMA3}},
+            {
+                "rope_theta": 5e5,
+                "rope_scaling_type": "llama3",
+                "rope_scaling_factor": 8.0,
+                "llama3_low_freq_factor": 1.0,
+                "llama3_high_freq_factor": 4.0,
+                "llama3_original_max_pos": 8192,
+            },
+        ),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0}, "max_position_embeddings": 4096},
+            {
+                "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "attention_factor": None},
+                "max_position_embeddings": 4096,
+            },
+            {
+                "rope_theta": 1e4,
+                "rope_scaling_type": "yarn",
+                "rope_scaling_factor": 4.0,
+                "yarn_beta_fast": 32.0,
+                "yarn_beta_slow": 1.0,
+                "yarn_original_max_pos": 4096,
+            },
+        ),
+        (
+            {"partial_rotary_factor": 0.5},
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        ),
+        ({"rope_scaling": None}, {"rope_parameters": None}, {"rope_theta": 1e4}),
+    ],
+)
+def test_both_generations_of_rope_say_the_same(older, newer, fields):
+    for values in (older, newer):
+        assert {k: v for k, v in rope_of("llama", values).items() if v is not None} == fields
+
+
+def test_gemma_has_two_bases_in_either_generation():
+    older = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
+    scaled = {"rope_type": "linear", "factor": 8.0}
+    newer = {
+        "rope_parameters": {
+            FULL: {"rope_type": "default", "rope_theta": 1e6},
+            SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+        }
+    }
+    expected = {"rope_theta": 1e6, "rope_local_theta": 1e4}
+    for values in ({}, older, newer):
+        found = rope_of("gemma3", values)
+        assert {k: v for k, v in found.items() if v is not None} == expected
+    # Scaling of the older generation is that of the global layers only.
+    found = rope_of("gemma3", {**older, "rope_scaling": scaled})
+    assert found["rope_scaling_type"] == "linear"
+    assert found["rope_scaling_factor"] == 8.0
+    assert "rope_local_scaling_type" not in found
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "dynamic", "factor": 2.0},
+        {"rope_type": "longrope", "factor": 2.0},
+        {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5},
+        {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0},
+        {"rope_type": "yarn", "factor": 4.0, "truncate": False},
+    ],
+)
+def test_scaling_that_cannot_be_stated_is_refused(scaling):
+    with pytest.raises(ConversionError):
+        rope_of("llama", {"rope_scaling": scaling})
+
+
+def test_yarn_with_the_usual_factor_written_out_is_accepted():
+    scaling = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.138629436111989}
+    values = {"rope_scaling": scaling, "max_position_embeddings": 4096}
+    assert rope_of("llama", values)["rope_scaling_type"] == "yarn"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rope_scaling": {"type": "linear"}},
+        {"rope_scaling": {"type": "linear", "factor": "4"}},
+        {"rope_scaling": {"type": "linear", "factor": -1}},
+        {"rope_scaling": "linear"},
+        {"rope_parameters": [1]},
+        {"rope_theta": 0},
+        {"rope_theta": True},
+    ],
+)
+def test_a_rope_that_lacks_or_misstates_a_number_is_refused(values):
+    with pytest.raises(SourceError):
+        rope_of("llama", values)
+
+
+def layers_of(name, **values):
+    return BY_NAME[name].layer_types(config_of(name, {"num_hidden_layers": 8, **values}))
+
+
+def test_gemma_layers_follow_the_pattern_of_either_generation():
+    expected = transformers_config("gemma3_text", num_hidden_layers=8).layer_types
+    assert list(layers_of("gemma3")) == expected
+    assert list(layers_of("gemma3", sliding_window_pattern=6)) == expected
+    assert list(layers_of("gemma3", layer_types=expected)) == expected
+    short = transformers_config("gemma3_text", num_hidden_layers=8, sliding_window_pattern=3)
+    assert list(layers_of("gemma3", sliding_window_pattern=3)) == short.layer_types
+
+
+def test_qwen_layers_have_a_window_only_when_it_is_used():
+    values = {"sliding_window": 128, "max_window_layers": 5}
+    assert layers_of("qwen2", **values) == (FULL,) * 8
+    used = {**values, "use_sliding_window": True}
+    assert list(layers_of("qwen2", **used)) == (
+        transformers_config("qwen2", num_hidden_layers=8, **used).layer_types
+    )
+    assert layers_of("qwen3", **used) == (FULL,) * 5 + (SLIDING,) * 3
+
+
+def test_mistral_has_its_window_everywhere_or_nowhere():
+    assert layers_of("mistral") == (SLIDING,) * 8
+    assert layers_of("mistral", sliding_window=None) == (FULL,) * 8
+
+
+@pytest.mark.parametrize("types", [["full_attention"], ["odd"] * 8, "full_attention", [1] * 8])
+def test_layer_types_that_do_not_fit_are_refused(types):
+    with pytest.raises(SourceError, match="layer_types"):
+        layers_of("gemma3", layer_types=types)
+
+
+@pytest.mark.parametrize(
+    ("types", "pattern"),
+    [
+        ("ffff", {"type": "uniform"}),
+        ("ssss", {"type": "uniform"}),
+        ("sssfsss", {"type": "every_n", "period": 4, "offset": 3}),
+        ("sfsfs", {"type": "every_n", "period": 2, "offset": 1}),
+        ("ffss", {"type": "custom", "layer_types": (FULL, FULL, SLIDING, SLIDING)}),
+        ("sfsss", {"type": "custom"}),
+    ],
+)
+def test_a_pattern_says_the_types_in_the_shortest_way(types, pattern):
+    names = tuple(FULL if letter == "f" else SLIDING for letter in types)
+    found = layer_pattern(names)
+    assert {key: found[key] for key in pattern} == pattern
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", None),
+        ("hidden_size", 0),
+        ("hidden_size", -3),
+        ("hidden_size", "256"),
+        ("hidden_size", True),
+        ("hidden_size", 2.5),
+    ],
+)
+def test_a_size_that_is_no_positive_whole_number_is_refused_by_name(key, value):
+    with pytest.raises(SourceError, match=key):
+        config_of("llama", {key: value}).integer(key)
+    assert config_of("llama", {key: 256}).integer(key) == 256
+
+
+def test_head_dim_is_stated_or_shared_out():
+    sizes = {"hidden_size": 576, "num_attention_heads": 9}
+    assert config_of("llama", sizes).head_dim == 64
+    assert config_of("llama", {**sizes, "head_dim": None}).head_dim == 64
+    assert config_of("llama", {**sizes, "head_dim": 32}).head_dim == 32
+    with pytest.raises(SourceError, match="multiple of 7 heads"):
+        _ = config_of("llama", {**sizes, "num_attention_heads": 7}).head_dim
+
+
+def test_an_activation_without_counterpart_is_refused():
+    assert read_block(BY_NAME["llama"].ffn, config_of("llama", {})) == {"activation": "silu"}
+    with pytest.raises(ConversionError, match="relu6"):
+        read_block(BY_NAME["llama"].ffn, config_of("llama", {"hidden_act": "relu6"}))
+    # The exact form of GELU is another function than the tanh form, which `gelu` means here.
+    with pytest.raises(ConversionError, match="gelu"):
+        read_block(BY_NAME["llama"].ffn, config_of("llama", {"hidden_act": "gelu"}))

@@ -1,0 +1,89 @@
+"""Which type a tensor gets: llama.cpp's mix, seen there and written down."""
+
+from __future__ import annotations
+
+import pytest
+from rdrr_converter.recipes import RECIPES, choose_dtype, gets_more_bits, settle_tail
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout
+
+Q4_K_M = RECIPES["q4_k_m"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "more"),
+    [
+        # What llama_model_quantize gave on synthetic models of 16 and 22 layers.
+        (16, [0, 1, 4, 7, 10, 13, 14, 15]),
+        (22, [0, 1, 4, 7, 10, 13, 16, 19, 20, 21]),
+        # By its formula in C: fewer than eight layers have no first eighth.
+        (6, [2, 5]),
+        (1, [0]),
+    ],
+)
+def test_layers_that_get_more_bits_are_those_of_llama_cpp(layers, more):
+    assert [layer for layer in range(layers) if gets_more_bits(layer, layers)] == more
+
+
+def dtype_of(recipe, role, name, layer=None, tied=False):
+    return choose_dtype(recipe, role, name, layer, 16, tied=tied)[0].name
+
+
+@pytest.mark.parametrize(
+    ("role", "part", "layer", "tied", "expected"),
+    [
+        ("embedding", "model.embed_tokens.weight", None, False, "Q4_K"),
+        ("embedding", "model.embed_tokens.weight", None, True, "Q6_K"),
+        ("lm_head", "lm_head.weight", None, False, "Q6_K"),
+        ("matmul", "model.layers.0.self_attn.v_proj.weight", 0, False, "Q6_K"),
+        ("matmul", "model.layers.2.self_attn.v_proj.weight", 2, False, "Q4_K"),
+        ("matmul", "model.layers.1.mlp.down_proj.weight", 1, False, "Q6_K"),
+        ("matmul", "model.layers.3.mlp.down_proj.weight", 3, False, "Q4_K"),
+        ("matmul", "model.layers.0.self_attn.q_proj.weight", 0, False, "Q4_K"),
+        ("matmul", "model.layers.0.self_attn.o_proj.weight", 0, False, "Q4_K"),
+        ("matmul", "model.layers.0.mlp.gate_up_proj.weight", 0, False, "Q4_K"),
+        ("norm", "model.layers.0.input_layernorm.weight", 0, False, "F32"),
+        ("bias", "model.layers.0.self_attn.v_proj.bias", 0, False, "F32"),
+    ],
+)
+def test_q4_k_m_is_the_mix(role, part, layer, tied, expected):
+    assert dtype_of(Q4_K_M, role, part, layer, tied) == expected
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("q8_0", "Q8_0"), ("f16", "F16"), ("f32", "F32")])
+def test_plain_recipes_use_one_type_and_leave_norms_and_biases_alone(name, dtype):
+    recipe = RECIPES[name]
+    for role in ("embedding", "lm_head", "matmul"):
+        assert dtype_of(recipe, role, "model.layers.0.mlp.down_proj.weight", 0) == dtype
+    for role in ("norm", "bias"):
+        assert dtype_of(recipe, role, "model.layers.0.x.weight", 0) == "F32"
+
+
+def tail(dtype, shape, how, layout=Layout.ROW):
+    return settle_tail(DTYPES[dtype], shape, layout, how)[0].name
+
+
+def test_whole_rows_keep_their_type_whatever_the_tail():
+    for how in ("pad", "ggml", "auto"):
+        assert tail("Q4_K", (8, 512), how) == "Q4_K"
+
+
+def test_ggml_tail_falls_back_as_llama_cpp_does():
+    assert tail("Q4_K", (8, 288), "pad") == "Q4_K"
+    assert tail("Q4_K", (8, 288), "ggml") == "Q5_0"
+    assert tail("Q6_K", (8, 288), "ggml") == "Q8_0"
+    assert tail("Q5_K", (8, 288), "ggml") == "Q5_1"
+    assert tail("Q4_K", (8, 280), "ggml") == "F16"
+    assert tail("Q8_0", (8, 280), "ggml") == "Q8_0"
+
+
+def test_auto_tail_takes_the_smaller_on_disk():
+    # 288: two Q4_K blocks are 288 bytes, nine Q5_0 blocks 198. 480: 288 bytes against 15 x 22 = 330.
+    assert tail("Q4_K", (8, 288), "auto") == "Q5_0"
+    assert tail("Q4_K", (8, 480), "auto") == "Q4_K"
+
+
+def test_the_tail_is_that_of_the_stored_row():
+    assert tail("Q4_K", (288, 512), "ggml") == "Q4_K"
+    assert tail("Q4_K", (288, 512), "ggml", Layout.COLUMN) == "Q5_0"
+    assert tail("Q4_K", (288, 512), "ggml", Layout.FLAT) == "Q4_K"
