@@ -166,9 +166,7 @@ CASES = (
     ),
     case("shard-list", "shards", put("shards", []), "total-size", "tensor-bounds"),
     case("shard-index", "shards[1].index", put("shards[1].index", 0)),
-    case(
-        "shard-size", "shards[2].size", put("shards[2].size", 0), "total-size", "tensor-bounds"
-    ),
+    case("shard-size", "shards[2].size", put("shards[2].size", 0), "total-size", "tensor-bounds"),
     case("shard-offset", "shards[1].offset", put("shards[1].offset", 5)),
     case("total-size", "totalSize", put("totalSize", 1)),
     *(
@@ -183,18 +181,18 @@ CASES = (
     case("shard-hash-form", "shards[0].hash", put("shards[0].hash", "fixture-placeholder")),
     case("shard-hash-form", "shards[0].hash", put("shards[0].hash", "z" * 64)),
     case("shard-hash-form", "shards[0].hash", put("shards[0].hash", "a" * 63)),
+    case("shard-hash-form", "shards[0].hash", put("shards[0].hash", "0" * 64), severity="warning"),
+    case("tensor-list", "tensors", put("tensors", {}), "graph-support", "norm-flags"),
     case(
-        "shard-hash-form", "shards[0].hash", put("shards[0].hash", "0" * 64), severity="warning"
-    ),
-    case(
-        "tensor-list", "tensors", put("tensors", {}), "graph-support", "norm-flags"
-    ),
-    case(
-        "tensor-shape", f'tensors["{NORM}"].shape', put(f"tensors/{NORM}/shape", [0]),
+        "tensor-shape",
+        f'tensors["{NORM}"].shape',
+        put(f"tensors/{NORM}/shape", [0]),
         "graph-shapes",
     ),
     case(
-        "tensor-shape", f'tensors["{NORM}"].shape', put(f"tensors/{NORM}/shape", [-64]),
+        "tensor-shape",
+        f'tensors["{NORM}"].shape',
+        put(f"tensors/{NORM}/shape", [-64]),
         "graph-shapes",
     ),
     case("tensor-dtype", f'tensors["{NORM}"].dtype', put(f"tensors/{NORM}/dtype", "Q9_Z")),
@@ -206,9 +204,7 @@ CASES = (
     ),
     case("tensor-layout", f'tensors["{Q0}"].layout', put(f"tensors/{Q0}/layout", "diagonal")),
     case("tensor-layout", f'tensors["{NORM}"].layout', put(f"tensors/{NORM}/layout", "column")),
-    case(
-        "tensor-size", f'tensors["{NORM}"].size', put(f"tensors/{NORM}/size", 255)
-    ),
+    case("tensor-size", f'tensors["{NORM}"].size', put(f"tensors/{NORM}/size", 255)),
     case("tensor-place", f'tensors["{NORM}"].offset', drop(f"tensors/{NORM}/offset")),
     case("tensor-place", f'tensors["{NORM}"].shard', drop(f"tensors/{NORM}/shard")),
     case(
@@ -394,8 +390,12 @@ CASES = (
     case("schema", "eos_token_id", put("eos_token_id", "two")),
     case("schema", "version", put("version", "one")),
     case("schema", "totalSize", drop("totalSize")),
-    case("late-field", "inference.output.logitInputScale", drop("inference.output.logitInputScale"),
-         severity="warning"),
+    case(
+        "late-field",
+        "inference.output.logitInputScale",
+        drop("inference.output.logitInputScale"),
+        severity="warning",
+    ),
 )
 
 

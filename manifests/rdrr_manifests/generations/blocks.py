@@ -122,6 +122,7 @@ def eos_of(data: Mapping[str, Any]) -> Any:
         data.get("eos_token_id"),
         tokenizer.get("eosTokenId"),
         config.get("eos_token_id"),
+        block(config, "text_config").get("eos_token_id"),
         config.get("tokenizer.ggml.eos_token_id"),
     )
     return next((value for value in candidates if value is not None), None)

@@ -87,7 +87,7 @@ def translate(draft: Draft) -> None:
         )
         data["quantizationInfo"] = {
             "weights": data["quantization"].lower(),
-            "layout": {"column_wise": "col", "row_wise": "row"}.get(layout, layout),
+            "layout": layout,
         }
         draft.note("quantizationInfo built from quantization and config")
 

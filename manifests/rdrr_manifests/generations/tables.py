@@ -53,7 +53,8 @@ def read_shards(draft: Draft) -> None:
         size = shard.get("size")
         total += size if isinstance(size, int) else 0
     if not draft.data.get("hashAlgorithm"):
-        stated = {s.get("hashAlgorithm") for s in shards if isinstance(s, dict)} - {None}
+        algorithms = [s.get("hashAlgorithm") for s in shards if isinstance(s, dict)]
+        stated = {name for name in algorithms if isinstance(name, str)}
         draft.data["hashAlgorithm"] = stated.pop() if len(stated) == 1 else "sha256"
         draft.note("hashAlgorithm taken from the shards, or sha256")
 
@@ -99,6 +100,11 @@ def declare_layouts(draft: Draft) -> None:
     it contradicts the statement.
     """
     stated = _stated_layout(draft)
+    info = block(draft.data, "quantizationInfo")
+    spelling = {"column_wise": "col", "row_wise": "row"}.get(str(info.get("layout")))
+    if spelling:
+        info["layout"] = spelling
+        draft.note("quantizationInfo.layout: December's word read as the current one")
     if stated is not Layout.COLUMN:
         return
     for name, entry in entries(draft):

@@ -18,7 +18,7 @@ _LISTED = 4
 def graph_support(subject: Subject) -> Iterator[Finding]:
     """This version of rdrr has an op for everything that the blocks ask for."""
     outcome = subject.derivation
-    if isinstance(outcome, ManifestError):
+    if subject.has_tensors and isinstance(outcome, ManifestError):
         yield Finding(
             outcome.where or "",
             f"not runnable here: {outcome.message}",

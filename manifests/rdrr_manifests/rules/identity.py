@@ -122,7 +122,10 @@ def groups(subject: Subject) -> Iterator[Finding]:
                 yield Finding(f"groups.{key}.shards", "no such shard", f"0 to {count - 1}", index)
         tensors = group.get("tensors")
         for name in tensors if isinstance(tensors, list) and subject.has_tensors else ():
-            if name not in subject.manifest.tensors and name not in subject.broken_tensors:
+            known = isinstance(name, str) and (
+                name in subject.manifest.tensors or name in subject.broken_tensors
+            )
+            if not known:
                 yield Finding(f"groups.{key}.tensors", "no such tensor", found=name)
 
 

@@ -56,7 +56,8 @@ class Subject:
     def is_ours(self) -> bool:
         """Whether this project's converter wrote the package."""
         conversion = self.raw.get("conversion")
-        return isinstance(conversion, dict) and conversion.get("tool") == "rdrr"
+        is_tool = isinstance(conversion, dict) and conversion.get("tool") == "rdrr"
+        return is_tool and self.generation is Generation.CURRENT
 
     @cached_property
     def names(self) -> TensorNames:

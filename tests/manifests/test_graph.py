@@ -1,0 +1,261 @@
+"""The graph that follows from typed blocks and tensors."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import pytest
+from rdrr_format.errors import ManifestError
+from rdrr_manifests.graph import (
+    Attention,
+    Embed,
+    GatedActivation,
+    Graph,
+    Head,
+    Linear,
+    Norm,
+    Residual,
+    Rope,
+    derive_graph,
+)
+from rdrr_manifests.models import Manifest
+from support.manifests import (
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    INNER,
+    KV_HEADS,
+    VOCAB,
+    tensor_shapes,
+    valid_manifest,
+)
+
+
+def graph_of(
+    layers: int = 2, extra: tuple[str, ...] = (), without: tuple[str, ...] = (), **blocks: Any
+) -> Graph:
+    """Graph of the sound manifest after its `inference` blocks were updated."""
+    data = valid_manifest(layers)
+    for key, fields in blocks.items():
+        data["inference"][key] |= fields
+    names = [name for name in tensor_shapes(layers) if not name.endswith(without)]
+    return derive_graph(Manifest.model_validate(data), [*names, *extra])
+
+
+def of_kind(graph: Graph, kind: type) -> list[Any]:
+    return [op for op in graph.ops if isinstance(op, kind)]
+
+
+def test_llama_s_layer_is_the_known_sequence_of_ops() -> None:
+    graph = graph_of(layers=1)
+    assert [type(op) for op in graph.ops] == [
+        Embed,
+        Norm,
+        Linear,
+        Rope,
+        Linear,
+        Rope,
+        Linear,
+        Attention,
+        Linear,
+        Residual,
+        Norm,
+        Linear,
+        Linear,
+        GatedActivation,
+        Linear,
+        Residual,
+        Norm,
+        Head,
+    ]
+    assert {use.name: use.shape for use in graph.weights()} == tensor_shapes(1)
+
+
+def test_every_value_is_written_once_and_before_it_is_read() -> None:
+    graph = graph_of(layers=3)
+    written: set[str] = set()
+    for op in graph.ops:
+        reads = {
+            getattr(op, part)
+            for part in ("x", "branch", "q", "k", "v", "gate", "up")
+            if getattr(op, part, None) is not None
+        }
+        assert reads <= written, op
+        assert op.out not in written, op
+        written.add(op.out)
+
+
+def test_a_tied_head_reads_the_embedding_and_an_own_head_is_used_when_there_is_one() -> None:
+    tied, own = graph_of(), graph_of(extra=("lm_head.weight",))
+    assert of_kind(tied, Head)[0].weight.name == "model.embed_tokens.weight"
+    assert of_kind(own, Head)[0].weight.name == "lm_head.weight"
+
+
+def test_the_embedding_is_scaled_only_when_the_blocks_say_so() -> None:
+    assert of_kind(graph_of(), Embed)[0].scale == 1
+    assert of_kind(graph_of(output={"scaleEmbeddings": True}), Embed)[0].scale == sqrt(HIDDEN)
+    stated = {"scaleEmbeddings": True, "embeddingScale": 3.0}
+    assert of_kind(graph_of(output=stated), Embed)[0].scale == 3
+
+
+def test_head_norms_follow_the_flag_or_the_tensors() -> None:
+    names = tuple(f"model.layers.{i}.self_attn.{k}_norm.weight" for i in (0, 1) for k in "qk")
+    for graph in (graph_of(attention={"queryKeyNorm": True}), graph_of(extra=names)):
+        norms = [norm for norm in of_kind(graph, Norm) if norm.groups > 1]
+        assert [(norm.groups, norm.width) for norm in norms] == [
+            (HEADS, HEAD_DIM),
+            (KV_HEADS, HEAD_DIM),
+        ] * 2
+    assert all(norm.groups == 1 for norm in of_kind(graph_of(), Norm))
+
+
+def test_a_bias_that_exists_is_added() -> None:
+    name = "model.layers.1.self_attn.k_proj.bias"
+    biased = [op for op in of_kind(graph_of(extra=(name,)), Linear) if op.bias]
+    assert [(op.bias.name, op.bias.shape) for op in biased] == [(name, (KV_HEADS * HEAD_DIM,))]
+
+
+def test_fused_gate_and_up_are_one_linear_and_the_activation_splits_it() -> None:
+    layer = "model.layers.0.mlp"
+    graph = graph_of(
+        layers=1,
+        extra=(f"{layer}.gate_up_proj.weight",),
+        without=("gate_proj.weight", "up_proj.weight"),
+    )
+    linear = next(op for op in of_kind(graph, Linear) if "gate_up" in op.weight.name)
+    assert linear.weight.shape == (2 * INNER, HIDDEN)
+    activation = of_kind(graph, GatedActivation)[0]
+    assert (activation.gate, activation.up, activation.width) == (linear.out, None, INNER)
+
+
+def test_four_norms_stand_where_gemma_has_them() -> None:
+    graph = graph_of(
+        layers=1,
+        normalization={
+            "preFeedforwardNorm": True,
+            "postFeedforwardNorm": True,
+            "rmsNormWeightOffset": True,
+        },
+    )
+    norms = of_kind(graph, Norm)
+    assert [norm.weight.name.split(".")[-2] for norm in norms] == [
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+        "norm",
+    ]
+    assert all(norm.unit_offset for norm in norms)
+    branches = [op.branch for op in of_kind(graph, Residual)]
+    assert branches == ["l0.attn_post", "l0.ffn_post"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "global_layers"),
+    [
+        ({"type": "uniform"}, set()),
+        ({"type": "every_n", "period": 3, "offset": 2}, {2, 5}),
+        ({"type": "every_n", "period": 3}, {0, 3}),
+        ({"type": "alternating", "globalPattern": "odd"}, {1, 3, 5}),
+        ({"type": "alternating", "globalPattern": "even"}, {0, 2, 4}),
+        (
+            {"type": "custom", "layerTypes": ["sliding_attention"] * 5 + ["full_attention"]},
+            {5},
+        ),
+    ],
+)
+def test_layer_patterns_say_which_layers_see_everything(
+    pattern: dict[str, Any], global_layers: set[int]
+) -> None:
+    graph = graph_of(
+        layers=6,
+        layerPattern=pattern,
+        attention={"slidingWindow": 32},
+        rope={"ropeLocalTheta": 100.0},
+    )
+    ops = of_kind(graph, Attention)
+    assert {op.layer for op in ops if op.window is None} == global_layers
+    assert {op.window for op in ops} <= {None, 32}
+    for rope in of_kind(graph, Rope):
+        layer = int(rope.out[1:].split(".")[0])
+        theta = graph.ropes[rope.table].theta
+        assert theta == (10000.0 if layer in global_layers else 100.0)
+
+
+def test_without_a_window_every_layer_is_global() -> None:
+    graph = graph_of(layerPattern={"type": "every_n", "period": 6, "offset": 5})
+    assert all(op.window is None for op in of_kind(graph, Attention))
+    assert len(graph.ropes) == 1
+
+
+def test_scores_are_divided_by_the_root_of_the_query_scalar() -> None:
+    graph = graph_of(attention={"queryPreAttnScalar": 64.0, "attnLogitSoftcapping": 50.0})
+    assert {(op.scale, op.softcap) for op in of_kind(graph, Attention)} == {(0.125, 50.0)}
+
+
+def test_logits_are_capped_and_residuals_scaled_as_the_blocks_say() -> None:
+    graph = graph_of(
+        output={"finalLogitSoftcapping": 30.0, "logitInputScale": 0.5},
+        layerPattern={"residualBranchScale": 0.25},
+    )
+    head = of_kind(graph, Head)[0]
+    assert (head.softcap, head.scale) == (30.0, 0.5)
+    assert {op.scale for op in of_kind(graph, Residual)} == {0.25}
+
+
+def test_llama3_scaling_reaches_the_table() -> None:
+    rope = {
+        "ropeScalingType": "llama3",
+        "ropeScalingFactor": 8.0,
+        "llama3LowFreqFactor": 1.0,
+        "llama3HighFreqFactor": 4.0,
+        "llama3OriginalMaxPos": 64,
+        "partialRotaryFactor": 0.5,
+    }
+    (spec,) = graph_of(rope=rope).ropes
+    assert (spec.scaling, spec.factor, spec.original_max_pos) == ("llama3", 8.0, 64)
+    assert (spec.low_freq_factor, spec.high_freq_factor) == (1.0, 4.0)
+    assert (spec.head_dim, spec.rotary_dim) == (HEAD_DIM, HEAD_DIM // 2)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["model.", "language_model.model.", "model.language_model.", "transformer.", ""]
+)
+def test_names_may_carry_any_known_prefix(prefix: str) -> None:
+    names = [name.replace("model.", prefix, 1) for name in tensor_shapes()]
+    graph = derive_graph(Manifest.model_validate(valid_manifest()), names)
+    assert {use.name for use in graph.weights()} == set(names)
+
+
+@pytest.mark.parametrize(
+    ("block", "fields", "where"),
+    [
+        ("attention", {"causal": False}, "inference.attention.causal"),
+        ("attention", {"valueNorm": True}, "inference.attention.valueNorm"),
+        ("attention", {"attentionOutputGate": True}, "inference.attention.attentionOutputGate"),
+        ("ffn", {"activation": "relu"}, "inference.ffn.activation"),
+        ("ffn", {"gatedActivation": False}, "inference.ffn.gatedActivation"),
+        ("rope", {"ropeScalingType": "dynamic"}, "inference.rope.ropeScalingType"),
+        ("rope", {"mropeSection": [8, 4, 4]}, "inference.rope.mropeSection"),
+        ("output", {"embeddingTranspose": True}, "inference.output.embeddingTranspose"),
+        ("layerPattern", {"layerTypes": ["conv", "conv"]}, "inference.layerPattern.layerTypes"),
+    ],
+)
+def test_what_no_op_computes_needs_a_newer_rdrr(
+    block: str, fields: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(ManifestError, match="needs a newer rdrr") as caught:
+        graph_of(**{block: fields})
+    assert caught.value.where == where
+
+
+def test_a_pattern_that_covers_too_few_layers_is_refused() -> None:
+    with pytest.raises(ManifestError, match="cover every layer"):
+        graph_of(layerPattern={"type": "custom", "layerTypes": ["full_attention"]})
+
+
+def test_the_graph_states_the_sizes_that_memory_plans_need() -> None:
+    graph = graph_of()
+    assert (graph.layers, graph.hidden_size, graph.vocab_size) == (2, HIDDEN, VOCAB)
+    assert graph.kv_bytes(10, 2) == 2 * 2 * KV_HEADS * HEAD_DIM * 10 * 2

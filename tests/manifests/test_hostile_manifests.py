@@ -1,0 +1,122 @@
+"""Whatever a manifest holds, the answer is a list of faults or a graph, never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rdrr_format.errors import ManifestError
+from rdrr_manifests.reading import read_manifest
+from rdrr_manifests.rules import examine
+from support.manifests import valid_manifest
+
+DATA = Path(__file__).parents[1] / "data" / "manifests"
+BASES = (
+    valid_manifest(layers=1),
+    json.loads((DATA / "tiny-model-dec2025" / "manifest.json").read_text()),
+    json.loads((DATA / "mini-model-jan2026" / "manifest.json").read_text()),
+    json.loads((DATA / "minimal-current.json").read_text()),
+)
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**19), 10**19),
+    st.sampled_from([0, 1, -1, 2**31, 2**63, 10**18]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=8),
+    st.sampled_from(["row", "column", "flat", "Q4_K_M", "W4A16", "llama3", "../x", "\ud800"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=6), inner, max_size=4)
+    ),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every path inside a JSON value."""
+    inside: list[tuple[Any, ...]] = []
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        inside.append((*path, key))
+        if isinstance(inner, (dict, list)):
+            inside += places(inner, (*path, key))
+    return inside
+
+
+PLACES = tuple(places(base) for base in BASES)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> dict[str, Any]:
+    """A real manifest with a few places overwritten, removed or doubled."""
+    which = draw(st.integers(0, len(BASES) - 1))
+    manifest = copy.deepcopy(BASES[which])
+    for path in draw(st.lists(st.sampled_from(PLACES[which]), min_size=1, max_size=4)):
+        *parents, last = path
+        target: Any = manifest
+        try:
+            for step in parents:
+                target = target[step]
+            if draw(st.booleans()):
+                target[last] = draw(VALUES)
+            else:
+                del target[last]
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change took the place away
+    return manifest
+
+
+@settings(max_examples=150, deadline=None)
+@given(mutated())
+def test_a_mutated_manifest_is_examined_to_the_end(manifest: dict[str, Any]) -> None:
+    try:
+        raw = read_manifest(json.dumps(manifest).encode(), "fuzzed")
+    except ManifestError:
+        return  # so much was taken away that it is no manifest any more
+    examination = examine(raw.data)
+    assert all(fault.line().isprintable() for fault in examination.faults)
+    if examination.manifest is not None:
+        # What is called valid must be usable: sizes agree and the graph is there or refused.
+        for tensor in examination.manifest.tensors.values():
+            assert sum(run.size for run in tensor.runs()) == tensor.size
+        _ = examination.graph
+        json.loads(examination.manifest.to_json())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=64) | st.text(max_size=64).map(lambda text: text.encode("utf-8")))
+def test_any_bytes_are_refused_in_one_line(raw: bytes) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read_manifest(raw, "fuzzed")
+    assert str(caught.value).isprintable()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from([*valid_manifest(), "config", "groups"]), VALUES))
+def test_any_object_with_a_manifest_s_keys_is_examined_to_the_end(data: dict[str, Any]) -> None:
+    examination = examine(data)
+    assert examination.faults
+
+
+def test_millions_of_layers_cost_no_time() -> None:
+    manifest = valid_manifest()
+    manifest["architecture"]["numLayers"] = 10**15
+    rules = {fault.rule for fault in examine(manifest).faults}
+    assert rules == {"layer-count", "graph-support"}
+
+
+def test_the_largest_numbers_are_reported_and_not_computed_with() -> None:
+    manifest = valid_manifest()
+    entry = manifest["tensors"]["model.norm.weight"]
+    entry["shape"] = [10**19] * 8
+    lines = [fault.line() for fault in examine(manifest).faults]
+    assert any("tensor-size" in line for line in lines)

@@ -1,0 +1,47 @@
+"""The JSON Schema agrees with the models, and importing the package stays cheap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from rdrr_manifests.schema import SCHEMA_DIALECT, manifest_schema
+from support.manifests import valid_manifest
+
+HEAVY = ("torch", "numba", "wgpu", "fsspec", "tokenizers", "transformers")
+
+
+def test_the_schema_names_every_field_by_its_public_spelling() -> None:
+    schema = manifest_schema()
+    assert schema["$schema"] == SCHEMA_DIALECT
+    assert set(valid_manifest()) <= set(schema["properties"])
+    assert set(schema["required"]) == {
+        "modelId",
+        "quantization",
+        "architecture",
+        "inference",
+        "totalSize",
+        "shards",
+        "tensors",
+    }
+    hints = schema["$defs"]["KernelHints"]["properties"]
+    assert "q4kMatmul" in hints
+
+
+def test_the_schema_is_the_same_each_time() -> None:
+    assert manifest_schema() == manifest_schema()
+
+
+def test_validating_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; import rdrr_manifests.package; "
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+    )
+    assert run.stdout.strip() == "[]"
