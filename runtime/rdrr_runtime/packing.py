@@ -2,7 +2,7 @@
 
     type        a block on disk             in GPU memory
     Q4_K        144 B                       36 words, as it is
-    Q6_K        210 B: ql qh scales d       53 words: ql qh scales as they are, then d as f32
+    Q6_K        210 B: ql qh scales d       54 words: ql qh scales as they are, d as f32, a zero
     Q8_0        34 B: d qs                  9 words: d as f32, then qs
     F16, BF16   2 B an element              rows padded with zeros to 16 bytes
     F32         4 B an element              rows padded with zeros to 16 bytes
@@ -29,6 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 
 GPU_DTYPES = ("Q4_K", "Q6_K", "Q8_0", "F16", "BF16", "F32")
+PART_ROWS = 32  # parts begin at multiples, so that inputs of a part can be read four at a time
 _CHUNK_BYTES = 16 << 20  # host memory that packing may take at a time
 
 
@@ -78,7 +79,7 @@ def words_per_row(dtype: DType, row_elements: int) -> int:
     if not dtype.is_block:
         return -(-row_elements * dtype.block_bytes // 16) * 4
     blocks = -(-row_elements // dtype.block_elements)
-    return blocks * {"Q4_K": 36, "Q6_K": 53, "Q8_0": 9}[dtype.name]
+    return blocks * {"Q4_K": 36, "Q6_K": 54, "Q8_0": 9}[dtype.name]
 
 
 def pack_rows(dtype: DType, blocks: Bytes) -> Words:
@@ -105,21 +106,22 @@ def pack_rows(dtype: DType, blocks: Bytes) -> Words:
         return np.ascontiguousarray(blocks).view("<u4")
     if dtype.name in ("Q6_K", "Q8_0"):
         scale = slice(208, 210) if dtype.name == "Q6_K" else slice(0, 2)
-        return _widen_scales(blocks.reshape(rows, count, -1), scale).reshape(rows, words)
+        table = blocks.reshape(rows, count, -1)
+        return _widen_scales(table, scale, words // max(count, 1)).reshape(rows, words)
     padded = np.zeros((rows, words * 4), np.uint8)
     padded[:, :size] = blocks
     return padded.view("<u4")
 
 
-def _widen_scales(blocks: Bytes, scale: slice) -> Words:
-    """Replace the f16 scale of each block [rows, count, bytes] by the same value as f32."""
+def _widen_scales(blocks: Bytes, scale: slice, words: int) -> Words:
+    """Blocks [rows, count, bytes] as [rows, count, words], their f16 scale as f32."""
     rows, count, size = blocks.shape
     wide = np.ascontiguousarray(blocks[:, :, scale]).view("<f2").astype("<f4").view(np.uint8)
-    out = np.empty((rows, count, size + 2), np.uint8)
+    out = np.zeros((rows, count, 4 * words), np.uint8)
     at = scale.start
     out[:, :, :at] = blocks[:, :, :at]
     out[:, :, at : at + 4] = wide
-    out[:, :, at + 4 :] = blocks[:, :, at + 2 :]
+    out[:, :, at + 4 : size + 2] = blocks[:, :, at + 2 :]
     return out.view("<u4")
 
 
@@ -172,7 +174,7 @@ def _allocate(
     arena: Arena, dtype: DType, layout: Layout, shape: tuple[int, int], stored: Geometry, label: str
 ) -> GpuWeight:
     words = words_per_row(dtype, stored.row_elements)
-    fit = arena.max_binding // (4 * words)
+    fit = arena.max_binding // (4 * words) // PART_ROWS * PART_ROWS
     if not fit or not stored.rows:
         raise FormatError(
             "matrix has no rows or a row beyond the binding limit", where=label, found=list(shape)

@@ -106,7 +106,7 @@ def test_a_long_pass_equals_torch(bench, rng, which, window) -> None:
 def test_tiles_fit_workgroup_memory_or_are_refused() -> None:
     large = AttentionSpec(2, KvSpec(1, 256, CONTEXT, "f32"), 1.0)
     small = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 1.0)
-    assert tile_keys(small, 16, 16_384) == 64
+    assert tile_keys(small, 16, 16_384) == 32
     assert tile_keys(large, 16, 32_768) == 8
     assert tile_keys(large, 16, 16_384) == 0
 

@@ -15,9 +15,10 @@ def test_scales_are_widened_and_the_rest_is_kept(rng) -> None:
     block = rng.integers(0, 256, (3, 2 * 210), dtype=np.uint8)
     block[:, 208:210] = np.array([1.5e-7], "<f2").view(np.uint8)  # subnormal in f16
     words = pack_rows(DTYPES["Q6_K"], block)
-    assert words.shape == (3, 106)
+    assert words.shape == (3, 108)
     assert np.array_equal(words[:, :52].view(np.uint8), block[:, :208])
     assert np.array_equal(words[:, 52].view("<f4"), np.full(3, np.float16(1.5e-7), "<f4"))
+    assert not words[:, 53].any()
 
 
 def test_rows_of_scalars_are_padded_to_sixteen_bytes() -> None:

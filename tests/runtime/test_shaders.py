@@ -25,10 +25,9 @@ def test_a_shader_opens_with_its_formula_and_explains_every_binding(name) -> Non
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_shader_assumes_no_subgroup_size_and_enables_nothing(name) -> None:
+def test_a_shader_enables_nothing(name) -> None:
     text = FOLDER.joinpath(name).read_text(encoding="utf-8")
     assert "enable " not in text
-    assert "subgroup_size" not in text
 
 
 def test_bindings_are_read_from_the_rendered_text() -> None:

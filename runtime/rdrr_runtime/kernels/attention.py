@@ -31,7 +31,7 @@ class AttentionKernel(StrEnum):
 
 
 TILE_ROWS = {AttentionKernel.TILED_SMALL: 8, AttentionKernel.TILED_LARGE: 16}
-TILE_KEYS = (64, 32, 16, 8)
+TILE_KEYS = (32, 16, 8)  # a multiple of 8
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,9 @@ def tile_keys(spec: AttentionSpec, rows: int, workgroup_storage: int) -> int:
     cache = spec.cache
     for keys in TILE_KEYS:
         queries = 4 * rows * cache.head_dim
-        tile = keys * cache.head_dim * KV_BYTES[cache.dtype]
-        if queries + tile + 4 * rows * keys <= workgroup_storage:
+        tile = keys * (cache.head_dim + 4) * KV_BYTES[cache.dtype]
+        weights = 4 * rows * (keys + 8)
+        if queries + tile + weights <= workgroup_storage:
             return keys
     return 0
 
@@ -158,8 +159,12 @@ def _tiled(
         )
     what = kernel(
         "attention_tiled",
-        variables={"KV": spec.cache.dtype},
-        constants={"TILE_ROWS": rows, "KEYS": keys, **_constants(spec)},
+        variables={
+            "KV": spec.cache.dtype,
+            "KEYS_PER_THREAD": keys // 8,
+            "OWN_WORDS": -(-spec.cache.head_dim // 32),
+        },
+        constants={"TILE_ROWS": rows, **_constants(spec)},
         variant=f"{rows}.{spec.cache.dtype}",
     )
     return dispatch(what, buffers, Grid(spec.heads, 1, 1, 1, rows), label)

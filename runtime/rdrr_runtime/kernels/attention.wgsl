@@ -53,7 +53,16 @@ var<workgroup> partial: array<vec4<f32>, WG>;
 
 fn score(first: u32) -> f32 {
     var sum = vec4<f32>(0.0);
-    for (var i = 0u; i < WORDS; i++) {
+    var i = 0u;
+    for (; i + 4u <= WORDS; i += 4u) {  // four loads in flight
+{% for u in range(4) %}
+        let k{{ u }} = kv_unpack(k_cache[first + i + {{ u }}u]);
+{% endfor %}
+{% for u in range(4) %}
+        sum += query[i + {{ u }}u] * k{{ u }};
+{% endfor %}
+    }
+    for (; i < WORDS; i++) {
         sum += query[i] * kv_unpack(k_cache[first + i]);
     }
     var s = SCALE * dot(sum, vec4<f32>(1.0));
@@ -102,8 +111,16 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
         largest = most;
         workgroupBarrier();
         if (t < LANES * WORDS) {
-            for (var j = t / WORDS; j < min(WG, high - first); j += LANES) {
-                acc += weights[j] * kv_unpack(v_cache[(slab + first + j) * WORDS + t % WORDS]);
+            let keys = min(WG, high - first);
+            for (var j = t / WORDS; j < keys; j += 4u * LANES) {  // four loads in flight
+{% for u in range(4) %}
+                let j{{ u }} = min(j + {{ u }}u * LANES, keys - 1u);
+                let v{{ u }} = kv_unpack(v_cache[(slab + first + j{{ u }}) * WORDS + t % WORDS]);
+{% endfor %}
+                acc += weights[j] * v0;
+{% for u in range(1, 4) %}
+                acc += select(0.0, weights[j{{ u }}], j + {{ u }}u * LANES < keys) * v{{ u }};
+{% endfor %}
             }
         }
         workgroupBarrier();

@@ -7,7 +7,7 @@
 // k_cache, v_cache  {{ KV }} [HEADS / GROUP, CONTEXT, HEAD_DIM]
 // out               f32 [rows, HEADS, HEAD_DIM]
 //
-// One workgroup takes TILE_ROWS rows of a head, 8 threads a row, and reads KEYS keys, then their
+// One workgroup takes TILE_ROWS rows of a head, 8 threads a row, and reads {{ 8 * KEYS_PER_THREAD }} keys, then their
 // values, into workgroup memory once for all of them. Online softmax in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv_" ~ KV ~ ".wgsl" %}
@@ -18,7 +18,6 @@
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
 
 override TILE_ROWS: u32;
-override KEYS: u32;  // a multiple of 8
 override HEADS: u32;
 override GROUP: u32;
 override HEAD_DIM: u32;
@@ -29,13 +28,19 @@ override SOFTCAP: f32 = 0.0;
 
 override WG = TILE_ROWS * 8u;
 override WORDS = HEAD_DIM / 4u;
-override OWN_WORDS = (WORDS + 7u) / 8u;  // words of the output that a thread owns
+override STRIDE = WORDS + 1u;  // of a key in the tile, so that 8 keys lie in different banks
 
+const KEYS = {{ 8 * KEYS_PER_THREAD }}u;
 const LOWEST = -3.0e38;  // finite, so that no difference of scores is NaN
 
 var<workgroup> queries: array<vec4<f32>, TILE_ROWS * WORDS>;
-var<workgroup> tile: array<KvWord, KEYS * WORDS>;
-var<workgroup> scores: array<f32, TILE_ROWS * KEYS>;
+var<workgroup> tile: array<KvWord, KEYS * STRIDE>;
+var<workgroup> weights: array<f32, TILE_ROWS * KEYS>;
+var<workgroup> shared_values: array<f32, WG>;  // one of each thread
+
+fn cap(s: f32) -> f32 {
+    return select(s, SOFTCAP * tanh(clamp(s / SOFTCAP, -15.0, 15.0)), SOFTCAP > 0.0);
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -62,67 +67,76 @@ fn main(
     let tile_end = min(current.base + min(row0 + TILE_ROWS, rows), CONTEXT);
     let slab = (head / GROUP) * CONTEXT;
 
+    // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
+    // arrays out of registers.
     var largest = LOWEST;
-    var mass = 0.0;
-    var acc: array<vec4<f32>, 8>;
+    var mass = 0.0;  // over the keys of this thread
+{% for w in range(OWN_WORDS) %}
+    var acc{{ w }} = vec4<f32>(0.0);
+    let word{{ w }} = min(lane + {{ 8 * w }}u, WORDS - 1u);
+{% endfor %}
     for (var first = tile_start; first < tile_end; first += KEYS) {
         let keys = min(KEYS, tile_end - first);
         workgroupBarrier();  // the values of the tile before have been read
         for (var i = t; i < keys * WORDS; i += WG) {
-            tile[i] = k_cache[(slab + first) * WORDS + i];
+            tile[(i / WORDS) * STRIDE + i % WORDS] = k_cache[(slab + first) * WORDS + i];
         }
         workgroupBarrier();
-        for (var j = lane; j < KEYS; j += 8u) {
-            let slot = first + j;
-            var s = LOWEST;
-            if (slot >= start && slot < end) {
-                s = score(mine, j);
-            }
-            scores[mine * KEYS + j] = s;
-        }
-        workgroupBarrier();
-        for (var i = t; i < keys * WORDS; i += WG) {
-            tile[i] = v_cache[(slab + first) * WORDS + i];
+{% for u in range(KEYS_PER_THREAD) %}
+        var sum{{ u }} = vec4<f32>(0.0);
+{% endfor %}
+        for (var i = 0u; i < WORDS; i++) {
+            let query = queries[mine * WORDS + i];
+{% for u in range(KEYS_PER_THREAD) %}
+            sum{{ u }} += query * kv_unpack(tile[(lane + {{ 8 * u }}u) * STRIDE + i]);
+{% endfor %}
         }
         var most = largest;
-        for (var j = 0u; j < keys; j++) {
-            most = max(most, scores[mine * KEYS + j]);
-        }
+{% for u in range(KEYS_PER_THREAD) %}
+        let slot{{ u }} = first + lane + {{ 8 * u }}u;
+        let live{{ u }} = slot{{ u }} >= start && slot{{ u }} < end;
+        let s{{ u }} = select(LOWEST, cap(dot(sum{{ u }}, vec4<f32>(1.0))), live{{ u }});
+        most = max(most, s{{ u }});
+{% endfor %}
+        shared_values[t] = most;
+        workgroupBarrier();
+{% for l in range(8) %}
+        most = max(most, shared_values[mine * 8u + {{ l }}u]);
+{% endfor %}
         let fade = exp(largest - most);
         largest = most;
         mass *= fade;
-        for (var w = 0u; w < OWN_WORDS; w++) {
-            acc[w] *= fade;
+{% for u in range(KEYS_PER_THREAD) %}
+        let p{{ u }} = select(0.0, exp(s{{ u }} - most), live{{ u }});
+        weights[mine * KEYS + lane + {{ 8 * u }}u] = p{{ u }};
+        mass += p{{ u }};
+{% endfor %}
+        for (var i = t; i < keys * WORDS; i += WG) {
+            tile[(i / WORDS) * STRIDE + i % WORDS] = v_cache[(slab + first) * WORDS + i];
         }
+{% for w in range(OWN_WORDS) %}
+        acc{{ w }} *= fade;
+{% endfor %}
         workgroupBarrier();
         for (var j = 0u; j < keys; j++) {
-            let slot = first + j;
-            if (slot < start || slot >= end) {
-                continue;
-            }
-            let p = exp(scores[mine * KEYS + j] - most);
-            mass += p;
-            for (var w = 0u; w < OWN_WORDS; w++) {
-                let word = min(lane + 8u * w, WORDS - 1u);
-                acc[w] += p * kv_unpack(tile[j * WORDS + word]);
-            }
+            let p = weights[mine * KEYS + j];
+{% for w in range(OWN_WORDS) %}
+            acc{{ w }} += p * kv_unpack(tile[j * STRIDE + word{{ w }}]);
+{% endfor %}
         }
     }
+    workgroupBarrier();
+    shared_values[t] = mass;
+    workgroupBarrier();
+    var total = 0.0;
+{% for l in range(8) %}
+    total += shared_values[mine * 8u + {{ l }}u];
+{% endfor %}
     if (row0 + mine < rows) {
-        for (var w = 0u; w < OWN_WORDS; w++) {
-            let word = lane + 8u * w;
-            if (word < WORDS) {
-                out[(row * HEADS + head) * WORDS + word] = acc[w] / mass;
-            }
+{% for w in range(OWN_WORDS) %}
+        if (lane + {{ 8 * w }}u < WORDS) {
+            out[(row * HEADS + head) * WORDS + lane + {{ 8 * w }}u] = acc{{ w }} / total;
         }
+{% endfor %}
     }
-}
-
-fn score(row: u32, key: u32) -> f32 {
-    var sum = vec4<f32>(0.0);
-    for (var i = 0u; i < WORDS; i++) {
-        sum += queries[row * WORDS + i] * kv_unpack(tile[key * WORDS + i]);
-    }
-    let s = dot(sum, vec4<f32>(1.0));
-    return select(s, SOFTCAP * tanh(clamp(s / SOFTCAP, -15.0, 15.0)), SOFTCAP > 0.0);
 }

@@ -33,10 +33,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let w = load_unit((token - FIRST) * ROW_WORDS, unit);
-    for (var i = 0u; i < 8u; i++) {
-        let k = unit_element(unit, i);
-        if (k < K) {
-            x[(row * K + k) / 4u] = SCALE * w[i];
-        }
+{% for i in range(8) %}
+    let k{{ i }} = unit_element(unit, {{ i }}u);
+    if (k{{ i }} < K) {
+        x[(row * K + k{{ i }}) / 4u] = SCALE * w[{{ i }}];
     }
+{% endfor %}
 }

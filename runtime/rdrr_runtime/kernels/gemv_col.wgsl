@@ -28,7 +28,6 @@ override STRIDE: u32;            // inputs of all parts
 override ACCUMULATE: bool = false;
 override SINGLE_ROW: bool = false;
 
-const ROWS = {{ ROWS }}u;
 override WG = UNITS_PER_GROUP * SPLITS;
 
 var<workgroup> partial: array<vec4<f32>, 8u * WG>;  // [8, SPLITS, UNITS_PER_GROUP]
@@ -43,42 +42,60 @@ fn main(
 ) {
     let rows = select(current.rows, 1u, SINGLE_ROW);
     let unit0 = (wid.x + wid.y * groups.x) * UNITS_PER_GROUP;
-    let r0 = wid.z * ROWS;
+    let r0 = wid.z * {{ ROWS }}u;
     if (unit0 >= UNITS || r0 >= rows) {
         return;
     }
     let unit = unit0 + thread % UNITS_PER_GROUP;
     let split = thread / UNITS_PER_GROUP;
-    var acc: array<array<vec4<f32>, 8>, ROWS>;
-    for (var k = split; k < INPUTS; k += SPLITS) {
-        let w = load_unit(k * ROW_WORDS, min(unit, UNITS - 1u));
-        for (var r = 0u; r < ROWS; r++) {
-            let xv = x[min(r0 + r, rows - 1u) * STRIDE + FIRST + k];
-            for (var i = 0u; i < 8u; i++) {
-                acc[r][i] += xv * w[i];
-            }
+{% for r in range(ROWS) %}
+{% for i in range(8) %}
+    var acc{{ r }}_{{ i }} = vec4<f32>(0.0);
+{% endfor %}
+    let x{{ r }} = min(r0 + {{ r }}u, rows - 1u) * STRIDE + FIRST;
+{% endfor %}
+    // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
+    // arrays out of registers.
+    for (var k = split; k < INPUTS; k += 4u * SPLITS) {  // four loads in flight
+{% for u in range(4) %}
+        let k{{ u }} = min(k + {{ u }}u * SPLITS, INPUTS - 1u);
+        let live{{ u }} = k + {{ u }}u * SPLITS < INPUTS;
+        let w{{ u }} = load_unit(k{{ u }} * ROW_WORDS, min(unit, UNITS - 1u));
+{% endfor %}
+{% for u in range(4) %}
+{% for r in range(ROWS) %}
+        let v{{ u }}_{{ r }} = select(0.0, x[x{{ r }} + k{{ u }}], live{{ u }});
+{% for i in range(8) %}
+        acc{{ r }}_{{ i }} += v{{ u }}_{{ r }} * w{{ u }}[{{ i }}];
+{% endfor %}
+{% endfor %}
+{% endfor %}
+    }
+{% for r in range(ROWS) %}
+{% for i in range(8) %}
+    partial[{{ i }}u * WG + thread] = acc{{ r }}_{{ i }};
+{% endfor %}
+    join(thread, split);
+    if (r0 + {{ r }}u < rows) {
+        for (var at = thread; at < 32u * UNITS_PER_GROUP; at += WG) {
+            store(r0 + {{ r }}u, unit0 + at / 32u, at % 32u, at / 32u);
         }
     }
-    for (var r = 0u; r < ROWS; r++) {
-        workgroupBarrier();  // the row before may still be read
-        for (var i = 0u; i < 8u; i++) {
-            partial[i * WG + thread] = acc[r][i];
-        }
-        for (var half = SPLITS / 2u; half > 0u; half /= 2u) {
-            workgroupBarrier();
-            if (split < half) {
-                for (var i = 0u; i < 8u; i++) {
-                    partial[i * WG + thread] += partial[i * WG + thread + half * UNITS_PER_GROUP];
-                }
-            }
-        }
+    workgroupBarrier();  // the sums have been read
+{% endfor %}
+}
+
+// Sum `partial` over the splits, into the first of them.
+fn join(thread: u32, split: u32) {
+    for (var half = SPLITS / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
-        if (r0 + r < rows) {
-            for (var at = thread; at < 32u * UNITS_PER_GROUP; at += WG) {
-                store(r0 + r, unit0 + at / 32u, at % 32u, at / 32u);
-            }
+        if (split < half) {
+{% for i in range(8) %}
+            partial[{{ i }}u * WG + thread] += partial[{{ i }}u * WG + thread + half * UNITS_PER_GROUP];
+{% endfor %}
         }
     }
+    workgroupBarrier();
 }
 
 // Write lane `lane` of the `slot`-th unit of the workgroup.

@@ -29,8 +29,6 @@ override STRIDE: u32;            // outputs of all parts
 override ACCUMULATE: bool = false;
 override SINGLE_ROW: bool = false;
 
-const ROWS = {{ ROWS }}u;
-
 {% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
@@ -42,38 +40,47 @@ fn main(
 ) {
     let rows = select(current.rows, 1u, SINGLE_ROW);
     let n0 = (wid.x + wid.y * groups.x) * 4u;
-    let r0 = wid.z * ROWS;
+    let r0 = wid.z * {{ ROWS }}u;
     if (n0 >= OUTPUTS || r0 >= rows) {
         return;
     }
-    var acc: array<vec4<f32>, ROWS>;
+{% for r in range(ROWS) %}
+    var acc{{ r }} = vec4<f32>(0.0);
+    let x{{ r }} = min(r0 + {{ r }}u, rows - 1u) * (K / 4u);
+{% endfor %}
+    // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
+    // arrays out of registers.
     for (var unit = thread.index; unit < UNITS; unit += WG) {
-        for (var o = 0u; o < 4u; o++) {
-            let w = load_unit(min(n0 + o, OUTPUTS - 1u) * ROW_WORDS, unit);
-            for (var i = 0u; i < 8u; i++) {
-                let k = unit_element(unit, i);
-                if (K_PADDED && k >= K) {
-                    continue;
-                }
-                for (var r = 0u; r < ROWS; r++) {
-                    acc[r][o] += dot(w[i], x[(min(r0 + r, rows - 1u) * K + k) / 4u]);
-                }
-            }
+{% for o in range(4) %}
+        let w{{ o }} = load_unit(min(n0 + {{ o }}u, OUTPUTS - 1u) * ROW_WORDS, unit);
+{% endfor %}
+{% for i in range(8) %}
+        let k{{ i }} = unit_element(unit, {{ i }}u);
+        if (!K_PADDED || k{{ i }} < K) {
+{% for r in range(ROWS) %}
+            let v{{ r }} = x[x{{ r }} + k{{ i }} / 4u];
+            acc{{ r }} += vec4<f32>({% for o in range(4) %}dot(w{{ o }}[{{ i }}], v{{ r }}){{ ", " if o < 3 }}{% endfor %});
+{% endfor %}
         }
+{% endfor %}
     }
-    for (var r = 0u; r < ROWS; r++) {
-        let total = reduce_sum(acc[r], thread);
-        let n = n0 + thread.index;
-        if (thread.index < 4u && n < OUTPUTS && r0 + r < rows) {
-            var value = total[thread.index];
+{% for r in range(ROWS) %}
+    finish(reduce_sum(acc{{ r }}, thread), r0 + {{ r }}u, rows, n0 + thread.index, thread.index);
+{% endfor %}
+}
+
+// Write output n of a row; n is the lane-th of the workgroup.
+fn finish(total: vec4<f32>, row: u32, rows: u32, n: u32, lane: u32) {
+    if (lane >= 4u || n >= OUTPUTS || row >= rows) {
+        return;
+    }
+    var value = total[lane];
 {% if BIAS %}
-            value += bias[FIRST + n];
+    value += bias[FIRST + n];
 {% endif %}
-            let at = (r0 + r) * STRIDE + FIRST + n;
-            if (ACCUMULATE) {
-                value += y[at];
-            }
-            y[at] = value;
-        }
+    let at = row * STRIDE + FIRST + n;
+    if (ACCUMULATE) {
+        value += y[at];
     }
+    y[at] = value;
 }

@@ -12,7 +12,7 @@
 // Inputs (by row) or outputs (by column) are taken in the order in which units hold them.
 {% include "snippets/step.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<{{ "vec4<f32>" if LAYOUT == "row" else "f32" }}>;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> weight: array<Word>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 {% if BIAS %}
@@ -28,11 +28,10 @@ override FIRST: u32;             // output (by row) or input (by column) of the 
 override ACCUMULATE: bool = false;
 override SINGLE_ROW: bool = false;
 
-const MICRO = {{ MICRO }}u;
-const TILE_M = 8u * MICRO;
+const TILE_M = {{ 8 * MICRO }}u;
 
 var<workgroup> tile_w: array<vec4<f32>, 512>;           // [32 inputs, 64 outputs / 4]
-var<workgroup> tile_x: array<vec4<f32>, 64u * MICRO>;   // [32 inputs, TILE_M / 4]
+var<workgroup> tile_x: array<vec4<f32>, {{ 64 * MICRO }}>;   // [32 inputs, TILE_M / 4]
 
 {% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
 {% include "snippets/stage_" ~ LAYOUT ~ ".wgsl" %}
@@ -49,7 +48,11 @@ fn main(
     }
     let tn = thread % 16u;
     let tm = thread / 16u;
-    var acc: array<vec4<f32>, MICRO>;
+{% for m in range(MICRO) %}
+    var acc{{ m }} = vec4<f32>(0.0);
+{% endfor %}
+    // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
+    // arrays out of registers.
     for (var s = 0u; s < steps(); s++) {
         if (thread < 64u) {
             stage_weights(wid.x, s, thread);
@@ -59,25 +62,32 @@ fn main(
             }
         }
         workgroupBarrier();
-        for (var k = 0u; k < 32u; k++) {
-            let w = tile_w[k * 16u + tn];
-            for (var v = 0u; v < MICRO / 4u; v++) {
-                let xs = tile_x[k * (TILE_M / 4u) + tm * (MICRO / 4u) + v];
-                acc[4u * v] += xs.x * w;
-                acc[4u * v + 1u] += xs.y * w;
-                acc[4u * v + 2u] += xs.z * w;
-                acc[4u * v + 3u] += xs.w * w;
-            }
+        for (var k = 0u; k < 32u; k += 4u) {
+{% for k in range(4) %}
+            let w{{ k }} = tile_w[(k + {{ k }}u) * 16u + tn];
+{% for v in range(MICRO // 4) %}
+            let x{{ k }}_{{ v }} = tile_x[((k + {{ k }}u) * 8u + tm) * {{ MICRO // 4 }}u + {{ v }}u];
+{% for c in range(4) %}
+            acc{{ 4 * v + c }} += x{{ k }}_{{ v }}[{{ c }}] * w{{ k }};
+{% endfor %}
+{% endfor %}
+{% endfor %}
         }
         workgroupBarrier();
     }
-    for (var m = 0u; m < MICRO; m++) {
-        let row = m0 + tm * MICRO + m;
-        for (var c = 0u; c < 4u; c++) {
-            let n = output_index(wid.x, tn * 4u + c);
-            if (row < rows && n < N) {
-                store(row, n, acc[m][c]);
-            }
+{% for m in range(MICRO) %}
+    store4(m0 + tm * {{ MICRO }}u + {{ m }}u, rows, wid.x, tn * 4u, acc{{ m }});
+{% endfor %}
+}
+
+fn store4(row: u32, rows: u32, tile: u32, j: u32, sums: vec4<f32>) {
+    if (row >= rows) {
+        return;
+    }
+    for (var c = 0u; c < 4u; c++) {
+        let n = output_index(tile, j + c);
+        if (n < N) {
+            store(row, n, sums[c]);
         }
     }
 }

@@ -7,21 +7,23 @@ fn stage_weights(tile: u32, s: u32, j: u32) {
     let k = s * 32u + j / 2u;
     let unit = tile * 2u + j % 2u;
     let w = load_unit(min(k, PART - 1u) * ROW_WORDS, min(unit, UNITS - 1u));
-    for (var i = 0u; i < 8u; i++) {
-        tile_w[(j / 2u) * 16u + (j % 2u) * 8u + i] = w[i];
-    }
+{% for i in range(8) %}
+    tile_w[(j / 2u) * 16u + (j % 2u) * 8u + {{ i }}u] = w[{{ i }}];
+{% endfor %}
 }
 
 // Inputs beyond the part count for nothing because x is zero there.
 fn stage_x(s: u32, m: u32, row: u32) {
-    for (var i = 0u; i < 32u; i++) {
-        let k = s * 32u + i;
-        var v = 0.0;
-        if (k < PART) {
-            v = x[row * K + FIRST + k];
-        }
-        tile_x[i * (TILE_M / 4u) + m / 4u][m % 4u] = v;
+{% for i in range(8) %}
+    let k{{ i }} = s * 32u + {{ 4 * i }}u;
+    var v{{ i }} = vec4<f32>(0.0);
+    if (k{{ i }} < PART) {
+        v{{ i }} = x[(row * K + FIRST + k{{ i }}) / 4u];
     }
+{% for c in range(4) %}
+    tile_x[{{ i * 4 + c }}u * (TILE_M / 4u) + m / 4u][m % 4u] = v{{ i }}[{{ c }}];
+{% endfor %}
+{% endfor %}
 }
 
 // N, beyond every output, where the stored row has no such unit.

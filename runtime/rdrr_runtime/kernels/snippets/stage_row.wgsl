@@ -6,24 +6,24 @@ fn steps() -> u32 {
 
 fn stage_weights(tile: u32, unit: u32, j: u32) {
     let w = load_unit(min(tile * 64u + j, PART - 1u) * ROW_WORDS, unit);
-    for (var i = 0u; i < 8u; i++) {
-        for (var c = 0u; c < 4u; c++) {
-            tile_w[(i * 4u + c) * 16u + j / 4u][j % 4u] = w[i][c];
-        }
-    }
+{% for i in range(8) %}
+{% for c in range(4) %}
+    tile_w[{{ (i * 4 + c) * 16 }}u + j / 4u][j % 4u] = w[{{ i }}][{{ c }}];
+{% endfor %}
+{% endfor %}
 }
 
 fn stage_x(unit: u32, m: u32, row: u32) {
-    for (var i = 0u; i < 8u; i++) {
-        let k = unit_element(unit, i);
-        var v = vec4<f32>(0.0);
-        if (k < K) {
-            v = x[(row * K + k) / 4u];
-        }
-        for (var c = 0u; c < 4u; c++) {
-            tile_x[(i * 4u + c) * (TILE_M / 4u) + m / 4u][m % 4u] = v[c];
-        }
+{% for i in range(8) %}
+    let k{{ i }} = unit_element(unit, {{ i }}u);
+    var v{{ i }} = vec4<f32>(0.0);
+    if (k{{ i }} < K) {
+        v{{ i }} = x[(row * K + k{{ i }}) / 4u];
     }
+{% for c in range(4) %}
+    tile_x[{{ i * 4 + c }}u * (TILE_M / 4u) + m / 4u][m % 4u] = v{{ i }}[{{ c }}];
+{% endfor %}
+{% endfor %}
 }
 
 // N, beyond every output, where the part has no such row.

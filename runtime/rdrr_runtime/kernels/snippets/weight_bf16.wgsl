@@ -9,11 +9,11 @@ fn bf16_pair(a: u32, b: u32) -> vec4<f32> {
 fn load_unit(base: u32, unit: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;
     let first = base / 4u + unit * 4u;
-    for (var i = 0u; i < 4u; i++) {
-        let v = weight[first + i];
-        w[2u * i] = bf16_pair(v.x, v.y);
-        w[2u * i + 1u] = bf16_pair(v.z, v.w);
-    }
+{% for i in range(4) %}
+    let v{{ i }} = weight[first + {{ i }}u];
+    w[{{ 2 * i }}] = bf16_pair(v{{ i }}.x, v{{ i }}.y);
+    w[{{ 2 * i + 1 }}] = bf16_pair(v{{ i }}.z, v{{ i }}.w);
+{% endfor %}
     return w;
 }
 

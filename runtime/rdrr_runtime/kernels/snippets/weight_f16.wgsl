@@ -4,11 +4,11 @@ alias Word = vec4<u32>;
 fn load_unit(base: u32, unit: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;
     let first = base / 4u + unit * 4u;
-    for (var i = 0u; i < 4u; i++) {
-        let v = weight[first + i];
-        w[2u * i] = vec4<f32>(unpack2x16float(v.x), unpack2x16float(v.y));
-        w[2u * i + 1u] = vec4<f32>(unpack2x16float(v.z), unpack2x16float(v.w));
-    }
+{% for i in range(4) %}
+    let v{{ i }} = weight[first + {{ i }}u];
+    w[{{ 2 * i }}] = vec4<f32>(unpack2x16float(v{{ i }}.x), unpack2x16float(v{{ i }}.y));
+    w[{{ 2 * i + 1 }}] = vec4<f32>(unpack2x16float(v{{ i }}.z), unpack2x16float(v{{ i }}.w));
+{% endfor %}
     return w;
 }
 

@@ -4,9 +4,9 @@ alias Word = vec4<u32>;
 fn load_unit(base: u32, unit: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;
     let first = base / 4u + unit * 8u;
-    for (var i = 0u; i < 8u; i++) {
-        w[i] = bitcast<vec4<f32>>(weight[first + i]);
-    }
+{% for i in range(8) %}
+    w[{{ i }}] = bitcast<vec4<f32>>(weight[first + {{ i }}u]);
+{% endfor %}
     return w;
 }
 

@@ -34,10 +34,10 @@ fn load_unit(base: u32, unit: u32) -> array<vec4<f32>, 8> {
     let second = factor * scale_and_min(head.yzw, sub + 1u);
     let low = nibbles & vec4<u32>(0x0f0f0f0fu);
     let high = (nibbles >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
-    for (var i = 0u; i < 4u; i++) {
-        w[i] = first.x * vec4<f32>(unpack4xU8(low[i])) + first.y;
-        w[4u + i] = second.x * vec4<f32>(unpack4xU8(high[i])) + second.y;
-    }
+{% for i in range(4) %}
+    w[{{ i }}] = first.x * vec4<f32>(unpack4xU8(low[{{ i }}])) + first.y;
+    w[{{ 4 + i }}] = second.x * vec4<f32>(unpack4xU8(high[{{ i }}])) + second.y;
+{% endfor %}
     return w;
 }
 

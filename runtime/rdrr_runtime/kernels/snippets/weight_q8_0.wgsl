@@ -5,9 +5,9 @@ fn load_unit(base: u32, unit: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;
     let block = base + unit * 9u;
     let d = bitcast<f32>(weight[block]);
-    for (var i = 0u; i < 8u; i++) {
-        w[i] = d * vec4<f32>(unpack4xI8(weight[block + 1u + i]));
-    }
+{% for i in range(8) %}
+    w[{{ i }}] = d * vec4<f32>(unpack4xI8(weight[block + {{ 1 + i }}u]));
+{% endfor %}
     return w;
 }
 
