@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rdrr_manifests.faults import Fault
 from rdrr_manifests.rules import STRUCTURE, examine
+from rdrr_manifests.rules.files import DEEP, FILES
 from support.manifests import VOCAB, spoiled, valid_manifest
 
 Q0 = "model.layers.0.self_attn.q_proj.weight"
@@ -422,6 +424,13 @@ def test_a_sound_manifest_breaks_no_rule(layout: str) -> None:
 
 def test_every_rule_has_a_case_that_breaks_it() -> None:
     assert {rule.id for rule in STRUCTURE} - {one.rule for one in CASES} == set()
+
+
+def test_every_rule_is_in_the_specification() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "SPEC.md").read_text(encoding="utf-8")
+    stated = set(re.findall(r"`([a-z-]+)`", text))
+    names = {rule.id for rule in (*STRUCTURE, *FILES, *DEEP)} | {one.rule for one in CASES}
+    assert names - stated == set()
 
 
 def test_rule_ids_are_unique() -> None:
