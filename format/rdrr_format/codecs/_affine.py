@@ -9,7 +9,6 @@ block's largest, and the codes are taken again with what is stored.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -48,7 +47,7 @@ def quantize_affine(
     Returns:
         Bytes 0 to 15 of each block [blocks, 16], and the codes [blocks, 8, 32].
     """
-    from rdrr_format.codecs import _kernels as kernels
+    from rdrr_format.codecs._affine_search import affine_codes, search_affine
 
     groups = rows.reshape(-1, 32)
     count = len(groups)
@@ -57,7 +56,7 @@ def quantize_affine(
         search, weights = WEIGHTED_SEARCH, block_weights(rows, importance)
     scales, mins = np.empty(count, np.float32), np.empty(count, np.float32)
     chosen = np.empty((count, 2), np.float32)
-    kernels.search_affine(
+    search_affine(
         groups,
         weights,
         importance is not None,
@@ -73,15 +72,15 @@ def quantize_affine(
         (d, scale_codes), (dmin, min_codes) = _sixths(scales), _sixths(mins)
     else:
         sums = ordered_sum(weights).reshape(-1, 8)
-        d, scale_codes = _fit(kernels, scales.reshape(-1, 8), sums)
-        dmin, min_codes = _fit(kernels, mins.reshape(-1, 8), sums)
+        d, scale_codes = _fit(scales.reshape(-1, 8), sums)
+        dmin, min_codes = _fit(mins.reshape(-1, 8), sums)
     head = np.concatenate(
         [f16_bytes(d, dtype), f16_bytes(dmin, dtype), pack_scales(scale_codes, min_codes)], axis=1
     )
     codes = np.empty((count, 32), np.uint8)
     steps = f16_floats(head[:, 0:2])[:, None] * scale_codes
     offsets = f16_floats(head[:, 2:4])[:, None] * min_codes
-    kernels.affine_codes(groups, steps.reshape(-1), offsets.reshape(-1), chosen, nmax, codes)
+    affine_codes(groups, steps.reshape(-1), offsets.reshape(-1), chosen, nmax, codes)
     return head, codes.reshape(-1, 8, 32)
 
 
@@ -109,16 +108,19 @@ def _sixths(values: Floats) -> tuple[Floats, Bytes]:
     """Block scale [blocks] and 6-bit codes [blocks, 8] of the groups' values [blocks * 8]."""
     groups = values.reshape(-1, 8)
     largest = np.maximum(groups.max(axis=1), np.float32(0))
-    with np.errstate(divide="ignore"):
+    # Groups of denormals overflow here; what comes of it is multiplied by a scale of zero.
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         inverse = np.where(largest > 0, np.float32(_LARGEST) / largest, np.float32(0))
-    codes = np.rint(inverse[:, None] * groups).astype(np.int32)
+        codes = np.rint(inverse[:, None] * groups).astype(np.int32)
     # ggml keeps the code in a byte before it clips.
     clipped = np.minimum(codes.astype(np.uint8), np.uint8(_LARGEST))
     return largest / np.float32(_LARGEST), clipped
 
 
-def _fit(kernels: Any, values: Floats, weights: Floats) -> tuple[Floats, Bytes]:
+def _fit(values: Floats, weights: Floats) -> tuple[Floats, Bytes]:
+    from rdrr_format.codecs._fit_scales import fit_scales
+
     scales = np.empty(len(values), np.float32)
     codes = np.empty(values.shape, np.uint8)
-    kernels.fit_scales(values, weights, _LARGEST, codes, scales)
+    fit_scales(values, weights, _LARGEST, codes, scales)
     return scales, codes

@@ -20,14 +20,14 @@ _TINY = np.float32(1e-15)  # a block whose largest scale is below is stored as z
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
-    from rdrr_format.codecs import _kernels as kernels
+    from rdrr_format.codecs._signed_search import search_signed, signed_codes
 
     groups = rows.reshape(-1, 16)
     weights = np.empty((0, 0), np.float32)
     if importance is not None:
         weights = np.broadcast_to(importance, rows.shape).reshape(-1, 16)
     scales, chosen = np.empty(len(groups), np.float32), np.empty(len(groups), np.float32)
-    kernels.search_signed(groups, weights, importance is not None, 32, scales, chosen)
+    search_signed(groups, weights, importance is not None, 32, scales, chosen)
 
     by_block = scales.reshape(-1, 16)
     peak = np.take_along_axis(by_block, np.abs(by_block).argmax(axis=1)[:, None], axis=1)
@@ -42,7 +42,7 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
     out[:, 208:210] = f16_bytes(step[:, 0], _DTYPE)
     steps = f16_floats(out[:, 208:210])[:, None] * scale_codes.astype(np.float32)
     codes = np.empty(groups.shape, np.uint8)
-    kernels.signed_codes(groups, steps.reshape(-1), chosen, 32, codes)
+    signed_codes(groups, steps.reshape(-1), chosen, 32, codes)
     out[:, :192] = _pack(codes.reshape(-1, 2, 4, 32))
     out[silent[:, 0]] = 0
     return out.reshape(len(rows), -1)

@@ -24,6 +24,7 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         inverse = np.where(scale != 0, np.float32(1) / scale, np.float32(0))
         scaled = groups * inverse[:, None]
+        scaled[~np.isfinite(scaled)] = 0
     whole = np.trunc(scaled)
     # The fraction is exact, so the comparison is: adding 0.5 first would round 0.49999997 up.
     away = np.abs(scaled - whole) >= np.float32(0.5)

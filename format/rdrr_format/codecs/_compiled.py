@@ -1,0 +1,69 @@
+"""What the compiled searches share: how they are compiled, and ggml's rounding.
+
+Importing this module imports numba, so codecs import it inside their quantizers: decoding and
+validating never pay for it.
+
+fastmath stays off and nothing is fused, so every sum keeps the order of ggml's loops and every
+product its rounding. Speed comes from working across groups: `LANES` groups lie transposed in a
+tile, and each compiled inner loop does the same step for all of them. A tile is one flat array
+with its rows at constant offsets, because only then does the compiler see that they do not
+overlap and use vector instructions without run-time checks.
+
+numba does not notice in its cache when a function of another file changes: after an edit here,
+delete the `__pycache__` folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+# Groups worked on together: some vectors of every width, and the tile stays in the first cache.
+LANES = 64
+# Weights of a lane that the inner loops take in one go, to save loads and stores of its sums.
+UNROLL = 2
+
+ZERO = np.float32(0)
+ONE = np.float32(1)
+TINY = np.float32(1e-15)  # ggml's bound below which a group counts as zeros
+
+# Added to a float32 of magnitude below 2^22, it leaves the nearest integer (ties to even) in the
+# low mantissa bits.
+_MAGIC = np.float32(12582912.0)
+IN_RANGE = np.float32(4194303.0)
+
+
+def compiled(function: _Function) -> _Function:
+    """Compile on first use, without the GIL; keep the code where a cache can be written."""
+    try:
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
+    except RuntimeError:  # numba found no folder that it may write its cache to
+        return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
+
+
+def inlined(function: _Function) -> _Function:
+    """Compile into each caller, so that constant arguments become constants of the code."""
+    return numba.njit(forceinline=True, error_model="numpy")(function)  # type: ignore[return-value]
+
+
+@inlined
+def nearest(value: Any) -> Any:
+    """Nearest integer as ggml takes it: from the mantissa, so anything where out of range."""
+    return (np.float32(value + _MAGIC).view(np.int32) & 0x007FFFFF) - 0x00400000
+
+
+@inlined
+def clipped_code(value: Any, low: Any, high: Any, in_range: bool) -> Any:
+    """Nearest integer from low to high as float32; `in_range` promises |value| < IN_RANGE.
+
+    The promise saves a third of the instructions.
+    """
+    if in_range:
+        shifted = np.float32(value + _MAGIC)
+        return min(max(shifted, _MAGIC + np.float32(low)), _MAGIC + np.float32(high)) - _MAGIC
+    return np.float32(min(max(nearest(value), np.int32(low)), np.int32(high)))
