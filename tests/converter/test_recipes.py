@@ -78,7 +78,7 @@ def test_ggml_tail_falls_back_as_llama_cpp_does():
 
 
 def test_auto_tail_takes_the_smaller_on_disk():
-    # 288: two Q4_K blocks are 288 bytes, nine Q5_0 blocks 198. 480: 288 bytes against 15 x 22 = 330.
+    # 288 weights: two Q4_K blocks are 288 bytes, nine Q5_0 blocks 198; 480 weights: 288 and 330.
     assert tail("Q4_K", (8, 288), "auto") == "Q5_0"
     assert tail("Q4_K", (8, 480), "auto") == "Q4_K"
 

@@ -66,9 +66,7 @@ def test_equal_values_are_told_from_almost_equal_ones(tmp_path, rng):
     other = stored.copy()
     other[-1, -1] ^= 1
     (tmp_path / "config.json").write_text("{}")
-    write_safetensors(
-        tmp_path / "model.safetensors", {"a": stored, "b": stored.copy(), "c": other}
-    )
+    write_safetensors(tmp_path / "model.safetensors", {"a": stored, "b": stored.copy(), "c": other})
     tensors = open_source(tmp_path).tensors
     assert same_values(tensors["a"], tensors["b"])
     assert not same_values(tensors["a"], tensors["c"])

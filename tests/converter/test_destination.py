@@ -1,0 +1,247 @@
+"""A package appears complete or not at all, and never replaces what it should not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rdrr_converter import convert as convert_module
+from rdrr_converter import pack
+from rdrr_converter.convert import convert
+from rdrr_format.errors import ConversionError, ShardError, SourceError, StoreError
+from rdrr_format.stores import LocalStore
+from rdrr_manifests.package import validate
+from support.safetensor_files import llama_tensors, write_llama
+
+
+@pytest.fixture
+def folder(tmp_path, rng):
+    (tmp_path / "place").mkdir()
+    return write_llama(tmp_path / "source", llama_tensors(rng))
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Where packages go, and nothing else."""
+    return tmp_path / "place"
+
+
+def listing(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+class FullDisk:
+    """A file that takes a number of bytes and then finds no more space."""
+
+    def __init__(self, file, room):
+        self._file, self._room = file, room
+
+    def write(self, data):
+        self._room -= len(memoryview(data).cast("B"))
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._file.write(data)
+
+    def close(self):
+        self._file.close()
+
+
+def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(folder, place, monkeypatch):
+    opened = LocalStore.open_write
+    monkeypatch.setattr(
+        LocalStore, "open_write", lambda self, name: FullDisk(opened(self, name), 200_000)
+    )
+    with pytest.raises(StoreError, match="disk is full"):
+        convert(folder, place / "out")
+    assert listing(place) == []
+    monkeypatch.undo()
+    convert(folder, place / "out")
+    assert listing(place) == ["out"]
+
+
+@pytest.mark.parametrize("step", ["copyfile", "write_text", "fsync", "rename"])
+def test_a_disk_that_fills_up_later_leaves_nothing_either(folder, place, monkeypatch, step):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    owner = {"copyfile": shutil, "fsync": os}.get(step, Path)
+    monkeypatch.setattr(owner, step, full)
+    with pytest.raises(StoreError, match="disk is full"):
+        convert(folder, place / "out")
+    assert listing(place) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
+def test_an_interruption_leaves_nothing(folder, place, error):
+    def interrupt(event):
+        if event.stage == "write" and event.done > event.total // 2:
+            raise error
+
+    with pytest.raises(error):
+        convert(folder, place / "out", progress=interrupt, workers=2)
+    assert listing(place) == []
+
+
+def test_a_killed_process_leaves_nothing_under_the_final_name(folder, place):
+    """SIGKILL while it waits in the middle of writing: the hidden sibling is all that stays."""
+    script = """
+import sys, time
+from rdrr_converter.convert import convert
+def stall(event):
+    if event.stage == "verify":
+        print("half", flush=True)
+        time.sleep(60)
+convert(sys.argv[1], sys.argv[2], progress=stall)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(folder), str(place / "out")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"half\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert [name.startswith(".out.partial-") for name in listing(place)] == [True]
+    convert(folder, place / "out")
+    assert validate(place / "out", deep=True).errors == ()
+
+
+def test_what_exists_is_refused_before_any_work(folder, place):
+    convert(folder, place / "out")
+    stamp = (place / "out/manifest.json").stat().st_mtime_ns
+    seen = []
+    with pytest.raises(StoreError, match="exists already"):
+        convert(folder, place / "out", progress=seen.append)
+    assert seen == []
+    assert (place / "out/manifest.json").stat().st_mtime_ns == stamp
+
+
+def test_overwriting_replaces_the_whole_folder(folder, place):
+    convert(folder, place / "out", quantize="f32", shard_size=2**16)
+    (place / "out/stray.txt").write_text("left by somebody")
+    convert(folder, place / "out", quantize="f16", overwrite=True)
+    assert listing(place) == ["out"]
+    assert listing(place / "out") == ["manifest.json", "shard_00000.bin", "tokenizer.json"]
+    assert validate(place / "out", deep=True).errors == ()
+
+
+def test_a_failed_overwrite_leaves_the_old_package(folder, place, monkeypatch):
+    convert(folder, place / "out", quantize="f16")
+    before = (place / "out/manifest.json").read_bytes()
+
+    def fail(*_args):
+        raise StoreError("no luck")
+
+    monkeypatch.setattr(convert_module, "copy_files", fail)
+    with pytest.raises(StoreError, match="no luck"):
+        convert(folder, place / "out", overwrite=True)
+    assert (place / "out/manifest.json").read_bytes() == before
+    assert listing(place) == ["out"]
+
+
+def test_a_rename_that_fails_puts_the_old_package_back(folder, place, monkeypatch):
+    convert(folder, place / "out", quantize="f16")
+    renamed = Path.rename
+
+    def refuse_new(self, target):
+        if ".partial-" in self.name:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return renamed(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse_new)
+    with pytest.raises(StoreError, match="permission denied"):
+        convert(folder, place / "out", overwrite=True)
+    assert listing(place) == ["out"]
+    assert validate(place / "out").errors == ()
+
+
+def test_only_packages_and_empty_folders_are_replaced(folder, place):
+    out = place / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years of work")
+    with pytest.raises(StoreError, match="not an RDRR package"):
+        convert(folder, out, overwrite=True)
+    assert listing(out) == ["thesis.tex"]
+    (out / "thesis.tex").unlink()
+    convert(folder, out, overwrite=True)
+    file = place / "file"
+    file.write_text("x")
+    with pytest.raises(StoreError, match="not an RDRR package"):
+        convert(folder, file, overwrite=True)
+
+
+def test_the_source_is_never_replaced(folder):
+    with pytest.raises(StoreError, match="holds the source"):
+        convert(folder, folder, overwrite=True)
+    with pytest.raises(StoreError, match="holds the source"):
+        convert(folder, folder.parent, overwrite=True)
+    assert (folder / "model.safetensors").exists()
+
+
+def test_folders_on_the_way_are_made(folder, place):
+    convert(folder, place / "deep/er/out")
+    assert validate(place / "deep/er/out").errors == ()
+
+
+def test_a_place_that_cannot_hold_a_folder_is_refused(folder, place):
+    (place / "file").write_text("x")
+    with pytest.raises(StoreError):
+        convert(folder, place / "file/out")
+    assert listing(place) == ["file"]
+
+
+def test_a_bad_checkpoint_leaves_no_trace(folder, place):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(SourceError, match="truncated"):
+        convert(folder, place / "out")
+    assert listing(place) == []
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_damage_on_disk_is_found_before_the_package_appears(folder, place, monkeypatch, damage):
+    written = pack.write_shards
+
+    def damaged(plan, store, *rest):
+        shards = written(plan, store, *rest)
+        path = store.path(shards[0].filename)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        if damage == "flip":
+            path.write_bytes(data)
+        elif damage == "cut":
+            path.write_bytes(data[:-1])
+        else:
+            path.unlink()
+        return shards
+
+    monkeypatch.setattr(convert_module, "write_shards", damaged)
+    with pytest.raises(ShardError):
+        convert(folder, place / "out")
+    assert listing(place) == []
+
+
+def test_a_source_that_changes_after_it_was_written_is_found(folder, place, monkeypatch):
+    """The values on disk no longer are the source's: the comparison says so."""
+    source = folder / "model.safetensors"
+    written = pack.write_shards
+
+    def change(*arguments):
+        shards = written(*arguments)
+        data = bytearray(source.read_bytes())
+        data[-2:] = b"\x00\x48"
+        source.write_bytes(data)
+        return shards
+
+    monkeypatch.setattr(convert_module, "write_shards", change)
+    with pytest.raises(ConversionError, match="differs from the source"):
+        convert(folder, place / "out", quantize="f32")
+    assert listing(place) == []

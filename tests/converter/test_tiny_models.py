@@ -1,0 +1,64 @@
+"""Checkpoints that transformers saved, of every architecture: all weights arrive unchanged."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_manifests.package import open_package, validate
+from support.checkpoints import TINY_MODELS, make_model, save_checkpoint
+
+
+@pytest.mark.parametrize("tiny", TINY_MODELS, ids=lambda tiny: tiny.name)
+def test_a_saved_model_is_packaged_whole(tmp_path, rng, tiny):
+    model = make_model(tiny, rng)
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    result = convert(tmp_path / "source", tmp_path / "out", quantize="f32")
+    assert result.notes == ()
+    assert validate(tmp_path / "out", deep=True).faults == ()
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        np.testing.assert_array_equal(
+            state.pop("lm_head.weight"), state["model.embed_tokens.weight"]
+        )
+    with open_package(tmp_path / "out") as package:
+        assert set(package.manifest.tensors) == set(state)
+        for name, values in state.items():
+            np.testing.assert_array_equal(package.dequantize(name), values, err_msg=name)
+        assert package.is_runnable
+
+
+def test_saved_in_shards_or_whole_is_the_same(tmp_path, rng):
+    model = make_model(TINY_MODELS[0], rng)
+    for name, size in (("one", None), ("many", 500_000)):
+        save_checkpoint(model, tmp_path / name / "model", shard_bytes=size)
+        convert(tmp_path / name / "model", tmp_path / f"{name}-out")
+    assert (tmp_path / "many/model/model.safetensors.index.json").exists()
+    for path in (tmp_path / "one-out").iterdir():
+        assert path.read_bytes() == (tmp_path / "many-out" / path.name).read_bytes()
+
+
+def test_older_configurations_give_the_same_manifest(tmp_path, rng):
+    """The same Gemma with its configuration as published in 2025."""
+    tiny = TINY_MODELS[-1]
+    folder = save_checkpoint(make_model(tiny, rng), tmp_path / "model")
+    convert(folder, tmp_path / "newer")
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    bases = config.pop("rope_parameters")
+    assert set(bases) == {"full_attention", "sliding_attention"}
+    config.pop("layer_types")
+    config.pop("_sliding_window_pattern", None)
+    config.update(
+        rope_theta=bases["full_attention"]["rope_theta"],
+        rope_local_base_freq=bases["sliding_attention"]["rope_theta"],
+        rope_scaling=None,
+        sliding_window_pattern=2,
+        torch_dtype=config.pop("dtype"),
+    )
+    path.write_text(json.dumps(config))
+    convert(folder, tmp_path / "older")
+    older, newer = (tmp_path / name / "manifest.json" for name in ("older", "newer"))
+    assert older.read_text() == newer.read_text()
