@@ -56,13 +56,15 @@ fn main(
 {% endfor %}
     // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
     // arrays out of registers.
-    for (var k = split; k < INPUTS; k += 4u * SPLITS) {  // four loads in flight
-{% for u in range(4) %}
+{% set AHEAD = 4 // ROWS %}
+    // Loads of {{ AHEAD }} k in flight, as registers allow.
+    for (var k = split; k < INPUTS; k += {{ AHEAD }}u * SPLITS) {
+{% for u in range(AHEAD) %}
         let k{{ u }} = min(k + {{ u }}u * SPLITS, INPUTS - 1u);
         let live{{ u }} = k + {{ u }}u * SPLITS < INPUTS;
         let w{{ u }} = load_unit(k{{ u }} * ROW_WORDS, min(unit, UNITS - 1u));
 {% endfor %}
-{% for u in range(4) %}
+{% for u in range(AHEAD) %}
 {% for r in range(ROWS) %}
         let v{{ u }}_{{ r }} = select(0.0, x[x{{ r }} + k{{ u }}], live{{ u }});
 {% for i in range(8) %}
