@@ -280,7 +280,7 @@ def test_devices_without_an_adapter_says_what_to_install():
 
 
 def test_an_error_is_an_object_with_json(tmp_path):
-    done = rdrr("convert", tmp_path / "absent", tmp_path / "out", "--json")
+    done = rdrr("convert", tmp_path / "absent", tmp_path / "out", "--json", own_process=True)
     assert done.code == 1
     assert done.err == ""
     assert done.json()["error"] == "SourceError"

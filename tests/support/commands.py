@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,21 +42,54 @@ class Done:
 def rdrr(
     *words: object,
     stdin: str = "",
+    program: str = "rdrr",
     extra: Mapping[str, str] | None = None,
-    program: str = "main",
+    own_process: bool = False,
 ) -> Done:
-    """Run `rdrr WORDS...` (with `program="convert_main"`, `convert-cli WORDS...`)."""
-    call = f"from rdrr.cli import {program}; {program}()"
+    """Run a command line.
+
+    Args:
+        words: What comes after the program's name.
+        stdin: What the command reads.
+        program: `rdrr` or `convert-cli`.
+        extra: Further environment variables; they call for a process of its own.
+        own_process: Start a process, as a user does. Otherwise the command runs in this one,
+            which spares the imports.
+    """
+    arguments = [str(word) for word in words]
+    if own_process or extra:
+        return _in_own_process(arguments, stdin, program, extra or {})
+    return _in_this_process(arguments, stdin, program)
+
+
+def _in_own_process(
+    arguments: list[str], stdin: str, program: str, extra: Mapping[str, str]
+) -> Done:
+    entry = {"rdrr": "main", "convert-cli": "convert_main"}[program]
     done = subprocess.run(
-        [sys.executable, "-c", call, *map(str, words)],
+        [sys.executable, "-c", f"from rdrr.cli import {entry}; {entry}()", *arguments],
         input=stdin,
         capture_output=True,
         text=True,
-        env=environment(**(extra or {})),
+        env=environment(**extra),
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _in_this_process(arguments: list[str], stdin: str, program: str) -> Done:
+    from rdrr.cli.app import COMMANDS, run
+
+    commands = COMMANDS if program == "rdrr" else [one for one in COMMANDS if one.name == "convert"]
+    out, err = io.StringIO(), io.StringIO()
+    before, sys.stdin = sys.stdin, io.StringIO(stdin)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run(commands, arguments, program=program)
+    finally:
+        sys.stdin = before
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def error_line(done: Done) -> str:

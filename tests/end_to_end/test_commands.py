@@ -1,0 +1,280 @@
+"""The commands on sound input: what they print, where, and what they leave behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import EXAMPLE, environment, error_line, rdrr
+
+PROMPT = "And it came to pass"
+EXACT = ("--kv-dtype", "f32", "--kernel-hint", "computePrecision=f32")
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {
+        one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in sorted(folder.iterdir())
+    }
+
+
+def _generate(package: Path, *words: object, **options: object) -> str:
+    done = rdrr("generate", package, "--max-tokens", 12, *words, **options)
+    assert done.code == 0, done.err
+    return done.out
+
+
+def test_convert_says_what_became_what(tmp_path):
+    done = rdrr("convert", EXAMPLE, tmp_path / "out")
+    assert done.code == 0, done.err
+    for word in ("Q4_K", "Q6_K", "F32", "6.8 million weights", "1 shard", str(tmp_path / "out")):
+        assert word in done.out
+    assert "weights/s" in done.err
+
+
+def test_convert_cli_is_rdrr_convert_and_the_bytes_are_the_same_each_time(made_package, tmp_path):
+    words = (EXAMPLE, tmp_path / "small-llama", "--transpose-weights", "--fuse-gate-up")
+    assert rdrr(*words, program="convert-cli", own_process=True).code == 0
+    assert _digests(tmp_path / "small-llama") == _digests(made_package)
+
+
+def test_another_quantization_gives_other_bytes(made_package, tmp_path):
+    assert rdrr("convert", EXAMPLE, tmp_path / "out", "--quantize", "q8_0", "--quiet").code == 0
+    assert _digests(tmp_path / "out") != _digests(made_package)
+
+
+def test_a_dry_run_prints_every_tensor_and_writes_nothing(tmp_path):
+    done = rdrr("convert", EXAMPLE, tmp_path / "out", "--dry-run", "--fuse-gate-up")
+    assert done.code == 0, done.err
+    assert done.out.count("model.layers.") == 6 * 8
+    assert "mlp.gate_up_proj.weight" in done.out
+    assert "would be" in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_convert_as_json_is_one_object_that_agrees_with_the_package(tmp_path):
+    out = tmp_path / "out"
+    told = rdrr("convert", EXAMPLE, out, "--json", "--model-id", "my-llama").json()
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert told["model_id"] == manifest["modelId"] == "my-llama"
+    assert told["total_size"] == manifest["totalSize"]
+    assert [one["name"] for one in told["tensors"]] == list(manifest["tensors"])
+    assert told["overflowed"] == []
+
+
+def test_kernel_hints_are_written_into_the_manifest(tmp_path):
+    hint = ("--kernel-hint", "q4kMatmul=fused_q4k")
+    assert rdrr("convert", EXAMPLE, tmp_path / "out", *hint, "--quiet").code == 0
+    told = rdrr("inspect", tmp_path / "out", "--json").json()
+    assert told["kernel hints"]["q4kMatmul"] == "fused_q4k"
+    assert told["kernel hints"]["f16Matmul"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--no-such-flag",), "--no-such-flag"),
+        (("--quantize", "q3_k_s"), "q4_k_m"),
+        (("--transpose-weights", "--q4k-layout", "row"), "--q4k-layout"),
+        (("--kernel-hint", "q4kMatmul"), "KEY=VALUE"),
+        (("--kernel-hint", "q4kMatmul=warp_speed"), "fused_q4k"),
+        (("--shard-size", "a lot"), "64MiB"),
+        (("--model-id", "My Llama"), "--model-id"),
+        (("--json", "--quiet"), "contradict"),
+    ],
+)
+def test_wrong_usage_of_convert_is_one_line_and_exit_code_2(words, said, tmp_path):
+    done = rdrr("convert", EXAMPLE, tmp_path / "out", *words)
+    assert done.code == 2
+    told = done.json()["message"] if "--json" in words else error_line(done)
+    assert said in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--max-tokens", 0),
+        ("--temperature", -1),
+        ("--top-p", 2),
+        ("--context", 10**6),
+        ("--adapter", "x"),
+    ],
+)
+def test_wrong_usage_of_generate_is_one_line_and_exit_code_2(words, made_package):
+    done = rdrr("generate", made_package, "--prompt", "x", "--backend", "cpu", *words)
+    assert done.code == 2
+    assert error_line(done)
+
+
+def test_validate_says_how_far_it_looked(made_package):
+    plain, deep = rdrr("validate", made_package), rdrr("validate", made_package, "--deep")
+    assert (plain.code, deep.code) == (0, 0)
+    assert plain.out.startswith("valid small-llama: 1 shard, 50 tensors")
+    assert "--deep" in plain.out
+    assert "hashes" in deep.out
+    bare = rdrr("validate", made_package / "manifest.json", "--json").json()
+    assert (bare["valid"], bare["level"]) == (True, "structure")
+
+
+def test_validate_lists_all_faults_with_rule_field_expected_and_found(package):
+    path = package / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["modelId"] = "Not An Id"
+    manifest["shards"][0]["hash"] = "beef"
+    manifest["tensors"]["model.norm.weight"]["dtype"] = "Q11_Z"
+    path.write_text(json.dumps(manifest))
+    text = rdrr("validate", package)
+    told = rdrr("validate", package, "--json")
+    assert text.code == told.code == 1
+    fields = {one["field"] for one in told.json()["errors"]}
+    assert {"modelId", "shards[0].hash"} <= fields
+    assert any("model.norm.weight" in field for field in fields)
+    for one in told.json()["errors"]:
+        assert one["rule"] in text.out
+        assert one["field"] in text.out
+
+
+def test_a_warning_fails_validation_only_when_strict(package):
+    path = package / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["inference"]["output"]["logitInputScale"]
+    path.write_text(json.dumps(manifest))
+    plain, strict = rdrr("validate", package), rdrr("validate", package, "--strict")
+    assert (plain.code, strict.code) == (0, 1)
+    assert "warning" in plain.out
+    assert "logitInputScale" in plain.out
+
+
+def test_inspect_counts_what_the_manifest_holds(made_package):
+    manifest = json.loads((made_package / "manifest.json").read_text())
+    told = rdrr("inspect", made_package, "--tensors", "--memory", "--context", 100, "--json").json()
+    sizes = [tensor["size"] for tensor in manifest["tensors"].values()]
+    assert sum(group["bytes"] for group in told["by_dtype"]) == sum(sizes)
+    assert sum(group["tensors"] for group in told["by_role"]) == len(sizes)
+    assert [one["size"] for one in told["tensors"]] == sizes
+    assert told["identity"]["model"] == "small-llama"
+    # 6 layers, 2 key-value heads of 64, keys and values, 2 bytes each.
+    assert told["memory"]["kv_f16"] == 2 * 6 * 2 * 64 * 100 * 2
+    assert told["memory"]["kv_f32"] == 2 * told["memory"]["kv_f16"]
+    assert told["memory"]["weights"] == sum(sizes)
+
+
+def test_inspect_for_people_has_the_same_facts(made_package):
+    done = rdrr("inspect", made_package, "--tensors", "--memory")
+    assert done.code == 0
+    for word in ("small-llama", "Q4_K_M, column", "embedding", "memory for 2048", "gate_up_proj"):
+        assert word in done.out
+
+
+def test_generated_text_alone_is_on_stdout_and_the_backend_on_stderr(made_package):
+    done = rdrr(
+        "generate", made_package, "--prompt", PROMPT, "--max-tokens", 12, "--backend", "cpu"
+    )
+    told = rdrr(
+        "generate",
+        made_package,
+        "--prompt",
+        PROMPT,
+        "--max-tokens",
+        12,
+        "--backend",
+        "cpu",
+        "--json",
+    )
+    assert done.out == told.json()["text"] + "\n"
+    assert "backend cpu" in done.err
+    assert "--backend wgpu" in done.err
+
+
+def test_greedy_text_is_the_same_on_both_backends(made_package):
+    words = ("--prompt", PROMPT, "--json", *EXACT)
+    gpu = json.loads(_generate(made_package, "--backend", "wgpu", *words))
+    cpu = json.loads(_generate(made_package, "--backend", "cpu", *words))
+    assert gpu["token_ids"] == cpu["token_ids"]
+    assert gpu["text"] == cpu["text"]
+    assert (gpu["backend"], cpu["backend"]) == ("wgpu", "cpu")
+    assert gpu["adapter"]
+    assert cpu["adapter"] is None
+    assert gpu["prompt_tokens"] == cpu["prompt_tokens"] > 1
+    assert gpu["stats"]["new_tokens"] == len(gpu["token_ids"]) == 12
+
+
+def test_a_seed_gives_the_same_text_again_and_another_seed_another(made_package):
+    def once(seed: int) -> str:
+        words = ("--temperature", 1.5, "--top-k", 50, "--seed", seed, "--backend", "cpu")
+        return _generate(made_package, "--prompt", PROMPT, *words)
+
+    assert once(1) == once(1)
+    assert once(1) != once(2)
+
+
+def test_a_stop_string_ends_the_text_before_it(made_package):
+    whole = _generate(made_package, "--prompt", PROMPT, "--backend", "cpu").rstrip("\n")
+    stop = whole.split()[2]
+    cut = _generate(made_package, "--prompt", PROMPT, "--backend", "cpu", "--stop", stop)
+    assert cut.rstrip("\n") == whole[: whole.index(stop)].rstrip("\n")
+
+
+def test_a_prompt_comes_from_standard_input(made_package):
+    words = ("--backend", "cpu")
+    given = _generate(made_package, "--prompt", PROMPT, *words)
+    assert _generate(made_package, *words, stdin=PROMPT) == given
+    assert _generate(made_package, "--prompt", "-", *words, stdin=PROMPT) == given
+
+
+def test_stats_go_to_stderr(made_package):
+    words = ("generate", made_package, "--prompt", PROMPT, "--max-tokens", 3, "--backend", "cpu")
+    told = rdrr(*words, "--stats")
+    assert "time to first token" in told.err
+    assert "tokens/s" in told.err
+    assert told.out == rdrr(*words).out
+
+
+def test_a_hint_that_is_not_followed_is_said_and_under_strict_an_error(made_package):
+    words = ("generate", made_package, "--prompt", "x", "--max-tokens", 1, "--backend", "cpu")
+    hint = ("--kernel-hint", "q4kMatmul=fused_q4k_int8")
+    said = rdrr(*words, *hint)
+    assert said.code == 0
+    assert "q4kMatmul=fused_q4k_int8 is not followed" in said.err
+    strict = rdrr(*words, *hint, "--strict-hints")
+    assert strict.code == 1
+    assert "q4kMatmul" in error_line(strict)
+    followed = ("--kernel-hint", "computePrecision=f32", "--strict-hints")
+    assert rdrr(*words, *followed).code == 0
+
+
+def test_devices_lists_what_the_gpu_tests_run_on():
+    done, told = rdrr("devices"), rdrr("devices", "--json").json()
+    assert done.code == 0
+    names = [one["name"] for one in told["adapters"]]
+    assert names
+    assert all(name in done.out for name in names)
+    assert all(one["limits"]["max-buffer-size"] > 0 for one in told["adapters"])
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(made_package):
+    words = ["inspect", str(made_package), "--tensors", "--json"]
+    call = "from rdrr.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", call, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read().decode()
+        process.wait(timeout=60)
+    assert err == ""
+
+
+def test_the_version_is_printed():
+    from rdrr import __version__
+
+    assert rdrr("--version").out == f"rdrr {__version__}\n"
+    assert rdrr("--version", own_process=True).out == f"rdrr {__version__}\n"
