@@ -9,7 +9,7 @@ from rdrr_converter.options import Options
 from rdrr_converter.plan import make_plan
 from rdrr_converter.reading import read_model
 from rdrr_converter.sources import open_source
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.layouts import Layout
 from support.safetensor_files import llama_tensors, write_llama
 
@@ -164,3 +164,15 @@ def test_every_row_of_the_description_has_a_reason(folder):
     assert len(rows) == len(plan_of(folder).tensors)
     assert all(row["why"] for row in rows)
     assert sum(np.array([row["size"] for row in rows])) <= plan_of(folder).total_size
+
+
+def test_biases_of_gate_and_up_stand_in_the_way_of_fusion(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    for layer in range(2):
+        for part, size in (("gate", 512), ("up", 512), ("down", 256)):
+            name = f"model.layers.{layer}.mlp.{part}_proj.bias"
+            tensors[name] = np.zeros(size, "<f4")
+    folder = write_llama(tmp_path / "m", tensors, mlp_bias=True)
+    assert plan_of(folder).tensors
+    with pytest.raises(ConversionError, match="biases"):
+        plan_of(folder, fuse_gate_up=True)
