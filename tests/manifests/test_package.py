@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rdrr_format.blake3 import DOPPLER, STANDARD, Variant, blake3_hex
 from rdrr_format.errors import ManifestError, RdrrError, ShardError, StoreError
 from rdrr_manifests.graph import Graph
 from rdrr_manifests.package import open_package, validate
@@ -125,12 +126,28 @@ def test_values_are_looked_at_in_every_shard_that_is_sound(folder: Path) -> None
 def test_hashes_of_an_unknown_kind_are_not_checked_and_it_is_said(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = valid_manifest()
-    manifest["hashAlgorithm"] = "blake3"
-    write_package(tmp_path, rng, manifest)
+    write_package(tmp_path, rng)
     monkeypatch.setattr("rdrr_manifests.rules.files.ALGORITHMS", {})
     report = validate(tmp_path, deep=True)
     assert [(f.rule, f.severity) for f in report.faults] == [("shard-hash", "warning")]
+
+
+@pytest.mark.parametrize(("variant", "rules"), [(STANDARD, []), (DOPPLER, ["shard-hash"])])
+def test_both_kinds_of_blake3_are_accepted_and_the_odd_one_is_named(
+    folder: Path, variant: Variant, rules: list[str]
+) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["hashAlgorithm"] = "blake3"
+    for shard in manifest["shards"]:
+        shard["hash"] = blake3_hex((folder / shard["filename"]).read_bytes(), variant)
+    write_manifest(folder, manifest)
+    report = validate(folder, deep=True)
+    assert report.ok()
+    assert [fault.rule for fault in report.warnings] == rules
+    assert all("DOPPLER" in fault.message for fault in report.warnings)
+    manifest["shards"][1]["hash"] = "ab" * 32
+    write_manifest(folder, manifest)
+    assert [fault.field for fault in validate(folder, deep=True).errors] == ["shard_00001.bin"]
 
 
 def test_opening_gives_manifest_graph_and_tensors(folder: Path) -> None:

@@ -46,9 +46,7 @@ def role_of(name: str) -> str:
 _DTYPES = {"embedding": "F16", "norm": "F32", "matmul": "Q8_0"}
 
 
-def place(
-    shapes: Mapping[str, tuple[int, ...]], layout: str = "row"
-) -> tuple[dict[str, Any], int]:
+def place(shapes: Mapping[str, tuple[int, ...]], layout: str = "row") -> tuple[dict[str, Any], int]:
     """Tensor entries packed back to back into shards of `SHARD_SIZE`, and the bytes they take."""
     entries: dict[str, Any] = {}
     position = 0
