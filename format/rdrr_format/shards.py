@@ -137,13 +137,17 @@ class ShardWriter:
     def write(self, data: Any) -> tuple[ShardSpan, ...]:
         """Append bytes.
 
+        Args:
+            data: Anything with a contiguous buffer: bytes, an array, a memory map.
+
         Returns:
             Where they lie.
 
         Raises:
             StoreError: The disk is full, or the store refuses.
         """
-        view = memoryview(np.ascontiguousarray(np.frombuffer(data, np.uint8)) if data else b"")
+        view = memoryview(data)
+        view = view.cast("B") if view.nbytes else memoryview(b"")
         spans = plan_spans(self.position, view.nbytes, self._shard_size)
         start = 0
         for span in spans:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rdrr_format.codecs._base import Bytes, Floats, f16_bytes, f16_floats
+from rdrr_format.codecs._importance import ordered_sum, spread_weights
 from rdrr_format.codecs._scales import pack_scales
 from rdrr_format.dtypes import DType
 
@@ -47,28 +48,15 @@ def quantize_affine(
     Returns:
         Bytes 0 to 15 of each block [blocks, 16], and the codes [blocks, 8, 32].
     """
-    from rdrr_format.codecs._affine_search import affine_codes, search_affine
+    from rdrr_format.codecs._affine_search import affine_codes
 
     groups = rows.reshape(-1, 32)
     count = len(groups)
-    weights = np.empty((0, 0), np.float32)
+    weights = None
     if importance is not None:
-        search, weights = WEIGHTED_SEARCH, block_weights(rows, importance)
-    scales, mins = np.empty(count, np.float32), np.empty(count, np.float32)
-    chosen = np.empty((count, 2), np.float32)
-    search_affine(
-        groups,
-        weights,
-        importance is not None,
-        nmax,
-        np.float32(search.rmin),
-        np.float32(search.rdelta),
-        search.nstep,
-        scales,
-        mins,
-        chosen,
-    )
-    if importance is None:
+        search, weights = WEIGHTED_SEARCH, spread_weights(rows, importance, 256).reshape(-1, 32)
+    scales, mins, chosen = search_groups(groups, weights, nmax, search)
+    if weights is None:
         (d, scale_codes), (dmin, min_codes) = _sixths(scales), _sixths(mins)
     else:
         sums = ordered_sum(weights).reshape(-1, 8)
@@ -84,24 +72,28 @@ def quantize_affine(
     return head, codes.reshape(-1, 8, 32)
 
 
-def block_weights(rows: Floats, importance: Floats) -> Floats:
-    """ggml's weight of each element, importance * sqrt(sigma2 + x^2), as groups [n, 32].
+def search_groups(
+    groups: Floats, weights: Floats | None, nmax: int, search: Search
+) -> tuple[Floats, Floats, Floats]:
+    """Scales [n], minimums [n] and the choice behind the codes [n, 2] of groups [n, 32]."""
+    from rdrr_format.codecs._affine_search import search_affine
 
-    sigma2 is twice the mean square of the element's block of 256.
-    """
-    squares = rows * rows
-    sigma2 = np.float32(2) * ordered_sum(squares.reshape(-1, 256)) / np.float32(256)
-    spread = np.sqrt(sigma2[:, None] + squares.reshape(-1, 256)).reshape(rows.shape)
-    weights: Floats = (importance * spread).reshape(-1, 32)
-    return weights
-
-
-def ordered_sum(values: Floats) -> Floats:
-    """Sums along the last axis, left to right (NumPy's own sum adds in pairs)."""
-    total = np.zeros(len(values), np.float32)
-    for column in values.T:
-        total += column
-    return total
+    count = len(groups)
+    scales, mins = np.empty(count, np.float32), np.empty(count, np.float32)
+    chosen = np.empty((count, 2), np.float32)
+    search_affine(
+        groups,
+        np.empty((0, 0), np.float32) if weights is None else weights,
+        weights is not None,
+        nmax,
+        np.float32(search.rmin),
+        np.float32(search.rdelta),
+        search.nstep,
+        scales,
+        mins,
+        chosen,
+    )
+    return scales, mins, chosen
 
 
 def _sixths(values: Floats) -> tuple[Floats, Bytes]:

@@ -1,5 +1,6 @@
-"""Compiled search for the one scale of a group with signed codes (Q6_K; Q5_0 and Q4_0 with
-importance).
+"""Compiled search for the one scale of a group with signed codes.
+
+Q6_K uses it always, Q5_0 and Q4_0 where there are importance weights.
 
 ggml's make_qx_quants with squared errors, bit for bit; see `_compiled` for how.
 """

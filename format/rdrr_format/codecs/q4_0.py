@@ -1,0 +1,27 @@
+"""Q4_0: 32 weights as 4-bit codes with one f16 scale; 18 bytes.
+
+d | 16 bytes of codes (see `_groups32`)        w = d * (code - 8)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_floats
+from rdrr_format.codecs._groups32 import pack_nibbles, quantize_signed, unpack_nibbles
+from rdrr_format.dtypes import DTYPES
+
+_DTYPE = DTYPES["Q4_0"]
+
+
+def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
+    scales, codes = quantize_signed(rows, importance, 8, _DTYPE)
+    return np.concatenate([scales, pack_nibbles(codes)], axis=1).reshape(len(rows), -1)
+
+
+def _dequantize(blocks: Bytes) -> Floats:
+    codes = unpack_nibbles(blocks[:, 2:]).astype(np.float32)
+    return (codes - np.float32(8)) * f16_floats(blocks[:, :2])[:, None]
+
+
+Q4_0 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True)

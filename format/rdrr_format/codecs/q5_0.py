@@ -1,0 +1,35 @@
+"""Q5_0: 32 weights as 5-bit codes with one f16 scale; 22 bytes.
+
+d | 4 bytes of fifth bits | 16 bytes of codes (see `_groups32`)        w = d * (code - 16)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_floats
+from rdrr_format.codecs._groups32 import (
+    pack_fifth_bits,
+    pack_nibbles,
+    quantize_signed,
+    unpack_fifth_bits,
+    unpack_nibbles,
+)
+from rdrr_format.dtypes import DTYPES
+
+_DTYPE = DTYPES["Q5_0"]
+
+
+def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
+    scales, codes = quantize_signed(rows, importance, 16, _DTYPE)
+    parts = [scales, pack_fifth_bits(codes), pack_nibbles(codes)]
+    return np.concatenate(parts, axis=1).reshape(len(rows), -1)
+
+
+def _dequantize(blocks: Bytes) -> Floats:
+    codes = unpack_nibbles(blocks[:, 6:]) | unpack_fifth_bits(blocks[:, 2:6])
+    centred = codes.astype(np.float32) - np.float32(16)
+    return centred * f16_floats(blocks[:, :2])[:, None]
+
+
+Q5_0 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True)
