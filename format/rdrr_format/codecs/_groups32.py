@@ -15,7 +15,8 @@ from rdrr_format.dtypes import DType
 
 def pack_nibbles(codes: Bytes) -> Bytes:
     """Low four bits of codes [n, 32] as bytes [n, 16]."""
-    return (codes[:, :16] & 15) | (codes[:, 16:] & 15) << 4
+    packed: Bytes = (codes[:, :16] & 15) | (codes[:, 16:] & 15) << 4
+    return packed
 
 
 def unpack_nibbles(packed: Bytes) -> Bytes:
@@ -30,7 +31,8 @@ def pack_fifth_bits(codes: Bytes) -> Bytes:
 
 def unpack_fifth_bits(packed: Bytes) -> Bytes:
     """Bytes [n, 4] as the values 0 or 16 [n, 32]."""
-    return np.unpackbits(packed, axis=1, bitorder="little") << 4
+    bits: Bytes = np.unpackbits(packed, axis=1, bitorder="little") << 4
+    return bits
 
 
 def quantize_signed(

@@ -39,7 +39,8 @@ def _plain(rows: Floats) -> tuple[Floats, Floats, Bytes]:
     groups = rows.reshape(-1, 32)
     # The first of equal elements, for the sign of zeros.
     low = np.take_along_axis(groups, groups.argmin(axis=1)[:, None], axis=1)[:, 0]
-    scale = (groups.max(axis=1) - low) / np.float32(_LARGEST)
+    top = np.take_along_axis(groups, groups.argmax(axis=1)[:, None], axis=1)[:, 0]
+    scale = (top - low) / np.float32(_LARGEST)
     with np.errstate(invalid="ignore", over="ignore"):
         scaled = (groups - low[:, None]) * inverse_or_zero(scale)[:, None] + np.float32(0.5)
     return scale, low, truncated_codes(scaled, _LARGEST)
