@@ -200,6 +200,36 @@ def test_a_january_period_has_its_global_layer_last() -> None:
     assert [fault.rule for fault in normalized.warnings] == ["layer-pattern"]
 
 
+def test_a_gemma_period_that_was_stated_with_offset_zero_ends_with_its_global_layer() -> None:
+    manifest = january()
+    manifest["inference"]["layerPattern"] = {"type": "every_n", "period": 6, "offset": 0}
+    assert normalize(manifest).data["inference"]["layerPattern"]["offset"] == 0
+    manifest["inference"]["presetId"] = "gemma3"
+    normalized = normalize(manifest)
+    assert normalized.data["inference"]["layerPattern"]["offset"] == 5
+    assert [fault.rule for fault in normalized.warnings] == ["layer-pattern"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "generation"),
+    [
+        ({"schema": "doppler.execution/v1"}, Generation.CURRENT),
+        ({"schema": None}, Generation.CURRENT),
+        ({"schema": None, "session": {}, "presetId": "x"}, Generation.CURRENT),
+        ({"schema": "doppler.execution/v0", "execution": {"steps": []}}, Generation.JANUARY),
+        ({"schema": None, "presetId": "gemma3"}, Generation.JANUARY),
+        ({}, Generation.JANUARY),
+    ],
+)
+def test_blocks_of_the_weeks_between_belong_to_the_older_generation(
+    fields: dict[str, Any], generation: Generation
+) -> None:
+    manifest = valid_manifest()
+    del manifest["inference"]["schema"]
+    manifest["inference"] |= fields
+    assert detect(manifest) is generation
+
+
 def test_an_external_tensor_table_takes_the_place_of_the_inline_one() -> None:
     manifest = january()
     tensors = manifest.pop("tensors")

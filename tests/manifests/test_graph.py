@@ -183,7 +183,17 @@ def test_layer_patterns_say_which_layers_see_everything(
         assert theta == (10000.0 if layer in global_layers else 100.0)
 
 
-def test_without_a_window_every_layer_is_global() -> None:
+def test_a_pattern_gives_local_layers_their_rope_even_without_a_window() -> None:
+    graph = graph_of(
+        layerPattern={"type": "every_n", "period": 2, "offset": 1},
+        rope={"ropeLocalTheta": 100.0},
+    )
+    assert all(op.window is None for op in of_kind(graph, Attention))
+    thetas = [graph.ropes[op.table].theta for op in of_kind(graph, Rope)]
+    assert thetas == [100.0, 100.0, 10000.0, 10000.0]
+
+
+def test_without_a_window_every_layer_sees_everything() -> None:
     graph = graph_of(layerPattern={"type": "every_n", "period": 6, "offset": 5})
     assert all(op.window is None for op in of_kind(graph, Attention))
     assert len(graph.ropes) == 1

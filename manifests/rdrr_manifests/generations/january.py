@@ -14,7 +14,7 @@ def translate(draft: Draft) -> None:
     data = draft.data
     inference = data["inference"]
     _read_scale(draft, block(inference, "attention"), block(data, "architecture"))
-    _read_pattern(draft, block(inference, "layerPattern"))
+    _read_pattern(draft, block(inference, "layerPattern"), inference.get("presetId"))
     _read_norm_flag(draft, block(inference, "normalization"))
     eos = eos_of(data)
     if eos is not None:
@@ -41,16 +41,18 @@ def _read_scale(draft: Draft, attention: dict[str, object], sizes: dict[str, obj
         draft.note("queryPreAttnScalar held a square root in January 2026; squared")
 
 
-def _read_pattern(draft: Draft, pattern: dict[str, object]) -> None:
-    """`every_n` had no offset: the last layer of each period is the global one."""
-    period = pattern.get("period")
-    is_open = pattern.get("type") == "every_n" and pattern.get("offset") is None
-    if is_open and isinstance(period, int) and period > 0:
+def _read_pattern(draft: Draft, pattern: dict[str, object], preset: object) -> None:
+    """`every_n` had no offset, and then a wrong one; Gemma's global layer ends each period."""
+    period, offset = pattern.get("period"), pattern.get("offset")
+    is_gemma = isinstance(preset, str) and preset.startswith("gemma3")
+    is_open = offset is None or (offset == 0 and is_gemma)
+    if pattern.get("type") == "every_n" and is_open and isinstance(period, int) and period > 0:
         pattern["offset"] = period - 1
         draft.warn(
             "layer-pattern",
             "inference.layerPattern.offset",
-            "not stated in January 2026; read as the last layer of each period",
+            "read as the last layer of each period, as in the checkpoints",
+            found=str(offset),
         )
 
 

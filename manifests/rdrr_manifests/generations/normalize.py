@@ -15,12 +15,16 @@ from rdrr_manifests.generations.tables import (
     read_version,
 )
 
+_CURRENT_SCHEMA = "doppler.execution/v1"
+_JANUARY_KEYS = ("defaultKernelPath", "presetId", "sessionDefaults")
+
 
 def detect(raw: Mapping[str, Any]) -> Generation:
     """The generation that a manifest's own traits show.
 
-    December 2025 has no `inference` and at least one trait of its own; January 2026 has
-    `inference` without the session and schema that the current generation always writes.
+    December 2025 has no `inference` and at least one trait of its own. January 2026 (and the
+    weeks after it, with a first execution schema, v0) has `inference` without the session and
+    schema that the current generation always writes.
     """
     inference = raw.get("inference")
     if not isinstance(inference, dict):
@@ -33,9 +37,11 @@ def detect(raw: Mapping[str, Any]) -> Generation:
             and any(isinstance(shard, dict) and "fileName" in shard for shard in shards),
         )
         return Generation.DECEMBER if any(traits) else Generation.CURRENT
-    if any(key in inference for key in ("schema", "session", "execution")):
+    if "session" in inference:
         return Generation.CURRENT
-    return Generation.JANUARY
+    is_early = any(key in inference for key in _JANUARY_KEYS)
+    is_current = "schema" in inference and inference["schema"] in (None, _CURRENT_SCHEMA)
+    return Generation.CURRENT if is_current and not is_early else Generation.JANUARY
 
 
 def normalize(

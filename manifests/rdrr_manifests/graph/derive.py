@@ -65,17 +65,18 @@ def _says(block: ManifestModel, key: str) -> bool:
 
 
 def is_global_layer(manifest: Manifest, layer: int) -> bool:
-    """Whether a layer attends to all earlier tokens rather than to the sliding window."""
+    """Whether a layer is one of those that attend to all earlier tokens.
+
+    A pattern holds without a window too: its local layers may have a rope base of their own.
+    """
     pattern = manifest.inference.layer_pattern
-    if manifest.inference.attention.sliding_window is None:
-        return True
     if pattern.layer_types is not None:
         return pattern.layer_types[layer] == "full_attention"
     if pattern.type == "every_n" and pattern.period:
         return layer % pattern.period == (pattern.offset or 0)
     if pattern.type == "alternating":
         return layer % 2 == (0 if pattern.global_pattern == "even" else 1)
-    return False
+    return manifest.inference.attention.sliding_window is None
 
 
 class _Builder:
