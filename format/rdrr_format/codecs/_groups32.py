@@ -15,8 +15,8 @@ from rdrr_format.dtypes import DType
 
 def pack_nibbles(codes: Bytes) -> Bytes:
     """Low four bits of codes [n, 32] as bytes [n, 16]."""
-    packed: Bytes = (codes[:, :16] & 15) | (codes[:, 16:] & 15) << 4
-    return packed
+    low: Bytes = codes & np.uint8(15)
+    return low[:, :16] | low[:, 16:] << np.uint8(4)
 
 
 def unpack_nibbles(packed: Bytes) -> Bytes:
@@ -31,8 +31,7 @@ def pack_fifth_bits(codes: Bytes) -> Bytes:
 
 def unpack_fifth_bits(packed: Bytes) -> Bytes:
     """Bytes [n, 4] as the values 0 or 16 [n, 32]."""
-    bits: Bytes = np.unpackbits(packed, axis=1, bitorder="little") << 4
-    return bits
+    return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
 
 
 def quantize_signed(
