@@ -275,7 +275,7 @@ class ShardReader:
             )
 
     def _read_run(self, run: RunLike) -> Bytes:
-        if run.shard_index >= len(self._shards):
+        if not 0 <= run.shard_index < len(self._shards):
             raise ShardError(
                 "no such shard", expected=f"below {len(self._shards)}", found=run.shard_index
             )

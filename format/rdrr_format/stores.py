@@ -1,4 +1,4 @@
-"""Where files of a package live: a folder, memory, or a URL.
+"""Where files of a package live: a folder or memory; URLs are in `rdrr_format.remote_stores`.
 
 A store maps plain file names to bytes. Names are single path components: a manifest that asks for
 `../x` is refused here, whoever wrote it. A store does not know what the files mean.
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -203,80 +203,19 @@ class _MemoryFile(io.BytesIO):
         super().close()
 
 
-class FsspecStore:
-    """A folder behind any URL that fsspec knows: http, https, s3, gs, hf, memory...
-
-    Args:
-        url: URL of the folder.
-    """
-
-    def __init__(self, url: str) -> None:
-        from fsspec.core import url_to_fs
-
-        self._url = url.rstrip("/")
-        try:
-            self._fs, self._root = url_to_fs(self._url)
-        except (ImportError, ValueError) as error:
-            raise StoreError(
-                "URL cannot be opened",
-                where=url,
-                found=error,
-                hint="install what the message names, or copy the package here",
-            ) from error
-
-    def describe(self) -> str:
-        """The folder's URL."""
-        return self._url
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{check_name(name)}"
-
-    def _call(self, name: str, action: str, *arguments: Any, **options: Any) -> Any:
-        path = self._path(name) if name else self._root
-        try:
-            with store_errors(f"{self._url}/{name}"):
-                return getattr(self._fs, action)(path, *arguments, **options)
-        except StoreError:
-            raise
-        except Exception as error:  # clients of each protocol have errors of their own
-            raise StoreError(
-                "cannot be reached", where=f"{self._url}/{name}", found=str(error) or repr(error)
-            ) from error
-
-    def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
-        return bool(self._call(name, "exists"))
-
-    def size(self, name: str) -> int:
-        """Bytes of a file."""
-        found = self._call(name, "size")
-        if found is None:
-            raise StoreError("the server does not tell the file's size", where=self._path(name))
-        return int(found)
-
-    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
-        """Bytes of a file, by a range request where only a part is wanted."""
-        if offset == 0 and size is None:
-            return np.frombuffer(self._call(name, "cat_file"), np.uint8)
-        end = None if size is None else offset + size
-        return np.frombuffer(self._call(name, "cat_file", start=offset, end=end), np.uint8)
-
-    def open_write(self, name: str) -> BinaryIO:
-        """A new file; on object stores it appears when it is closed."""
-        opened: BinaryIO = self._call(name, "open", "wb")
-        return opened
-
-    def list(self) -> list[str]:
-        """Names of all files, sorted."""
-        entries = self._call("", "ls", detail=True)
-        return sorted(e["name"].rsplit("/", 1)[-1] for e in entries if e["type"] == "file")
-
-
 def open_store(location: str | os.PathLike[str]) -> Store:
-    """The store of a path or URL; nothing is read yet."""
+    """The store of a path or URL; nothing is read yet.
+
+    Raises:
+        StoreError: Nobody here knows the URL's protocol.
+    """
+    from rdrr_format.remote_stores import FsspecStore, HttpStore
+
     text = os.fspath(location)
     if "://" not in text:
         return LocalStore(text)
     if text.startswith("file://"):
         return LocalStore(text.removeprefix("file://"))
+    if text.startswith(("http://", "https://")):
+        return HttpStore(text)
     return FsspecStore(text)

@@ -35,11 +35,10 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
     with np.errstate(divide="ignore", invalid="ignore"):
         inverse = np.where(silent, np.float32(0), np.float32(-128) / peak)
         step = np.where(silent, np.float32(0), np.float32(1) / inverse)
-    scale_codes = np.minimum(np.rint(inverse * by_block), np.float32(127)).astype(np.int8)
-
     out = np.empty((len(by_block), 210), np.uint8)
-    out[:, 192:208] = scale_codes.view(np.uint8)
     out[:, 208:210] = f16_bytes(step[:, 0], _DTYPE)
+    scale_codes = np.minimum(np.rint(inverse * by_block), np.float32(127)).astype(np.int8)
+    out[:, 192:208] = scale_codes.view(np.uint8)
     steps = f16_floats(out[:, 208:210])[:, None] * scale_codes.astype(np.float32)
     codes = np.empty(groups.shape, np.uint8)
     signed_codes(groups, steps.reshape(-1), chosen, 32, codes)

@@ -1,0 +1,166 @@
+"""Stores behind URLs: plain web servers, and whatever fsspec knows (s3, gs, memory...).
+
+Web servers are read with the standard library alone, so that a package can be opened from a URL
+without optional dependencies.
+"""
+
+from __future__ import annotations
+
+from http.client import HTTPException
+from typing import Any, BinaryIO
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import numpy as np
+
+from rdrr_format.errors import StoreError
+from rdrr_format.stores import Bytes, check_name, store_errors
+
+_TIMEOUT_SECONDS = 60
+_NOT_FOUND = (404, 410)
+
+
+class HttpStore:
+    """A folder on a web server. It can be read; a web server has no listing and takes no files.
+
+    Args:
+        url: URL of the folder; a query is not supported.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    def describe(self) -> str:
+        """The folder's URL."""
+        return self._url
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        try:
+            self._request(name, "HEAD")
+        except _MissingError:
+            return False
+        return True
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        headers, _ = self._request(name, "HEAD")
+        length = headers.get("Content-Length")
+        if length is None:
+            raise StoreError("the server does not tell the file's size", where=self._where(name))
+        return int(length)
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
+        """Bytes of a file, by a range request where only a part is wanted."""
+        if size == 0:
+            return np.empty(0, np.uint8)
+        if offset == 0 and size is None:
+            return np.frombuffer(self._request(name, "GET")[1], np.uint8)
+        end = "" if size is None else offset + size - 1
+        headers, content = self._request(name, "GET", {"Range": f"bytes={offset}-{end}"})
+        if headers.get("Content-Range") is None:  # the server sent the whole file
+            stop = None if size is None else offset + size
+            content = content[offset:stop]
+        return np.frombuffer(content, np.uint8)
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Always refused.
+
+        Raises:
+            StoreError: Always.
+        """
+        raise StoreError("a web server cannot be written to", where=self._where(check_name(name)))
+
+    def list(self) -> list[str]:
+        """Always refused.
+
+        Raises:
+            StoreError: Always.
+        """
+        raise StoreError("a web server does not list its files", where=self._url)
+
+    def _where(self, name: str) -> str:
+        return f"{self._url}/{name}"
+
+    def _request(
+        self, name: str, method: str, headers: dict[str, str] | None = None
+    ) -> tuple[Any, bytes]:
+        where = self._where(check_name(name))
+        request = Request(f"{self._url}/{quote(name)}", method=method, headers=headers or {})
+        try:
+            with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+                return answer.headers, answer.read()
+        except HTTPError as error:
+            kind = _MissingError if error.code in _NOT_FOUND else StoreError
+            raise kind(f"the server answers {error.code} {error.reason}", where=where) from error
+        except (URLError, HTTPException, OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise StoreError("the server cannot be reached", where=where, found=reason) from error
+
+
+class _MissingError(StoreError):
+    """The server has no such file."""
+
+
+class FsspecStore:
+    """A folder behind any URL that fsspec knows.
+
+    Args:
+        url: URL of the folder.
+    """
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self._url = url.rstrip("/")
+        try:
+            self._fs, self._root = url_to_fs(self._url)
+        except (ImportError, ValueError) as error:
+            raise StoreError(
+                "URL cannot be opened",
+                where=url,
+                found=error,
+                hint="install what the message names, or copy the package here",
+            ) from error
+
+    def describe(self) -> str:
+        """The folder's URL."""
+        return self._url
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return bool(self._call("exists", check_name(name)))
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        found = self._call("size", check_name(name))
+        if found is None:
+            raise StoreError("the size is not known", where=f"{self._url}/{name}")
+        return int(found)
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
+        """Bytes of a file, fetching only the part that is wanted."""
+        end = None if size is None else offset + size
+        content = self._call("cat_file", check_name(name), start=offset or None, end=end)
+        return np.frombuffer(content, np.uint8)
+
+    def open_write(self, name: str) -> BinaryIO:
+        """A new file; on object stores it appears when it is closed."""
+        opened: BinaryIO = self._call("open", check_name(name), "wb")
+        return opened
+
+    def list(self) -> list[str]:
+        """Names of all files, sorted."""
+        entries = self._call("ls", "", detail=True)
+        return sorted(e["name"].rsplit("/", 1)[-1] for e in entries if e["type"] == "file")
+
+    def _call(self, action: str, name: str, *arguments: Any, **options: Any) -> Any:
+        path, where = (f"{part}/{name}".rstrip("/") for part in (self._root, self._url))
+        try:
+            with store_errors(where):
+                return getattr(self._fs, action)(path, *arguments, **options)
+        except StoreError:
+            raise
+        except Exception as error:  # clients of each protocol have errors of their own
+            raise StoreError("cannot be reached", where=where, found=repr(error)) from error

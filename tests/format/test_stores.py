@@ -1,0 +1,198 @@
+"""What every store promises, as one class that each kind of store inherits."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from rdrr_format.errors import FormatError, StoreError
+from rdrr_format.remote_stores import FsspecStore, HttpStore
+from rdrr_format.stores import LocalStore, MemoryStore, open_store, store_errors
+
+CONTENT = bytes(range(256)) * 4
+
+
+class ReadTests:
+    """Reading; a subclass gives the fixture `store`, which holds a.bin (CONTENT) and empty.bin."""
+
+    def test_it_reads_whole_files(self, store):
+        assert bytes(store.read("a.bin")) == CONTENT
+
+    def test_it_reads_parts(self, store):
+        assert bytes(store.read("a.bin", 100, 50)) == CONTENT[100:150]
+
+    def test_it_reads_from_an_offset_to_the_end(self, store):
+        assert bytes(store.read("a.bin", 1000)) == CONTENT[1000:]
+
+    def test_it_knows_sizes(self, store):
+        assert (store.size("a.bin"), store.size("empty.bin")) == (len(CONTENT), 0)
+
+    def test_it_reads_an_empty_file(self, store):
+        assert store.read("empty.bin").size == 0
+
+    def test_it_knows_what_exists(self, store):
+        assert store.exists("a.bin")
+        assert not store.exists("b.bin")
+
+    def test_a_missing_file_is_a_store_error_of_one_line(self, store):
+        for action in (store.read, store.size):
+            with pytest.raises(StoreError, match=r"b\.bin") as caught:
+                action("b.bin")
+            assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "../a", "/etc/passwd", "a/b", "a\\b", "a\0"])
+    def test_names_with_a_path_are_refused(self, store, name):
+        for action in (store.read, store.size, store.exists):
+            with pytest.raises(FormatError, match="plain file name"):
+                action(name)
+
+    def test_it_says_where_it_is(self, store):
+        assert store.describe()
+
+
+class StoreTests(ReadTests):
+    """Reading and writing."""
+
+    def test_what_is_written_is_read_back(self, store):
+        with store.open_write("new.bin") as file:
+            file.write(b"one ")
+            file.write(memoryview(b"two"))
+        assert bytes(store.read("new.bin")) == b"one two"
+
+    def test_writing_replaces(self, store):
+        with store.open_write("a.bin") as file:
+            file.write(b"short")
+        assert bytes(store.read("a.bin")) == b"short"
+
+    def test_it_lists_the_files(self, store):
+        assert store.list() == ["a.bin", "empty.bin"]
+
+    def test_writing_outside_is_refused(self, store):
+        with pytest.raises(FormatError, match="plain file name"):
+            store.open_write("../b.bin")
+
+
+def fill(store):
+    for name, content in (("a.bin", CONTENT), ("empty.bin", b"")):
+        with store.open_write(name) as file:
+            file.write(content)
+    return store
+
+
+class TestLocalStore(StoreTests):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return fill(LocalStore(tmp_path / "package"))
+
+    def test_a_missing_folder_is_a_store_error(self, tmp_path):
+        with pytest.raises(StoreError, match="no such file or folder"):
+            LocalStore(tmp_path / "nowhere").list()
+
+    def test_a_file_in_the_place_of_the_folder_is_a_store_error(self, tmp_path):
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(StoreError, match=r"file"):
+            LocalStore(tmp_path / "file").open_write("a.bin")
+
+
+class TestMemoryStore(StoreTests):
+    @pytest.fixture
+    def store(self):
+        return fill(MemoryStore())
+
+
+class TestFsspecMemory(StoreTests):
+    @pytest.fixture
+    def store(self):
+        return fill(FsspecStore(f"memory://{uuid4().hex}"))
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+class TestHttp(ReadTests):
+    handler = _Quiet
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        fill(LocalStore(tmp_path))
+        server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), partial(self.handler, directory=str(tmp_path))
+        )
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield open_store(f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    def test_it_takes_no_files_and_lists_none(self, store):
+        with pytest.raises(StoreError, match="cannot be written"):
+            store.open_write("a.bin")
+        with pytest.raises(StoreError, match="does not list"):
+            store.list()
+
+
+class _Ranges(_Quiet):
+    """A server that honours range requests, which the standard library's does not."""
+
+    def do_GET(self):
+        wanted = self.headers.get("Range")
+        if wanted is None:
+            super().do_GET()
+            return
+        first, last = wanted.removeprefix("bytes=").split("-")
+        content = Path(self.translate_path(self.path)).read_bytes()
+        part = content[int(first) : int(last) + 1 if last else None]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+
+
+class TestHttpWithRanges(TestHttp):
+    handler = _Ranges
+
+
+def test_a_server_that_is_not_there_is_a_store_error_of_one_line():
+    store = open_store("http://127.0.0.1:9")
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1:9") as caught:
+        store.read("manifest.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_protocol_is_a_store_error():
+    with pytest.raises(StoreError, match="nosuch"):
+        open_store("nosuch://folder")
+
+
+def test_locations_choose_the_store(tmp_path):
+    assert isinstance(open_store(tmp_path), LocalStore)
+    assert isinstance(open_store(f"file://{tmp_path}"), LocalStore)
+    assert isinstance(open_store("memory://x"), FsspecStore)
+    assert isinstance(open_store("https://example.org/x"), HttpStore)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "the disk is full.*free some space"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "read-only"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_operating_system_errors_become_one_line(number, words):
+    with (
+        pytest.raises(StoreError, match=f"^out/shard: .*{words}") as caught,
+        store_errors("out/shard"),
+    ):
+        raise OSError(number, "Input/output error")
+    assert "\n" not in str(caught.value)
