@@ -36,6 +36,8 @@ class GpuBackend:
         context: KV slots.
         kv_dtype: `f16` or `f32`.
         device: Where; opened on the best adapter when None.
+        int8: Multiply block-quantized matrices in int8; None for yes on a GPU, no in software.
+        fused: Use the fused kernels of the decode pass.
 
     Raises:
         DeviceError: No adapter, or too little memory.
@@ -49,6 +51,8 @@ class GpuBackend:
         context: int,
         kv_dtype: str = "f16",
         device: Device | None = None,
+        int8: bool | None = None,
+        fused: bool = True,
     ) -> None:
         if kv_dtype not in KV_BYTES:
             raise UsageError("unknown KV dtype", expected=" or ".join(KV_BYTES), found=kv_dtype)
@@ -60,7 +64,17 @@ class GpuBackend:
         weights = load_weights(self._arena, package, graph)
         cache = KvCache.allocate(self._arena, graph, context, kv_dtype)
         self._state = State.create(self._arena, chunk, RING)
-        self._program = Program(self.device, self._arena, graph, weights, cache, self._state, chunk)
+        self._program = Program(
+            self.device,
+            self._arena,
+            graph,
+            weights,
+            cache,
+            self._state,
+            chunk,
+            int8=not self.device.info.software if int8 is None else int8,
+            fused=fused,
+        )
         self._vocab = graph.vocab_size
         self._ring_used = 0  # ids written to the ring since the host last wrote the step
         self._ready: tuple[int, int] | None = None  # token and base that the GPU put in place

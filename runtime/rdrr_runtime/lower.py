@@ -11,6 +11,7 @@ Which kernel serves an op is decided by the op's own module in `rdrr_runtime.ker
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rdrr_manifests.graph import (
@@ -27,9 +28,10 @@ from rdrr_manifests.graph import (
 )
 
 from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.fuse import Fusion, fused_head
 from rdrr_runtime.kernels._context import OpContext
 from rdrr_runtime.kernels._kernel import Dispatch
-from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax, choose_best
 from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
 from rdrr_runtime.kernels.elementwise import copy_row, residual_add, scale, softcap
 from rdrr_runtime.kernels.embed import embed
@@ -142,6 +144,9 @@ class Lowering:
         ropes: One table for each of `graph.ropes`.
         workspace: Buffers of values.
         all_rows: Logits of every row rather than of the last.
+        fusions: Tried in order at each op before the general lowering.
+        int8: Whether block-quantized matrices may be multiplied in int8.
+        max_buffers: Storage buffers that a kernel may bind.
     """
 
     def __init__(
@@ -154,50 +159,77 @@ class Lowering:
         workspace: Workspace,
         *,
         all_rows: bool = False,
+        fusions: Sequence[Fusion] = (),
+        int8: bool = False,
+        max_buffers: int = 8,
     ) -> None:
-        self._graph = graph
-        self._ctx = ctx
-        self._weights = weights
-        self._cache = cache
-        self._ropes = ropes
-        self._workspace = workspace
+        self.int8 = int8
+        self.max_buffers = max_buffers
+        self._fusions = fusions
+        self.graph = graph
+        self.ctx = ctx
+        self.weights = weights
+        self.cache = cache
+        self.ropes = ropes
+        self.workspace = workspace
         self._all_rows = all_rows
-        self._values = _Values(workspace, _count_readers(graph.ops))
+        self.values = _Values(workspace, _count_readers(graph.ops))
         self._out: list[Dispatch] = []
 
     def run(self) -> Lowered:
         """All dispatches, in order."""
-        *ops, norm, head = self._graph.ops
+        *ops, norm, head = self.graph.ops
         assert isinstance(norm, Norm), "the graph ends with a norm"
         assert isinstance(head, Head), "and the head"
         index = 0
         while index < len(ops):
-            following = ops[index + 1] if index + 1 < len(ops) else None
-            if isinstance(following, Residual) and self._fuse(ops[index], following):
-                index += 2
-            else:
-                self._lower(ops[index])
-                index += 1
+            index += self._serve(ops, index)
         body, self._out = tuple(self._out), []
-        logits = self._head(norm, head)
-        return Lowered(body, tuple(self._out), self._sample(logits, head.weight.shape[0]), logits)
+        fused = fused_head(self, norm, head) if self._fusions else None
+        if fused is None:
+            logits = self._head(norm, head)
+            sample = self._sample(logits, head.weight.shape[0])
+        else:
+            logits, candidates, count = fused
+            sample = tuple(choose_best(self.ctx, candidates, count, label="argmax"))
+        return Lowered(body, tuple(self._out), sample, logits)
+
+    def emit(self, dispatches: Sequence[Dispatch]) -> None:
+        """Append dispatches."""
+        self._out += dispatches
+
+    def can_add(self, op: Linear | Norm, residual: Residual) -> bool:
+        """Whether the op's output may be added into the stream where it is made."""
+        readers = self.values.readers
+        is_branch = op.out == residual.branch and residual.scale == 1.0
+        return is_branch and readers[residual.branch] == 1 and readers[residual.x] == 1
+
+    def _serve(self, ops: Sequence[Op], index: int) -> int:
+        """Lower the op at `index`, and those after it that one kernel serves with it."""
+        for fusion in self._fusions:
+            served = fusion(self, ops, index)
+            if served:
+                return served
+        following = ops[index + 1] if index + 1 < len(ops) else None
+        if isinstance(following, Residual) and self._fuse(ops[index], following):
+            return 2
+        self._lower(ops[index])
+        return 1
 
     def _fuse(self, op: Op, residual: Residual) -> bool:
         """Add a branch into the stream where it is made, if nothing else reads either."""
-        values = self._values
-        is_branch = getattr(op, "out", None) == residual.branch and residual.scale == 1.0
-        alone = values.readers[residual.branch] == 1 and values.readers[residual.x] == 1
-        if not (is_branch and alone) or not isinstance(op, Linear | Norm):
+        values = self.values
+        if not isinstance(op, Linear | Norm) or not self.can_add(op, residual):
             return False
         stream = values.get(residual.x)
         if isinstance(op, Linear):
             self._linear(op, stream, accumulate=True)
         else:
             self._out += post_norm_add(
-                self._ctx,
+                self.ctx,
                 stream,
                 values.get(op.x),
-                self._weights.vectors[op.weight.name],
+                self.weights.vectors[op.weight.name],
                 width=op.width,
                 eps=op.eps,
                 offset=float(op.unit_offset),
@@ -214,9 +246,9 @@ class Lowering:
             case Norm():
                 self._norm(op)
             case Linear():
-                out = self._values.take(op.out, op.weight.shape[0])
+                out = self.values.take(op.out, op.weight.shape[0])
                 self._linear(op, out, accumulate=False)
-                self._values.read(op.x)
+                self.values.read(op.x)
             case Rope():
                 self._rope(op)
             case Attention():
@@ -229,15 +261,15 @@ class Lowering:
                 raise AssertionError("the head ends the graph")
 
     def _embed(self, op: Embed) -> None:
-        out = self._values.take(op.out, op.weight.shape[1])
-        table = self._weights.matrices[op.weight.name]
-        self._out += embed(self._ctx, table, out, scale=op.scale, label="embed")
+        out = self.values.take(op.out, op.weight.shape[1])
+        table = self.weights.matrices[op.weight.name]
+        self._out += embed(self.ctx, table, out, scale=op.scale, label="embed")
 
     def _norm(self, op: Norm) -> None:
-        x, weight = self._values.get(op.x), self._weights.vectors[op.weight.name]
-        if op.groups > 1 and self._values.readers[op.x] == 1:
+        x, weight = self.values.get(op.x), self.weights.vectors[op.weight.name]
+        if op.groups > 1 and self.values.readers[op.x] == 1:
             self._out += rms_norm_in_place(
-                self._ctx,
+                self.ctx,
                 x,
                 weight,
                 width=op.width,
@@ -246,84 +278,84 @@ class Lowering:
                 per_row=op.groups,
                 label=op.out,
             )
-            self._values.rename(op.x, op.out)
+            self.values.rename(op.x, op.out)
             return
         self._out += rms_norm(
-            self._ctx,
+            self.ctx,
             x,
             weight,
-            self._values.take(op.out, op.width * op.groups),
+            self.values.take(op.out, op.width * op.groups),
             width=op.width,
             eps=op.eps,
             offset=float(op.unit_offset),
             per_row=op.groups,
             label=op.out,
         )
-        self._values.read(op.x)
+        self.values.read(op.x)
 
     def _linear(self, op: Linear, out: BufferSlice, *, accumulate: bool) -> None:
         self._out += linear(
-            self._ctx,
-            self._weights.matrices[op.weight.name],
-            self._values.get(op.x),
+            self.ctx,
+            self.weights.matrices[op.weight.name],
+            self.values.get(op.x),
             out,
-            bias=None if op.bias is None else self._weights.vectors[op.bias.name],
+            bias=None if op.bias is None else self.weights.vectors[op.bias.name],
             accumulate=accumulate,
             label=op.out,
         )
 
     def _rope(self, op: Rope) -> None:
-        spec = self._graph.ropes[op.table]
+        spec = self.graph.ropes[op.table]
         self._out += rope(
-            self._ctx,
-            self._values.get(op.x),
-            self._ropes[op.table],
+            self.ctx,
+            self.values.get(op.x),
+            self.ropes[op.table],
             heads=op.heads,
             head_dim=spec.head_dim,
             rotary_dim=spec.rotary_dim,
             label=op.out,
         )
-        self._values.rename(op.x, op.out)
+        self.values.rename(op.x, op.out)
 
     def _attention(self, op: Attention) -> None:
-        values, layer = self._values, self._cache.layers[op.layer]
+        values, layer = self.values, self.cache.layers[op.layer]
         self._out += kv_store(
-            self._ctx,
+            self.ctx,
             values.get(op.k),
             values.get(op.v),
             layer.keys,
             layer.values,
-            cache=self._cache.spec,
+            cache=self.cache.spec,
             label=f"{op.out}.store",
         )
         spec = AttentionSpec(
             heads=op.heads,
-            cache=self._cache.spec,
+            cache=self.cache.spec,
             scale=op.scale,
             window=op.window or 0,
             softcap=op.softcap or 0.0,
         )
         # A single row cannot fill a GPU with one workgroup a head once there are many keys.
-        split = self._ctx.max_rows == 1 and spec.splits > 1
-        size = spec.scratch_size(self._ctx.max_rows) if split else 0
+        split = self.ctx.max_rows == 1 and spec.splits > 1
+        size = spec.scratch_size(self.ctx.max_rows) if split else 0
         self._out += attention(
-            self._ctx,
+            self.ctx,
             values.get(op.q),
             layer.keys,
             layer.values,
             values.take(op.out, op.heads * op.head_dim),
             spec=spec,
             which=AttentionKernel.SPLIT_KV if split else AttentionKernel.STREAMING,
-            scratch=self._workspace.named(f"split.{size}", size) if split else None,
+            scratch=self.workspace.named(f"split.{size}", size) if split else None,
             label=op.out,
         )
         values.read(op.q, op.k, op.v)
 
     def _activation(self, op: GatedActivation) -> None:
-        values = self._values
+        values = self.values
         out = values.take(op.out, op.width)
         self._out += gated_activation(
-            self._ctx,
+            self.ctx,
             values.get(op.gate),
             None if op.up is None else values.get(op.up),
             out,
@@ -334,31 +366,31 @@ class Lowering:
         values.read(op.gate, op.up)
 
     def _residual(self, op: Residual) -> None:
-        values = self._values
+        values = self.values
         width = values.held[op.x][0]
         branch = values.get(op.branch)
         if op.scale != 1.0:
-            self._out += scale(self._ctx, branch, width=width, factor=op.scale, label=op.out)
-        self._out += residual_add(self._ctx, values.get(op.x), branch, width=width, label=op.out)
+            self._out += scale(self.ctx, branch, width=width, factor=op.scale, label=op.out)
+        self._out += residual_add(self.ctx, values.get(op.x), branch, width=width, label=op.out)
         values.read(op.branch)
         values.rename(op.x, op.out)
 
     def _head(self, norm: Norm, head: Head) -> BufferSlice:
         """Final norm and logits, of the last row only unless all are wanted."""
-        ctx, (vocab, hidden) = self._ctx, head.weight.shape
+        ctx, (vocab, hidden) = self.ctx, head.weight.shape
         single = not self._all_rows
-        x = self._values.get(norm.x)
+        x = self.values.get(norm.x)
         if single and ctx.max_rows > 1:
-            last = self._workspace.named("last", 4 * hidden)
+            last = self.workspace.named("last", 4 * hidden)
             self._out += copy_row(ctx, x, last, width=hidden, label="last row")
             x = last
         rows = 1 if single else ctx.max_rows
-        normed = self._workspace.named(f"final.{rows}", 4 * rows * hidden)
-        logits = self._workspace.named(f"logits.{rows}", 4 * rows * vocab)
+        normed = self.workspace.named(f"final.{rows}", 4 * rows * hidden)
+        logits = self.workspace.named(f"logits.{rows}", 4 * rows * vocab)
         self._out += rms_norm(
             ctx,
             x,
-            self._weights.vectors[norm.weight.name],
+            self.weights.vectors[norm.weight.name],
             normed,
             width=hidden,
             eps=norm.eps,
@@ -366,7 +398,7 @@ class Lowering:
             single_row=single,
             label="final norm",
         )
-        matrix = self._weights.matrices[head.weight.name]
+        matrix = self.weights.matrices[head.weight.name]
         self._out += linear(ctx, matrix, normed, logits, single_row=single, label="head")
         if head.scale != 1.0:
             self._out += scale(
@@ -382,9 +414,9 @@ class Lowering:
         """Argmax of the last row, which also advances the step."""
         if self._all_rows:
             return ()
-        scratch = self._workspace.named("argmax", SCRATCH_BYTES)
+        scratch = self.workspace.named("argmax", SCRATCH_BYTES)
         return tuple(
-            argmax(self._ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")
+            argmax(self.ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")
         )
 
 

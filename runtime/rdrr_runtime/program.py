@@ -13,6 +13,7 @@ from rdrr_manifests.graph import Graph
 
 from rdrr_runtime.buffers import Arena, BufferSlice
 from rdrr_runtime.device import BoundDispatch, Device
+from rdrr_runtime.fuse import DECODE_FUSIONS
 from rdrr_runtime.kernels._context import OpContext, State
 from rdrr_runtime.kvcache import KvCache
 from rdrr_runtime.lower import Lowering, Workspace
@@ -55,6 +56,8 @@ class Program:
         cache: Key-value cache.
         state: Buffers of the step.
         chunk: Token rows of a prefill pass.
+        int8: Whether block-quantized matrices may be multiplied in int8.
+        fused: Whether the decode pass uses the fused kernels.
     """
 
     def __init__(
@@ -66,7 +69,12 @@ class Program:
         cache: KvCache,
         state: State,
         chunk: int,
+        *,
+        int8: bool = False,
+        fused: bool = True,
     ) -> None:
+        self._int8 = int8
+        self._fused = fused
         self._device = device
         self._graph = graph
         self._weights = weights
@@ -99,6 +107,9 @@ class Program:
             self._ropes,
             self._workspace,
             all_rows=kind == "score",
+            fusions=DECODE_FUSIONS if self._fused and kind == "decode" else (),
+            int8=self._int8,
+            max_buffers=device.limits["max-storage-buffers-per-shader-stage"],
         ).run()
         body, head, sample = (
             tuple(device.bind(one) for one in part)

@@ -6,7 +6,7 @@ types) is expanded to F32 here, once, and says so. Which kernel reads a matrix i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,14 +29,26 @@ class Weights:
     """What a program binds.
 
     Attributes:
+        arena: Owner of the buffers.
         matrices: By tensor name; a tied head is the embedding's entry.
         vectors: Norm weights and biases as f32, by tensor name.
         expanded: Names of matrices that could not stay in their stored form.
+        host_vectors: The vectors on the host, to be joined.
     """
 
+    arena: Arena
     matrices: dict[str, GpuWeight] = field(default_factory=dict)
     vectors: dict[str, BufferSlice] = field(default_factory=dict)
     expanded: list[str] = field(default_factory=list)
+    host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+
+    def joined(self, names: Sequence[str]) -> BufferSlice:
+        """Several vectors one after the other, in a buffer made once."""
+        name = "+".join(names)
+        if name not in self.vectors:
+            data = np.concatenate([self.host_vectors[one] for one in names])
+            self.vectors[name] = self.arena.upload(name, data)
+        return self.vectors[name]
 
     @property
     def size(self) -> int:
@@ -53,12 +65,13 @@ def load_weights(arena: Arena, package: Package, graph: Graph) -> Weights:
         ShardError: Bytes are missing.
         DeviceError: The adapter has too little memory or cannot bind a row.
     """
-    weights = Weights()
+    weights = Weights(arena)
     vectors = {use.name for use in _vector_uses(graph)}
     for use in graph.weights():
         if use.name in vectors:
             data = np.ascontiguousarray(package.dequantize(use.name), dtype=np.float32)
             weights.vectors[use.name] = arena.upload(use.name, data)
+            weights.host_vectors[use.name] = data
         else:
             weights.matrices[use.name] = _upload_matrix(arena, package, use, weights.expanded)
     return weights

@@ -43,7 +43,6 @@ def argmax(
     need_floats(f"{label}: scratch", scratch, SCRATCH_BYTES // 4)
     state = ctx.state
     scan = kernel("argmax", constants={"WG": 256, "WIDTH": vocabulary, "SINGLE_ROW": single_row})
-    finish = kernel("argmax_finish", constants={"WG": GROUPS})
     return [
         dispatch(
             scan,
@@ -51,16 +50,26 @@ def argmax(
             Grid(GROUPS),
             label,
         ),
-        dispatch(
-            finish,
-            {
-                "best": scratch,
-                "current": state.step,
-                "positions": state.positions,
-                "tokens": state.tokens,
-                "ring": state.ring,
-            },
-            Grid(),
-            f"{label}.finish",
-        ),
+        *choose_best(ctx, scratch, GROUPS, label=f"{label}.finish"),
     ]
+
+
+def choose_best(ctx: OpContext, best: BufferSlice, count: int, *, label: str) -> list[Dispatch]:
+    """Make the best of some candidates the next token, and advance the step.
+
+    Args:
+        ctx: Where it is lowered to.
+        best: (f32 value, u32 id) of each candidate.
+        count: Candidates.
+        label: What the op is.
+    """
+    state = ctx.state
+    finish = kernel("argmax_finish", constants={"WG": 64, "COUNT": count})
+    buffers = {
+        "best": best,
+        "current": state.step,
+        "positions": state.positions,
+        "tokens": state.tokens,
+        "ring": state.ring,
+    }
+    return [dispatch(finish, buffers, Grid(), label)]

@@ -1,6 +1,6 @@
 // The best of the groups' candidates becomes the next token, and the step moves on.
 //
-// best       (f32, u32) [GROUPS]
+// best       (f32, u32) [COUNT]
 // current    Step
 // positions  u32 [max_rows]
 // tokens     u32 [max_rows]
@@ -12,14 +12,19 @@
 @group(0) @binding(3) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(4) var<storage, read_write> ring: array<u32>;
 
-override WG: u32;  // as many threads as groups
+override WG: u32;
+override COUNT: u32;  // candidates
 
 {% include "snippets/candidate.wgsl" %}
 {% include "snippets/advance.wgsl" %}
 
 @compute @workgroup_size(WG)
 fn main(@builtin(local_invocation_index) thread: u32) {
-    let winner = best_of_workgroup(best[thread], thread);
+    var mine = best[0];
+    for (var i = thread; i < COUNT; i += WG) {
+        mine = better(mine, best[i]);
+    }
+    let winner = best_of_workgroup(mine, thread);
     if (thread == 0u) {
         advance(winner.index);
     }

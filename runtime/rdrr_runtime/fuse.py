@@ -1,0 +1,278 @@
+"""Fusions of the decode pass: runs of ops that one dispatch serves when there is one token row.
+
+    qkv and attention   norm, three projections, norms, ropes, cache and scores   2 dispatches
+    output projection   joins the parts of attention, adds to the residual stream   1
+    gated feed-forward  norm, gate and up, activation   1
+    down projection     adds to the residual stream   1
+    head                final norm, logits, their largest   1
+
+A fusion looks at the ops from some index on and either emits dispatches and says how many ops it
+served, or says 0 and leaves them to the general lowering. It knows ops and their operands, never
+an architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rdrr_manifests.graph import Attention, GatedActivation, Head, Linear, Norm, Op, Residual, Rope
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels.attention_decode import DecodeAttention, attention_decode
+from rdrr_runtime.kernels.matvec import INT8_TYPES, Input, Output, matvec, suits
+from rdrr_runtime.packing import GpuWeight
+
+if TYPE_CHECKING:
+    from rdrr_runtime.lower import Lowering
+
+Fusion = Callable[["Lowering", Sequence[Op], int], int]
+
+
+def wants_int8(low: Lowering, weights: Sequence[GpuWeight]) -> bool:
+    """Whether a launch multiplies in int8: policy allows it and every type can."""
+    return low.int8 and all(one.dtype.name in INT8_TYPES for one in weights)
+
+
+def _norm_input(low: Lowering, norm: Norm) -> Input:
+    gain = low.weights.vectors[norm.weight.name]
+    return Input(low.values.get(norm.x), gain, norm.eps, float(norm.unit_offset))
+
+
+@dataclass(frozen=True)
+class _Projections:
+    """The ops between a layer's first norm and its attention."""
+
+    norm: Norm
+    linears: tuple[Linear, Linear, Linear]
+    head_norms: tuple[Norm, Norm] | None
+    ropes: tuple[Rope, Rope]
+    attention: Attention
+    count: int
+
+
+def _match_projections(ops: Sequence[Op], index: int) -> _Projections | None:
+    """The run norm, (linear, head norm?, rope) twice, linear, attention; or None."""
+    norm = ops[index]
+    if not isinstance(norm, Norm) or norm.groups != 1:
+        return None
+    at = index + 1
+    linears: list[Linear] = []
+    norms: list[Norm] = []
+    ropes: list[Rope] = []
+    while at < len(ops) and not isinstance(ops[at], Attention):
+        op = ops[at]
+        if isinstance(op, Linear) and op.x == norm.out:
+            linears.append(op)
+        elif isinstance(op, Norm) and linears and op.x == linears[-1].out:
+            norms.append(op)
+        elif isinstance(op, Rope) and linears:
+            ropes.append(op)
+        else:
+            return None
+        at += 1
+    attention = ops[at] if at < len(ops) else None
+    if not isinstance(attention, Attention) or (len(linears), len(ropes)) != (3, 2):
+        return None
+    if (ropes[0].out, ropes[1].out, linears[2].out) != (attention.q, attention.k, attention.v):
+        return None
+    if len(norms) not in (0, 2) or ropes[0].table != ropes[1].table:
+        return None
+    head_norms = (norms[0], norms[1]) if norms else None
+    if head_norms and head_norms[0].eps != head_norms[1].eps:
+        return None
+    return _Projections(
+        norm,
+        (linears[0], linears[1], linears[2]),
+        head_norms,
+        (ropes[0], ropes[1]),
+        attention,
+        at + 1 - index,
+    )
+
+
+def attention_block(low: Lowering, ops: Sequence[Op], index: int) -> int:
+    """From a layer's first norm to its output projection, and the residual after that."""
+    found = _match_projections(ops, index)
+    after = index + found.count if found else len(ops)
+    output = ops[after] if after < len(ops) else None
+    if found is None or not isinstance(output, Linear) or output.x != found.attention.out:
+        return 0
+    weights = tuple(low.weights.matrices[one.weight.name] for one in found.linears)
+    out_weight = low.weights.matrices[output.weight.name]
+    spec = _attention_spec(low, found)
+    shares = spec.heads * spec.splits
+    if not (
+        suits(low.ctx, weights, int8=wants_int8(low, weights))
+        and suits(low.ctx, (out_weight,), int8=wants_int8(low, (out_weight,)), shares=shares)
+        and spec.suits(low.ctx, low.max_buffers)
+        and len({one.bias is None for one in found.linears}) == 1
+    ):
+        return 0
+    layer = f"layer {found.attention.layer}"
+    projected = low.workspace.named("projected", 4 * sum(one.n for one in weights))
+    low.emit(
+        matvec(
+            low.ctx,
+            weights,
+            _norm_input(low, found.norm),
+            Output(projected, bias=_joined_bias(low, found.linears)),
+            int8=wants_int8(low, weights),
+            label=f"{layer} qkv",
+        )
+    )
+    parts, stats = _emit_attention(low, found, spec, projected)
+    low.values.read(found.norm.x)
+    source = Input(parts, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
+    return found.count + _project_out(low, ops, after, output, source)
+
+
+def _attention_spec(low: Lowering, found: _Projections) -> DecodeAttention:
+    op, norms = found.attention, found.head_norms
+    return DecodeAttention(
+        heads=op.heads,
+        cache=low.cache.spec,
+        pairs=low.graph.ropes[found.ropes[0].table].rotary_dim // 2,
+        scale=op.scale,
+        window=op.window or 0,
+        softcap=op.softcap or 0.0,
+        eps=norms[0].eps if norms else 0.0,
+        offset=float(norms[0].unit_offset) if norms else 0.0,
+    )
+
+
+def _joined_bias(low: Lowering, linears: Sequence[Linear]) -> BufferSlice | None:
+    names = [one.bias.name for one in linears if one.bias is not None]
+    return low.weights.joined(names) if names else None
+
+
+def _emit_attention(
+    low: Lowering, found: _Projections, spec: DecodeAttention, projected: BufferSlice
+) -> tuple[BufferSlice, BufferSlice]:
+    parts = low.workspace.named("attention parts", spec.parts_bytes)
+    stats = low.workspace.named("attention stats", spec.stats_bytes)
+    layer = low.cache.layers[found.attention.layer]
+    gains = None
+    if found.head_norms:
+        q_norm, k_norm = (low.weights.vectors[one.weight.name] for one in found.head_norms)
+        gains = (q_norm, k_norm)
+    low.emit(
+        attention_decode(
+            low.ctx,
+            projected,
+            low.ropes[found.ropes[0].table],
+            gains,
+            (layer.keys, layer.values),
+            parts,
+            stats,
+            spec=spec,
+            label=f"layer {found.attention.layer} attention",
+        )
+    )
+    return parts, stats
+
+
+def _project_out(
+    low: Lowering, ops: Sequence[Op], index: int, linear: Linear, source: Input
+) -> int:
+    """A linear from `source`, added to the residual stream where that is what follows."""
+    weight = low.weights.matrices[linear.weight.name]
+    following = ops[index + 1] if index + 1 < len(ops) else None
+    bias = None if linear.bias is None else low.weights.vectors[linear.bias.name]
+    adds = isinstance(following, Residual) and low.can_add(linear, following)
+    if adds:
+        assert isinstance(following, Residual)
+        output = Output(low.values.get(following.x), "add", bias)
+    else:
+        output = Output(low.values.take(linear.out, weight.n), "store", bias)
+    low.emit(
+        matvec(
+            low.ctx,
+            (weight,),
+            source,
+            output,
+            int8=wants_int8(low, (weight,)),
+            label=linear.out,
+        )
+    )
+    if not adds:
+        return 1
+    assert isinstance(following, Residual)
+    low.values.rename(following.x, following.out)
+    return 2
+
+
+def gated_feed_forward(low: Lowering, ops: Sequence[Op], index: int) -> int:
+    """Norm, gate and up (one matrix or two), activation."""
+    norm = ops[index]
+    if not isinstance(norm, Norm) or norm.groups != 1:
+        return 0
+    end = index + 1
+    while end < len(ops) and isinstance(ops[end], Linear):
+        end += 1
+    linears = [op for op in ops[index + 1 : end] if isinstance(op, Linear)]
+    activation = ops[end] if end < len(ops) else None
+    if not isinstance(activation, GatedActivation):
+        return 0
+    operands = [name for name in (activation.gate, activation.up) if name is not None]
+    if [one.out for one in linears] != operands or any(
+        one.x != norm.out or one.bias for one in linears
+    ):
+        return 0
+    weights = tuple(low.weights.matrices[one.weight.name] for one in linears)
+    if not suits(low.ctx, weights, int8=wants_int8(low, weights)):
+        return 0
+    y = low.values.take(activation.out, activation.width)
+    low.emit(
+        matvec(
+            low.ctx,
+            weights,
+            _norm_input(low, norm),
+            Output(y, "gate", activation=activation.activation),
+            int8=wants_int8(low, weights),
+            label=activation.out,
+        )
+    )
+    low.values.read(norm.x)
+    return end + 1 - index
+
+
+def lone_linear(low: Lowering, ops: Sequence[Op], index: int) -> int:
+    """A linear, with the residual after it where there is one."""
+    linear = ops[index]
+    if not isinstance(linear, Linear):
+        return 0
+    weight = low.weights.matrices[linear.weight.name]
+    if not suits(low.ctx, (weight,), int8=wants_int8(low, (weight,))):
+        return 0
+    source = Input(low.values.get(linear.x))
+    served = _project_out(low, ops, index, linear, source)
+    low.values.read(linear.x)
+    return served
+
+
+DECODE_FUSIONS: tuple[Fusion, ...] = (attention_block, gated_feed_forward, lone_linear)
+"""Tried in order at each op of a decode pass."""
+
+
+def fused_head(
+    low: Lowering, norm: Norm, head: Head
+) -> tuple[BufferSlice, BufferSlice, int] | None:
+    """Final norm, logits and their largest; (logits, candidates, their count), or None."""
+    weight = low.weights.matrices[head.weight.name]
+    int8 = wants_int8(low, (weight,))
+    plain = head.scale == 1.0 and head.softcap is None
+    if not plain or not suits(low.ctx, (weight,), int8=int8):
+        return None
+    logits = low.workspace.named("logits.1", 4 * weight.n)
+    made = matvec(
+        low.ctx,
+        (weight,),
+        _norm_input(low, norm),
+        Output(logits, "best", best=low.workspace.named("candidates", 1 << 14)),
+        int8=int8,
+        label="head",
+    )
+    low.emit(made)
+    return logits, low.workspace.named("candidates", 1 << 14), made[0].grid.x

@@ -1,0 +1,140 @@
+"""Attention of one token straight from its projections: the decode pass's second dispatch.
+
+It leaves the parts of the keys unjoined; `matvec` joins them while it reads them for the output
+projection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import KvSpec, OpContext
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+
+WORKGROUP = 128
+MAX_GROUP = 8
+MIN_SPAN = 64
+MAX_SPLITS = 32
+BINDINGS = 10
+
+
+@dataclass(frozen=True)
+class DecodeAttention:
+    """What a layer's attention computes.
+
+    Attributes:
+        heads: Query heads.
+        cache: Sizes and type of the caches.
+        pairs: Rotated pairs of a head.
+        scale: Factor on the scores.
+        window: Slots the token sees, its own included; 0 for all.
+        softcap: Bound of the scores by tanh; 0 for none.
+        eps: Of the norms of queries and keys.
+        offset: Added to their gains.
+    """
+
+    heads: int
+    cache: KvSpec
+    pairs: int
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    eps: float = 0.0
+    offset: float = 0.0
+
+    @property
+    def splits(self) -> int:
+        """Parts that the keys are split into, at most."""
+        reach = min(self.window or self.cache.context, self.cache.context)
+        return max(1, min(MAX_SPLITS, -(-reach // MIN_SPAN)))
+
+    @property
+    def parts_bytes(self) -> int:
+        """Bytes of the unjoined parts."""
+        return 4 * self.heads * self.splits * self.cache.head_dim
+
+    @property
+    def stats_bytes(self) -> int:
+        """Bytes of the parts' largest scores and masses."""
+        return 8 * self.heads * self.splits
+
+    def suits(self, ctx: OpContext, limits_buffers: int) -> bool:
+        """Whether the kernel can run it."""
+        group = self.heads // self.cache.kv_heads
+        head_dim = self.cache.head_dim
+        memory = 4 * (group + 1) * (2 * head_dim + 1) + 4 * group * WORKGROUP + 20 * WORKGROUP + 32
+        return (
+            ctx.max_rows == 1
+            and group <= MAX_GROUP
+            and head_dim // 4 <= WORKGROUP
+            and head_dim % 4 == 0
+            and memory <= ctx.workgroup_storage
+            and limits_buffers >= BINDINGS
+        )
+
+
+def attention_decode(
+    ctx: OpContext,
+    projected: BufferSlice,
+    table: BufferSlice,
+    gains: tuple[BufferSlice, BufferSlice] | None,
+    caches: tuple[BufferSlice, BufferSlice],
+    parts: BufferSlice,
+    stats: BufferSlice,
+    *,
+    spec: DecodeAttention,
+    label: str,
+) -> list[Dispatch]:
+    """One launch; `spec.suits` must hold.
+
+    Args:
+        ctx: Where it is lowered to.
+        projected: f32 [heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
+        table: f32 [context, pairs, 2], cosine and sine.
+        gains: Norm weights of queries and keys, f32 [head_dim] each, or None.
+        caches: Keys and values [kv_heads, context, head_dim].
+        parts: f32 [heads, splits, head_dim], written.
+        stats: f32 [heads, splits, 2], written.
+        spec: What is computed.
+        label: What the op is.
+    """
+    cache = spec.cache
+    buffers = {
+        "current": ctx.state.step,
+        "positions": ctx.state.positions,
+        "table": table,
+        "projected": projected,
+        "k_cache": caches[0],
+        "v_cache": caches[1],
+        "x": parts,
+        "stats": stats,
+    }
+    if gains is not None:
+        buffers |= {"q_gain": gains[0], "k_gain": gains[1]}
+    what = kernel(
+        "attention_decode",
+        variables={
+            "KV": cache.dtype,
+            "GROUP": spec.heads // cache.kv_heads,
+            "NORM": gains is not None,
+            "SUBGROUPS": ctx.subgroups,
+        },
+        constants={
+            "WG": WORKGROUP,
+            "HEADS": spec.heads,
+            "KV_HEADS": cache.kv_heads,
+            "HEAD_DIM": cache.head_dim,
+            "PAIRS": spec.pairs,
+            "CONTEXT": cache.context,
+            "SPLITS": spec.splits,
+            "MIN_SPAN": MIN_SPAN,
+            "SCALE": spec.scale,
+            "WINDOW": spec.window,
+            "SOFTCAP": spec.softcap,
+            "EPS": spec.eps,
+            "OFFSET": spec.offset,
+        },
+        variant=cache.dtype,
+    )
+    return [dispatch(what, buffers, Grid(cache.kv_heads, spec.splits), label)]

@@ -1,0 +1,210 @@
+"""Matrix times one token row, with what comes before and after folded in: decoding's workhorse.
+
+One dispatch takes the input through its norm (or joins the parts of split attention), multiplies
+it by up to three matrices, and stores, adds to the residual stream, gates, or finds the largest
+output. Only the row layout; only matrices in one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rdrr_format.layouts import Layout
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import OpContext
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.packing import GpuWeight
+
+WORKGROUP = 256
+TEAM = 32
+MAX_WORKGROUPS = 528
+"""Workgroups of a launch: enough to fill the largest GPUs, few enough to share their staging."""
+
+MAX_OUTPUT_GROUPS = MAX_WORKGROUPS
+"""Entries of `best` that a `best` launch may write, 8 bytes each."""
+
+UNITS: Mapping[str, int] = MappingProxyType(
+    {"F32": 4, "F16": 8, "BF16": 8, "Q8_0": 32, "Q4_K": 32, "Q6_K": 32}
+)
+"""Weights that a thread multiplies at a time."""
+
+INT8_TYPES = frozenset({"Q8_0", "Q4_K", "Q6_K"})
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the matrices are multiplied by.
+
+    Attributes:
+        x: f32 [K]; for `stats`, the unjoined parts of attention [heads, splits, head_dim].
+        gain: Norm weight f32 [K], or None for no norm.
+        eps: Of the norm.
+        offset: Added to the gain.
+        stats: f32 [heads, splits, 2] of split attention, or None.
+        splits: Parts of each head.
+        head_dim: Width of a head.
+    """
+
+    x: BufferSlice
+    gain: BufferSlice | None = None
+    eps: float = 0.0
+    offset: float = 0.0
+    stats: BufferSlice | None = None
+    splits: int = 1
+    head_dim: int = 4
+
+    def shares(self, k: int) -> int:
+        """Parts that are joined, of all heads together."""
+        return 0 if self.stats is None else k // self.head_dim * self.splits
+
+    @property
+    def kind(self) -> str:
+        """Template variable INPUT."""
+        if self.stats is not None:
+            return "combine"
+        return "plain" if self.gain is None else "norm"
+
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by binding name."""
+        found = {"x": self.x}
+        if self.gain is not None:
+            found["gain"] = self.gain
+        if self.stats is not None:
+            found["stats"] = self.stats
+        return found
+
+    def constants(self, k: int) -> dict[str, float | int]:
+        """Override constants of the kind."""
+        table: dict[str, dict[str, float | int]] = {
+            "plain": {},
+            "norm": {"EPS": self.eps, "OFFSET": self.offset},
+            "combine": {
+                "SPLITS": self.splits,
+                "HEAD_DIM": self.head_dim,
+                "SHARES": self.shares(k),
+            },
+        }
+        return table[self.kind]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What becomes of the products.
+
+    Attributes:
+        y: f32 outputs of all matrices one after the other, or of the gated pairs.
+        kind: `store`, `add` (to y), `gate` or `best`.
+        bias: f32, one for each output, or None.
+        activation: `silu` or `gelu_tanh`, for `gate`.
+        best: u32 pairs, one for each workgroup, for `best`.
+    """
+
+    y: BufferSlice
+    kind: str = "store"
+    bias: BufferSlice | None = None
+    activation: str = ""
+    best: BufferSlice | None = None
+
+
+def staged_bytes(k: int, *, int8: bool, shares: int = 0) -> int:
+    """Workgroup memory of a launch with K inputs, its reductions and `shares` parts included."""
+    staged = -(-k // 256) * 256
+    per_32 = 32 + 4 + 8 if int8 else 128
+    reductions = (16 + 4) * WORKGROUP + 8 * WORKGROUP // TEAM
+    return staged // 32 * per_32 + reductions + 4 * shares + 4
+
+
+def suits(ctx: OpContext, weights: tuple[GpuWeight, ...], *, int8: bool, shares: int = 0) -> bool:
+    """Whether a launch on these matrices, joining `shares` parts of attention, is possible."""
+    fits = staged_bytes(weights[0].k, int8=int8, shares=shares) <= ctx.workgroup_storage
+    stored = all(
+        one.layout is Layout.ROW and len(one.parts) == 1 and one.dtype.name in UNITS
+        for one in weights
+    )
+    whole = all(one.dtype.name in INT8_TYPES for one in weights) if int8 else True
+    return ctx.max_rows == 1 and fits and stored and whole and weights[0].k % 4 == 0
+
+
+def matvec(
+    ctx: OpContext,
+    weights: tuple[GpuWeight, ...],
+    source: Input,
+    output: Output,
+    *,
+    int8: bool = False,
+    team: int = TEAM,
+    label: str,
+) -> list[Dispatch]:
+    """One launch; `suits` must hold.
+
+    Args:
+        ctx: Where it is lowered to.
+        weights: One to three matrices [N, K] of one K; for `gate`, gate and up, or both in one.
+        source: What they are multiplied by.
+        output: What becomes of the products.
+        int8: Multiply in int8, with one scale for 32 inputs.
+        team: Threads that share a row; the fastest is the subgroup's size.
+        label: What the op is.
+    """
+    gate = output.kind == "gate"
+    outputs = sum(one.n for one in weights) // (2 if gate else 1)
+    rows = rows_at_a_time(outputs, weights, gate=gate)
+    teams = WORKGROUP // team
+    groups = -(-outputs // (rows * teams))
+    launched = min(groups, MAX_WORKGROUPS)
+    constants: dict[str, float | int | bool] = {
+        "WG": WORKGROUP,
+        "T": team,
+        "K": weights[0].k,
+        "K_STAGED": -(-weights[0].k // 256) * 256,
+        "STRIDE": launched,
+        "STEPS": -(-groups // launched),
+        **source.constants(weights[0].k),
+    }
+    buffers = {**source.buffers(), "y": output.y}
+    for index, one in enumerate(weights):
+        unit = UNITS[one.dtype.name]
+        constants[f"N{index}"] = one.n
+        constants[f"UNITS{index}"] = padded_units(one, unit)
+        constants[f"ROW_WORDS{index}"] = one.words_per_row
+        buffers[f"weight{index}"] = one.parts[0].slice
+    if output.bias is not None:
+        buffers["bias"] = output.bias
+    if output.best is not None:
+        buffers["best"] = output.best
+    types = ",".join(one.dtype.name.lower() for one in weights)
+    what = kernel(
+        "matvec",
+        variables={
+            "WEIGHTS": types,
+            "INPUT": source.kind,
+            "OUTPUT": output.kind,
+            "ACT": output.activation,
+            "BIAS": output.bias is not None,
+            "INT8": int8,
+            "ROWS": rows,
+            "SUBGROUPS": ctx.subgroups,
+        },
+        constants=constants,
+        variant=f"{types}.{source.kind}.{output.kind}{'.int8' if int8 else ''}",
+    )
+    return [dispatch(what, buffers, Grid(launched), label)]
+
+
+def padded_units(weight: GpuWeight, unit: int) -> int:
+    """Units of a stored row; those of a K-quant cover its last block wholly, zeros meet them."""
+    block = weight.dtype.block_elements if weight.dtype.block_elements > unit else unit
+    return -(-weight.k // block) * block // unit
+
+
+def rows_at_a_time(outputs: int, weights: tuple[GpuWeight, ...], *, gate: bool) -> int:
+    """Rows of a team's step: a divisor of every matrix's rows, few where rows are few."""
+    most = 2 if gate else 4
+    spread = max(1, outputs // (8 * MAX_WORKGROUPS))
+    for rows in (4, 2):
+        if rows <= min(most, spread) and all(one.n % rows == 0 for one in weights):
+            return rows
+    return 1

@@ -1,0 +1,274 @@
+// One token row times one or several matrices: y = f(W in(x)), weights stored by rows of K.
+//
+// in   plain    in(x) = x
+//      norm     in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
+//      combine  in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, the parts of split
+//               attention with (m_s, l_s) = stats[h, s]; parts without keys come last
+// f    store    y[n] = v[n] (+ bias[n]); the matrices' outputs follow each other
+//      add      y[n] += v[n] (+ bias[n])
+//      gate     y[n] = act(v_gate[n]) v_up[n], gate and up one matrix of 2 N rows, or two of N
+//      best     y[n] = v[n], and the largest of each workgroup with the lowest n goes to best
+//
+// x        f32 [K], or [heads, SPLITS, HEAD_DIM] for combine
+// weight   words of type {{ WEIGHTS }} [N, ROW_WORDS]
+// y        f32 [N]
+//
+// Teams of T threads compute {{ ROWS }} rows at a time and the workgroups stride over all of them. Each
+// workgroup stages in(x) once{% if INT8 %}, as int8 with one scale for 32{% endif %}. Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
+{% set SEGMENTS = WEIGHTS.split(",") %}
+{% set bind = namespace(n=0) %}
+{% macro storage(name, type, access="read") %}
+@group(0) @binding({{ bind.n }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
+{% set bind.n = bind.n + 1 %}
+{% endmacro %}
+{{ storage("x", "vec4<f32>") -}}
+{% if INPUT == "norm" %}
+{{ storage("gain", "vec4<f32>") -}}
+{% endif %}
+{% if INPUT == "combine" %}
+{{ storage("stats", "vec2<f32>") -}}
+{% endif %}
+{% for type in SEGMENTS %}
+{{ storage("weight" ~ loop.index0, "Word" ~ loop.index0) -}}
+{% endfor %}
+{% if BIAS %}
+{{ storage("bias", "f32") -}}
+{% endif %}
+{{ storage("y", "f32", "read_write") -}}
+{% if OUTPUT == "best" %}
+{{ storage("best", "Candidate", "read_write") -}}
+{% endif %}
+
+override WG: u32;
+override T: u32;
+override K: u32;
+override K_STAGED: u32;          // K rounded up to what whole units cover, a multiple of 32
+override STRIDE: u32;            // workgroups of the launch
+override STEPS: u32;             // row groups of each team
+{% for type in SEGMENTS %}
+override N{{ loop.index0 }}: u32;
+override UNITS{{ loop.index0 }}: u32;
+override ROW_WORDS{{ loop.index0 }}: u32;
+{% endfor %}
+{% if INPUT == "norm" %}
+override EPS: f32;
+override OFFSET: f32;
+{% endif %}
+{% if INPUT == "combine" %}
+override SPLITS: u32;
+override HEAD_DIM: u32;
+override SHARES: u32;            // heads times SPLITS
+{% endif %}
+override TEAMS = WG / T;
+
+struct Thread {
+    @builtin(local_invocation_index) index: u32,
+{% if SUBGROUPS %}
+    @builtin(subgroup_invocation_id) lane: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_size) size: u32,
+{% endif %}
+}
+
+{% include "snippets/stage_" ~ ("int8" if INT8 else "f32") ~ ".wgsl" %}
+{% for type in SEGMENTS %}
+{% set S = loop.index0 %}
+{% include "snippets/dot_" ~ type ~ ("_int8" if INT8 else "") ~ ".wgsl" %}
+{% endfor %}
+
+var<workgroup> partial: array<vec4<f32>, WG>;
+{% if OUTPUT == "best" %}
+{% include "snippets/candidate.wgsl" %}
+{% endif %}
+
+{% if INPUT == "norm" %}
+var<workgroup> squares: array<f32, WG>;
+
+fn mean_square(t: u32) -> f32 {
+    var sum = vec4<f32>(0.0);
+    for (var i = t; i < K / 4u; i += WG) {
+        sum += x[i] * x[i];
+    }
+    squares[t] = dot(sum, vec4<f32>(1.0));
+    for (var half = WG / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (t < half) {
+            squares[t] += squares[t + half];
+        }
+    }
+    workgroupBarrier();
+    return squares[0] / f32(K);
+}
+{% endif %}
+
+{% if INPUT == "combine" %}
+var<workgroup> shares: array<f32, SHARES>;  // e^(m_s - m) / mass of each head's parts
+var<workgroup> live: u32;  // parts that have keys: equally many in all heads of a token
+
+fn prepare(t: u32) {
+    for (var head = t; head < SHARES / SPLITS; head += WG) {
+        var most = -3.0e38;
+        var parts = 0u;
+        for (var s = 0u; s < SPLITS; s++) {
+            let part = stats[head * SPLITS + s];
+            most = max(most, part.x);
+            parts = select(parts, s + 1u, part.y > 0.0);
+        }
+        var mass = 0.0;
+        for (var s = 0u; s < parts; s++) {
+            let part = stats[head * SPLITS + s];
+            mass += exp(part.x - most) * part.y;
+        }
+        for (var s = 0u; s < parts; s++) {
+            shares[head * SPLITS + s] = exp(stats[head * SPLITS + s].x - most) / mass;
+        }
+        if (head == 0u) {
+            live = parts;
+        }
+    }
+    workgroupBarrier();
+}
+{% endif %}
+
+// Four inputs from element 4 i on, without the norm's common factor.
+fn input(i: u32) -> vec4<f32> {
+    if (4u * i >= K) {
+        return vec4<f32>(0.0);
+    }
+{% if INPUT == "norm" %}
+    return x[i] * (OFFSET + gain[i]);
+{% elif INPUT == "combine" %}
+    let width = HEAD_DIM / 4u;
+    let first = i / width * SPLITS;
+    var sum = vec4<f32>(0.0);
+    for (var s = 0u; s < live; s++) {
+        sum += shares[first + s] * x[(first + s) * width + i % width];
+    }
+    return sum;
+{% else %}
+    return x[i];
+{% endif %}
+}
+
+{% if OUTPUT == "gate" %}
+fn activate(v: f32) -> f32 {
+{% if ACT == "silu" %}
+    return v / (1.0 + exp(-v));
+{% else %}
+    let inner = 0.7978845608028654 * (v + 0.044715 * v * v * v);
+    return 0.5 * v * (1.0 + tanh(clamp(inner, -15.0, 15.0)));
+{% endif %}
+}
+{% endif %}
+
+// Sum over a team's threads, valid in all of them.
+fn team_sum(v: vec4<f32>, thread: Thread, team: u32) -> vec4<f32> {
+{% if SUBGROUPS %}
+    if (thread.size == T) {
+        return subgroupAdd(v);
+    }
+{% endif %}
+    workgroupBarrier();
+    partial[thread.index] = v;
+    workgroupBarrier();
+    var sum = vec4<f32>(0.0);
+    for (var i = 0u; i < T; i++) {
+        sum += partial[team * T + i];
+    }
+    return sum;
+}
+
+{% set letters = "xyzw" %}
+{% macro dots(rows) %}
+{% for segment, row in rows %}
+            acc.{{ letters[loop.index0] }} += dot_unit{{ segment }}(({{ row }}) * ROW_WORDS{{ segment }}, unit);
+{% endfor %}
+{% endmacro %}
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
+    var team = thread.index / T;
+    var lane = thread.index % T;
+{% if SUBGROUPS %}
+    if (thread.size == T) {
+        team = thread.subgroup;
+        lane = thread.lane;
+    }
+{% endif %}
+{% if INPUT == "combine" %}
+    prepare(thread.index);
+{% endif %}
+    stage(thread.index);
+    var factor = 1.0;
+{% if INPUT == "norm" %}
+    factor = inverseSqrt(mean_square(thread.index) + EPS);
+{% endif %}
+    workgroupBarrier();
+{% if OUTPUT == "best" %}
+    var top = Candidate(-3.4028234663852886e38, 0xffffffffu);
+{% endif %}
+    for (var step = 0u; step < STEPS; step++) {
+        let first = ((step * STRIDE + wid.x) * TEAMS + team) * {{ ROWS }}u;
+        var acc = vec4<f32>(0.0);
+{% if OUTPUT == "gate" %}
+        let total = N0{% if SEGMENTS | length == 1 %} / 2u{% endif %};
+        if (first < total) {
+            for (var unit = lane; unit < UNITS0; unit += T) {
+{% for r in range(ROWS) %}
+{% if SEGMENTS | length == 1 %}
+{{ dots([(0, "min(first + %du, total - 1u)" % r)]) | replace("acc.x", "acc." ~ letters[2 * r]) -}}
+{{ dots([(0, "total + min(first + %du, total - 1u)" % r)]) | replace("acc.x", "acc." ~ letters[2 * r + 1]) -}}
+{% else %}
+{{ dots([(0, "min(first + %du, total - 1u)" % r)]) | replace("acc.x", "acc." ~ letters[2 * r]) -}}
+{{ dots([(1, "min(first + %du, total - 1u)" % r)]) | replace("acc.x", "acc." ~ letters[2 * r + 1]) -}}
+{% endif %}
+{% endfor %}
+            }
+        }
+        let sum = factor * team_sum(acc, thread, team);
+        if (lane < {{ ROWS }}u && first + lane < total) {
+            y[first + lane] = activate(sum[2u * lane]) * sum[2u * lane + 1u];
+        }
+{% else %}
+        var total = 0u;
+{% for type in SEGMENTS %}
+{% set s = loop.index0 %}
+        if (first >= total && first < total + N{{ s }}) {
+            let row = first - total;
+            for (var unit = lane; unit < UNITS{{ s }}; unit += T) {
+{% for r in range(ROWS) %}
+{{ dots([(s, "min(row + %du, N%d - 1u)" % (r, s))]) | replace("acc.x", "acc." ~ letters[r]) -}}
+{% endfor %}
+            }
+        }
+        total += N{{ s }};
+{% endfor %}
+        let sum = factor * team_sum(acc, thread, team);
+        if (lane < {{ ROWS }}u && first + lane < total) {
+            let n = first + lane;
+            var value = sum[lane];
+{% if BIAS %}
+            value += bias[n];
+{% endif %}
+{% if OUTPUT == "add" %}
+            value += y[n];
+{% endif %}
+            y[n] = value;
+        }
+{% if OUTPUT == "best" %}
+        if (first < total) {
+{% for r in range(ROWS) %}
+            if (first + {{ r }}u < total) {
+                top = better(top, Candidate(sum.{{ letters[r] }}, first + {{ r }}u));
+            }
+{% endfor %}
+        }
+{% endif %}
+{% endif %}
+    }
+{% if OUTPUT == "best" %}
+    let winner = best_of_workgroup(top, thread.index);
+    if (thread.index == 0u) {
+        best[wid.x] = winner;
+    }
+{% endif %}
+}

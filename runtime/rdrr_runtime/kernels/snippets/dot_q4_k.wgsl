@@ -1,0 +1,28 @@
+// Q4_K: a unit is one of the 8 words of nibbles: 16 low ones of sub-block 2c, 16 high of 2c + 1.
+alias Word{{ S }} = vec4<u32>;
+{% include "snippets/q4_k_header.wgsl" %}
+
+fn dot_unit{{ S }}(base: u32, unit: u32) -> f32 {
+    let block = base / 4u + (unit / 8u) * 9u;
+    let head = weight{{ S }}[block];
+    let nibbles = weight{{ S }}[block + 1u + unit % 8u];
+    let low = nibbles & vec4<u32>(0x0f0f0f0fu);
+    let high = (nibbles >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
+    let sub = (unit % 8u) / 2u * 2u;
+    let first = (unit / 8u) * 64u + sub * 8u + (unit % 2u) * 4u;
+    var a = vec4<f32>(0.0);
+    var b = vec4<f32>(0.0);
+    var sums = array<vec4<f32>, 2>();
+    for (var i = 0u; i < 4u; i++) {
+        let xa = staged[first + i];
+        let xb = staged[first + 8u + i];
+        a += vec4<f32>(unpack4xU8(low[i])) * xa;
+        b += vec4<f32>(unpack4xU8(high[i])) * xb;
+        sums[0] += xa;
+        sums[1] += xb;
+    }
+    let one = vec4<f32>(1.0);
+    let s = scale_pairs(head.yzw, sub);
+    return half_scale(head.x & 0xffffu) * dot(s.xy, vec2<f32>(dot(a, one), dot(b, one)))
+        - half_scale(head.x >> 16u) * dot(s.zw, vec2<f32>(dot(sums[0], one), dot(sums[1], one)));
+}
