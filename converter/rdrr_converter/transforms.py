@@ -18,8 +18,8 @@ from rdrr_converter.sources import SourceTensor
 from rdrr_converter.sources._base import F32Array
 
 CHUNK_WEIGHTS = 1 << 20
-MIN_COLUMNS = 64
-"""Columns read at once: fewer would fetch whole cache lines for a few bytes of each."""
+MIN_COLUMNS = 32
+"""Columns read at once: fewer would fetch a cache line for a part of it."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def read_chunk(tensor: PlannedTensor, chunk: Chunk) -> F32Array:
     """The values of a chunk as they are stored: float32 [stored rows, row elements]."""
     end = chunk.first + chunk.count
     if tensor.layout is Layout.COLUMN:
-        columns = [part.read(columns=slice(chunk.first, end)) for part in tensor.sources]
-        return np.ascontiguousarray(np.concatenate(columns).T)
+        parts = [part.read_transposed(slice(chunk.first, end)) for part in tensor.sources]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     if tensor.layout is Layout.FLAT:
         width = tensor.sources[0].columns
         first_row = chunk.first // width

@@ -22,6 +22,9 @@ from rdrr_converter.report import Progress
 from rdrr_converter.sources._base import F32Array
 from rdrr_converter.transforms import Chunk, byte_range, chunks, read_chunk
 
+SLICE = 1 << 17
+"""Values compared at once, in float64."""
+
 
 def verify(
     plan: Plan, store: Store, shards: Sequence[ShardInfo], workers: int, progress: Progress
@@ -59,10 +62,12 @@ def relative_rmse(tensor: PlannedTensor, reader: ShardReader) -> float:
     """sqrt(sum (stored - source)^2 / sum source^2), in float64; 0 where both are all zero."""
     difference = power = 0.0
     for chunk in chunks(tensor):
-        wanted = read_chunk(tensor, chunk).astype(np.float64)
-        found = _decode(tensor, chunk, reader)
-        difference += float(np.sum((found - wanted) ** 2))
-        power += float(np.sum(wanted**2))
+        wanted = read_chunk(tensor, chunk).reshape(-1)
+        found = _decode(tensor, chunk, reader).reshape(-1)
+        for first in range(0, wanted.size, SLICE):
+            source = wanted[first : first + SLICE].astype(np.float64)
+            difference += float(np.sum((found[first : first + SLICE] - source) ** 2))
+            power += float(np.sum(source**2))
     if power == 0.0:
         return 0.0 if difference == 0.0 else float("inf")
     return sqrt(difference / power)

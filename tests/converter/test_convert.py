@@ -95,6 +95,30 @@ def test_every_combination_stores_the_source_as_the_codecs_encode_it(
             assert report.relative_rmse == pytest.approx(rmse, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.parametrize("k_tail", ["ggml", "auto"])
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_rows_that_are_not_whole_blocks_may_take_other_types(tmp_path, rng, k_tail, layout):
+    tensors = llama_tensors(rng, **ODD)
+    source = write_llama(tmp_path / "source", tensors, **ODD)
+    padded = convert(source, tmp_path / "pad", dry_run=True, **LAYOUTS[layout])
+    result = convert(source, tmp_path / "out", k_tail=k_tail, **LAYOUTS[layout])
+    assert validate(tmp_path / "out", deep=True).errors == ()
+    # Flat rows are whole blocks here, but for the embedding, which is never flat.
+    fallbacks = {"Q5_0"} if layout == "flat" else {"Q5_0", "Q8_0"}
+    assert fallbacks <= set(result.by_dtype())
+    with open_package(tmp_path / "out") as package:
+        for name, entry in package.manifest.tensors.items():
+            dtype, stored = entry.parsed_dtype(), entry.parsed_layout()
+            expected = encode_tensor(from_stored(tensors[name]), dtype, stored)
+            np.testing.assert_array_equal(package.read(name), expected, err_msg=name)
+            if entry.geometry().row_elements % 256:
+                assert k_tail == "auto" or dtype.name not in ("Q4_K", "Q6_K")
+    if k_tail == "auto":
+        assert result.total_size <= padded.total_size
+        for ours, pad in zip(result.tensors, padded.tensors, strict=True):
+            assert ours.size <= pad.size
+
+
 def test_f16_rounds_to_the_nearest_even(tmp_path, tensors):
     name = "model.layers.0.self_attn.q_proj.weight"
     values = np.zeros((256, 256), np.float32)

@@ -51,10 +51,18 @@ class SourceTensor:
 
     def read(self, rows: slice = slice(None), columns: slice = slice(None)) -> F32Array:
         """A part of the matrix as float32, which holds every source type exactly."""
-        part = self.native()[rows, columns]
-        if self.dtype == "BF16":
-            return (part.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return part.astype(np.float32)
+        return self._to_f32(self.native()[rows, columns])
+
+    def read_transposed(self, columns: slice) -> F32Array:
+        """Some columns as rows, float32 [columns, rows]; turned while the values are small."""
+        return self._to_f32(np.ascontiguousarray(self.native()[:, columns].T))
+
+    def _to_f32(self, stored: npt.NDArray[Any]) -> F32Array:
+        if self.dtype != "BF16":
+            return stored.astype(np.float32)
+        bits = stored.astype(np.uint32)
+        bits <<= np.uint32(16)
+        return bits.view(np.float32)
 
     def magnitude(self) -> float:
         """Largest absolute value; infinite or NaN where any value is.
