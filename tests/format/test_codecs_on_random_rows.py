@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -178,3 +180,12 @@ def test_rows_of_another_length_are_refused(name):
         codec.dequantize(np.zeros((1, codec.row_bytes(256) + 1), np.uint8), 256)
     with pytest.raises(FormatError, match="n, K"):
         codec.quantize(np.zeros(256, np.float32))
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_threads_give_the_bytes_of_one_thread(name, rng):
+    rows = rng.standard_normal((32, 1024)).astype(np.float32)
+    codec = CODECS[name]
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(codec.quantize, np.split(rows, 8)))
+    assert np.array_equal(np.concatenate(parts), codec.quantize(rows))

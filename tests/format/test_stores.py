@@ -125,7 +125,7 @@ class TestHttp(ReadTests):
         server = ThreadingHTTPServer(
             ("127.0.0.1", 0), partial(self.handler, directory=str(tmp_path))
         )
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield open_store(f"http://127.0.0.1:{server.server_port}")
         server.shutdown()

@@ -18,20 +18,15 @@ _DTYPE = DTYPES["Q8_0"]
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
     del importance
+    from rdrr_format.codecs._nearest_code import nearest_codes
+
     groups = rows.reshape(-1, 32)
-    # The absolute value also makes zero of minus zero.
-    scale = np.abs(np.maximum(groups.max(axis=1), -groups.min(axis=1))) / np.float32(127)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        inverse = np.where(scale != 0, np.float32(1) / scale, np.float32(0))
-        scaled = groups * inverse[:, None]
-        scaled[~np.isfinite(scaled)] = 0
-    whole = np.trunc(scaled)
-    # The fraction is exact, so the comparison is: adding 0.5 first would round 0.49999997 up.
-    away = np.abs(scaled - whole) >= np.float32(0.5)
-    codes = whole + np.where(away, np.copysign(np.float32(1), scaled), np.float32(0))
+    scales = np.empty(len(groups), np.float32)
+    codes = np.empty(groups.shape, np.int8)
+    nearest_codes(groups, scales, codes)
     out = np.empty((len(groups), 34), np.uint8)
-    out[:, :2] = f16_bytes(scale, _DTYPE)
-    out[:, 2:] = codes.astype(np.int8).view(np.uint8)
+    out[:, :2] = f16_bytes(scales, _DTYPE)
+    out[:, 2:] = codes.view(np.uint8)
     return out.reshape(len(rows), -1)
 
 
