@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rdrr_format.errors import ConversionError, ManifestError
+from rdrr_format.errors import ConversionError, ManifestError, UsageError
 from rdrr_format.stores import LocalStore, store_errors
 from rdrr_manifests.graph import derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
@@ -87,6 +87,8 @@ def convert(
         arch=arch,
     )
     options.check()
+    if workers is not None and workers < 1:
+        raise UsageError("workers", expected="at least 1", found=workers)
     source, destination = Path(source), Path(destination)
     threads = workers or min(os.cpu_count() or 1, MAX_WORKERS)
     counter = Progress(progress)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
+import rdrr_converter
 from rdrr_converter import transforms
 from rdrr_converter.convert import convert
 from rdrr_format.dtypes import parse_dtype
 from rdrr_format.encoding import encode_tensor
-from rdrr_format.errors import SourceError
+from rdrr_format.errors import SourceError, UsageError
 from rdrr_format.layouts import Layout
 from rdrr_manifests.package import open_package, validate
 from support.safetensor_files import (
@@ -359,3 +362,13 @@ def test_the_result_is_one_json_object(tmp_path, folder):
     assert found["model_id"] == "source"
     assert sum(group["tensors"] for group in found["by_dtype"].values()) == len(found["tensors"])
     assert LLAMA_CONFIG["num_hidden_layers"] == 2
+
+
+def test_no_worker_at_all_is_wrong_usage(tmp_path, folder):
+    with pytest.raises(UsageError, match="workers"):
+        convert(folder, tmp_path / "out", workers=0)
+
+
+def test_the_version_that_is_recorded_is_the_projects():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert rdrr_converter.__version__ == project["project"]["version"]
