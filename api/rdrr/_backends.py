@@ -19,7 +19,7 @@ BACKENDS = ("auto", "wgpu", "cpu")
 
 SERVED: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "wgpu": {"q4kMatmul": ("fused_q4k",), "computePrecision": ("f32",)},
+        "wgpu": {"q4kMatmul": ("fused_q4k", "fused_q4k_int8"), "computePrecision": ("f32",)},
         "cpu": {"q4kMatmul": ("dequant_f32",), "computePrecision": ("f32",)},
     }
 )
@@ -99,7 +99,9 @@ def _wgpu(
 
     try:
         unhonoured = _unhonoured(hints, "wgpu", strict_hints)
-        model = GpuBackend(package, context=context, kv_dtype=kv_dtype, device=device)
+        model = GpuBackend(
+            package, context=context, kv_dtype=kv_dtype, device=device, int8=_int8(hints)
+        )
     except BaseException:
         device.close()
         raise
@@ -126,16 +128,28 @@ def _cpu(
     return Choice(model, reason + (missing.hint or "see `rdrr devices`"), unhonoured)
 
 
+def _int8(hints: KernelHints) -> bool | None:
+    """Whether activations may be int8; None leaves it to the backend."""
+    if hints.compute_precision != "auto":
+        return False  # what is written is what is computed
+    return {"fused_q4k": False, "fused_q4k_int8": True}.get(hints.q4k_matmul)
+
+
 def _unhonoured(hints: KernelHints, backend: str, strict: bool) -> tuple[str, ...]:
     from rdrr_manifests.models import HINT_VALUES
 
     stated = hints.model_dump(by_alias=True)
-    lines = tuple(
+    lines = [
         f"hint {key}={stated[key]} is not followed: the {backend} backend "
         + (f"serves {' or '.join(SERVED[backend][key])}" if key in SERVED[backend] else "chooses")
         for key in HINT_VALUES
         if stated[key] != "auto" and stated[key] not in SERVED[backend].get(key, ())
-    )
+    ]
+    if backend == "wgpu" and hints.q4k_matmul == "fused_q4k_int8" and _int8(hints) is False:
+        lines.append(
+            "hint q4kMatmul=fused_q4k_int8 is not followed: "
+            f"computePrecision={hints.compute_precision} excludes int8"
+        )
     if lines and strict:
         raise DeviceError(lines[0], hint="leave --strict-hints out to run all the same")
-    return lines
+    return tuple(lines)

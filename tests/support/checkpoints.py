@@ -34,6 +34,11 @@ class TinyModel:
     def name(self) -> str:
         return f"{self.model_type}-{self.hidden}"
 
+    @property
+    def neutral_norm(self) -> float:
+        """The weight with which a norm scales by one: Gemma's multiply as (1 + w)."""
+        return 0.0 if self.model_type.startswith("gemma") else 1.0
+
 
 TINY_MODELS = (
     TinyModel("llama"),
@@ -84,16 +89,19 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
     model.tie_weights()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(_values(name, tuple(parameter.shape), rng)))
+            values = _values(name, tuple(parameter.shape), rng, norm=tiny.neutral_norm)
+            parameter.copy_(torch.from_numpy(values))
     # Buffers (rope frequencies) of a model made on the meta device hold garbage.
     fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     fresh.load_state_dict(model.state_dict())
     return fresh.eval()
 
 
-def _values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def _values(
+    name: str, shape: tuple[int, ...], rng: np.random.Generator, *, norm: float
+) -> np.ndarray:
     if len(shape) == 1:
-        centre = 1.0 if name.endswith("norm.weight") else 0.0
+        centre = norm if name.endswith("norm.weight") else 0.0
         return (centre + 0.1 * rng.standard_normal(shape)).astype(np.float32)
     # About one over the root of K keeps activations near one through the layers.
     return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)

@@ -1,0 +1,162 @@
+"""Whole models against transformers: logits teacher-forced on the same weights, and greedy text.
+
+Prompts are long enough to leave the sliding windows of the tiny models (24 tokens) many times over.
+Each comparison sees passes of many rows and single rows, since other kernels serve them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_manifests.package import Package, open_package
+from rdrr_runtime.backend import Backend
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.device import Device, open_device
+from rdrr_runtime.engine import Engine
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.text import TextCodec
+from support.checkpoints import TINY_MODELS, VOCAB, TinyModel, make_model, save_checkpoint
+from support.commands import EXAMPLE
+from support.comparison import (
+    load_stored_weights,
+    relative_error,
+    scored,
+    stepped,
+    transformers_logits,
+)
+
+LAYERS = 2  # one with a sliding window and one without, where an architecture has both
+TOKENS, PREFILL = 216, 208
+CONTEXT = 256
+CPU, EXACT, DEFAULT = 1e-4, 1e-3, 5e-3
+COMBINED = TinyModel("qwen2", 384)
+PROMPTS = ("And it came to pass", "def main(", "The following options are recognized:")
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    opened = open_device()
+    yield opened
+    opened.close()
+
+
+def _packaged(model, folder, **options) -> Package:
+    save_checkpoint(model, folder / "source", dtype="float32")
+    convert(folder / "source", folder / "package", **options)
+    return open_package(folder / "package")
+
+
+def _gpu(package: Package, device: Device, kv_dtype: str) -> GpuBackend:
+    # Arithmetic in int8 has a tolerance of its own, stated in perplexity.
+    return GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=device, int8=False)
+
+
+def _error(backend: Backend, ids: list[int], reference: np.ndarray) -> float:
+    """The larger error of many rows at once and of single rows."""
+    many = relative_error(scored(backend, ids), reference)
+    single = relative_error(stepped(backend, ids, PREFILL), reference[PREFILL - 1 :])
+    print(f"{backend.info.name}: many rows {many:.1e}, single rows {single:.1e}")
+    return max(many, single)
+
+
+def _hold(package: Package, device: Device, ids: list[int], reference: np.ndarray) -> None:
+    """All backends and paths, each to its tolerance."""
+    cpu = CpuBackend(package, context=CONTEXT)
+    assert _error(cpu, ids, reference) <= CPU
+    for kv_dtype, tolerance in (("f32", EXACT), ("f16", DEFAULT)):
+        backend = _gpu(package, device, kv_dtype)
+        assert _error(backend, ids, reference) <= tolerance
+        backend.close()
+
+
+@pytest.mark.parametrize("tiny", TINY_MODELS, ids=lambda tiny: tiny.name)
+def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tmp_path, rng):
+    model = make_model(tiny, rng, num_hidden_layers=LAYERS)
+    ids = rng.integers(3, VOCAB, TOKENS).tolist()
+    package = _packaged(model, tmp_path, quantize="f32")
+    _hold(package, device, ids, transformers_logits(model, ids))
+
+
+@pytest.mark.parametrize("tiny", TINY_MODELS, ids=lambda tiny: tiny.name)
+def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
+    tiny, device, tmp_path, rng
+):
+    model = make_model(tiny, rng, num_hidden_layers=LAYERS)
+    ids = rng.integers(3, VOCAB, TOKENS).tolist()
+    unquantized = transformers_logits(model, ids)
+    package = _packaged(model, tmp_path, transpose_weights=True, fuse_gate_up=True)
+    load_stored_weights(model, package)
+    reference = transformers_logits(model, ids)
+    # Were nothing quantized, the comparison would say nothing about block types.
+    assert relative_error(unquantized, reference) > EXACT
+    _hold(package, device, ids, reference)
+
+
+@pytest.mark.parametrize("fuse", [False, True], ids=["apart", "fused"])
+@pytest.mark.parametrize("transpose", [False, True], ids=["row", "column"])
+@pytest.mark.parametrize("quantize", ["q4_k_m", "q8_0", "f16", "f32"])
+def test_every_combination_computes_what_torch_does_with_the_same_bytes(
+    quantize, transpose, fuse, device, tmp_path, rng
+):
+    model = make_model(COMBINED, rng, num_hidden_layers=1)
+    ids = rng.integers(3, VOCAB, 40).tolist()
+    package = _packaged(
+        model, tmp_path, quantize=quantize, transpose_weights=transpose, fuse_gate_up=fuse
+    )
+    reference = scored(CpuBackend(package, context=CONTEXT), ids)
+    backend = _gpu(package, device, "f32")
+    assert relative_error(scored(backend, ids), reference) <= EXACT
+    assert relative_error(stepped(backend, ids, 36), reference[35:]) <= EXACT
+    backend.close()
+
+
+def test_another_model_is_beyond_every_tolerance(tmp_path, rng):
+    """The control: the metric tells models apart."""
+    ids = rng.integers(3, VOCAB, 40).tolist()
+    reference = transformers_logits(make_model(TINY_MODELS[0], rng), ids)
+    package = _packaged(make_model(TINY_MODELS[0], rng), tmp_path, quantize="f32")
+    ours = scored(CpuBackend(package, context=CONTEXT), ids)
+    assert relative_error(ours, reference) > 10 * DEFAULT
+
+
+@pytest.fixture(scope="module", params=["f32", "q4_k_m"])
+def bundled(request, tmp_path_factory):
+    """The bundled model as a package, and in transformers with the package's weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("bundled") / "package"
+    convert(EXAMPLE, folder, quantize=request.param, transpose_weights=request.param != "f32")
+    package = open_package(folder)
+    model = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32).eval()
+    load_stored_weights(model, package)
+    return package, model
+
+
+def _greedy(model, ids: list[int], count: int) -> list[int]:
+    out: list[int] = []
+    for _ in range(count):
+        out.append(int(transformers_logits(model, [*ids, *out])[-1].argmax()))
+    return out
+
+
+def test_greedy_text_of_the_bundled_model_is_that_of_transformers(bundled, device):
+    package, model = bundled
+    codec = TextCodec(package.tokenizer_bytes())
+    for backend in (CpuBackend(package, context=CONTEXT), _gpu(package, device, "f32")):
+        engine = Engine(backend, (), package.manifest.architecture.vocab_size)
+        for prompt in PROMPTS:
+            ids = codec.encode(prompt)
+            runs = engine.generate(ids, max_tokens=32)
+            assert [one for run in runs for one in run] == _greedy(model, ids, 32)
+        backend.close()
+
+
+def test_logits_of_the_bundled_model_are_those_of_transformers(bundled, device):
+    package, model = bundled
+    text = (EXAMPLE.parents[1] / "CONTRIBUTING.md").read_text()
+    ids = TextCodec(package.tokenizer_bytes()).encode(text)[:TOKENS]
+    _hold(package, device, ids, transformers_logits(model, ids))

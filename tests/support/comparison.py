@@ -1,0 +1,66 @@
+"""Logits of one model from two sources, and the metric that tolerances are stated in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_manifests.package import Package
+from rdrr_runtime.backend import Backend
+
+F32 = npt.NDArray[np.float32]
+
+GATE_UP = "mlp.gate_up_proj.weight"
+
+
+def relative_error(ours: F32, reference: F32) -> float:
+    """max|ours - reference| / max|reference|.
+
+    It also bounds top tokens: where the reference's margin exceeds twice the largest difference,
+    no other token can come first.
+    """
+    return float(np.abs(ours - reference).max() / np.abs(reference).max())
+
+
+def scored(backend: Backend, ids: Sequence[int]) -> F32:
+    """Logits after each id, in passes of many rows."""
+    return backend.logits(ids, 0, all_rows=True)
+
+
+def stepped(backend: Backend, ids: Sequence[int], prefill: int) -> F32:
+    """Logits after the id at `prefill` - 1 and each later one, the later ones fed singly."""
+    rows = [backend.logits(ids[:prefill], 0)]
+    rows += [backend.logits([ids[index]], index) for index in range(prefill, len(ids))]
+    return np.concatenate(rows)
+
+
+def transformers_logits(model: Any, ids: Sequence[int]) -> F32:
+    """The reference: float32, the whole sequence at once, without a cache."""
+    import torch
+
+    with torch.no_grad():
+        output = model(torch.tensor([list(ids)]), use_cache=False)
+    logits: F32 = output.logits[0].float().numpy()
+    return logits
+
+
+def load_stored_weights(model: Any, package: Package) -> None:
+    """Give a model of transformers the weights that a package holds, dequantized."""
+    import torch
+
+    state = {}
+    for name in package.manifest.tensors:
+        values = torch.from_numpy(np.array(package.dequantize(name)))
+        if name.endswith(GATE_UP):
+            stem = name.removesuffix(GATE_UP)
+            gate, up = values.chunk(2)
+            state |= {f"{stem}mlp.gate_proj.weight": gate, f"{stem}mlp.up_proj.weight": up}
+        else:
+            state[name] = values
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    assert set(missing) <= tied, missing
+    assert not unexpected, unexpected
+    model.tie_weights()
