@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import EXAMPLE, environment, error_line, rdrr
+from support.safetensor_files import llama_tensors, write_llama
 
 PROMPT = "And it came to pass"
 EXACT = ("--kv-dtype", "f32", "--kernel-hint", "computePrecision=f32")
@@ -71,6 +72,19 @@ def test_kernel_hints_are_written_into_the_manifest(tmp_path):
     told = rdrr("inspect", tmp_path / "out", "--json").json()
     assert told["kernel hints"]["q4kMatmul"] == "fused_q4k"
     assert told["kernel hints"]["f16Matmul"] == "auto"
+
+
+@pytest.mark.parametrize("largest", [60_000.0, 70_000.0])
+def test_a_tensor_that_f16_cannot_hold_is_kept_in_f32_and_named(tmp_path, rng, largest):
+    name = "model.layers.1.self_attn.q_proj.weight"
+    tensors = llama_tensors(rng, "F32")
+    tensors[name][3, 5] = largest
+    write_llama(tmp_path / "source", tensors)
+    words = ("convert", tmp_path / "source", tmp_path / "out", "--quantize", "f16", "--overwrite")
+    done, told = rdrr(*words), rdrr(*words, "--json").json()
+    overflows = largest > 65_504
+    assert told["overflowed"] == ([name] if overflows else [])
+    assert (f"kept in F32, because values do not fit the type: {name}" in done.out) == overflows
 
 
 @pytest.mark.parametrize(
