@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import DeviceError
 
+from rdrr_runtime import native
 from rdrr_runtime.adapters import AdapterInfo, choose_adapter, list_adapters
 from rdrr_runtime.buffers import BufferSlice, align
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel
+from rdrr_runtime.native import Launch
 
 __all__ = ["AdapterInfo", "BoundDispatch", "Counters", "Device", "list_adapters", "open_device"]
 
@@ -34,6 +36,7 @@ RAISED_LIMITS = (
     "max-compute-workgroup-size-z",
 )
 UNSUBMITTED_BYTES = 64 << 20  # host copies of writes that may pile up before they are flushed
+REMEMBERED_PROGRAMS = 16  # whose launches are kept ready to encode
 STAGING_BYTES = 64 * 1024  # grown when a larger read is asked for
 
 
@@ -102,6 +105,8 @@ class Device:
         self.counters = Counters()
         self._pipelines: dict[Kernel, tuple[Any, Any]] = {}
         self._modules: dict[str, Any] = {}
+        self._native = native.load()
+        self._replayed: dict[tuple[int, int], tuple[Sequence[BoundDispatch], list[Launch]]] = {}
         self._staging: Any = None
         self._unsubmitted = 0
         self._freed: WeakSet[Any] = WeakSet()
@@ -238,6 +243,9 @@ class Device:
         module = self._modules.get(kernel.source)
         if module is None:
             module = self.wgpu.create_shader_module(label=kernel.label, code=kernel.source)
+            if kernel.trusted and self._native is not None:
+                # The module above has been validated; this one leaves out its runtime checks.
+                module = self._native.trusted_module(self.wgpu, kernel.label, kernel.source)
             self._modules[kernel.source] = module
         layout = self.wgpu.create_bind_group_layout(
             label=kernel.label,
@@ -286,14 +294,28 @@ class Device:
 
     def encode(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
         """Record bound dispatches for `rows` token rows into an open compute pass."""
-        pipeline = None
-        for one in bound:
-            if one.pipeline is not pipeline:
-                pipeline = one.pipeline
-                compute_pass.set_pipeline(pipeline)
-            compute_pass.set_bind_group(0, one.bind_group)
-            compute_pass.dispatch_workgroups(*one.grid.counts(rows))
+        if self._native is not None:
+            self._native.encode(compute_pass, self._launches(bound, rows))
+        else:
+            for one in bound:
+                compute_pass.set_pipeline(one.pipeline)
+                compute_pass.set_bind_group(0, one.bind_group)
+                compute_pass.dispatch_workgroups(*one.grid.counts(rows))
         self.counters.dispatches += len(bound)
+
+    def _launches(self, bound: Sequence[BoundDispatch], rows: int) -> Sequence[Launch]:
+        """Handles and counts of a program, remembered while the same tuple is replayed."""
+        key = (id(bound), rows)
+        found = self._replayed.get(key)
+        if found is None or found[0] is not bound:
+            launches = [
+                (one.pipeline._internal, one.bind_group._internal, *one.grid.counts(rows))
+                for one in bound
+            ]
+            found = self._replayed[key] = (bound, launches)
+            while len(self._replayed) > REMEMBERED_PROGRAMS:
+                self._replayed.pop(next(iter(self._replayed)))
+        return found[1]
 
     def submit(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
         """Run bound dispatches in order, `times` times over, in one submission.
@@ -313,6 +335,7 @@ class Device:
 
     def close(self) -> None:
         """Free the device; nothing of it must be used afterwards."""
+        self._replayed.clear()
         self._pipelines.clear()
         self._modules.clear()
         if self._staging is not None:

@@ -107,7 +107,7 @@ class GpuBackend:
         first, self._ring_used = self._ring_used, self._ring_used + count
         decode = self._program.get("decode")
         for _ in range(count - 1):
-            self.device.submit((*decode.body, *decode.head, *decode.sample), 1)
+            self.device.submit(decode.to_token, 1)
         found = [token_id for run in _ring_runs(first, count) for token_id in self._read_ring(*run)]
         self._ready = (found[-1], base + len(ids) + count - 1)
         return found
@@ -129,8 +129,8 @@ class GpuBackend:
             if not resumes:
                 self._write_step(part, base + start)
             is_last = start + len(part) == len(ids)
-            tail = (*which.head, *(which.sample if sample else ())) if is_last else ()
-            self.device.submit((*which.body, *tail), len(part))
+            whole = which.to_token if sample else which.to_logits
+            self.device.submit(whole if is_last else which.body, len(part))
         self._ready = None
         return which
 
@@ -140,7 +140,7 @@ class GpuBackend:
         for start in range(0, len(ids), score.rows):
             part = ids[start : start + score.rows]
             self._write_step(part, base + start)
-            self.device.submit((*score.body, *score.head), len(part))
+            self.device.submit(score.to_logits, len(part))
             out[start : start + len(part)] = self._read_logits(score, len(part))
         self._ready = None
         return out

@@ -8,6 +8,7 @@ is first needed. This module does not decide what to run when; `rdrr_runtime.gpu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from rdrr_manifests.graph import Graph
 
@@ -43,6 +44,17 @@ class Pass:
     head: Bound
     sample: Bound
     logits: BufferSlice
+
+    # The device keeps a replayed tuple ready to encode, so these must be the same object each time.
+    @cached_property
+    def to_logits(self) -> Bound:
+        """Body and head."""
+        return (*self.body, *self.head)
+
+    @cached_property
+    def to_token(self) -> Bound:
+        """Body, head and argmax."""
+        return (*self.body, *self.head, *self.sample)
 
 
 class Program:

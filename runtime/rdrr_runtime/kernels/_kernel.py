@@ -29,6 +29,8 @@ class Kernel:
         entry: Entry point.
         overrides: Values of override constants, sorted by name.
         bindings: Storage buffers in binding order.
+        trusted: The shader guards every index and bounds every loop by itself, so the compiler's
+            runtime checks may be left out.
     """
 
     label: str
@@ -36,6 +38,7 @@ class Kernel:
     entry: str
     overrides: tuple[tuple[str, float | int], ...]
     bindings: tuple[Binding, ...]
+    trusted: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ def kernel(
     variables: Mapping[str, str | int | bool] | None = None,
     constants: Mapping[str, float | int | bool] | None = None,
     variant: str = "",
+    trusted: bool = False,
 ) -> Kernel:
     """The kernel of `kernels/<name>.wgsl`.
 
@@ -116,6 +120,7 @@ def kernel(
         variables: Template variables (types and snippets).
         constants: Values of override constants.
         variant: Suffix of the label, e.g. the weight's dtype.
+        trusted: See `Kernel`.
 
     Raises:
         ValueError: A constant that the shader does not declare.
@@ -126,7 +131,7 @@ def kernel(
     if unknown:
         raise ValueError(f"{name}.wgsl has no override {', '.join(sorted(unknown))}")
     label = f"{name}.{variant}" if variant else name
-    return Kernel(label, source, "main", tuple(sorted(values.items())), bindings(source))
+    return Kernel(label, source, "main", tuple(sorted(values.items())), bindings(source), trusted)
 
 
 def dispatch(what: Kernel, buffers: Mapping[str, BufferSlice], grid: Grid, label: str) -> Dispatch:

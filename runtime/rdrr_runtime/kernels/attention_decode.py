@@ -63,10 +63,13 @@ class DecodeAttention:
         """Whether the kernel can run it."""
         group = self.heads // self.cache.kv_heads
         head_dim = self.cache.head_dim
-        memory = 4 * (group + 1) * (2 * head_dim + 1) + 4 * group * WORKGROUP + 20 * WORKGROUP + 32
+        lanes = WORKGROUP // max(1, head_dim // 4)
+        words = 4 * (group + 1) * (head_dim + 1)
+        memory = words + group * (WORKGROUP * (4 + 16) + 4 + 4 * lanes)
         return (
             ctx.max_rows == 1
             and group <= MAX_GROUP
+            and 8 * (group + 1) <= WORKGROUP
             and head_dim // 4 <= WORKGROUP
             and head_dim % 4 == 0
             and memory <= ctx.workgroup_storage
@@ -136,5 +139,6 @@ def attention_decode(
             "OFFSET": spec.offset,
         },
         variant=cache.dtype,
+        trusted=True,
     )
     return [dispatch(what, buffers, Grid(cache.kv_heads, spec.splits), label)]

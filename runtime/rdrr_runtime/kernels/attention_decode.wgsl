@@ -51,13 +51,17 @@ override LANES = WG / WORDS;  // threads that share one word of the output
 const GROUP = {{ GROUP }}u;
 const LOWEST = -3.0e38;  // finite, so that no difference of scores is NaN
 
-var<workgroup> raw: array<f32, (GROUP + 1u) * HEAD_DIM>;     // queries, then the new key
-var<workgroup> query: array<vec4<f32>, (GROUP + 1u) * WORDS>;
-var<workgroup> inverse: array<f32, GROUP + 1u>;              // of the root mean squares
+// Registers of the group are unrolled by the template: the compiler puts arrays that loops index
+// into memory.
+{% set HEADS_OF_GROUP = range(GROUP) %}
+var<workgroup> query: array<vec4<f32>, (GROUP + 1u) * WORDS>;  // queries, then the new key
+{% if NORM %}
+var<workgroup> inverse: array<f32, GROUP + 1u>;                // of the root mean squares
+{% endif %}
 var<workgroup> weights: array<f32, GROUP * WG>;
 var<workgroup> most: array<atomic<u32>, GROUP>;
-var<workgroup> partial: array<vec4<f32>, WG>;
-var<workgroup> partial_mass: array<f32, WG>;
+var<workgroup> partial: array<vec4<f32>, GROUP * WG>;
+var<workgroup> partial_mass: array<f32, GROUP * LANES>;
 
 // Unsigned integers in the order of the floats, and back.
 fn ordered(v: f32) -> u32 {
@@ -69,52 +73,69 @@ fn from_ordered(u: u32) -> f32 {
     return bitcast<f32>(select(~u, u & 0x7fffffffu, (u & 0x80000000u) != 0u));
 }
 
-fn normed(vector: u32, i: u32) -> f32 {
+// First element of a vector of this key-value head: its queries, then the key.
+fn vector_at(kv_head: u32, vector: u32) -> u32 {
+    return select(kv_head * GROUP + vector, HEADS + kv_head, vector == GROUP) * HEAD_DIM;
+}
+
 {% if NORM %}
-    let gain = select(q_gain[i], k_gain[i], vector == GROUP);
-    return raw[vector * HEAD_DIM + i] * inverse[vector] * (OFFSET + gain);
-{% else %}
-    return raw[vector * HEAD_DIM + i];
-{% endif %}
-}
-
-fn rotated(vector: u32, i: u32) -> f32 {
-    if (i >= 2u * PAIRS) {
-        return normed(vector, i);
-    }
-    let angle = table[positions[0] * PAIRS + i % PAIRS];
-    if (i < PAIRS) {
-        return normed(vector, i) * angle.x - normed(vector, i + PAIRS) * angle.y;
-    }
-    return normed(vector, i) * angle.x + normed(vector, i - PAIRS) * angle.y;
-}
-
-// The group's queries and the new key, after norm and rope; queries carry SCALE.
-fn prepare(kv_head: u32, t: u32) {
-    for (var i = t; i < (GROUP + 1u) * HEAD_DIM; i += WG) {
-        let vector = i / HEAD_DIM;
-        let head = select(kv_head * GROUP + vector, HEADS + kv_head, vector == GROUP);
-        raw[i] = projected[head * HEAD_DIM + i % HEAD_DIM];
+fn norms(kv_head: u32, t: u32) {
+    // Eight threads a vector, joined through `weights`, which is free until the first scores.
+    let vector = t / 8u;
+    if (vector <= GROUP) {
+        let first = vector_at(kv_head, vector);
+        var sum = 0.0;
+        for (var i = t % 8u; i < HEAD_DIM; i += 8u) {
+            sum += projected[first + i] * projected[first + i];
+        }
+        weights[t] = sum;
     }
     workgroupBarrier();
-{% if NORM %}
     if (t <= GROUP) {
         var sum = 0.0;
-        for (var i = 0u; i < HEAD_DIM; i++) {
-            sum += raw[t * HEAD_DIM + i] * raw[t * HEAD_DIM + i];
+        for (var i = 0u; i < 8u; i++) {
+            sum += weights[8u * t + i];
         }
         inverse[t] = inverseSqrt(sum / f32(HEAD_DIM) + EPS);
     }
     workgroupBarrier();
+}
 {% endif %}
-    for (var i = t; i < (GROUP + 1u) * WORDS; i += WG) {
-        let vector = i / WORDS;
-        let first = i % WORDS * 4u;
+
+fn value_at(first: u32, vector: u32, i: u32) -> f32 {
+{% if NORM %}
+    let gain = select(q_gain[i], k_gain[i], vector == GROUP);
+    return projected[first + i] * inverse[vector] * (OFFSET + gain);
+{% else %}
+    return projected[first + i];
+{% endif %}
+}
+
+// The group's queries and the new key, after norm and rope; queries carry SCALE.
+fn prepare(kv_head: u32, t: u32) {
+{% if NORM %}
+    norms(kv_head, t);
+{% endif %}
+    let position = positions[0] * PAIRS;
+    for (var work = t; work < (GROUP + 1u) * PAIRS; work += WG) {
+        let vector = work / PAIRS;
+        let i = work % PAIRS;
+        let first = vector_at(kv_head, vector);
+        let angle = table[position + i];
         let scale = select(SCALE, 1.0, vector == GROUP);
-        query[i] = scale * vec4<f32>(
-            rotated(vector, first), rotated(vector, first + 1u),
-            rotated(vector, first + 2u), rotated(vector, first + 3u)
-        );
+        let a = scale * value_at(first, vector, i);
+        let b = scale * value_at(first, vector, i + PAIRS);
+        let at = vector * HEAD_DIM + i;
+        query[at / 4u][at % 4u] = a * angle.x - b * angle.y;
+        query[(at + PAIRS) / 4u][(at + PAIRS) % 4u] = b * angle.x + a * angle.y;
+    }
+    let rest = HEAD_DIM - 2u * PAIRS;
+    for (var work = t; work < (GROUP + 1u) * rest; work += WG) {
+        let vector = work / rest;
+        let i = 2u * PAIRS + work % rest;
+        let at = vector * HEAD_DIM + i;
+        let scale = select(SCALE, 1.0, vector == GROUP);
+        query[at / 4u][at % 4u] = scale * value_at(vector_at(kv_head, vector), vector, i);
     }
     workgroupBarrier();
 }
@@ -128,6 +149,14 @@ fn store_new(kv_head: u32, slot: u32, t: u32) {
             projected[first], projected[first + 1u], projected[first + 2u], projected[first + 3u]
         ));
     }
+}
+
+fn capped(sum: vec4<f32>) -> f32 {
+    let score = dot(sum, vec4<f32>(1.0));
+    if (SOFTCAP > 0.0) {
+        return SOFTCAP * tanh(clamp(score / SOFTCAP, -15.0, 15.0));
+    }
+    return score;
 }
 
 @compute @workgroup_size(WG)
@@ -157,82 +186,88 @@ fn main(
         workgroupBarrier();
     }
     let slab = kv_head * CONTEXT;
-    var acc: array<vec4<f32>, GROUP>;
-    var mass: array<f32, GROUP>;
-    var largest: array<f32, GROUP>;
-    for (var g = 0u; g < GROUP; g++) {
-        largest[g] = LOWEST;
-    }
+{% for g in HEADS_OF_GROUP %}
+    var acc{{ g }} = vec4<f32>(0.0);
+    var mass{{ g }} = 0.0;
+    var largest{{ g }} = LOWEST;
+{% endfor %}
     for (var first = low; first < high; first += WG) {
         if (t < GROUP) {
             atomicStore(&most[t], ordered(LOWEST));
         }
-        var s: array<vec4<f32>, GROUP>;
+{% for g in HEADS_OF_GROUP %}
+        var s{{ g }} = vec4<f32>(0.0);
+{% endfor %}
         let live = first + t < high;
         if (live) {
+            let key_at = (slab + first + t) * WORDS;
             for (var i = 0u; i < WORDS; i++) {
-                let key = kv_unpack(k_cache[(slab + first + t) * WORDS + i]);
-                for (var g = 0u; g < GROUP; g++) {
-                    s[g] += key * query[g * WORDS + i];
-                }
+                let key = kv_unpack(k_cache[key_at + i]);
+{% for g in HEADS_OF_GROUP %}
+                s{{ g }} += key * query[{{ g }}u * WORDS + i];
+{% endfor %}
             }
         }
         workgroupBarrier();
-        for (var g = 0u; g < GROUP; g++) {
-            var score = dot(s[g], vec4<f32>(1.0));
-            if (SOFTCAP > 0.0) {
-                score = SOFTCAP * tanh(clamp(score / SOFTCAP, -15.0, 15.0));
-            }
-            score = select(LOWEST, score, live);
-            s[g].x = score;
+{% for g in HEADS_OF_GROUP %}
+        let score{{ g }} = select(LOWEST, capped(s{{ g }}), live);
 {% if SUBGROUPS %}
-            let top = subgroupMax(score);
-            if (lane == 0u) {
-                atomicMax(&most[g], ordered(top));
-            }
+        let top{{ g }} = subgroupMax(score{{ g }});
+        if (lane == 0u) {
+            atomicMax(&most[{{ g }}], ordered(top{{ g }}));
+        }
 {% else %}
-            atomicMax(&most[g], ordered(score));
+        atomicMax(&most[{{ g }}], ordered(score{{ g }}));
 {% endif %}
-        }
+{% endfor %}
         workgroupBarrier();
-        for (var g = 0u; g < GROUP; g++) {
-            let top = max(largest[g], from_ordered(atomicLoad(&most[g])));
-            let fade = exp(largest[g] - top);
-            acc[g] *= fade;
-            mass[g] *= fade;
-            largest[g] = top;
-            weights[g * WG + t] = select(0.0, exp(s[g].x - top), live);
+{% for g in HEADS_OF_GROUP %}
+        {
+            let top = max(largest{{ g }}, from_ordered(atomicLoad(&most[{{ g }}])));
+            let fade = exp(largest{{ g }} - top);
+            acc{{ g }} *= fade;
+            mass{{ g }} *= fade;
+            largest{{ g }} = top;
+            weights[{{ g }}u * WG + t] = select(0.0, exp(score{{ g }} - top), live);
         }
+{% endfor %}
         workgroupBarrier();
         if (t < LANES * WORDS) {
             for (var j = t / WORDS; j < min(WG, high - first); j += LANES) {
                 let value = kv_unpack(v_cache[(slab + first + j) * WORDS + t % WORDS]);
-                for (var g = 0u; g < GROUP; g++) {
-                    let weight = weights[g * WG + j];
-                    acc[g] += weight * value;
-                    mass[g] += weight;
-                }
+{% for g in HEADS_OF_GROUP %}
+                let weight{{ g }} = weights[{{ g }}u * WG + j];
+                acc{{ g }} += weight{{ g }} * value;
+                mass{{ g }} += weight{{ g }};
+{% endfor %}
             }
         }
         workgroupBarrier();
     }
-    for (var g = 0u; g < GROUP; g++) {
-        partial[t] = acc[g];
-        partial_mass[t] = mass[g];
-        workgroupBarrier();
+{% for g in HEADS_OF_GROUP %}
+    partial[{{ g }}u * WG + t] = acc{{ g }};
+    if (t % WORDS == 0u && t < LANES * WORDS) {
+        partial_mass[{{ g }}u * LANES + t / WORDS] = mass{{ g }};
+    }
+    if (t == 0u) {
+        // Alike in every thread.
+        stats[(kv_head * GROUP + {{ g }}u) * SPLITS + wid.y].x = largest{{ g }};
+    }
+{% endfor %}
+    workgroupBarrier();
+    for (var work = t; work < GROUP * WORDS; work += WG) {
+        let g = work / WORDS;
+        let i = work % WORDS;
         let at = (kv_head * GROUP + g) * SPLITS + wid.y;
-        for (var i = t; i < WORDS; i += WG) {
-            var sum = vec4<f32>(0.0);
-            var total = 0.0;
-            for (var lane = 0u; lane < LANES; lane++) {
-                sum += partial[lane * WORDS + i];
-                total += partial_mass[lane * WORDS + i];
-            }
-            x[at * WORDS + i] = sum;
-            if (i == 0u) {
-                stats[at] = vec2<f32>(largest[g], total);
-            }
+        var sum = vec4<f32>(0.0);
+        var total = 0.0;
+        for (var part = 0u; part < LANES; part++) {
+            sum += partial[g * WG + part * WORDS + i];
+            total += partial_mass[g * LANES + part];
         }
-        workgroupBarrier();
+        x[at * WORDS + i] = sum;
+        if (i == 0u) {
+            stats[at].y = total;
+        }
     }
 }

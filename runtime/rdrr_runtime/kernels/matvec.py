@@ -113,8 +113,8 @@ def staged_bytes(k: int, *, int8: bool, shares: int = 0) -> int:
     """Workgroup memory of a launch with K inputs, its reductions and `shares` parts included."""
     staged = -(-k // 256) * 256
     per_32 = 32 + 4 + 8 if int8 else 128
-    reductions = (16 + 4) * WORKGROUP + 8 * WORKGROUP // TEAM
-    return staged // 32 * per_32 + reductions + 4 * shares + 4
+    reductions = (16 + 4 + 8) * WORKGROUP
+    return staged // 32 * per_32 + reductions + 8 * shares + 4
 
 
 def suits(ctx: OpContext, weights: tuple[GpuWeight, ...], *, int8: bool, shares: int = 0) -> bool:
@@ -190,6 +190,7 @@ def matvec(
         },
         constants=constants,
         variant=f"{types}.{source.kind}.{output.kind}{'.int8' if int8 else ''}",
+        trusted=True,
     )
     return [dispatch(what, buffers, Grid(launched), label)]
 

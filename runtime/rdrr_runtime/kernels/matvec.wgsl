@@ -67,6 +67,7 @@ struct Thread {
     @builtin(subgroup_invocation_id) lane: u32,
     @builtin(subgroup_id) subgroup: u32,
     @builtin(subgroup_size) size: u32,
+    @builtin(num_subgroups) subgroups: u32,
 {% endif %}
 }
 
@@ -84,45 +85,66 @@ var<workgroup> partial: array<vec4<f32>, WG>;
 {% if INPUT == "norm" %}
 var<workgroup> squares: array<f32, WG>;
 
-fn mean_square(t: u32) -> f32 {
-    var sum = vec4<f32>(0.0);
-    for (var i = t; i < K / 4u; i += WG) {
-        sum += x[i] * x[i];
+// Leaves the sums of squares for `mean_square`, which may be called after a barrier.
+fn keep_squares(sum: f32, thread: Thread) {
+{% if SUBGROUPS %}
+    let total = subgroupAdd(sum);
+    if (thread.lane == 0u) {
+        squares[thread.subgroup] = total;
     }
-    squares[t] = dot(sum, vec4<f32>(1.0));
-    for (var half = WG / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (t < half) {
-            squares[t] += squares[t + half];
-        }
-    }
+{% else %}
+    squares[thread.index] = sum;
     workgroupBarrier();
-    return squares[0] / f32(K);
+    if (thread.index < 16u) {
+        var total = 0.0;
+        for (var i = thread.index; i < WG; i += 16u) {
+            total += squares[i];
+        }
+        squares[thread.index] = total;
+    }
+{% endif %}
+}
+
+fn mean_square(thread: Thread) -> f32 {
+    var total = 0.0;
+    for (var i = 0u; i < {{ "thread.subgroups" if SUBGROUPS else "16u" }}; i++) {
+        total += squares[i];
+    }
+    return total / f32(K);
 }
 {% endif %}
 
 {% if INPUT == "combine" %}
-var<workgroup> shares: array<f32, SHARES>;  // e^(m_s - m) / mass of each head's parts
+var<workgroup> shares: array<f32, SHARES>;  // largest score, then share, of each part of each head
+var<workgroup> masses: array<f32, SHARES>;
 var<workgroup> live: u32;  // parts that have keys: equally many in all heads of a token
 
 fn prepare(t: u32) {
-    for (var head = t; head < SHARES / SPLITS; head += WG) {
-        var most = -3.0e38;
-        var parts = 0u;
-        for (var s = 0u; s < SPLITS; s++) {
-            let part = stats[head * SPLITS + s];
-            most = max(most, part.x);
-            parts = select(parts, s + 1u, part.y > 0.0);
+    for (var i = t; i < SHARES; i += WG) {
+        let part = stats[i];
+        shares[i] = part.x;
+        masses[i] = part.y;
+    }
+    workgroupBarrier();
+    for (var first = t * SPLITS; first < SHARES; first += WG * SPLITS) {
+        var most = shares[first];
+        var parts = 1u;
+        for (var s = 1u; s < SPLITS; s++) {
+            if (masses[first + s] > 0.0) {
+                most = max(most, shares[first + s]);
+                parts = s + 1u;
+            }
         }
         var mass = 0.0;
         for (var s = 0u; s < parts; s++) {
-            let part = stats[head * SPLITS + s];
-            mass += exp(part.x - most) * part.y;
+            let fade = exp(shares[first + s] - most);
+            shares[first + s] = fade;
+            mass += fade * masses[first + s];
         }
         for (var s = 0u; s < parts; s++) {
-            shares[head * SPLITS + s] = exp(stats[head * SPLITS + s].x - most) / mass;
+            shares[first + s] /= mass;
         }
-        if (head == 0u) {
+        if (first == 0u) {
             live = parts;
         }
     }
@@ -130,13 +152,15 @@ fn prepare(t: u32) {
 }
 {% endif %}
 
-// Four inputs from element 4 i on, without the norm's common factor.
-fn input(i: u32) -> vec4<f32> {
+// Four inputs from element 4 i on, without the norm's common factor, whose squares it adds up.
+fn input(i: u32, squared: ptr<function, f32>) -> vec4<f32> {
     if (4u * i >= K) {
         return vec4<f32>(0.0);
     }
 {% if INPUT == "norm" %}
-    return x[i] * (OFFSET + gain[i]);
+    let v = x[i];
+    *squared += dot(v, v);
+    return v * (OFFSET + gain[i]);
 {% elif INPUT == "combine" %}
     let width = HEAD_DIM / 4u;
     let first = i / width * SPLITS;
@@ -197,12 +221,15 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
 {% if INPUT == "combine" %}
     prepare(thread.index);
 {% endif %}
-    stage(thread.index);
-    var factor = 1.0;
+    let squared = stage(thread);
 {% if INPUT == "norm" %}
-    factor = inverseSqrt(mean_square(thread.index) + EPS);
-{% endif %}
+    keep_squares(squared, thread);
     workgroupBarrier();
+    let factor = inverseSqrt(mean_square(thread) + EPS);
+{% else %}
+    workgroupBarrier();
+    let factor = 1.0;
+{% endif %}
 {% if OUTPUT == "best" %}
     var top = Candidate(-3.4028234663852886e38, 0xffffffffu);
 {% endif %}

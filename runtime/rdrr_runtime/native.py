@@ -1,0 +1,80 @@
+"""The two places where the public wgpu API is too slow, through the C library beneath it.
+
+    encode             one launch costs 3 to 7 us of Python through the public API, a third here
+    trusted modules    naga bounds every loop and index of a shader; kernels that guard their own
+                       indices can do without, and run up to twice as fast
+
+Both need internals of wgpu-py (tried with 0.32). Where those are missing, `load` returns None and
+the caller goes through the public API. Errors of a recorded pass surface when it is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Launch = tuple[Any, Any, int, int, int]
+"""C handles of pipeline and bind group, and the workgroup counts."""
+
+
+class Native:
+    """Raw calls into wgpu-native.
+
+    Args:
+        ffi: The cffi instance of wgpu-py.
+        lib: Its library handle.
+        api: The module with the wrapper classes.
+    """
+
+    def __init__(self, ffi: Any, lib: Any, api: Any) -> None:
+        self._ffi = ffi
+        self._lib = lib
+        self._api = api
+
+    def encode(self, compute_pass: Any, launches: Sequence[Launch]) -> None:
+        """Record launches into an open compute pass of wgpu-py."""
+        lib, null, handle = self._lib, self._ffi.NULL, compute_pass._internal
+        set_pipeline = lib.wgpuComputePassEncoderSetPipeline
+        set_bind_group = lib.wgpuComputePassEncoderSetBindGroup
+        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+        last = None
+        for pipeline, group, x, y, z in launches:
+            if pipeline is not last:
+                set_pipeline(handle, pipeline)
+                last = pipeline
+            set_bind_group(handle, 0, group, 0, null)
+            dispatch(handle, x, y, z)
+
+    def trusted_module(self, device: Any, label: str, code: str) -> Any:
+        """A shader module without naga's checks; `code` must have been validated before."""
+        ffi, lib, api = self._ffi, self._lib, self._api
+        source = ffi.new("WGPUShaderSourceWGSL *")
+        text = ffi.new("char[]", code.encode())
+        source.chain.sType = lib.WGPUSType_ShaderSourceWGSL
+        source.code.data = text
+        source.code.length = len(text) - 1
+        name = ffi.new("char[]", label.encode())
+        descriptor = ffi.new("WGPUShaderModuleDescriptor *")
+        descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", source)
+        descriptor.label.data = name
+        descriptor.label.length = len(name) - 1
+        handle = lib.wgpuDeviceCreateShaderModuleTrusted(device._internal, descriptor, 0)
+        return api.GPUShaderModule(label, handle, device)
+
+
+def load() -> Native | None:
+    """The raw calls, or None where this wgpu-py does not have them."""
+    try:
+        from wgpu.backends.wgpu_native import _api as api
+        from wgpu.backends.wgpu_native._ffi import ffi, lib
+
+        needed = (
+            lib.wgpuComputePassEncoderSetPipeline,
+            lib.wgpuComputePassEncoderSetBindGroup,
+            lib.wgpuComputePassEncoderDispatchWorkgroups,
+            lib.wgpuDeviceCreateShaderModuleTrusted,
+            api.GPUShaderModule,
+        )
+    except (ImportError, AttributeError):
+        return None
+    return Native(ffi, lib, api) if all(needed) else None
