@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING
 
 from rdrr_format.errors import DeviceError, UsageError
 
+from rdrr._configuration import configured_hints
+
 if TYPE_CHECKING:
-    from rdrr_manifests.models import KernelHints
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.device import Device
+    from rdrr_runtime.hints import Policy
 
 BACKENDS = ("auto", "wgpu", "cpu")
 
-SERVED: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "wgpu": {"q4kMatmul": ("fused_q4k", "fused_q4k_int8"), "computePrecision": ("f32",)},
-        "cpu": {"q4kMatmul": ("dequant_f32",), "computePrecision": ("f32",)},
-    }
+_CPU_SERVES: Mapping[str, str] = MappingProxyType(
+    {"q4kMatmul": "dequant_f32", "computePrecision": "f32"}
 )
-"""The hint values that each backend computes as they say; other values it does not follow."""
+"""The only value of a hint that torch computes as it says; other keys mean nothing to it."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,28 @@ class Choice:
             self.device.close()
 
 
+def resolve_hints(package: Package, given: Mapping[str, str]) -> Policy:
+    """The hints of a run: its own flags over the user's configuration over the manifest.
+
+    Raises:
+        UsageError: An unknown hint or value.
+    """
+    from rdrr_manifests.models import HINT_VALUES
+    from rdrr_runtime.hints import resolve
+
+    manifest = package.manifest.kernel_hints.model_dump(by_alias=True)
+    return resolve(
+        {
+            "run flag": given,
+            "runtime configuration": configured_hints(),
+            "manifest": {key: manifest[key] for key in HINT_VALUES},
+        }
+    )
+
+
 def open_backend(
     package: Package,
-    hints: KernelHints,
+    policy: Policy,
     *,
     backend: str,
     adapter: str | None,
@@ -83,24 +101,28 @@ def open_backend(
                 raise
             missing = error
     if device is None:
-        return _cpu(package, hints, strict_hints, context, missing)
-    return _wgpu(package, hints, device, strict_hints, kv_dtype, context)
+        return _cpu(package, policy, strict_hints, context, missing)
+    return _wgpu(package, policy, device, strict_hints, kv_dtype, context)
 
 
 def _wgpu(
     package: Package,
-    hints: KernelHints,
+    policy: Policy,
     device: Device,
     strict_hints: bool,
     kv_dtype: str,
     context: int,
 ) -> Choice:
     from rdrr_runtime.gpu import GpuBackend
+    from rdrr_runtime.program import choices_for
+    from rdrr_runtime.select import unhonoured
 
     try:
-        unhonoured = _unhonoured(hints, "wgpu", strict_hints)
+        if strict_hints:
+            # Before any weight is read: a large model takes a while to load.
+            _refuse(unhonoured(choices_for(package, device, policy, context, kv_dtype)))
         model = GpuBackend(
-            package, context=context, kv_dtype=kv_dtype, device=device, int8=_int8(hints)
+            package, context=context, kv_dtype=kv_dtype, device=device, policy=policy
         )
     except BaseException:
         device.close()
@@ -108,19 +130,21 @@ def _wgpu(
     kind = ", a software adapter" if device.info.software else ""
     where = f"{device.info.name} ({device.info.backend}{kind})"
     reason = f"backend wgpu on {where}; --backend cpu runs it in torch"
-    return Choice(model, reason, unhonoured, device)
+    return Choice(model, reason, unhonoured(model.info.choices), device)
 
 
 def _cpu(
     package: Package,
-    hints: KernelHints,
+    policy: Policy,
     strict_hints: bool,
     context: int,
     missing: DeviceError | None,
 ) -> Choice:
     from rdrr_runtime.cpu import CpuBackend
 
-    unhonoured = _unhonoured(hints, "cpu", strict_hints)
+    unhonoured = _unhonoured_on_cpu(policy)
+    if strict_hints:
+        _refuse(unhonoured)
     model = CpuBackend(package, context=context)
     if missing is None:
         return Choice(model, "backend cpu (torch); --backend wgpu runs it on a GPU", unhonoured)
@@ -128,28 +152,19 @@ def _cpu(
     return Choice(model, reason + (missing.hint or "see `rdrr devices`"), unhonoured)
 
 
-def _int8(hints: KernelHints) -> bool | None:
-    """Whether activations may be int8; None leaves it to the backend."""
-    if hints.compute_precision != "auto":
-        return False  # what is written is what is computed
-    return {"fused_q4k": False, "fused_q4k_int8": True}.get(hints.q4k_matmul)
+def _unhonoured_on_cpu(policy: Policy) -> tuple[str, ...]:
+    return tuple(
+        f"hint {hint.key}={hint.value} is not followed: torch on the CPU "
+        f"{_cpu_serves(hint.key)} (set by the {hint.source})"
+        for hint in policy.hints.values()
+        if hint.value != _CPU_SERVES.get(hint.key)
+    )
 
 
-def _unhonoured(hints: KernelHints, backend: str, strict: bool) -> tuple[str, ...]:
-    from rdrr_manifests.models import HINT_VALUES
+def _cpu_serves(key: str) -> str:
+    return f"serves {_CPU_SERVES[key]}" if key in _CPU_SERVES else "has one way to compute it"
 
-    stated = hints.model_dump(by_alias=True)
-    lines = [
-        f"hint {key}={stated[key]} is not followed: the {backend} backend "
-        + (f"serves {' or '.join(SERVED[backend][key])}" if key in SERVED[backend] else "chooses")
-        for key in HINT_VALUES
-        if stated[key] != "auto" and stated[key] not in SERVED[backend].get(key, ())
-    ]
-    if backend == "wgpu" and hints.q4k_matmul == "fused_q4k_int8" and _int8(hints) is False:
-        lines.append(
-            "hint q4kMatmul=fused_q4k_int8 is not followed: "
-            f"computePrecision={hints.compute_precision} excludes int8"
-        )
-    if lines and strict:
+
+def _refuse(lines: tuple[str, ...]) -> None:
+    if lines:
         raise DeviceError(lines[0], hint="leave --strict-hints out to run all the same")
-    return tuple(lines)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from rdrr_format.errors import ManifestError, UsageError
 
-from rdrr._backends import Choice, open_backend
+from rdrr._backends import Choice, open_backend, resolve_hints
 from rdrr._generation import Generation
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from rdrr_manifests.models import KernelHints
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
     from rdrr_runtime.text import TextCodec
@@ -141,7 +140,8 @@ def load(
         path: A package's folder or URL.
         backend: `wgpu`, `cpu` (torch), or `auto`: wgpu where there is an adapter, else cpu.
         adapter: Part of an adapter's name; the best one when None.
-        kernel_hints: Hints for this run, before those of the manifest.
+        kernel_hints: Hints for this run, before those of the user's configuration
+            (`rdrr/config.toml`, table `kernel_hints`) and of the manifest.
         strict_hints: A hint that cannot be honoured is an error.
         kv_dtype: Storage of the key-value cache on the GPU, `f16` or `f32`.
         context: Tokens of prompt and text together; at most 8192 of the model's own by default.
@@ -163,7 +163,7 @@ def load(
         )
     choice = open_backend(
         package,
-        _merge(package.manifest.kernel_hints, kernel_hints or {}),
+        resolve_hints(package, kernel_hints or {}),
         backend=backend,
         adapter=adapter,
         strict_hints=strict_hints,
@@ -171,14 +171,6 @@ def load(
         context=context or min(longest, DEFAULT_CONTEXT),
     )
     return Model(package, choice)
-
-
-def _merge(stated: KernelHints, given: Mapping[str, str]) -> KernelHints:
-    """The manifest's hints with those of the run over them."""
-    from rdrr_manifests.models import parse_hint
-
-    checked = dict(parse_hint(f"{key}={value}") for key, value in given.items())
-    return type(stated).model_validate(stated.model_dump(by_alias=True) | checked)
 
 
 def _codec(package: Package) -> TextCodec:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from rdrr_runtime.select import Choice
 
 F32 = npt.NDArray[np.float32]
 
@@ -35,7 +38,7 @@ class BackendInfo:
     context: int
     weights_bytes: int
     kv_bytes: int
-    choices: tuple[tuple[str, str, str], ...] = field(default=())
+    choices: tuple[Choice, ...] = field(default=())
 
 
 class Backend(Protocol):

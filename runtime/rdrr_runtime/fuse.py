@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 from rdrr_manifests.graph import Attention, GatedActivation, Head, Linear, Norm, Op, Residual, Rope
 
 from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._kernel import Dispatch
 from rdrr_runtime.kernels.attention_decode import DecodeAttention, attention_decode
-from rdrr_runtime.kernels.matvec import INT8_TYPES, Input, Output, matvec, suits
+from rdrr_runtime.kernels.matvec import Input, Output, matvec, suits
 from rdrr_runtime.packing import GpuWeight
+from rdrr_runtime.select import MatmulPlan, Why
 
 if TYPE_CHECKING:
     from rdrr_runtime.lower import Lowering
@@ -30,9 +32,30 @@ if TYPE_CHECKING:
 Fusion = Callable[["Lowering", Sequence[Op], int], int]
 
 
-def wants_int8(low: Lowering, weights: Sequence[GpuWeight]) -> bool:
-    """Whether a launch multiplies in int8: policy allows it and every type can."""
-    return low.int8 and all(one.dtype.name in INT8_TYPES for one in weights)
+@dataclass(frozen=True)
+class _Product:
+    """A fused product with some matrices, as the hints want it."""
+
+    low: Lowering
+    weights: tuple[GpuWeight, ...]
+
+    @property
+    def plan(self) -> MatmulPlan:
+        return self.low.select.matmul(self.weights)
+
+    def suits(self, shares: int = 0) -> bool:
+        """Whether hints allow the fused kernel and it can run."""
+        plan = self.plan
+        fits = suits(plan.context(self.low.ctx), self.weights, int8=plan.int8, shares=shares)
+        return fits and not plan.tiled
+
+    def emit(self, source: Input, output: Output, label: str) -> list[Dispatch]:
+        """Emit the launch, with the reason for it."""
+        low, plan = self.low, self.plan
+        ctx = plan.context(low.ctx)
+        made = matvec(ctx, self.weights, source, output, int8=plan.int8, label=label)
+        low.emit(made, low.select.why_matmul(low.ctx, self.weights, 1, int8=plan.int8))
+        return made
 
 
 def _norm_input(low: Lowering, norm: Norm) -> Input:
@@ -103,25 +126,20 @@ def attention_block(low: Lowering, ops: Sequence[Op], index: int) -> int:
     out_weight = low.weights.matrices[output.weight.name]
     spec = _attention_spec(low, found)
     shares = spec.heads * spec.splits
+    projections = _Product(low, weights)
     if not (
-        suits(low.ctx, weights, int8=wants_int8(low, weights))
-        and suits(low.ctx, (out_weight,), int8=wants_int8(low, (out_weight,)), shares=shares)
+        low.select.fuses_attention()
+        and projections.suits()
+        and _Product(low, (out_weight,)).suits(shares)
         and spec.suits(low.ctx, low.max_buffers)
         and len({one.bias is None for one in found.linears}) == 1
     ):
         return 0
     layer = f"layer {found.attention.layer}"
     projected = low.workspace.named("projected", 4 * sum(one.n for one in weights))
-    low.emit(
-        matvec(
-            low.ctx,
-            weights,
-            _norm_input(low, found.norm),
-            Output(projected, bias=_joined_bias(low, found.linears)),
-            int8=wants_int8(low, weights),
-            label=f"{layer} qkv",
-        )
-    )
+    bias = _joined_bias(low, found.linears)
+    source = _norm_input(low, found.norm)
+    projections.emit(source, Output(projected, bias=bias), f"{layer} qkv")
     parts, stats = _emit_attention(low, found, spec, projected)
     low.values.read(found.norm.x)
     source = Input(parts, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
@@ -168,7 +186,8 @@ def _emit_attention(
             stats,
             spec=spec,
             label=f"layer {found.attention.layer} attention",
-        )
+        ),
+        Why("auto: fused with norms, rope and the cache"),
     )
     return parts, stats
 
@@ -186,16 +205,7 @@ def _project_out(
         output = Output(low.values.get(following.x), "add", bias)
     else:
         output = Output(low.values.take(linear.out, weight.n), "store", bias)
-    low.emit(
-        matvec(
-            low.ctx,
-            (weight,),
-            source,
-            output,
-            int8=wants_int8(low, (weight,)),
-            label=linear.out,
-        )
-    )
+    _Product(low, (weight,)).emit(source, output, linear.out)
     if not adds:
         return 1
     assert isinstance(following, Residual)
@@ -220,20 +230,12 @@ def gated_feed_forward(low: Lowering, ops: Sequence[Op], index: int) -> int:
         one.x != norm.out or one.bias for one in linears
     ):
         return 0
-    weights = tuple(low.weights.matrices[one.weight.name] for one in linears)
-    if not suits(low.ctx, weights, int8=wants_int8(low, weights)):
+    product = _Product(low, tuple(low.weights.matrices[one.weight.name] for one in linears))
+    if not product.suits():
         return 0
     y = low.values.take(activation.out, activation.width)
-    low.emit(
-        matvec(
-            low.ctx,
-            weights,
-            _norm_input(low, norm),
-            Output(y, "gate", activation=activation.activation),
-            int8=wants_int8(low, weights),
-            label=activation.out,
-        )
-    )
+    output = Output(y, "gate", activation=activation.activation)
+    product.emit(_norm_input(low, norm), output, activation.out)
     low.values.read(norm.x)
     return end + 1 - index
 
@@ -244,7 +246,7 @@ def lone_linear(low: Lowering, ops: Sequence[Op], index: int) -> int:
     if not isinstance(linear, Linear):
         return 0
     weight = low.weights.matrices[linear.weight.name]
-    if not suits(low.ctx, (weight,), int8=wants_int8(low, (weight,))):
+    if not _Product(low, (weight,)).suits():
         return 0
     source = Input(low.values.get(linear.x))
     served = _project_out(low, ops, index, linear, source)
@@ -261,18 +263,12 @@ def fused_head(
 ) -> tuple[BufferSlice, BufferSlice, int] | None:
     """Final norm, logits and their largest; (logits, candidates, their count), or None."""
     weight = low.weights.matrices[head.weight.name]
-    int8 = wants_int8(low, (weight,))
+    product = _Product(low, (weight,))
     plain = head.scale == 1.0 and head.softcap is None
-    if not plain or not suits(low.ctx, (weight,), int8=int8):
+    if not plain or not product.suits():
         return None
     logits = low.workspace.named("logits.1", 4 * weight.n)
-    made = matvec(
-        low.ctx,
-        (weight,),
-        _norm_input(low, norm),
-        Output(logits, "best", best=low.workspace.named("candidates", 1 << 14)),
-        int8=int8,
-        label="head",
-    )
-    low.emit(made)
-    return logits, low.workspace.named("candidates", 1 << 14), made[0].grid.x
+    candidates = low.workspace.named("candidates", 1 << 14)
+    output = Output(logits, "best", best=candidates)
+    made = product.emit(_norm_input(low, norm), output, "head")
+    return logits, candidates, made[0].grid.x

@@ -17,15 +17,11 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.buffers import Arena
 from rdrr_runtime.device import Device, open_device
-from rdrr_runtime.kernels._context import KV_BYTES, State
-from rdrr_runtime.kvcache import KvCache
-from rdrr_runtime.program import Pass, Program
-from rdrr_runtime.weights import load_weights
+from rdrr_runtime.hints import Policy
+from rdrr_runtime.kernels._context import KV_BYTES
+from rdrr_runtime.program import RING, Pass, Plan, Program
 
 F32 = npt.NDArray[np.float32]
-
-PREFILL_ROWS = 256
-RING = 64
 
 
 class GpuBackend:
@@ -36,7 +32,7 @@ class GpuBackend:
         context: KV slots.
         kv_dtype: `f16` or `f32`.
         device: Where; opened on the best adapter when None.
-        int8: Multiply block-quantized matrices in int8; None for yes on a GPU, no in software.
+        policy: Kernel hints; none when None.
         fused: Use the fused kernels of the decode pass.
 
     Raises:
@@ -51,7 +47,7 @@ class GpuBackend:
         context: int,
         kv_dtype: str = "f16",
         device: Device | None = None,
-        int8: bool | None = None,
+        policy: Policy | None = None,
         fused: bool = True,
     ) -> None:
         if kv_dtype not in KV_BYTES:
@@ -59,26 +55,24 @@ class GpuBackend:
         self.device = device if device is not None else open_device()
         self._owns_device = device is None
         self._arena = Arena(self.device, package.manifest.model_id)
-        graph = package.graph
-        chunk = min(PREFILL_ROWS, context)
-        weights = load_weights(self._arena, package, graph)
-        cache = KvCache.allocate(self._arena, graph, context, kv_dtype)
-        self._state = State.create(self._arena, chunk, RING)
-        self._program = Program(
+        plan = Plan(
+            package,
             self.device,
             self._arena,
-            graph,
-            weights,
-            cache,
-            self._state,
-            chunk,
-            int8=not self.device.info.software if int8 is None else int8,
+            policy or Policy(),
+            context=context,
+            kv_dtype=kv_dtype,
             fused=fused,
         )
-        self._vocab = graph.vocab_size
+        self._state = plan.state
+        self._program = Program(plan, self.device)
+        self._vocab = plan.graph.vocab_size
         self._ring_used = 0  # ids written to the ring since the host last wrote the step
         self._ready: tuple[int, int] | None = None  # token and base that the GPU put in place
-        self._info = BackendInfo("wgpu", self.device.info.name, context, weights.size, cache.size)
+        choices = plan.choices()
+        self._info = BackendInfo(
+            "wgpu", self.device.info.name, context, plan.weights.size, plan.cache.size, choices
+        )
 
     @property
     def info(self) -> BackendInfo:

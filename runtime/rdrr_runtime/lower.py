@@ -5,7 +5,8 @@ Fusions made here (each is a table row of what may follow what):
     Linear -> Residual    the product is added into the residual stream by the matmul itself
     Norm -> Residual      the norm of a branch is added into the stream by the norm kernel
 
-Which kernel serves an op is decided by the op's own module in `rdrr_runtime.kernels`.
+Which kernel serves an op is decided by `rdrr_runtime.select` and the op's own module in
+`rdrr_runtime.kernels`; the reasons are kept beside the dispatches.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from rdrr_runtime.kernels.linear import linear
 from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
 from rdrr_runtime.kernels.rope import rope
 from rdrr_runtime.kvcache import KvCache
+from rdrr_runtime.packing import GpuWeight
+from rdrr_runtime.select import PLAIN, Choice, Select, Why, recorded
 from rdrr_runtime.weights import Weights
 
 
@@ -125,12 +128,14 @@ class Lowered:
         head: The final norm and the logits, of the last row (or of all rows).
         sample: Argmax of the last row's logits, and the step's advance.
         logits: f32 [1 or rows, vocab].
+        choices: What serves each op and why, in order.
     """
 
     body: tuple[Dispatch, ...]
     head: tuple[Dispatch, ...]
     sample: tuple[Dispatch, ...]
     logits: BufferSlice
+    choices: tuple[Choice, ...]
 
 
 class Lowering:
@@ -143,9 +148,9 @@ class Lowering:
         cache: Key-value cache.
         ropes: One table for each of `graph.ropes`.
         workspace: Buffers of values.
+        select: Decides between kernels.
         all_rows: Logits of every row rather than of the last.
         fusions: Tried in order at each op before the general lowering.
-        int8: Whether block-quantized matrices may be multiplied in int8.
         max_buffers: Storage buffers that a kernel may bind.
     """
 
@@ -157,13 +162,13 @@ class Lowering:
         cache: KvCache,
         ropes: tuple[BufferSlice, ...],
         workspace: Workspace,
+        select: Select,
         *,
         all_rows: bool = False,
         fusions: Sequence[Fusion] = (),
-        int8: bool = False,
         max_buffers: int = 8,
     ) -> None:
-        self.int8 = int8
+        self.select = select
         self.max_buffers = max_buffers
         self._fusions = fusions
         self.graph = graph
@@ -175,6 +180,7 @@ class Lowering:
         self._all_rows = all_rows
         self.values = _Values(workspace, _count_readers(graph.ops))
         self._out: list[Dispatch] = []
+        self._choices: list[Choice] = []
 
     def run(self) -> Lowered:
         """All dispatches, in order."""
@@ -188,15 +194,19 @@ class Lowering:
         fused = fused_head(self, norm, head) if self._fusions else None
         if fused is None:
             logits = self._head(norm, head)
-            sample = self._sample(logits, head.weight.shape[0])
+            made = self._sample(logits, head.weight.shape[0])
         else:
             logits, candidates, count = fused
-            sample = tuple(choose_best(self.ctx, candidates, count, label="argmax"))
-        return Lowered(body, tuple(self._out), sample, logits)
+            made = choose_best(self.ctx, candidates, count, label="argmax")
+        end, self._out = tuple(self._out), []
+        self.emit(made)
+        return Lowered(body, end, tuple(self._out), logits, tuple(self._choices))
 
-    def emit(self, dispatches: Sequence[Dispatch]) -> None:
-        """Append dispatches."""
+    def emit(self, dispatches: Sequence[Dispatch], why: Why = PLAIN) -> None:
+        """Append dispatches, and why these."""
         self._out += dispatches
+        step = "decode" if self.ctx.max_rows == 1 else "prefill"
+        self._choices += recorded(step, dispatches, why)
 
     def can_add(self, op: Linear | Norm, residual: Residual) -> bool:
         """Whether the op's output may be added into the stream where it is made."""
@@ -225,15 +235,17 @@ class Lowering:
         if isinstance(op, Linear):
             self._linear(op, stream, accumulate=True)
         else:
-            self._out += post_norm_add(
-                self.ctx,
-                stream,
-                values.get(op.x),
-                self.weights.vectors[op.weight.name],
-                width=op.width,
-                eps=op.eps,
-                offset=float(op.unit_offset),
-                label=f"{op.out}+residual",
+            self.emit(
+                post_norm_add(
+                    self.ctx,
+                    stream,
+                    values.get(op.x),
+                    self.weights.vectors[op.weight.name],
+                    width=op.width,
+                    eps=op.eps,
+                    offset=float(op.unit_offset),
+                    label=f"{op.out}+residual",
+                )
             )
         values.read(op.x)
         values.rename(residual.x, residual.out)
@@ -263,70 +275,99 @@ class Lowering:
     def _embed(self, op: Embed) -> None:
         out = self.values.take(op.out, op.weight.shape[1])
         table = self.weights.matrices[op.weight.name]
-        self._out += embed(self.ctx, table, out, scale=op.scale, label="embed")
+        self.emit(embed(self.ctx, table, out, scale=op.scale, label="embed"))
 
     def _norm(self, op: Norm) -> None:
         x, weight = self.values.get(op.x), self.weights.vectors[op.weight.name]
         if op.groups > 1 and self.values.readers[op.x] == 1:
-            self._out += rms_norm_in_place(
+            self.emit(
+                rms_norm_in_place(
+                    self.ctx,
+                    x,
+                    weight,
+                    width=op.width,
+                    eps=op.eps,
+                    offset=float(op.unit_offset),
+                    per_row=op.groups,
+                    label=op.out,
+                )
+            )
+            self.values.rename(op.x, op.out)
+            return
+        self.emit(
+            rms_norm(
                 self.ctx,
                 x,
                 weight,
+                self.values.take(op.out, op.width * op.groups),
                 width=op.width,
                 eps=op.eps,
                 offset=float(op.unit_offset),
                 per_row=op.groups,
                 label=op.out,
             )
-            self.values.rename(op.x, op.out)
-            return
-        self._out += rms_norm(
-            self.ctx,
-            x,
-            weight,
-            self.values.take(op.out, op.width * op.groups),
-            width=op.width,
-            eps=op.eps,
-            offset=float(op.unit_offset),
-            per_row=op.groups,
-            label=op.out,
         )
         self.values.read(op.x)
 
     def _linear(self, op: Linear, out: BufferSlice, *, accumulate: bool) -> None:
-        self._out += linear(
-            self.ctx,
-            self.weights.matrices[op.weight.name],
-            self.values.get(op.x),
-            out,
-            bias=None if op.bias is None else self.weights.vectors[op.bias.name],
+        bias = None if op.bias is None else self.weights.vectors[op.bias.name]
+        weight, x = self.weights.matrices[op.weight.name], self.values.get(op.x)
+        self._matmul(weight, x, out, bias=bias, accumulate=accumulate, label=op.out)
+
+    def _matmul(
+        self,
+        weight: GpuWeight,
+        x: BufferSlice,
+        y: BufferSlice,
+        *,
+        bias: BufferSlice | None = None,
+        accumulate: bool = False,
+        single_row: bool = False,
+        label: str,
+    ) -> None:
+        """A product by the general kernels, none of which multiplies in int8."""
+        plan = self.select.matmul((weight,))
+        made = linear(
+            plan.context(self.ctx),
+            weight,
+            x,
+            y,
+            bias=bias,
             accumulate=accumulate,
-            label=op.out,
+            single_row=single_row,
+            tiled=True if plan.tiled else None,
+            label=label,
         )
+        rows = 1 if single_row else self.ctx.max_rows
+        self.emit(made, self.select.why_matmul(self.ctx, (weight,), rows, int8=False))
 
     def _rope(self, op: Rope) -> None:
         spec = self.graph.ropes[op.table]
-        self._out += rope(
-            self.ctx,
-            self.values.get(op.x),
-            self.ropes[op.table],
-            heads=op.heads,
-            head_dim=spec.head_dim,
-            rotary_dim=spec.rotary_dim,
-            label=op.out,
+        self.emit(
+            rope(
+                self.ctx,
+                self.values.get(op.x),
+                self.ropes[op.table],
+                heads=op.heads,
+                head_dim=spec.head_dim,
+                rotary_dim=spec.rotary_dim,
+                label=op.out,
+            )
         )
         self.values.rename(op.x, op.out)
 
     def _attention(self, op: Attention) -> None:
         values, layer = self.values, self.cache.layers[op.layer]
-        self._out += kv_store(
-            self.ctx,
-            values.get(op.k),
-            values.get(op.v),
-            layer.keys,
-            layer.values,
-            cache=self.cache.spec,
-            label=f"{op.out}.store",
+        self.emit(
+            kv_store(
+                self.ctx,
+                values.get(op.k),
+                values.get(op.v),
+                layer.keys,
+                layer.values,
+                cache=self.cache.spec,
+                label=f"{op.out}.store",
+            )
         )
         spec = AttentionSpec(
             heads=op.heads,
@@ -335,33 +376,36 @@ class Lowering:
             window=op.window or 0,
             softcap=op.softcap or 0.0,
         )
-        # A single row cannot fill a GPU with one workgroup a head once there are many keys.
-        split = self.ctx.max_rows == 1 and spec.splits > 1
+        which, why = self.select.attention(spec, self.ctx)
+        split = which is AttentionKernel.SPLIT_KV
         size = spec.scratch_size(self.ctx.max_rows) if split else 0
-        self._out += attention(
+        made = attention(
             self.ctx,
             values.get(op.q),
             layer.keys,
             layer.values,
             values.take(op.out, op.heads * op.head_dim),
             spec=spec,
-            which=AttentionKernel.SPLIT_KV if split else AttentionKernel.STREAMING,
+            which=which,
             scratch=self.workspace.named(f"split.{size}", size) if split else None,
             label=op.out,
         )
+        self.emit(made, why)
         values.read(op.q, op.k, op.v)
 
     def _activation(self, op: GatedActivation) -> None:
         values = self.values
         out = values.take(op.out, op.width)
-        self._out += gated_activation(
-            self.ctx,
-            values.get(op.gate),
-            None if op.up is None else values.get(op.up),
-            out,
-            width=op.width,
-            activation=op.activation,
-            label=op.out,
+        self.emit(
+            gated_activation(
+                self.ctx,
+                values.get(op.gate),
+                None if op.up is None else values.get(op.up),
+                out,
+                width=op.width,
+                activation=op.activation,
+                label=op.out,
+            )
         )
         values.read(op.gate, op.up)
 
@@ -370,8 +414,8 @@ class Lowering:
         width = values.held[op.x][0]
         branch = values.get(op.branch)
         if op.scale != 1.0:
-            self._out += scale(self.ctx, branch, width=width, factor=op.scale, label=op.out)
-        self._out += residual_add(self.ctx, values.get(op.x), branch, width=width, label=op.out)
+            self.emit(scale(self.ctx, branch, width=width, factor=op.scale, label=op.out))
+        self.emit(residual_add(self.ctx, values.get(op.x), branch, width=width, label=op.out))
         values.read(op.branch)
         values.rename(op.x, op.out)
 
@@ -382,42 +426,51 @@ class Lowering:
         x = self.values.get(norm.x)
         if single and ctx.max_rows > 1:
             last = self.workspace.named("last", 4 * hidden)
-            self._out += copy_row(ctx, x, last, width=hidden, label="last row")
+            self.emit(copy_row(ctx, x, last, width=hidden, label="last row"))
             x = last
         rows = 1 if single else ctx.max_rows
         normed = self.workspace.named(f"final.{rows}", 4 * rows * hidden)
         logits = self.workspace.named(f"logits.{rows}", 4 * rows * vocab)
-        self._out += rms_norm(
-            ctx,
-            x,
-            self.weights.vectors[norm.weight.name],
-            normed,
-            width=hidden,
-            eps=norm.eps,
-            offset=float(norm.unit_offset),
-            single_row=single,
-            label="final norm",
+        self.emit(
+            rms_norm(
+                ctx,
+                x,
+                self.weights.vectors[norm.weight.name],
+                normed,
+                width=hidden,
+                eps=norm.eps,
+                offset=float(norm.unit_offset),
+                single_row=single,
+                label="final norm",
+            )
         )
         matrix = self.weights.matrices[head.weight.name]
-        self._out += linear(ctx, matrix, normed, logits, single_row=single, label="head")
+        self._matmul(matrix, normed, logits, single_row=single, label="head")
         if head.scale != 1.0:
-            self._out += scale(
-                ctx, logits, width=vocab, factor=head.scale, single_row=single, label="head.scale"
+            self.emit(
+                scale(
+                    ctx,
+                    logits,
+                    width=vocab,
+                    factor=head.scale,
+                    single_row=single,
+                    label="head.scale",
+                )
             )
         if head.softcap is not None:
-            self._out += softcap(
-                ctx, logits, width=vocab, cap=head.softcap, single_row=single, label="head.cap"
+            self.emit(
+                softcap(
+                    ctx, logits, width=vocab, cap=head.softcap, single_row=single, label="head.cap"
+                )
             )
         return logits
 
-    def _sample(self, logits: BufferSlice, vocab: int) -> tuple[Dispatch, ...]:
+    def _sample(self, logits: BufferSlice, vocab: int) -> Sequence[Dispatch]:
         """Argmax of the last row, which also advances the step."""
         if self._all_rows:
             return ()
         scratch = self.workspace.named("argmax", SCRATCH_BYTES)
-        return tuple(
-            argmax(self.ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")
-        )
+        return argmax(self.ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")
 
 
 def _count_readers(ops: tuple[Op, ...]) -> Counter[str]:

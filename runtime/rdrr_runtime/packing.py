@@ -53,6 +53,7 @@ class GpuWeight:
         k: Inputs.
         words_per_row: 32-bit words of a stored row.
         parts: Stored rows, split where a buffer would exceed the binding limit.
+        note: Why it is not in the form the package stores it in; empty if it is.
     """
 
     dtype: DType
@@ -61,6 +62,7 @@ class GpuWeight:
     k: int
     words_per_row: int
     parts: tuple[Part, ...]
+    note: str = ""
 
     @property
     def size(self) -> int:
@@ -157,7 +159,7 @@ def upload_weight(
             )
         layout = Layout.ROW
     stored = geometry(dtype, shape, layout)
-    weight = _allocate(arena, dtype, layout, shape, stored, label)
+    weight = allocate_weight(arena, dtype, layout, shape, label)
     row = 0
     for chunk in _row_chunks(data, stored, label):
         packed = pack_rows(dtype, chunk)
@@ -170,9 +172,16 @@ def upload_weight(
     return weight
 
 
-def _allocate(
-    arena: Arena, dtype: DType, layout: Layout, shape: tuple[int, int], stored: Geometry, label: str
+def allocate_weight(
+    arena: Arena, dtype: DType, layout: Layout, shape: tuple[int, int], label: str
 ) -> GpuWeight:
+    """A zeroed matrix, layout `row` or `column`.
+
+    Raises:
+        FormatError: No kernel reads the type, or a row exceeds the binding limit.
+        DeviceError: Out of memory.
+    """
+    stored = geometry(dtype, shape, layout)
     words = words_per_row(dtype, stored.row_elements)
     fit = arena.max_binding // (4 * words) // PART_ROWS * PART_ROWS
     if not fit or not stored.rows:

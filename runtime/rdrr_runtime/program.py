@@ -1,26 +1,33 @@
-"""Bound passes of one model: lowered once, replayed for every token.
+"""The passes of one model: lowered once, bound once, replayed for every token.
 
 Three kinds of pass exist, each for its own number of token rows: `decode` (1), `prefill` (a chunk
 of the prompt), `score` (logits of every row, for evaluation). A kind is lowered and bound when it
 is first needed. This module does not decide what to run when; `rdrr_runtime.gpu` does.
+
+A `Plan` in a `PaperArena` allocates nothing and reads no weights: it tells what would serve what.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from rdrr_manifests.graph import Graph
+from rdrr_manifests.package import Package
 
-from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.buffers import Arena, BufferSlice, align
 from rdrr_runtime.device import BoundDispatch, Device
 from rdrr_runtime.fuse import DECODE_FUSIONS
+from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import OpContext, State
 from rdrr_runtime.kvcache import KvCache
-from rdrr_runtime.lower import Lowering, Workspace
+from rdrr_runtime.lower import Lowered, Lowering, Workspace
 from rdrr_runtime.rope import rope_table
-from rdrr_runtime.weights import Weights
+from rdrr_runtime.select import Choice, Select
+from rdrr_runtime.weights import load_weights
 
+PREFILL_ROWS = 256
+RING = 64
 SCORE_ROWS = 64
 """Rows of a `score` pass: their logits are all kept, and a vocabulary can be large."""
 
@@ -57,74 +64,135 @@ class Pass:
         return (*self.body, *self.head, *self.sample)
 
 
-class Program:
-    """All passes of a model on a device.
+class PaperArena(Arena):
+    """An arena whose buffers exist on paper only."""
+
+    def empty(self, label: str, size: int) -> BufferSlice:
+        """A slice of nothing."""
+        del label
+        return BufferSlice(None, 0, align(max(size, 4), 4))
+
+    def upload(self, label: str, data: Any) -> BufferSlice:
+        """A slice of nothing, as large as the data."""
+        return self.empty(label, memoryview(data).nbytes)
+
+    def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
+        """Check the range and write nothing."""
+        target.range(offset, memoryview(data).nbytes)
+
+
+class Plan:
+    """A model laid out in an arena: its weights, caches, values and lowered passes.
 
     Args:
-        device: Where it runs.
-        arena: Owner of the buffers.
-        graph: What it computes.
-        weights: Matrices and vectors.
-        cache: Key-value cache.
-        state: Buffers of the step.
-        chunk: Token rows of a prefill pass.
-        int8: Whether block-quantized matrices may be multiplied in int8.
+        package: What to load.
+        device: Whose features and limits count.
+        arena: Owner of the buffers; a `PaperArena` to see the choices without loading.
+        policy: Hints.
+        context: KV slots.
+        kv_dtype: `f16` or `f32`.
         fused: Whether the decode pass uses the fused kernels.
+
+    Raises:
+        ShardError: Bytes are missing.
+        FormatError: A matrix that no kernel reads.
+        DeviceError: Too little memory.
     """
 
     def __init__(
         self,
+        package: Package,
         device: Device,
         arena: Arena,
-        graph: Graph,
-        weights: Weights,
-        cache: KvCache,
-        state: State,
-        chunk: int,
+        policy: Policy,
         *,
-        int8: bool = False,
+        context: int,
+        kv_dtype: str,
         fused: bool = True,
     ) -> None:
-        self._int8 = int8
-        self._fused = fused
+        self.graph = package.graph
         self._device = device
-        self._graph = graph
-        self._weights = weights
-        self._cache = cache
-        self._state = state
-        self._rows = {"decode": 1, "prefill": chunk, "score": min(SCORE_ROWS, chunk)}
-        self._workspace = Workspace(arena, chunk)
-        self._passes: dict[str, Pass] = {}
-        self._ropes = tuple(
-            arena.upload(f"rope.{index}", rope_table(spec, cache.spec.context))
-            for index, spec in enumerate(graph.ropes)
+        self._fused = fused
+        self._select = Select(policy, device.info.software, device.max_binding)
+        chunk = min(PREFILL_ROWS, context)
+        self.weights = load_weights(
+            arena, package, self.graph, self._select, empty=isinstance(arena, PaperArena)
         )
+        self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
+        self.state = State.create(arena, chunk, RING)
+        self.rows = {"decode": 1, "prefill": chunk, "score": min(SCORE_ROWS, chunk)}
+        self._workspace = Workspace(arena, chunk)
+        self._lowered: dict[str, Lowered] = {}
+        self._ropes = tuple(
+            arena.upload(f"rope.{index}", rope_table(spec, context))
+            for index, spec in enumerate(self.graph.ropes)
+        )
+
+    def choices(self) -> tuple[Choice, ...]:
+        """What was made of the weights, then what serves each op of decode and of prefill."""
+        passes = (self.lowered("decode"), self.lowered("prefill"))
+        made = (one for lowered in passes for one in lowered.choices)
+        return (self._select.precision(), *self.weights.choices, *made)
+
+    def lowered(self, kind: str) -> Lowered:
+        """The dispatches of the pass `decode`, `prefill` or `score`."""
+        if kind not in self._lowered:
+            self._lowered[kind] = self._lower(kind)
+        return self._lowered[kind]
+
+    def _lower(self, kind: str) -> Lowered:
+        limits = self._device.limits
+        storage = limits["max-compute-workgroup-storage-size"]
+        ctx = OpContext(
+            self.state,
+            self.rows[kind],
+            self._device.features,
+            storage,
+            self._device.subgroup_size,
+        )
+        return Lowering(
+            self.graph,
+            ctx,
+            self.weights,
+            self.cache,
+            self._ropes,
+            self._workspace,
+            self._select,
+            all_rows=kind == "score",
+            fusions=DECODE_FUSIONS if self._fused and kind == "decode" else (),
+            max_buffers=limits["max-storage-buffers-per-shader-stage"],
+        ).run()
+
+
+def choices_for(
+    package: Package, device: Device, policy: Policy, context: int, kv_dtype: str
+) -> tuple[Choice, ...]:
+    """What a backend would choose, without loading anything."""
+    paper = PaperArena(device)
+    return Plan(package, device, paper, policy, context=context, kv_dtype=kv_dtype).choices()
+
+
+class Program:
+    """A plan's passes, bound to a device.
+
+    Args:
+        plan: What to bind.
+        device: Where it runs.
+    """
+
+    def __init__(self, plan: Plan, device: Device) -> None:
+        self._plan = plan
+        self._device = device
+        self._passes: dict[str, Pass] = {}
 
     def get(self, kind: str) -> Pass:
         """The pass `decode`, `prefill` or `score`."""
         if kind not in self._passes:
-            self._passes[kind] = self._bind(kind)
+            lowered = self._plan.lowered(kind)
+            body, head, sample = (
+                tuple(self._device.bind(one) for one in part)
+                for part in (lowered.body, lowered.head, lowered.sample)
+            )
+            rows = self._plan.rows[kind]
+            self._passes[kind] = Pass(rows, body, head, sample, lowered.logits)
         return self._passes[kind]
-
-    def _bind(self, kind: str) -> Pass:
-        device, rows = self._device, self._rows[kind]
-        ctx = OpContext(
-            self._state, rows, device.features, device.limits["max-compute-workgroup-storage-size"]
-        )
-        lowered = Lowering(
-            self._graph,
-            ctx,
-            self._weights,
-            self._cache,
-            self._ropes,
-            self._workspace,
-            all_rows=kind == "score",
-            fusions=DECODE_FUSIONS if self._fused and kind == "decode" else (),
-            int8=self._int8,
-            max_buffers=device.limits["max-storage-buffers-per-shader-stage"],
-        ).run()
-        body, head, sample = (
-            tuple(device.bind(one) for one in part)
-            for part in (lowered.body, lowered.head, lowered.sample)
-        )
-        return Pass(rows, body, head, sample, lowered.logits)

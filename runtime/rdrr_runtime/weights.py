@@ -1,27 +1,34 @@
 """A package's tensors in GPU memory, in the form that kernels read.
 
-Matrices keep their stored type; what no kernel reads as it is stored (blocks that cross rows, rare
-types) is expanded to F32 here, once, and says so. Which kernel reads a matrix is not decided here.
+Matrices keep their stored type unless `rdrr_runtime.select` says otherwise; what it wants expanded
+is decoded here, once, some rows at a time. Which kernel reads a matrix is not decided here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import gcd
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.dtypes import DTYPES
+from rdrr_format.codecs import CODECS
+from rdrr_format.codecs.f16 import f16_overflow_count
+from rdrr_format.dtypes import DType
+from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_manifests.graph import Graph, Linear, Norm, WeightUse
+from rdrr_manifests.graph import Graph, Head, Linear, Norm, WeightUse
 from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.buffers import Arena, BufferSlice
-from rdrr_runtime.packing import GPU_DTYPES, GpuWeight, upload_weight
+from rdrr_runtime.packing import GpuWeight, allocate_weight, upload_weight
+from rdrr_runtime.select import Choice, Select, Storage
 
 CHUNK_BYTES = 16 << 20
-"""Stored bytes read from the package at a time, so that loading does not double host memory."""
+"""Bytes read or decoded at a time, so that loading does not double host memory."""
+
+Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass
@@ -32,48 +39,72 @@ class Weights:
         arena: Owner of the buffers.
         matrices: By tensor name; a tied head is the embedding's entry.
         vectors: Norm weights and biases as f32, by tensor name.
-        expanded: Names of matrices that could not stay in their stored form.
-        host_vectors: The vectors on the host, to be joined.
+        choices: What was expanded and why.
     """
 
     arena: Arena
     matrices: dict[str, GpuWeight] = field(default_factory=dict)
     vectors: dict[str, BufferSlice] = field(default_factory=dict)
-    expanded: list[str] = field(default_factory=list)
-    host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
+    _joined: dict[tuple[str, ...], BufferSlice] = field(default_factory=dict)
+    _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+
+    def add_vector(self, name: str, data: npt.NDArray[np.float32]) -> None:
+        """Upload a vector and keep it on the host, to be joined."""
+        self.vectors[name] = self.arena.upload(name, data)
+        self._host_vectors[name] = data
 
     def joined(self, names: Sequence[str]) -> BufferSlice:
         """Several vectors one after the other, in a buffer made once."""
-        name = "+".join(names)
-        if name not in self.vectors:
-            data = np.concatenate([self.host_vectors[one] for one in names])
-            self.vectors[name] = self.arena.upload(name, data)
-        return self.vectors[name]
+        key = tuple(names)
+        if key not in self._joined:
+            data = np.concatenate([self._host_vectors[one] for one in names])
+            self._joined[key] = self.arena.upload("+".join(names), data)
+        return self._joined[key]
 
     @property
     def size(self) -> int:
         """Bytes of GPU memory."""
-        return sum(one.size for one in self.matrices.values()) + sum(
-            one.size for one in self.vectors.values()
-        )
+        vectors = [*self.vectors.values(), *self._joined.values()]
+        return sum(one.size for one in self.matrices.values()) + sum(one.size for one in vectors)
 
 
-def load_weights(arena: Arena, package: Package, graph: Graph) -> Weights:
+def load_weights(
+    arena: Arena, package: Package, graph: Graph, select: Select, *, empty: bool = False
+) -> Weights:
     """Upload every tensor that the graph reads.
+
+    Args:
+        arena: Owner of the buffers.
+        package: Where the tensors are.
+        graph: What reads them.
+        select: Decides in which form a matrix is kept.
+        empty: Allocate and decide, but read and write no bytes.
 
     Raises:
         ShardError: Bytes are missing.
+        FormatError: A tensor that was to be expanded does not fit the wider type.
         DeviceError: The adapter has too little memory or cannot bind a row.
     """
     weights = Weights(arena)
     vectors = {use.name for use in _vector_uses(graph)}
+    products = {op.weight.name for op in graph.ops if isinstance(op, Linear | Head)}
     for use in graph.weights():
         if use.name in vectors:
-            data = np.ascontiguousarray(package.dequantize(use.name), dtype=np.float32)
-            weights.vectors[use.name] = arena.upload(use.name, data)
-            weights.host_vectors[use.name] = data
+            weights.add_vector(use.name, _vector(package, use, empty))
+            continue
+        tensor, (n, k) = package.tensor(use.name), use.shape
+        dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
+        kept = select.storage(dtype, layout, k, matmul=use.name in products)
+        if kept.note:
+            choice = Choice("load", use.name, str(kept.dtype), kept.note, kept.unmet)
+            weights.choices.append(choice)
+        if empty:
+            made = allocate_weight(arena, kept.dtype, kept.layout, (n, k), use.name)
         else:
-            weights.matrices[use.name] = _upload_matrix(arena, package, use, weights.expanded)
+            rows = _kept_rows(package, use, tensor, kept)
+            made = upload_weight(arena, kept.dtype, kept.layout, (n, k), rows, use.name)
+        weights.matrices[use.name] = replace(made, note=kept.note)
     return weights
 
 
@@ -85,29 +116,66 @@ def _vector_uses(graph: Graph) -> Iterator[WeightUse]:
             yield op.bias
 
 
-def _upload_matrix(
-    arena: Arena, package: Package, use: WeightUse, expanded: list[str]
-) -> GpuWeight:
-    tensor = package.tensor(use.name)
-    dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-    n, k = use.shape
-    if layout is Layout.FLAT and k % dtype.block_elements == 0:
-        layout = Layout.ROW  # blocks that do not cross rows: the bytes are the same
-    if layout is Layout.FLAT or dtype.name not in GPU_DTYPES:
-        expanded.append(use.name)
-        return _expand(arena, package, use)
-    chunks = _stored_rows(package, use.name, tensor)
-    return upload_weight(arena, dtype, layout, (n, k), chunks, use.name)
+def _vector(package: Package, use: WeightUse, empty: bool) -> npt.NDArray[np.float32]:
+    if empty:
+        return np.zeros(use.shape, np.float32)
+    return np.ascontiguousarray(package.dequantize(use.name), dtype=np.float32)
 
 
-def _expand(arena: Arena, package: Package, use: WeightUse) -> GpuWeight:
-    n, k = use.shape
-    values = np.ascontiguousarray(package.dequantize(use.name), dtype="<f4")
-    return upload_weight(arena, DTYPES["F32"], Layout.ROW, (n, k), values.view(np.uint8), use.name)
+def _kept_rows(package: Package, use: WeightUse, tensor: Tensor, kept: Storage) -> Iterator[Bytes]:
+    """The stored rows, in the type and layout in which they are kept."""
+    dtype = tensor.parsed_dtype()
+    if dtype == kept.dtype:
+        return _stored_rows(package, use.name, tensor)
+    if tensor.parsed_layout() is Layout.FLAT:
+        values = _flat_values(package, use, dtype)
+    else:
+        values = _row_values(package, use.name, tensor)
+    return _encoded(values, kept.dtype, use.name)
 
 
-def _stored_rows(package: Package, name: str, tensor: Tensor) -> Iterator[npt.NDArray[np.uint8]]:
+def _stored_rows(
+    package: Package, name: str, tensor: Tensor, limit: int = CHUNK_BYTES
+) -> Iterator[Bytes]:
     stored = tensor.geometry()
-    step = max(1, CHUNK_BYTES // max(stored.row_bytes, 1))
+    if tensor.parsed_layout() is Layout.FLAT:
+        yield package.read(name)
+        return
+    step = max(1, limit // max(stored.row_bytes, 1))
     for first in range(0, stored.rows, step):
         yield package.read_rows(name, first, min(step, stored.rows - first))
+
+
+def _row_values(package: Package, name: str, tensor: Tensor) -> Iterator[npt.NDArray[np.float32]]:
+    """Decoded rows of a layout whose rows begin with a block, f32 [some rows, elements]."""
+    elements = tensor.geometry().row_elements
+    # A block type grows up to eightfold on the way to f32.
+    for rows in _stored_rows(package, name, tensor, CHUNK_BYTES // 8):
+        yield CODECS[tensor.parsed_dtype().name].dequantize(rows, elements)
+
+
+def _flat_values(
+    package: Package, use: WeightUse, dtype: DType
+) -> Iterator[npt.NDArray[np.float32]]:
+    """Decoded rows where blocks cross them, f32 [some rows, K]."""
+    n, k = use.shape
+    blocks = package.read(use.name).reshape(-1, dtype.block_bytes)
+    whole = dtype.block_elements // gcd(dtype.block_elements, k)  # rows that end with a block
+    step = max(1, CHUNK_BYTES // (4 * k * whole)) * whole
+    for first in range(0, n, step):
+        rows = min(step, n - first)
+        start = first * k // dtype.block_elements
+        end = -(-(first + rows) * k // dtype.block_elements)
+        values = CODECS[dtype.name].dequantize(blocks[start:end], dtype.block_elements)
+        yield values.reshape(-1)[: rows * k].reshape(rows, k)
+
+
+def _encoded(values: Iterator[npt.NDArray[np.float32]], dtype: DType, name: str) -> Iterator[Bytes]:
+    for rows in values:
+        if dtype.name == "F16" and f16_overflow_count(rows):
+            raise FormatError(
+                "values too large for F16",
+                where=name,
+                hint="use --kernel-hint q4kMatmul=dequant_f32",
+            )
+        yield CODECS[dtype.name].quantize(rows)

@@ -1,54 +1,83 @@
-"""Which hints a backend follows, and what is said of those that it does not."""
+"""Where hints come from, and what is said of those that the CPU does not follow."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
-from rdrr._backends import _int8, _unhonoured
-from rdrr_format.errors import DeviceError
+from rdrr._backends import _unhonoured_on_cpu, resolve_hints
+from rdrr._configuration import configuration_path
+from rdrr_format.errors import UsageError
 from rdrr_manifests.models import KernelHints
+from rdrr_runtime.hints import resolve
 
 
-def _hints(**stated: str) -> KernelHints:
-    return KernelHints.model_validate(stated)
+@pytest.fixture(autouse=True)
+def configuration(tmp_path, monkeypatch) -> Path:
+    """The user's configuration file, absent at first."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = configuration_path()
+    path.parent.mkdir()
+    return path
+
+
+def _package(**stated: str) -> SimpleNamespace:
+    hints = KernelHints.model_validate(stated)
+    return SimpleNamespace(manifest=SimpleNamespace(kernel_hints=hints))
+
+
+def test_a_flag_wins_over_the_configuration_and_that_over_the_manifest(configuration):
+    stated = _package(q4kMatmul="fused_q4k", f16Matmul="gemv", attentionDecode="streaming")
+    configuration.write_text('[kernel_hints]\nq4kMatmul = "dequant_f16"\nf16Matmul = "tiled"\n')
+    policy = resolve_hints(stated, {"q4kMatmul": "dequant_f32"})
+    assert [str(hint) for hint in policy.hints.values()] == [
+        "q4kMatmul=dequant_f32 (run flag)",
+        "f16Matmul=tiled (runtime configuration)",
+        "attentionDecode=streaming (manifest)",
+    ]
+
+
+def test_auto_is_no_hint_and_hides_none_behind_it():
+    policy = resolve_hints(_package(q4kMatmul="fused_q4k"), {"q4kMatmul": "auto"})
+    assert str(policy.get("q4kMatmul")) == "q4kMatmul=fused_q4k (manifest)"
+    assert resolve_hints(_package(), {}).hints == {}
 
 
 @pytest.mark.parametrize(
-    ("stated", "int8"),
+    ("text", "said"),
     [
-        ({}, None),
-        ({"q4kMatmul": "fused_q4k"}, False),
-        ({"q4kMatmul": "fused_q4k_int8"}, True),
-        ({"computePrecision": "f32"}, False),
-        ({"computePrecision": "f32", "q4kMatmul": "fused_q4k_int8"}, False),
+        ('[kernel_hints]\nq4kMatmul = "fast"\n', "no such value"),
+        ('[kernel_hints]\nmatmul = "auto"\n', "unknown kernel hint"),
+        ("kernel_hints = 3\n", "no table"),
+        ("[kernel_hints\n", "cannot be read"),
     ],
 )
-def test_a_stated_precision_excludes_int8_activations(stated, int8):
-    assert _int8(_hints(**stated)) is int8
+def test_a_wrong_configuration_is_wrong_usage_and_names_the_file(configuration, text, said):
+    configuration.write_text(text)
+    with pytest.raises(UsageError, match=said) as error:
+        resolve_hints(_package(), {})
+    assert str(configuration) in str(error.value)
+    configuration.write_text('[kernel_hints]\nq4kMatmul = "fused_q4k"\n')
+    assert resolve_hints(_package(), {}).get("q4kMatmul")
 
 
-@pytest.mark.parametrize("backend", ["wgpu", "cpu"])
-def test_auto_is_no_hint(backend):
-    assert _unhonoured(_hints(), backend, strict=True) == ()
+def test_an_unknown_flag_is_wrong_usage():
+    with pytest.raises(UsageError, match="unknown kernel hint"):
+        resolve_hints(_package(), {"matmul": "fast"})
 
 
 @pytest.mark.parametrize(
-    ("backend", "followed", "ignored"),
+    ("followed", "ignored"),
     [
-        ("wgpu", {"q4kMatmul": "fused_q4k"}, {"q4kMatmul": "dequant_f16"}),
-        ("wgpu", {"computePrecision": "f32"}, {"computePrecision": "f16"}),
-        ("cpu", {"q4kMatmul": "dequant_f32"}, {"q4kMatmul": "fused_q4k"}),
+        ({"q4kMatmul": "dequant_f32"}, {"q4kMatmul": "fused_q4k"}),
+        ({"computePrecision": "f32"}, {"computePrecision": "f16"}),
+        ({}, {"attentionDecode": "streaming"}),
     ],
 )
-def test_a_hint_that_is_not_followed_is_named_and_under_strict_refused(backend, followed, ignored):
-    assert _unhonoured(_hints(**followed), backend, strict=True) == ()
-    (line,) = _unhonoured(_hints(**ignored), backend, strict=False)
+def test_a_hint_that_the_cpu_does_not_follow_is_named(followed, ignored):
+    assert _unhonoured_on_cpu(resolve({"run flag": followed})) == ()
+    (line,) = _unhonoured_on_cpu(resolve({"run flag": ignored}))
     key, value = next(iter(ignored.items()))
     assert f"{key}={value} is not followed" in line
-    with pytest.raises(DeviceError, match=f"{key}={value}"):
-        _unhonoured(_hints(**ignored), backend, strict=True)
-
-
-def test_int8_that_a_precision_excludes_is_said():
-    stated = {"computePrecision": "f32", "q4kMatmul": "fused_q4k_int8"}
-    (line,) = _unhonoured(_hints(**stated), "wgpu", strict=False)
-    assert "excludes int8" in line
+    assert "run flag" in line

@@ -1,0 +1,46 @@
+"""What a user sets once for all runs: `rdrr/config.toml` in the user's configuration folder.
+
+    [kernel_hints]
+    q4kMatmul = "fused_q4k"
+
+The folder is $XDG_CONFIG_HOME, or ~/.config where that is not set. The file may be absent.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+from rdrr_format.errors import UsageError
+
+
+def configuration_path() -> Path:
+    """Where the file is looked for."""
+    folder = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(folder) if folder else Path.home() / ".config") / "rdrr" / "config.toml"
+
+
+def configured_hints() -> dict[str, str]:
+    """The kernel hints of the user's configuration; none without the file.
+
+    Raises:
+        UsageError: The file is no TOML, or a hint in it is not known.
+    """
+    from rdrr_manifests.models import parse_hint
+
+    path = configuration_path()
+    try:
+        stated = tomllib.loads(path.read_text(encoding="utf-8")).get("kernel_hints", {})
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError("the configuration cannot be read", where=str(path), found=error) from None
+    if not isinstance(stated, dict):
+        raise UsageError("kernel_hints is no table", where=str(path), expected="[kernel_hints]")
+    try:
+        return dict(parse_hint(f"{key}={value}") for key, value in stated.items())
+    except UsageError as error:
+        raise UsageError(
+            error.message, where=str(path), expected=error.expected, found=error.found
+        ) from None

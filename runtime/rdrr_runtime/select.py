@@ -1,0 +1,265 @@
+"""Which kernel serves an op, and why: hints and the device's facts against what kernels can do.
+
+Everything here is a decision; nothing is launched or uploaded. A hint that an op cannot follow is
+never dropped in silence: the op's `Why` names it in `unmet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rdrr_format.dtypes import DTYPES, DType
+from rdrr_format.layouts import Layout
+
+from rdrr_runtime.hints import Hint, Policy
+from rdrr_runtime.kernels._context import OpContext
+from rdrr_runtime.kernels._kernel import Dispatch
+from rdrr_runtime.kernels.attention import TILE_ROWS, AttentionKernel, AttentionSpec, tile_keys
+from rdrr_runtime.kernels.linear import GEMV_ROWS
+from rdrr_runtime.kernels.matvec import INT8_TYPES
+from rdrr_runtime.packing import GPU_DTYPES, GpuWeight
+
+EXPANSIONS = {"dequant_f16": "F16", "dequant_f32": "F32"}
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A hint that something does not follow, and what stands in the way."""
+
+    hint: Hint
+    obstacle: str
+
+
+@dataclass(frozen=True)
+class Why:
+    """The reason of a choice.
+
+    Attributes:
+        reason: For a person.
+        unmet: The hint that is not followed.
+    """
+
+    reason: str
+    unmet: Unmet | None = None
+
+    @staticmethod
+    def following(hint: Hint, obstacle: str) -> Why:
+        """The hint is followed, unless there is an obstacle."""
+        if not obstacle:
+            return Why(str(hint))
+        return Why(f"{hint} is not followed: {obstacle}", Unmet(hint, obstacle))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What serves one op.
+
+    Attributes:
+        step: `load`, `decode` or `prefill`.
+        op: What is served, e.g. `layer 3 qkv`.
+        kernel: The kernel's label.
+        reason: Why this one.
+        unmet: The hint that is not followed.
+    """
+
+    step: str
+    op: str
+    kernel: str
+    reason: str
+    unmet: Unmet | None = None
+
+
+PLAIN = Why("the only kernel of this op")
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a matrix lies in GPU memory; `note` says why, where that is not as it is stored."""
+
+    dtype: DType
+    layout: Layout
+    note: str = ""
+    unmet: Unmet | None = None
+
+
+@dataclass(frozen=True)
+class MatmulPlan:
+    """What hints ask of a product with some matrices.
+
+    Attributes:
+        int8: Multiply in int8 where the kernel can.
+        tiled: Only the tiled kernel.
+        subgroups: Subgroup operations may be used.
+    """
+
+    int8: bool = False
+    tiled: bool = False
+    subgroups: bool = True
+
+    def context(self, ctx: OpContext) -> OpContext:
+        """The context that kernels are chosen in."""
+        if self.subgroups:
+            return ctx
+        return replace(ctx, features=ctx.features - {"subgroup"}, subgroup_size=0)
+
+
+@dataclass(frozen=True)
+class Select:
+    """Decisions for one device and one policy.
+
+    Attributes:
+        policy: The hints.
+        software: Whether the adapter is the CPU in disguise.
+        max_binding: Bytes of the largest buffer that can be bound.
+    """
+
+    policy: Policy
+    software: bool
+    max_binding: int
+
+    def storage(self, dtype: DType, layout: Layout, k: int, *, matmul: bool) -> Storage:
+        """How to keep a matrix of `k` inputs; `matmul` is false for a mere lookup table."""
+        hint = self.policy.get("q4kMatmul") if matmul and dtype.is_block else None
+        if layout is Layout.FLAT and k % dtype.block_elements == 0:
+            layout = Layout.ROW  # blocks that do not cross rows: the bytes are the same
+        by_row = Layout.ROW if layout is Layout.FLAT else layout
+        if hint and hint.value in EXPANSIONS:
+            wide = EXPANSIONS[hint.value]
+            return Storage(DTYPES[wide], by_row, f"{dtype} expanded to {wide} at load, {hint}")
+        crossing = layout is Layout.FLAT
+        if not crossing and dtype.name in GPU_DTYPES:
+            return Storage(dtype, layout)
+        obstacle = "its flat blocks cross rows" if crossing else f"no kernel reads {dtype}"
+        unmet = Unmet(hint, obstacle) if hint else None
+        # F32 rather than F16: without a hint the values stay exactly those of the package.
+        note = f"{dtype} expanded to F32 at load, as {obstacle}"
+        return Storage(DTYPES["F32"], by_row, note, unmet)
+
+    def matmul(self, weights: Sequence[GpuWeight]) -> MatmulPlan:
+        """What hints ask of one product with these matrices."""
+        if all(one.dtype.is_block for one in weights):
+            int8 = self._int8()[0] and all(one.dtype.name in INT8_TYPES for one in weights)
+            return MatmulPlan(int8=int8)
+        hint = self.policy.get("f16Matmul")
+        value = hint.value if hint else "auto"
+        return MatmulPlan(tiled=value == "tiled", subgroups=value != "gemv")
+
+    def why_matmul(
+        self, ctx: OpContext, weights: Sequence[GpuWeight], rows: int, *, int8: bool
+    ) -> Why:
+        """Why a product was served as it was: in int8 or not, for `rows` token rows."""
+        notes = dict.fromkeys(one.note for one in weights if one.note)
+        parts = [Why(note) for note in notes]
+        if any(one.dtype.is_block for one in weights):
+            parts.append(self._why_blocks(weights, rows, int8=int8))
+        if not all(one.dtype.is_block for one in weights):
+            parts.append(self._why_scalars(ctx, weights, rows))
+        unmet = [one.unmet for one in parts if one.unmet]
+        return Why("; ".join(one.reason for one in parts), unmet[0] if unmet else None)
+
+    def _why_blocks(self, weights: Sequence[GpuWeight], rows: int, *, int8: bool) -> Why:
+        wanted, who, unmet = self._int8()
+        if int8 == wanted:
+            return Why(f"{who}: {'int8' if int8 else 'f32'} activations", unmet)
+        if rows > 1:
+            return Why(f"{who}: f32 activations, as passes of many rows have no int8 kernel")
+        if any(one.layout is Layout.COLUMN for one in weights):
+            obstacle = "layout column has no int8 kernel"
+        else:
+            obstacle = "these matrices do not suit the int8 kernel"
+        hint = self.policy.get("q4kMatmul")
+        unmet = Unmet(hint, obstacle) if hint else None
+        return Why(f"{who}: f32 activations, as {obstacle}", unmet)
+
+    def _why_scalars(self, ctx: OpContext, weights: Sequence[GpuWeight], rows: int) -> Why:
+        hint = self.policy.get("f16Matmul")
+        if hint is None:
+            shared = "subgroups" if ctx.subgroups else "workgroup memory"
+            few = f"auto: few rows, sums through {shared}"
+            return Why("auto: many rows are tiled" if rows > GEMV_ROWS else few)
+        if hint.value == "tiled":
+            return Why(str(hint))
+        if rows > GEMV_ROWS:
+            return Why(f"{hint} is for few rows; many rows are tiled")
+        obstacle = ""
+        if hint.value == "gemv_subgroup" and not ctx.subgroups:
+            obstacle = "the device has no feature subgroup"
+        elif hint.value == "gemv_subgroup" and weights[0].layout is Layout.COLUMN:
+            obstacle = "layout column has no kernel with subgroups"
+        return Why.following(hint, obstacle)
+
+    def _int8(self) -> tuple[bool, str, Unmet | None]:
+        """Whether activations are int8 where they can be, who says so, and the hint this breaks."""
+        matmul, precision = self.policy.get("q4kMatmul"), self.policy.get("computePrecision")
+        asked = matmul is not None and matmul.value == "fused_q4k_int8"
+        if precision and not (asked and matmul and matmul.outranks(precision)):
+            unmet = None
+            if asked and matmul and not precision.outranks(matmul):
+                unmet = Unmet(matmul, f"{precision} excludes int8")
+            return False, str(precision), unmet
+        if matmul:
+            return asked, str(matmul), None
+        adapter = "a software adapter" if self.software else "a hardware adapter"
+        return not self.software, f"auto on {adapter}", None
+
+    def precision(self) -> Choice:
+        """What activations are between the ops."""
+        hint = self.policy.get("computePrecision")
+        why = Why("auto: f32 is what the kernels compute in")
+        if hint:
+            is_f16 = hint.value == "f16"
+            why = Why.following(hint, "no kernel keeps activations in f16" if is_f16 else "")
+        return Choice("load", "activations", "f32", why.reason, why.unmet)
+
+    def fuses_attention(self) -> bool:
+        """Whether decoding may use the attention that is fused with projections and cache."""
+        return self.policy.get("attentionDecode") is None
+
+    def attention(self, spec: AttentionSpec, ctx: OpContext) -> tuple[AttentionKernel, Why]:
+        """The kernel of a layer's attention and the reason."""
+        is_decode = ctx.max_rows == 1
+        hint = self.policy.get("attentionDecode" if is_decode else "attentionPrefill")
+        if hint is None:
+            return self._auto_attention(spec, ctx)
+        which = AttentionKernel(hint.value)
+        obstacle = self._obstacle(which, spec, ctx)
+        return AttentionKernel.STREAMING if obstacle else which, Why.following(hint, obstacle)
+
+    def _auto_attention(self, spec: AttentionSpec, ctx: OpContext) -> tuple[AttentionKernel, Why]:
+        # A single row cannot fill a GPU with one workgroup a head once there are many keys.
+        split = AttentionKernel.SPLIT_KV
+        if ctx.max_rows == 1 and spec.splits > 1 and not self._obstacle(split, spec, ctx):
+            return split, Why("auto: one row, many keys")
+        return AttentionKernel.STREAMING, Why("auto: serves every size")
+
+    def _obstacle(self, which: AttentionKernel, spec: AttentionSpec, ctx: OpContext) -> str:
+        """Why a variant cannot run here, or empty."""
+        if which in TILE_ROWS and not tile_keys(spec, TILE_ROWS[which], ctx.workgroup_storage):
+            size = f"{TILE_ROWS[which]} rows of {spec.cache.head_dim} elements"
+            return f"{size} exceed the device's workgroup memory"
+        scratch = spec.scratch_size(ctx.max_rows)
+        if which is AttentionKernel.SPLIT_KV and scratch > self.max_binding:
+            return f"its scratch of {scratch} bytes exceeds the device's binding limit"
+        return ""
+
+
+def recorded(step: str, dispatches: Sequence[Dispatch], why: Why) -> tuple[Choice, ...]:
+    """Dispatches as choices; the parts of one matrix count once."""
+    found = dict.fromkeys((one.label, one.kernel.label) for one in dispatches)
+    return tuple(Choice(step, op, label, why.reason, why.unmet) for op, label in found)
+
+
+def unhonoured(choices: Sequence[Choice]) -> tuple[str, ...]:
+    """A line for each hint that some op does not follow, with what is in the way and the ops."""
+    ops: dict[Unmet, list[str]] = {}
+    for one in choices:
+        if one.unmet is not None:
+            ops.setdefault(one.unmet, []).append(f"{one.op} in {one.step}")
+    return tuple(_line(unmet, where) for unmet, where in ops.items())
+
+
+def _line(unmet: Unmet, where: Sequence[str]) -> str:
+    hint, more = unmet.hint, f" and {len(where) - 1} more" if len(where) > 1 else ""
+    head = f"hint {hint.key}={hint.value} is not followed"
+    return f"{head}: {unmet.obstacle} (set by the {hint.source}; {where[0]}{more})"

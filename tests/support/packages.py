@@ -1,0 +1,137 @@
+"""Packages of random weights to a given tensor table, written without the converter.
+
+Block types get random bits under small scales, so that padded lanes hold values other than zero,
+as in packages of other writers. Hashes are left as they are: opening a package checks none.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.dtypes import parse_dtype
+from rdrr_format.layouts import geometry, parse_layout
+from rdrr_manifests.package import Package, open_package
+from support.manifests import valid_manifest, write_manifest
+
+Bytes = npt.NDArray[np.uint8]
+
+HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB, LAYERS = 384, 512, 4, 2, 64, 300, 2
+CONTEXT = 512
+SCALES = {"Q4_K": (0, 2), "Q6_K": (208,), "Q8_0": (0,), "Q5_0": (0,), "Q5_K": (0, 2)}
+"""Where the f16 scales of a block are."""
+
+LARGEST_SCALE = {"Q4_K": 1e-4, "Q6_K": 3e-5, "Q8_0": 5e-4, "Q5_0": 2e-3, "Q5_K": 5e-5}
+
+
+def llama_manifest(
+    dtype: str = "Q4_K",
+    layout: str = "row",
+    *,
+    embedding: str = "F16",
+    hints: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A two-layer Llama with K of 384, which is no multiple of 256, and a tied head."""
+    widths = {"q_proj": HEADS, "k_proj": KV_HEADS, "v_proj": KV_HEADS}
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {
+        "model.embed_tokens.weight": ((VOCAB, HIDDEN), embedding)
+    }
+    for layer in range(LAYERS):
+        head = f"model.layers.{layer}."
+        for name, count in widths.items():
+            shapes[f"{head}self_attn.{name}.weight"] = ((count * HEAD_DIM, HIDDEN), dtype)
+        shapes |= {
+            f"{head}self_attn.o_proj.weight": ((HIDDEN, HEADS * HEAD_DIM), dtype),
+            f"{head}mlp.gate_proj.weight": ((INNER, HIDDEN), dtype),
+            f"{head}mlp.up_proj.weight": ((INNER, HIDDEN), dtype),
+            f"{head}mlp.down_proj.weight": ((HIDDEN, INNER), dtype),
+            f"{head}input_layernorm.weight": ((HIDDEN,), "F32"),
+            f"{head}post_attention_layernorm.weight": ((HIDDEN,), "F32"),
+        }
+    shapes["model.norm.weight"] = ((HIDDEN,), "F32")
+    manifest = copy.deepcopy(valid_manifest())
+    manifest["architecture"] |= {
+        "numLayers": LAYERS,
+        "hiddenSize": HIDDEN,
+        "intermediateSize": INNER,
+        "numAttentionHeads": HEADS,
+        "numKeyValueHeads": KV_HEADS,
+        "headDim": HEAD_DIM,
+        "vocabSize": VOCAB,
+        "maxSeqLen": CONTEXT,
+    }
+    manifest["inference"]["attention"]["queryPreAttnScalar"] = HEAD_DIM
+    manifest["optimizations"] = {"kernelHints": dict(hints or {})}
+    manifest["tensors"], total = _table(shapes, layout)
+    manifest["totalSize"] = total
+    manifest["shards"] = [manifest["shards"][0] | {"size": total}]
+    return manifest
+
+
+def _table(
+    shapes: Mapping[str, tuple[tuple[int, ...], str]], layout: str
+) -> tuple[dict[str, Any], int]:
+    entries: dict[str, Any] = {}
+    position = 0
+    for name, (shape, dtype) in shapes.items():
+        is_matmul = "proj" in name
+        kind = parse_dtype(dtype)
+        size = geometry(kind, shape, parse_layout(layout if is_matmul else "row")).size
+        role = "matmul" if is_matmul else "norm" if "norm" in name else "embedding"
+        entries[name] = {
+            "shape": list(shape),
+            "dtype": kind.manifest_name,
+            "size": size,
+            "role": role,
+            "shard": 0,
+            "offset": position,
+        } | ({"layout": layout} if is_matmul else {})
+        position += size
+    return entries, position
+
+
+def write_random_package(
+    folder: Path, manifest: Mapping[str, Any], rng: np.random.Generator
+) -> Package:
+    """Write shards at random to the manifest's tensor table, and open the package."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [np.zeros(shard["size"], np.uint8) for shard in manifest["shards"]]
+    for entry in manifest["tensors"].values():
+        raw, at = random_bytes(entry, rng), 0
+        for run in entry.get("spans") or [entry | {"shardIndex": entry["shard"]}]:
+            part = raw[at : at + run["size"]]
+            files[run["shardIndex"]][run["offset"] : run["offset"] + run["size"]] = part
+            at += run["size"]
+    for shard, data in zip(manifest["shards"], files, strict=True):
+        data.tofile(folder / shard["filename"])
+    write_manifest(folder, manifest)
+    if manifest.get("tokenizer"):
+        (folder / manifest["tokenizer"]["file"]).write_text("{}", encoding="utf-8")
+    return open_package(folder)
+
+
+def random_bytes(entry: Mapping[str, Any], rng: np.random.Generator) -> Bytes:
+    """Stored bytes of one tensor: norms about one, matrices small enough to keep logits finite."""
+    kind, size = parse_dtype(entry["dtype"]), entry["size"]
+    if kind.is_block:
+        blocks = rng.integers(0, 256, (size // kind.block_bytes, kind.block_bytes), dtype=np.uint8)
+        for at in SCALES[kind.name]:
+            scales = rng.uniform(0.1, 1.0, len(blocks)) * LARGEST_SCALE[kind.name]
+            signs = rng.choice([-1.0, 1.0], len(blocks))
+            blocks[:, at : at + 2] = (scales * signs).astype("<f2")[:, None].view(np.uint8)
+        return blocks.reshape(-1)
+    if kind.name == "F16" and len(entry["shape"]) == 2:
+        # Random signs and mantissas under exponents of -6: quick, for embeddings are large.
+        bits = rng.integers(0, 1 << 16, size // 2, dtype=np.uint16)
+        return ((bits & 0x83FF) | 0x2400).astype("<u2").view(np.uint8)
+    values = (1.0 + 0.1 * rng.standard_normal(size // kind.block_bytes)).astype("<f4")
+    if len(entry["shape"]) == 2:
+        values = (values - 1.0).astype("<f4")
+    if kind.name == "F16":
+        return values.astype("<f2").view(np.uint8)
+    words = values.view("<u4")
+    return (words >> 16).astype("<u2").view(np.uint8) if kind.name == "BF16" else values.view("u1")
