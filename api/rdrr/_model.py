@@ -156,11 +156,7 @@ def load(
     from rdrr_manifests.package import open_package
 
     package = open_package(path)
-    longest = package.manifest.architecture.max_seq_len
-    if context is not None and not 0 < context <= longest:
-        raise UsageError(
-            "context out of range", expected=f"1 to {longest}, the model's own", found=context
-        )
+    slots = context_of(package, context)
     choice = open_backend(
         package,
         resolve_hints(package, kernel_hints or {}),
@@ -168,9 +164,23 @@ def load(
         adapter=adapter,
         strict_hints=strict_hints,
         kv_dtype=kv_dtype,
-        context=context or min(longest, DEFAULT_CONTEXT),
+        context=slots,
     )
     return Model(package, choice)
+
+
+def context_of(package: Package, asked: int | None) -> int:
+    """KV slots: those asked for, or the model's own up to `DEFAULT_CONTEXT`.
+
+    Raises:
+        UsageError: More than the model was made for, or none.
+    """
+    longest = package.manifest.architecture.max_seq_len
+    if asked is not None and not 0 < asked <= longest:
+        raise UsageError(
+            "context out of range", expected=f"1 to {longest}, the model's own", found=asked
+        )
+    return asked or min(longest, DEFAULT_CONTEXT)
 
 
 def _codec(package: Package) -> TextCodec:

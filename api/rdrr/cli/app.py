@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rdrr_format.errors import RdrrError, UsageError
 
-from rdrr.cli import convert, devices, generate, inspect, validate
+from rdrr.cli import convert, devices, explain, generate, inspect, validate
 from rdrr.cli._console import print_error
 
 INTERRUPTED = 130
@@ -37,6 +37,7 @@ COMMANDS = (
     Command("validate", validate.validate),
     Command("inspect", inspect.inspect),
     Command("generate", generate.generate),
+    Command("explain", explain.explain),
     Command("devices", devices.devices),
 )
 

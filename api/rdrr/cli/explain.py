@@ -1,0 +1,71 @@
+"""`rdrr explain`: op by op, which kernel serves it and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from rdrr.cli._console import console, facts, note, print_json, table
+from rdrr.cli._options import JsonFlag, KernelHints, PackagePath, split_hints
+
+if TYPE_CHECKING:
+    from rdrr._explanation import Explanation
+
+
+def explain(
+    path: PackagePath,
+    adapter: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Part of an adapter's name.")
+    ] = None,
+    kernel_hint: KernelHints = None,
+    strict_hints: Annotated[
+        bool, typer.Option("--strict-hints", help="Exit code 1 when a hint is not followed.")
+    ] = False,
+    kv_dtype: Annotated[
+        Literal["f16", "f32"], typer.Option(help="Storage of the key-value cache on the GPU.")
+    ] = "f16",
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of prompt and text together.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show each layer, also those served alike.")
+    ] = False,
+    json: JsonFlag = False,
+) -> int:
+    """Show which kernel serves each op of decoding and prefill, and why. Reads no weights."""
+    from rdrr_manifests.package import open_package
+
+    from rdrr import _explanation
+    from rdrr._backends import resolve_hints
+    from rdrr._model import context_of
+
+    package = open_package(path)
+    found = _explanation.explain(
+        package,
+        resolve_hints(package, split_hints(kernel_hint)),
+        adapter=adapter,
+        kv_dtype=kv_dtype,
+        context=context_of(package, context),
+    )
+    if json:
+        print_json(found.as_dict())
+    else:
+        _show(found, every)
+    return 1 if strict_hints and found.unhonoured else 0
+
+
+def _show(found: Explanation, every: bool) -> None:
+    from rdrr._explanation import grouped, hint_lines
+
+    out = console()
+    software = ", a software adapter" if found.adapter.software else ""
+    out.print(facts([("adapter", f"{found.adapter.name}{software}")]))
+    hints = hint_lines(found.policy)
+    out.print(facts(hints.items() or [("hints", "none")]))
+    for group in grouped(found.choices, alike=not every):
+        out.print(f"\n[bold cyan]{group.title}[/]", markup=True)
+        cells = [(row.op, row.kernel, row.reason) for row in group.rows]
+        out.print(table(("op", "kernel", "why"), cells))
+    for line in found.unhonoured:
+        note(f"warning: {line}")

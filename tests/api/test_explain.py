@@ -1,0 +1,85 @@
+"""`rdrr explain`: every op of both passes, why, grouped by layers that are served alike."""
+
+from __future__ import annotations
+
+import pytest
+from rdrr._explanation import Row, grouped
+from rdrr_runtime.select import Choice
+from support.commands import error_line, rdrr
+from support.packages import LAYERS, llama_manifest, write_random_package
+
+
+@pytest.fixture(autouse=True)
+def no_configuration(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def package(tmp_path, rng):
+    return write_random_package(tmp_path / "package", llama_manifest("Q4_K", "row"), rng)
+
+
+def _choices(*words) -> dict[tuple[str, str], dict]:
+    told = rdrr("explain", *words, "--json").json()
+    return {(one["step"], one["op"]): one for one in told["choices"]}
+
+
+def test_every_op_of_decode_and_prefill_has_a_kernel_and_a_reason(package):
+    found = _choices(package.where)
+    for step in ("decode", "prefill"):
+        ops = {op for one, op in found if one == step}
+        assert {"embed", "head", "argmax"} <= ops
+        assert {f"l{layer}.down_proj" for layer in range(LAYERS)} <= ops
+    assert all(one["kernel"] and one["reason"] for one in found.values())
+    assert all(one["follows_hints"] for one in found.values())
+
+
+def test_a_hint_changes_the_kernel_and_is_the_reason(package):
+    before = _choices(package.where)["prefill", "l0.attn"]
+    words = (package.where, "--kernel-hint", "attentionPrefill=tiled_small")
+    after = _choices(*words)["prefill", "l0.attn"]
+    assert before["reason"].startswith("auto")
+    assert after["kernel"] != before["kernel"]
+    assert after["reason"] == "attentionPrefill=tiled_small (run flag)"
+
+
+def test_the_manifest_is_named_as_the_source(tmp_path, rng):
+    manifest = llama_manifest("Q4_K", "row", hints={"q4kMatmul": "dequant_f16"})
+    where = write_random_package(tmp_path / "hinted", manifest, rng).where
+    assert rdrr("explain", where, "--json").json()["hints"] == {
+        "q4kMatmul": {"value": "dequant_f16", "source": "manifest"}
+    }
+    assert _choices(where)["decode", "l0.down_proj"]["kernel"].startswith("matvec.f16")
+
+
+def test_a_hint_that_is_not_followed_fails_only_under_strict(package):
+    wrong = ("--kernel-hint", "computePrecision=f16")
+    told = rdrr("explain", package.where, *wrong)
+    assert told.code == 0
+    assert "computePrecision=f16 is not followed" in told.err
+    assert rdrr("explain", package.where, *wrong, "--strict-hints").code == 1
+    right = ("--kernel-hint", "computePrecision=f32", "--strict-hints")
+    assert rdrr("explain", package.where, *right).code == 0
+
+
+def test_layers_served_alike_are_shown_once_unless_all_are_wanted(package):
+    brief, whole = (rdrr("explain", package.where, *more).out for more in ((), ("--all",)))
+    assert brief.count("down_proj") == 2  # decode and prefill
+    assert whole.count("down_proj") == 2 * LAYERS
+    assert f"decode, layers 0-{LAYERS - 1}" in brief
+    assert "decode, layer 1" in whole
+
+
+def test_an_unknown_adapter_or_hint_is_refused_in_one_line(package):
+    assert "no such adapter" in error_line(rdrr("explain", package.where, "--adapter", "abacus"))
+    refused = rdrr("explain", package.where, "--kernel-hint", "q4kMatmul=fast")
+    assert refused.code == 2
+    assert "no such value" in error_line(refused)
+
+
+def test_layers_that_differ_are_not_joined():
+    kernels = ("a", "a", "b", "a")
+    made = [Choice("decode", f"l{at}.up_proj", one, "why") for at, one in enumerate(kernels)]
+    first, second = grouped([*made, Choice("decode", "head", "a", "why")])[:2]
+    assert (first.title, second.title) == ("decode, layers 0-1 3", "decode, layer 2")
+    assert second.rows == (Row("up_proj", "b", "why"),)
