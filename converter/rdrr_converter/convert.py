@@ -53,7 +53,8 @@ def convert(
     """Convert a checkpoint to an RDRR package.
 
     Args:
-        source: Hugging Face directory, or a `.safetensors` file beside its `config.json`.
+        source: Hugging Face directory (safetensors or PyTorch), one of its files of weights, or
+            a GGUF file.
         destination: Folder to make. It appears when the package is complete.
         quantize: `q4_k_m`, `q8_0`, `f16` or `f32`.
         q4k_layout: `row`, `column` or `flat` for block-quantized matmul weights.
@@ -95,11 +96,11 @@ def convert(
     opened = open_source(source)
     if not dry_run:
         check_destination(source, destination, overwrite=overwrite)
-    rule = find_architecture(opened.config, arch, opened.path / "config.json")
+    rule = find_architecture(opened.config, arch, opened.config_place)
     model = read_model(opened, rule)
     plan = make_plan(model, options, scan(model, threads, counter))
     draft, notes = build_manifest(opened, model, plan, options, ())
-    notes = (*model.notes, *notes, *_check_graph(draft))
+    notes = (*opened.notes, *model.notes, *plan.origins(), *notes, *_check_graph(draft))
     errors: dict[str, float] = {}
     if not dry_run:
         with complete_or_nothing(destination) as folder:

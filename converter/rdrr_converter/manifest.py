@@ -82,9 +82,9 @@ def build_manifest(
 
 
 def default_model_id(source: Source) -> str:
-    """A name from the checkpoint's folder; a hub cache's from its repository."""
+    """A name from the checkpoint's folder or file; a hub cache's from its repository."""
     path = source.path.resolve()
-    name = path.name
+    name = path.stem if path.is_file() else path.name
     if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
         name = path.parent.parent.name.rsplit("--", 1)[-1]
     cleaned = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_")
@@ -131,7 +131,7 @@ def _metadata(source: Source, model: Model) -> dict[str, object]:
         "source": "rdrr",
         "sourceFormat": source.kind,
         "sourceArchitecture": model.name,
-        "hasTokenizer": source.file(TOKENIZER_JSON) is not None,
+        "hasTokenizer": source.content(TOKENIZER_JSON) is not None,
     }
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     if epoch:

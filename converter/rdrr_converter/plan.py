@@ -5,6 +5,7 @@ Pure: it reads no weight and writes nothing, so `--dry-run` prints exactly what 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -70,6 +71,22 @@ class PlannedTensor:
         return prod(self.shape)
 
     @property
+    def is_copied(self) -> bool:
+        """Whether its blocks are those of the source, bit for bit."""
+        return (
+            self.dtype.is_block
+            and self.layout is Layout.ROW
+            and all(part.dtype == self.dtype.name for part in self.sources)
+        )
+
+    @property
+    def dequantized_from(self) -> tuple[str, ...]:
+        """Block types of the source that were decoded to store it; none where blocks are copied."""
+        if self.is_copied:
+            return ()
+        return tuple(sorted({part.dtype for part in self.sources if part.is_block}))
+
+    @property
     def is_matmul(self) -> bool:
         """Whether it multiplies activations: the weights that may be transposed."""
         return self.role in ("matmul", "lm_head")
@@ -97,6 +114,20 @@ class Plan:
         """Whether every matmul weight is in the column layout."""
         return all(t.layout is Layout.COLUMN for t in self.tensors if t.is_matmul)
 
+    def origins(self) -> tuple[str, ...]:
+        """Notes on what became of a source that was quantized already."""
+        copied = sum(tensor.is_copied for tensor in self.tensors)
+        decoded = Counter(
+            (" and ".join(tensor.dequantized_from), tensor.dtype.name)
+            for tensor in self.tensors
+            if tensor.dequantized_from
+        )
+        notes = [f"{_count(copied)}: blocks copied from the source bit for bit"] if copied else []
+        for (before, after), count in sorted(decoded.items()):
+            again = "dequantized and quantized again as" if DTYPES[after].is_block else "stored as"
+            notes.append(f"{_count(count)}: {before} in the source, {again} {after}")
+        return tuple(notes)
+
     def describe(self) -> Iterator[dict[str, object]]:
         """One row for each tensor, for `--dry-run`."""
         for tensor in self.tensors:
@@ -110,6 +141,10 @@ class Plan:
                 "offset": tensor.spans[0].offset if tensor.spans else 0,
                 "why": tensor.why,
             }
+
+
+def _count(tensors: int) -> str:
+    return f"{tensors} tensor" + ("s" if tensors != 1 else "")
 
 
 def make_plan(model: Model, options: Options, magnitudes: Mapping[str, float]) -> Plan:
@@ -130,8 +165,19 @@ def make_plan(model: Model, options: Options, magnitudes: Mapping[str, float]) -
         if len(parts) > 1 and tensor.layout is Layout.FLAT:
             _check_flat_fusion(parts[0], tensor)
         largest = max(magnitudes[part.source.name] for part in parts)
-        tensors.append(_avoid_overflow(tensor, options, largest))
+        tensors.append(_name_origin(_avoid_overflow(tensor, options, largest)))
     return _place(tensors, options.shard_size)
+
+
+def _name_origin(tensor: PlannedTensor) -> PlannedTensor:
+    """The tensor with what becomes of a quantized source in its reason."""
+    if tensor.is_copied:
+        return replace(tensor, why=f"{tensor.why}; blocks of the source copied")
+    if tensor.dequantized_from:
+        return replace(
+            tensor, why=f"{tensor.why}; {' and '.join(tensor.dequantized_from)} in the source"
+        )
+    return tensor
 
 
 def _place(tensors: Sequence[PlannedTensor], shard_size: int) -> Plan:

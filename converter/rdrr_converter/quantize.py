@@ -15,13 +15,16 @@ import numpy.typing as npt
 from rdrr_format.codecs import CODECS
 
 from rdrr_converter.plan import PlannedTensor
-from rdrr_converter.transforms import Chunk, chunks, read_chunk
+from rdrr_converter.transforms import Chunk, chunks, read_chunk, stored_rows
 
 Bytes = npt.NDArray[np.uint8]
 
 
 def encode_chunk(tensor: PlannedTensor, chunk: Chunk) -> Bytes:
     """The stored bytes of a chunk."""
+    if tensor.is_copied:
+        blocks = stored_rows(tensor.sources, chunk.first, chunk.first + chunk.count)
+        return np.ascontiguousarray(blocks).reshape(-1)
     rows = read_chunk(tensor, chunk)
     return np.ascontiguousarray(CODECS[tensor.dtype.name].quantize(rows)).reshape(-1)
 

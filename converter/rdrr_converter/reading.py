@@ -103,7 +103,7 @@ def read_model(source: Source, rule: ArchitectureRule) -> Model:
             misstates something.
         ConversionError: The configuration asks for what the format cannot state.
     """
-    config = Config(source.config, rule.defaults, source.path / "config.json")
+    config = Config(source.config, rule.defaults, source.config_place)
     sizes = _sizes(config)
     tensors, notes = _match(source, rule, config, sizes)
     tied, tensors, tie_notes = _decide_head(tensors, config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rdrr_format.stores import LocalStore, store_errors
 from rdrr_manifests.models import Tokenizer
 
 from rdrr_converter.sources import Source
-from rdrr_converter.sources._base import read_json_object
+from rdrr_converter.sources._base import parse_json_object
 
 TOKENIZER_JSON = "tokenizer.json"
 COPIED = (
@@ -32,20 +31,18 @@ MISSING = (
 )
 
 
-def copied_files(source: Source) -> tuple[Path, ...]:
-    """The files to copy."""
-    return tuple(path for name in COPIED if (path := source.file(name)) is not None)
-
-
 def copy_files(source: Source, store: LocalStore) -> None:
     """Copy them.
 
     Raises:
+        SourceError: One cannot be read.
         StoreError: The disk is full, or the store refuses.
     """
-    for path in copied_files(source):
-        with store_errors(store.path(path.name)):
-            shutil.copyfile(path, store.path(path.name))
+    for name in COPIED:
+        content = source.content(name)
+        if content is not None:
+            with store_errors(store.path(name)):
+                store.path(name).write_bytes(content)
 
 
 def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:
@@ -54,20 +51,23 @@ def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:
     Raises:
         SourceError: tokenizer.json or tokenizer_config.json is not what its name says.
     """
-    settings_path = source.file("tokenizer_config.json")
-    settings = read_json_object(settings_path) if settings_path else {}
-    path = source.file(TOKENIZER_JSON)
-    tokenizer = read_json_object(path) if path else {}
+    settings = _object(source, "tokenizer_config.json") or {}
+    tokenizer = _object(source, TOKENIZER_JSON)
     block = Tokenizer(
         type="bundled",
         file=TOKENIZER_JSON,
-        vocab_size=_vocab_size(tokenizer, path),
-        add_bos_token=_adds_bos(settings, tokenizer),
+        vocab_size=_vocab_size(tokenizer, source.path / TOKENIZER_JSON),
+        add_bos_token=_adds_bos(settings, tokenizer or {}),
         add_eos_token=_flag(settings, "add_eos_token"),
         bos_token_id=_token_id(source, "bos_token_id"),
         pad_token_id=_token_id(source, "pad_token_id"),
     )
-    return block, () if path else (MISSING,)
+    return block, () if tokenizer is not None else (MISSING,)
+
+
+def _object(source: Source, name: str) -> dict[str, Any] | None:
+    content = source.content(name)
+    return None if content is None else parse_json_object(content, source.path / name)
 
 
 def eos_token_ids(source: Source) -> int | tuple[int, ...] | None:
@@ -95,9 +95,9 @@ def eos_token_ids(source: Source) -> int | tuple[int, ...] | None:
     return None
 
 
-def _vocab_size(tokenizer: Mapping[str, Any], path: Path | None) -> int | None:
+def _vocab_size(tokenizer: Mapping[str, Any] | None, path: Path) -> int | None:
     """Entries of the tokenizer's model, added tokens not counted."""
-    if path is None:
+    if tokenizer is None:
         return None
     model = tokenizer.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None

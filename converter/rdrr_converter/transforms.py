@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rdrr_format.layouts import Layout
 
 from rdrr_converter.plan import PlannedTensor
@@ -78,10 +80,25 @@ def read_chunk(tensor: PlannedTensor, chunk: Chunk) -> F32Array:
 
 def read_rows(sources: Sequence[SourceTensor], first: int, end: int) -> F32Array:
     """Rows of the matrices of `sources` stacked on each other, float32 [end - first, columns]."""
-    parts, offset = [], 0
+    return _stacked([source.read(rows=rows) for source, rows in _pieces(sources, first, end)])
+
+
+def stored_rows(sources: Sequence[SourceTensor], first: int, end: int) -> npt.NDArray[Any]:
+    """The same rows as they are stored, of sources of one storage type."""
+    return _stacked([source.stored(rows=rows) for source, rows in _pieces(sources, first, end)])
+
+
+def _pieces(
+    sources: Sequence[SourceTensor], first: int, end: int
+) -> Iterator[tuple[SourceTensor, slice]]:
+    """The rows that each source has within `first` to `end` of all of them."""
+    offset = 0
     for source in sources:
         begin, stop = max(first - offset, 0), min(end - offset, source.rows)
         if begin < stop:
-            parts.append(source.read(rows=slice(begin, stop)))
+            yield source, slice(begin, stop)
         offset += source.rows
+
+
+def _stacked(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)

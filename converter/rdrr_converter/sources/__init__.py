@@ -11,20 +11,28 @@ from pathlib import Path
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources import safetensors
+from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._base import Source, SourceTensor
 
 __all__ = ["Source", "SourceTensor", "open_source"]
 
 _OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[[Path], Source]], ...] = (
-    ("a .safetensors file beside its config.json", safetensors.is_file, safetensors.open_file),
+    ("a .safetensors file", safetensors.is_file, safetensors.open_file),
     (
-        "a Hugging Face directory with safetensors",
+        "a directory with model.safetensors or its index",
         safetensors.is_directory,
         safetensors.open_directory,
     ),
+    ("a .bin, .pt or .pth file", torch_pickle.is_file, torch_pickle.open_file),
+    (
+        "a directory with pytorch_model.bin or its index",
+        torch_pickle.is_directory,
+        torch_pickle.open_directory,
+    ),
+    ("a .gguf file", gguf.is_file, gguf.open_file),
+    ("a directory with one .gguf file", gguf.is_directory, gguf.open_directory),
 )
-"""What a reader takes, how it recognises it, and the reader."""
+"""What a reader takes, how it recognises it, and the reader; the first that fits is used."""
 
 
 def open_source(path: str | Path) -> Source:
@@ -32,6 +40,7 @@ def open_source(path: str | Path) -> Source:
 
     Raises:
         SourceError: No such path, not a checkpoint of a known kind, or a damaged one.
+        ConversionError: A GGUF of an architecture that is not known.
     """
     path = Path(path)
     if not path.exists():
@@ -39,5 +48,5 @@ def open_source(path: str | Path) -> Source:
     for _, recognises, opener in _OPENERS:
         if recognises(path):
             return opener(path)
-    kinds = ", or ".join(kind for kind, _, _ in _OPENERS)
+    kinds = ", ".join(kind for kind, _, _ in _OPENERS)
     raise SourceError("not a checkpoint that can be read", where=path, expected=kinds)

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.codecs import CODECS
+from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 
 F32Array = npt.NDArray[np.float32]
@@ -28,9 +30,13 @@ class SourceTensor:
     Attributes:
         name: Name in the checkpoint.
         shape: Logical shape.
-        dtype: Storage type, one of F32, F16, BF16.
+        dtype: Storage type: F32, F16, BF16, or a block type of the format.
         file: File that holds it, for messages.
-        native: Opens the stored values: [rows, columns], BF16 as uint16. Cheap; maps, not reads.
+        native: Opens the stored values: [rows, columns], BF16 as uint16; blocks as uint8
+            [rows, bytes of a row]. Cheap; maps, not reads.
+        interleaved: Rows of a head whose halves are stored alternately, as llama.cpp's rope wants
+            them; 0 where rows are in order. What is read is in order.
+        offset: Added to every value that is read.
     """
 
     name: str
@@ -38,6 +44,8 @@ class SourceTensor:
     dtype: str
     file: str
     native: Callable[[], npt.NDArray[Any]]
+    interleaved: int = 0
+    offset: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -49,33 +57,69 @@ class SourceTensor:
         """Columns of the matrix view: the last dimension."""
         return self.shape[-1] if self.shape else 1
 
+    @property
+    def is_block(self) -> bool:
+        """Whether several values share a block."""
+        return self.dtype in DTYPES and DTYPES[self.dtype].is_block
+
+    def stored(self, rows: slice = slice(None), columns: slice = slice(None)) -> npt.NDArray[Any]:
+        """A part of `native()` with its rows in order; columns of blocks count bytes."""
+        part = self.native()[:, columns]
+        if not self.interleaved:
+            return part[rows]
+        # Row r of a head's half h is stored at 2r + h.
+        head, row = np.divmod(np.arange(*rows.indices(self.rows)), self.interleaved)
+        half, row = np.divmod(row, self.interleaved // 2)
+        ordered: npt.NDArray[Any] = part[head * self.interleaved + 2 * row + half]
+        return ordered
+
     def read(self, rows: slice = slice(None), columns: slice = slice(None)) -> F32Array:
         """A part of the matrix as float32, which holds every source type exactly."""
-        return self._to_f32(self.native()[rows, columns])
+        if not self.is_block:
+            return self._to_f32(self.stored(rows, columns))
+        dtype = DTYPES[self.dtype]
+        begin, end, _ = columns.indices(self.columns)
+        first, last = begin // dtype.block_elements, -(-end // dtype.block_elements)
+        raw = self.stored(rows, slice(first * dtype.block_bytes, last * dtype.block_bytes))
+        start = first * dtype.block_elements
+        values = CODECS[self.dtype].dequantize(np.ascontiguousarray(raw), end - start)
+        return self._shifted(values[:, begin - start :])
 
     def read_transposed(self, columns: slice) -> F32Array:
         """Some columns as rows, float32 [columns, rows]; turned while the values are small."""
-        return self._to_f32(np.ascontiguousarray(self.native()[:, columns].T))
+        if self.is_block:
+            return np.ascontiguousarray(self.read(columns=columns).T)
+        return self._to_f32(np.ascontiguousarray(self.stored(columns=columns).T))
 
     def _to_f32(self, stored: npt.NDArray[Any]) -> F32Array:
         if self.dtype != "BF16":
-            return stored.astype(np.float32)
+            return self._shifted(stored.astype(np.float32))
         bits = stored.astype(np.uint32)
         bits <<= np.uint32(16)
-        return bits.view(np.float32)
+        return self._shifted(bits.view(np.float32))
+
+    def _shifted(self, values: F32Array) -> F32Array:
+        return values + np.float32(self.offset) if self.offset else values
 
     def magnitude(self) -> float:
-        """Largest absolute value; infinite or NaN where any value is.
+        """Largest absolute value; infinite or NaN where any value is."""
+        step = max(1, SCAN_ELEMENTS // max(1, self.columns))
+        starts = range(0, self.rows, step)
+        if self.is_block or self.offset:
+            parts = (np.abs(self.read(rows=slice(first, first + step))) for first in starts)
+            return float(np.max([part.max(initial=0.0) for part in parts], initial=0.0))
+        return self._largest_bits(starts, step)
 
-        Compared as bit patterns without their sign, which are ordered as the values are, with
-        infinity above every number and NaN above infinity.
+    def _largest_bits(self, starts: range, step: int) -> float:
+        """Values compared as bit patterns without their sign, which are ordered as the values are.
+
+        Infinity comes above every number and NaN above infinity.
         """
         stored = self.native()
         width = np.dtype(f"u{stored.dtype.itemsize}")
         mask = width.type((1 << (8 * width.itemsize - 1)) - 1)
-        step = max(1, SCAN_ELEMENTS // max(1, self.columns))
         largest = width.type(0)
-        for first in range(0, self.rows, step):
+        for first in starts:
             bits = stored[first : first + step].view(width) & mask
             largest = max(largest, bits.max(initial=0))
         if self.dtype == "BF16":
@@ -85,14 +129,14 @@ class SourceTensor:
 
 def same_values(a: SourceTensor, b: SourceTensor) -> bool:
     """Whether two tensors hold the same bits, read in parts until one differs."""
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype or a.offset != b.offset:
         return False
     step = max(1, SCAN_ELEMENTS // max(1, a.columns))
     unsigned = np.dtype(f"u{a.native().dtype.itemsize}")
     return all(
         np.array_equal(
-            a.native()[first : first + step].view(unsigned),
-            b.native()[first : first + step].view(unsigned),
+            a.stored(slice(first, first + step)).view(unsigned),
+            b.stored(slice(first, first + step)).view(unsigned),
         )
         for first in range(0, a.rows, step)
     )
@@ -103,11 +147,13 @@ class Source:
     """An opened checkpoint.
 
     Attributes:
-        path: The directory that holds the configuration and tokenizer.
+        path: What was opened: a directory, or the file that holds everything.
         kind: Word for the kind of checkpoint, as `safetensors`.
-        config: `config.json`.
-        generation_config: `generation_config.json`; empty when there is none.
+        config: What `config.json` says, or would.
         tensors: By name, in the order of the files.
+        generation_config: What `generation_config.json` says, or would; empty when nothing does.
+        made: Files that a Hugging Face directory would have, made from what the checkpoint says.
+        notes: What the user should know.
     """
 
     path: Path
@@ -115,11 +161,32 @@ class Source:
     config: Mapping[str, Any]
     tensors: Mapping[str, SourceTensor]
     generation_config: Mapping[str, Any] = field(default_factory=dict)
+    made: Mapping[str, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def config_place(self) -> Path:
+        """Where the configuration is written, for messages."""
+        return self.path if self.path.is_file() else self.path / "config.json"
 
     def file(self, name: str) -> Path | None:
         """A file beside the weights, or None."""
         path = self.path / name
         return path if path.is_file() else None
+
+    def content(self, name: str) -> bytes | None:
+        """Bytes of a file beside the weights, or of one that was made; None without either.
+
+        Raises:
+            SourceError: The file cannot be read.
+        """
+        path = self.file(name)
+        if path is None:
+            return self.made.get(name)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise SourceError("cannot be read", where=path, found=error.strerror) from error
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -129,11 +196,21 @@ def read_json_object(path: Path) -> dict[str, Any]:
         SourceError: It cannot be read, is not JSON, or is not an object.
     """
     try:
-        value = json.loads(path.read_bytes())
+        return parse_json_object(path.read_bytes(), path)
     except OSError as error:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error
+
+
+def parse_json_object(content: bytes, where: object) -> dict[str, Any]:
+    """The object in a JSON text.
+
+    Raises:
+        SourceError: It is not JSON, or not an object.
+    """
+    try:
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise SourceError("is not JSON", where=path, found=error) from error
+        raise SourceError("is not JSON", where=where, found=error) from error
     if not isinstance(value, dict):
-        raise SourceError("is not a JSON object", where=path, found=type(value).__name__)
+        raise SourceError("is not a JSON object", where=where, found=type(value).__name__)
     return value

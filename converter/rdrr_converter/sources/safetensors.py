@@ -9,7 +9,7 @@ count from the end of the header.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import Source, SourceTensor, read_json_object
+from rdrr_converter.sources._base import Source, SourceTensor
+from rdrr_converter.sources._directories import read_sharded, source_beside
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -34,8 +35,8 @@ _BYTES = {
 
 
 def is_directory(path: Path) -> bool:
-    """Whether the directory holds what `open_directory` reads, or claims to."""
-    return path.is_dir() and any((path / name).exists() for name in (SINGLE, INDEX, "config.json"))
+    """Whether the directory holds what `open_directory` reads."""
+    return path.is_dir() and any((path / name).exists() for name in (SINGLE, INDEX))
 
 
 def is_file(path: Path) -> bool:
@@ -50,12 +51,10 @@ def open_directory(path: Path) -> Source:
         SourceError: A file is missing or damaged.
     """
     if (path / INDEX).is_file():
-        tensors = _read_sharded(path)
-    elif (path / SINGLE).is_file():
-        tensors = read_file(path / SINGLE)
+        tensors = read_sharded(path / INDEX, read_file)
     else:
-        raise SourceError("no weights here", where=path, expected=f"{SINGLE} or {INDEX}")
-    return _source(path, tensors)
+        tensors = read_file(path / SINGLE)
+    return source_beside(path, "safetensors", tensors)
 
 
 def open_file(path: Path) -> Source:
@@ -64,48 +63,7 @@ def open_file(path: Path) -> Source:
     Raises:
         SourceError: The file is damaged or there is no `config.json` beside it.
     """
-    return _source(path.parent, read_file(path))
-
-
-def _source(path: Path, tensors: Mapping[str, SourceTensor]) -> Source:
-    if not (path / "config.json").is_file():
-        raise SourceError(
-            "not a checkpoint", where=path, expected="a config.json beside the weights"
-        )
-    generation = path / "generation_config.json"
-    return Source(
-        path=path,
-        kind="safetensors",
-        config=read_json_object(path / "config.json"),
-        tensors=tensors,
-        generation_config=read_json_object(generation) if generation.is_file() else {},
-    )
-
-
-def _read_sharded(path: Path) -> dict[str, SourceTensor]:
-    index = path / INDEX
-    weight_map = read_json_object(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(
-        isinstance(name, str) for name in weight_map.values()
-    ):
-        raise SourceError("the index has no weight_map", where=index, expected="{tensor: file}")
-    tensors: dict[str, SourceTensor] = {}
-    for name in sorted(set(weight_map.values())):
-        # A path in the index must not lead out of the checkpoint.
-        if Path(name).name != name or not (path / name).is_file():
-            raise SourceError(
-                "a shard is missing", where=index, expected=name, hint="download it again"
-            )
-        tensors.update(read_file(path / name))
-    lost = sorted(set(weight_map) - set(tensors))
-    if lost:
-        raise SourceError(
-            "a shard lacks a tensor of the index",
-            where=path / weight_map[lost[0]],
-            expected=lost[0],
-            found=f"{len(lost)} tensors missing",
-        )
-    return tensors
+    return source_beside(path.parent, "safetensors", read_file(path))
 
 
 def read_file(path: Path) -> dict[str, SourceTensor]:

@@ -1,0 +1,66 @@
+"""What Hugging Face checkpoints have in common, whatever their weights are stored in.
+
+A configuration beside the weights, and an index that says which shard holds which tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources._base import Source, SourceTensor, read_json_object
+
+ReadFile = Callable[[Path], Mapping[str, SourceTensor]]
+"""The tensors of one file of weights."""
+
+
+def source_beside(path: Path, kind: str, tensors: Mapping[str, SourceTensor]) -> Source:
+    """A checkpoint with the configuration of the directory `path`.
+
+    Raises:
+        SourceError: There is no `config.json`, or it cannot be read.
+    """
+    if not (path / "config.json").is_file():
+        raise SourceError(
+            "not a checkpoint", where=path, expected="a config.json beside the weights"
+        )
+    generation = path / "generation_config.json"
+    return Source(
+        path=path,
+        kind=kind,
+        config=read_json_object(path / "config.json"),
+        tensors=tensors,
+        generation_config=read_json_object(generation) if generation.is_file() else {},
+    )
+
+
+def read_sharded(index: Path, read_file: ReadFile) -> dict[str, SourceTensor]:
+    """The tensors of all shards that an index names.
+
+    Raises:
+        SourceError: The index or a shard is missing or damaged.
+    """
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(name, str) for name in weight_map.values()
+    ):
+        raise SourceError("the index has no weight_map", where=index, expected="{tensor: file}")
+    tensors: dict[str, SourceTensor] = {}
+    for name in sorted(set(weight_map.values())):
+        # A path in the index must not lead out of the checkpoint.
+        if Path(name).name != name or not (index.parent / name).is_file():
+            raise SourceError(
+                "a shard is missing", where=index, expected=name, hint="download it again"
+            )
+        tensors.update(read_file(index.parent / name))
+    lost = sorted(set(weight_map) - set(tensors))
+    if lost:
+        raise SourceError(
+            "a shard lacks a tensor of the index",
+            where=index.parent / weight_map[lost[0]],
+            expected=lost[0],
+            found=f"{len(lost)} tensors missing",
+        )
+    return tensors

@@ -1,0 +1,177 @@
+"""From GGUF metadata to the configuration that Hugging Face would have written.
+
+Architecture files read the result as they read any config.json. What llama.cpp assumes where the
+metadata says nothing is stated here, since Hugging Face's defaults differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from rdrr_format.errors import ConversionError, SourceError
+
+from rdrr_converter.architectures._layers import FULL, SLIDING
+from rdrr_converter.sources._gguf_names import GgufArchitecture
+
+_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "block_count": "num_hidden_layers",
+        "context_length": "max_position_embeddings",
+        "embedding_length": "hidden_size",
+        "feed_forward_length": "intermediate_size",
+        "attention.head_count": "num_attention_heads",
+        "attention.head_count_kv": "num_key_value_heads",
+        "attention.key_length": "head_dim",
+        "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+        "rope.freq_base": "rope_theta",
+    }
+)
+"""Keys after the architecture's name, and Hugging Face's."""
+
+_ROPE_THETA = 10000.0
+_GEMMA3_PERIOD = 6
+_GEMMA3_27B_LAYERS = 62
+
+
+def read_config(
+    metadata: Mapping[str, Any],
+    architecture: GgufArchitecture,
+    vocab_size: int,
+    *,
+    tied: bool,
+    where: object,
+) -> dict[str, Any]:
+    """The configuration.
+
+    Args:
+        metadata: Of the file.
+        architecture: Its row.
+        vocab_size: Rows of the embedding; the metadata need not say.
+        tied: There is no head of its own.
+        where: The file, for messages.
+
+    Raises:
+        SourceError: A size is missing or impossible.
+        ConversionError: The model is of a kind that cannot be converted.
+    """
+    read = _Metadata(metadata, architecture.name, where)
+    if read.get("expert_count"):
+        raise ConversionError(
+            "a mixture of experts cannot be converted from a GGUF",
+            where=where,
+            hint="convert the original checkpoint",
+        )
+    config: dict[str, Any] = {
+        "architectures": [architecture.hf_class],
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": tied,
+    }
+    config |= {ours: value for key, ours in _KEYS.items() if (value := read.same(key)) is not None}
+    heads, hidden = read.size("attention.head_count"), read.size("embedding_length")
+    config.setdefault("num_key_value_heads", heads)
+    config.setdefault("head_dim", hidden // heads)
+    config.setdefault("rope_theta", _ROPE_THETA)
+    rotated = read.get("rope.dimension_count")
+    if rotated is not None and rotated != config["head_dim"]:
+        config["partial_rotary_factor"] = rotated / config["head_dim"]
+    scaling = _rope_scaling(read)
+    if scaling:
+        config["rope_scaling"] = scaling
+    return config | _FURTHER.get(architecture.name, _nothing)(read, config)
+
+
+class _Metadata:
+    """The keys of one architecture."""
+
+    def __init__(self, values: Mapping[str, Any], name: str, where: object) -> None:
+        self._values, self._name, self._where = values, name, where
+
+    def get(self, key: str) -> Any:
+        """The value or None."""
+        return self._values.get(f"{self._name}.{key}")
+
+    def same(self, key: str) -> Any:
+        """The value, or the one value of a list with an entry for each layer."""
+        value = self.get(key)
+        if not isinstance(value, list):
+            return value
+        if len(set(map(str, value))) != 1:
+            raise ConversionError(
+                "layers of different sizes cannot be converted",
+                where=f"{self._where}, {self._name}.{key}",
+                expected="one value",
+                found=value[:8],
+            )
+        return value[0]
+
+    def size(self, key: str) -> int:
+        """A positive whole number."""
+        value = self.same(key)
+        if type(value) is not int or value <= 0:
+            raise SourceError(
+                "a size cannot be used",
+                where=f"{self._where}, {self._name}.{key}",
+                expected="a positive whole number",
+                found="nothing" if value is None else value,
+            )
+        return value
+
+
+def _rope_scaling(read: _Metadata) -> dict[str, Any]:
+    kind = read.get("rope.scaling.type")
+    factor = read.get("rope.scaling.factor") or read.get("rope.scale_linear")
+    if kind in (None, "none") and not (kind is None and factor and factor != 1.0):
+        return {}
+    stated = {
+        "rope_type": kind or "linear",
+        "factor": factor,
+        "original_max_position_embeddings": read.get("rope.scaling.original_context_length"),
+        "beta_fast": read.get("rope.scaling.yarn_beta_fast"),
+        "beta_slow": read.get("rope.scaling.yarn_beta_slow"),
+    }
+    # Both multiply what llama.cpp computes by itself, which is the usual attention factor.
+    for key in ("attn_factor", "yarn_attn_factor"):
+        if read.get(f"rope.scaling.{key}") not in (None, 1.0):
+            stated["mscale"] = read.get(f"rope.scaling.{key}")
+    return {key: value for key, value in stated.items() if value is not None}
+
+
+def _nothing(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    del read, config
+    return {}
+
+
+def _llama(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A window makes it a Mistral, whose class is the one that has windows."""
+    del config
+    window = read.get("attention.sliding_window")
+    return {"architectures": ["MistralForCausalLM"], "sliding_window": window} if window else {}
+
+
+def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What llama.cpp fixes for Gemma 3: the period of its layers, the scale of its queries."""
+    layers = read.size("block_count")
+    pattern = read.get("attention.sliding_window_pattern")
+    if not isinstance(pattern, list):
+        period = pattern or _GEMMA3_PERIOD
+        pattern = [(layer + 1) % period != 0 for layer in range(layers)]
+    scalar = config["head_dim"]
+    if read.get("attention.scale"):
+        scalar = read.get("attention.scale") ** -2
+    elif layers == _GEMMA3_27B_LAYERS:
+        scalar = config["hidden_size"] / config["num_attention_heads"]
+    return {
+        "layer_types": [SLIDING if slides else FULL for slides in pattern],
+        "query_pre_attn_scalar": scalar,
+        "rope_local_base_freq": read.get("rope.freq_base_swa") or _ROPE_THETA,
+        "sliding_window": read.get("attention.sliding_window"),
+    }
+
+
+_FURTHER: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
+    {"llama": _llama, "gemma3": _gemma3}
+)

@@ -1,0 +1,240 @@
+"""The GGUF container: metadata and a table of tensors, checked before anything is believed.
+
+    "GGUF"  u32 version  u64 tensors  u64 entries
+    entry   string key, u32 type, value             string = u64 length, UTF-8
+    tensor  string name, u32 n, n x u64 dimensions, u32 type, u64 offset
+    zeros up to a multiple of the alignment, then the data that offsets count from
+
+Little endian. Dimensions are written fastest first, so shapes here are reversed. This module
+knows the container only; names and metadata keys mean nothing to it. It is parsed here rather
+than by gguf-py because that makes an object of every string of a vocabulary, and reads past the
+end of a truncated file without noticing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import SourceError
+from rdrr_format.layouts import geometry
+from rdrr_format.shards import align_up
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+MAX_DIMENSIONS = 4
+
+_SCALARS: Mapping[int, str] = MappingProxyType(
+    {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4",
+     7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+)  # fmt: skip
+_STRING, _ARRAY = 8, 9
+
+TENSOR_TYPES: Mapping[int, str] = MappingProxyType(
+    {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
+     10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",
+     17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
+     23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
+     30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"}
+)  # fmt: skip
+"""ggml's numbers of storage types. Those that `DTYPES` has too can be read."""
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """A row of the table of tensors.
+
+    Attributes:
+        name: As written.
+        shape: Slowest dimension first.
+        dtype: A name of `DTYPES`.
+        path: File that holds it.
+        offset: First byte in the file.
+        size: Bytes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    path: Path
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """What a file says before its data begins.
+
+    Attributes:
+        path: The file.
+        metadata: Numbers, truth values, texts and lists of them. A float32 is the shortest decimal
+            that means it.
+        tensors: By name, in the order of the table.
+    """
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GgufTensor]
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Read everything but the data.
+
+    Raises:
+        SourceError: It is no GGUF file of a known version, it is damaged or truncated, or a tensor
+            has a type that cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size < 24:
+                raise SourceError("truncated, or not a GGUF file", where=path)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _Parser(path, data).file()
+    except OSError as error:
+        raise SourceError("cannot be read", where=path, found=error.strerror) from error
+
+
+class _Parser:
+    """A position in the file that never leaves it."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self._path, self._data, self._at = path, data, 0
+
+    def file(self) -> GgufFile:
+        tensors, entries = self._head()
+        metadata: dict[str, Any] = {}
+        for _ in range(entries):
+            key = self._string()
+            if key in metadata:
+                raise SourceError("a key stands twice", where=self._path, found=key)
+            metadata[key] = self._value(self._number("<I"), key)
+        rows = [self._tensor() for _ in range(tensors)]
+        start = align_up(self._at, self._alignment(metadata))
+        table: dict[str, GgufTensor] = {}
+        for name, shape, number, offset in rows:
+            if name in table:
+                raise SourceError("a tensor stands twice", where=self._path, found=name)
+            table[name] = self._checked(name, shape, number, start + offset)
+        return GgufFile(self._path, metadata, table)
+
+    def _head(self) -> tuple[int, int]:
+        magic = self._take(4)
+        if magic != MAGIC:
+            raise SourceError(
+                "not a GGUF file", where=self._path, expected=repr(MAGIC), found=repr(magic)
+            )
+        version = self._number("<I")
+        if version not in VERSIONS:
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
+            raise SourceError(
+                "a GGUF file of another byte order" if swapped else "a GGUF of another version",
+                where=self._path,
+                expected="little endian" if swapped else " or ".join(map(str, VERSIONS)),
+                found="big endian" if swapped else version,
+            )
+        return self._number("<Q"), self._number("<Q")
+
+    def _take(self, size: int) -> bytes:
+        end = self._at + size
+        if end > len(self._data):
+            raise SourceError(
+                "truncated GGUF file",
+                where=self._path,
+                expected=f"at least {end} bytes",
+                found=f"{len(self._data)} bytes",
+                hint="download it again",
+            )
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def _number(self, form: str) -> int:
+        value: int = struct.unpack(form, self._take(struct.calcsize(form)))[0]
+        return value
+
+    def _string(self) -> str:
+        # A tokenizer's pieces need not be UTF-8; what is not keeps its place.
+        return self._take(self._number("<Q")).decode("utf-8", errors="replace")
+
+    def _value(self, kind: int, key: str) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind in _SCALARS:
+            return self._scalars(kind, 1)[0]
+        if kind != _ARRAY:
+            raise SourceError("a value of unknown type", where=f"{self._path}, {key}", found=kind)
+        kind, count = self._number("<I"), self._number("<Q")
+        if kind in _SCALARS:
+            return self._scalars(kind, count)
+        if kind != _STRING:
+            raise SourceError("a list of unknown type", where=f"{self._path}, {key}", found=kind)
+        return [self._string() for _ in range(count)]
+
+    def _scalars(self, kind: int, count: int) -> list[Any]:
+        dtype = np.dtype(_SCALARS[kind])
+        values = np.frombuffer(self._take(count * dtype.itemsize), dtype)
+        if dtype == np.float32:
+            # 1e-5 as float32 is 9.99999974e-06 as float64: the configuration said the former.
+            return [float(str(value)) for value in values]
+        listed: list[Any] = values.tolist()
+        return listed
+
+    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        name, count = self._string(), self._number("<I")
+        if count > MAX_DIMENSIONS:
+            raise SourceError(
+                "too many dimensions",
+                where=f"{self._path}, tensor {name}",
+                expected=f"at most {MAX_DIMENSIONS}",
+                found=count,
+            )
+        shape = tuple(self._number("<Q") for _ in range(count))[::-1]
+        return name, shape, self._number("<I"), self._number("<Q")
+
+    def _alignment(self, metadata: Mapping[str, Any]) -> int:
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+            raise SourceError(
+                "impossible alignment",
+                where=f"{self._path}, general.alignment",
+                expected="a power of two",
+                found=alignment,
+            )
+        return alignment
+
+    def _checked(self, name: str, shape: tuple[int, ...], number: int, offset: int) -> GgufTensor:
+        where = f"{self._path}, tensor {name}"
+        dtype = TENSOR_TYPES.get(number, f"type {number}")
+        if dtype not in DTYPES:
+            raise SourceError(
+                "weights of this type cannot be read",
+                where=where,
+                expected=", ".join(name for name in TENSOR_TYPES.values() if name in DTYPES),
+                found=dtype,
+                hint="convert from a version in one of these",
+            )
+        if shape and shape[-1] % DTYPES[dtype].block_elements:
+            raise SourceError(
+                f"rows are not whole {dtype} blocks",
+                where=where,
+                expected=f"a multiple of {DTYPES[dtype].block_elements}",
+                found=shape[-1],
+            )
+        size = geometry(DTYPES[dtype], shape).size
+        if offset + size > len(self._data):
+            raise SourceError(
+                "truncated GGUF file",
+                where=where,
+                expected=f"at least {offset + size} bytes",
+                found=f"{len(self._data)} bytes",
+                hint="download it again",
+            )
+        return GgufTensor(name, shape, dtype, self._path, offset, size)

@@ -1,0 +1,107 @@
+"""How llama.cpp writes each architecture: names of tensors, order of rows, shifted norms.
+
+One row for each `general.architecture`. The architecture files know nothing of this: what is read
+here has Hugging Face names, order and values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from rdrr_format.errors import ConversionError
+
+ROPE_FREQS = "rope_freqs.weight"
+"""Divisors of rope's frequencies: the trace that llama3 scaling leaves in a GGUF."""
+
+_OUTSIDE: Mapping[str, str] = MappingProxyType(
+    {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+)
+_LAYER: Mapping[str, str] = MappingProxyType(
+    {
+        "attn_norm": "input_layernorm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "attn_q_norm": "self_attn.q_norm",
+        "attn_k_norm": "self_attn.k_norm",
+        "ffn_norm": "post_attention_layernorm",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+    }
+)
+_FOUR_NORMS: Mapping[str, str] = MappingProxyType(
+    {
+        **_LAYER,
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    }
+)
+
+
+@dataclass(frozen=True)
+class GgufArchitecture:
+    """What llama.cpp does to the checkpoints of one architecture.
+
+    Attributes:
+        name: `general.architecture`.
+        hf_class: The class that Hugging Face's configuration names.
+        layer: Names of parts of a layer, theirs to ours.
+        interleaved: Parts whose rows alternate between the halves of a head.
+        norm_offset: What is to be added to norm weights: -1 undoes the baked (1 + w).
+    """
+
+    name: str
+    hf_class: str
+    layer: Mapping[str, str] = field(default_factory=lambda: _LAYER)
+    interleaved: tuple[str, ...] = ()
+    norm_offset: float = 0.0
+
+    def translate(self, name: str) -> str:
+        """The Hugging Face name of a tensor; a name that means nothing here stays as it is."""
+        stem, _, ending = name.rpartition(".")
+        match = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
+        if match is None:
+            return f"{_OUTSIDE[stem]}.{ending}" if stem in _OUTSIDE else name
+        part = self.layer.get(match[2])
+        return name if part is None else f"model.layers.{match[1]}.{part}.{ending}"
+
+    def is_interleaved(self, name: str) -> bool:
+        """Whether a tensor, by its Hugging Face name, has its rows in llama.cpp's order."""
+        return any(f".{part}." in name for part in self.interleaved)
+
+
+GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            # Mistral's checkpoints are written under this name too.
+            GgufArchitecture("llama", "LlamaForCausalLM", interleaved=("q_proj", "k_proj")),
+            GgufArchitecture("qwen2", "Qwen2ForCausalLM"),
+            GgufArchitecture("qwen3", "Qwen3ForCausalLM"),
+            GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
+        )
+    }
+)
+
+
+def find_gguf_architecture(name: object, where: object) -> GgufArchitecture:
+    """The row of an architecture.
+
+    Raises:
+        ConversionError: There is none.
+    """
+    found = GGUF_ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ConversionError(
+            "a GGUF of unknown architecture",
+            where=f"{where}, general.architecture",
+            expected=", ".join(GGUF_ARCHITECTURES),
+            found="nothing" if name is None else name,
+        )
+    return found

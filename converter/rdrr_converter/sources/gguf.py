@@ -1,0 +1,180 @@
+"""GGUF files as if they were Hugging Face checkpoints: names, order of rows, norms, tokenizer.
+
+llama.cpp stores the rows of queries and keys of some architectures in another order, and Gemma's
+norms with 1 added; both are undone when values are read. Blocks stay blocks, so that a recipe that
+asks for the same type gets the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import SourceError
+from rdrr_format.layouts import geometry
+
+from rdrr_converter.sources._base import Source, SourceTensor
+from rdrr_converter.sources._gguf_config import read_config
+from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
+from rdrr_converter.sources._gguf_names import (
+    ROPE_FREQS,
+    GgufArchitecture,
+    find_gguf_architecture,
+)
+from rdrr_converter.sources._gguf_rope import from_metadata
+from rdrr_converter.sources._gguf_tokenizer import tokenizer_files
+
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+SUFFIX = ".gguf"
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+def is_file(path: Path) -> bool:
+    """Whether this is a file that `open_file` reads."""
+    return path.is_file() and path.suffix == SUFFIX
+
+
+def is_directory(path: Path) -> bool:
+    """Whether the directory holds one GGUF, whole or in parts, and nothing that says otherwise."""
+    return path.is_dir() and not (path / "config.json").exists() and len(_wholes(path)) == 1
+
+
+def _wholes(path: Path) -> list[Path]:
+    """The GGUF files of a directory, of those in parts the first."""
+    files = sorted(path.glob(f"*{SUFFIX}"))
+    parts = {file: _PART.fullmatch(file.name) for file in files}
+    return [file for file, part in parts.items() if part is None or int(part["number"]) == 1]
+
+
+def open_directory(path: Path) -> Source:
+    """Open the one GGUF of a directory.
+
+    Raises:
+        SourceError: It is damaged or truncated, or a part of it is missing.
+        ConversionError: It holds a model of another kind.
+    """
+    return open_file(_wholes(path)[0])
+
+
+def open_file(path: Path) -> Source:
+    """Open a GGUF file, or all parts of one by its first.
+
+    Raises:
+        SourceError: It is damaged or truncated, or a part of it is missing.
+        ConversionError: It holds a model of another kind.
+    """
+    files = [read_gguf(part) for part in _parts(path)]
+    metadata = files[0].metadata
+    architecture = find_gguf_architecture(metadata.get("general.architecture"), path)
+    stored = _joined(files)
+    if EMBEDDING not in stored:
+        raise SourceError("a tensor is missing", where=path, expected=EMBEDDING)
+    divisors = stored.pop(ROPE_FREQS, None)
+    config = read_config(
+        metadata,
+        architecture,
+        stored[EMBEDDING].shape[0],
+        tied=HEAD not in stored,
+        where=path,
+    )
+    config |= from_metadata(
+        None if divisors is None else _tensor(divisors, divisors.name).read()[0].astype(np.float64),
+        config,
+        path,
+    )
+    made, generation, notes = tokenizer_files(metadata, path)
+    tensors = [_translated(tensor, architecture, config["head_dim"]) for tensor in stored.values()]
+    return Source(
+        path=path,
+        kind="gguf",
+        config=config,
+        tensors={tensor.name: tensor for tensor in tensors},
+        generation_config=generation,
+        made=made,
+        notes=notes,
+    )
+
+
+def _parts(path: Path) -> list[Path]:
+    match = _PART.fullmatch(path.name)
+    if match is None:
+        return [path]
+    names = [
+        path.with_name(f"{match['stem']}-{number:05d}-of-{match['count']}{SUFFIX}")
+        for number in range(1, int(match["count"]) + 1)
+    ]
+    missing = [name for name in names if not name.is_file()]
+    if missing or not names:
+        raise SourceError(
+            "a part of the GGUF is missing",
+            where=path,
+            expected=missing[0].name if missing else "parts numbered from 1",
+            hint="download it again",
+        )
+    return names
+
+
+def _joined(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
+    """All tensors, checked against the number that the first part states."""
+    stored = {name: tensor for file in files for name, tensor in file.tensors.items()}
+    stated = files[0].metadata.get("split.tensors.count")
+    if stated is not None and stated != len(stored):
+        raise SourceError(
+            "the parts do not belong together",
+            where=files[0].path,
+            expected=f"{stated} tensors",
+            found=len(stored),
+        )
+    return stored
+
+
+def _translated(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
+    """The tensor by its Hugging Face name, in its order and with its values."""
+    name = architecture.translate(tensor.name)
+    read = _tensor(tensor, name)
+    if name.endswith("norm.weight"):
+        return replace(read, offset=architecture.norm_offset)
+    if not architecture.is_interleaved(name):
+        return read
+    if len(tensor.shape) == 1:
+        return replace(read, native=partial(_ordered_vector, tensor, head_dim))
+    # Rows that are not whole heads have a wrong shape, which is found when shapes are checked.
+    return replace(read, interleaved=0 if read.rows % head_dim else head_dim)
+
+
+def _tensor(tensor: GgufTensor, name: str) -> SourceTensor:
+    return SourceTensor(name, tensor.shape, tensor.dtype, tensor.path.name, partial(_map, tensor))
+
+
+def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
+    """Stored values as a matrix; blocks as bytes."""
+    dtype = DTYPES[tensor.dtype]
+    rows, columns = prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.shape else 1
+    if dtype.is_block:
+        columns = geometry(dtype, tensor.shape).row_bytes
+    kind = np.uint8 if dtype.numpy is None else np.dtype(dtype.numpy)
+    if not rows * columns:
+        return np.empty((rows, columns), kind)
+    try:
+        return np.memmap(
+            tensor.path, dtype=kind, mode="r", offset=tensor.offset, shape=(rows, columns)
+        )
+    except (OSError, ValueError) as error:
+        raise SourceError("cannot be mapped", where=tensor.path, found=error) from error
+
+
+def _ordered_vector(tensor: GgufTensor, head_dim: int) -> npt.NDArray[Any]:
+    """A bias with the two halves of each head one after the other."""
+    values = _map(tensor)
+    if values.shape[1] % head_dim:
+        return values
+    return np.ascontiguousarray(values.reshape(-1, head_dim // 2, 2).swapaxes(1, 2)).reshape(1, -1)

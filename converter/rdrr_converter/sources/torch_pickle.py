@@ -1,0 +1,163 @@
+"""PyTorch checkpoints (`.bin`, `.pt`, `.pth`): mapped, and never allowed to run code.
+
+A pickle is a program. `torch.load(weights_only=True)` runs only what builds tensors and refuses
+the rest; there is no way around that here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from math import prod
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources._base import Source, SourceTensor
+from rdrr_converter.sources._directories import read_sharded, source_beside
+
+if TYPE_CHECKING:
+    import torch
+
+SINGLE = "pytorch_model.bin"
+INDEX = "pytorch_model.bin.index.json"
+SUFFIXES = (".bin", ".pt", ".pth")
+NESTED = ("state_dict", "model")
+"""Keys under which training programs put the weights."""
+
+_ZIP = b"PK\x03\x04"
+_DTYPES = {"torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16"}
+
+
+def is_directory(path: Path) -> bool:
+    """Whether the directory holds what `open_directory` reads."""
+    return path.is_dir() and any((path / name).exists() for name in (SINGLE, INDEX))
+
+
+def is_file(path: Path) -> bool:
+    """Whether this is a single file that `open_file` reads."""
+    return path.is_file() and path.suffix in SUFFIXES
+
+
+def open_directory(path: Path) -> Source:
+    """Open a directory with `config.json` and `pytorch_model.bin` or an index of shards.
+
+    Raises:
+        SourceError: A file is missing, damaged, or holds more than weights.
+    """
+    if (path / INDEX).is_file():
+        tensors = read_sharded(path / INDEX, read_file)
+    else:
+        tensors = read_file(path / SINGLE)
+    return source_beside(path, "pytorch", tensors)
+
+
+def open_file(path: Path) -> Source:
+    """Open one file, with its configuration beside it.
+
+    Raises:
+        SourceError: The file is damaged or holds more than weights, or there is no `config.json`.
+    """
+    return source_beside(path.parent, "pytorch", read_file(path))
+
+
+def read_file(path: Path) -> dict[str, SourceTensor]:
+    """The tensors of one file.
+
+    Raises:
+        SourceError: It is no file of weights, or it would run code.
+    """
+    state = _load(path)
+    for key in NESTED:
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    if not isinstance(state, Mapping):
+        raise SourceError(
+            "holds no weights", where=path, expected="{name: tensor}", found=type(state).__name__
+        )
+    tensors = {
+        name: _tensor(path, name, value)
+        for name, value in state.items()
+        if isinstance(name, str) and hasattr(value, "untyped_storage")
+    }
+    if not tensors:
+        raise SourceError("holds no weights", where=path, expected="{name: tensor}")
+    return tensors
+
+
+def _load(path: Path) -> Any:
+    import torch
+
+    _check_kind(path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except UnpicklingError as error:
+        raise SourceError(
+            "holds more than weights; code in a checkpoint is never run",
+            where=path,
+            found=_reason(error),
+            hint="use a safetensors version of it",
+        ) from error
+    # A foreign file can make the reader fail in any way, and each of them means the same.
+    except Exception as error:
+        raise SourceError(
+            "damaged or truncated", where=path, found=_reason(error), hint="download it again"
+        ) from error
+
+
+def _check_kind(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_ZIP))
+    except OSError as error:
+        raise SourceError("cannot be read", where=path, found=error.strerror) from error
+    if head != _ZIP:
+        raise SourceError(
+            "not a file of torch.save",
+            where=path,
+            expected="a zip archive, as torch has saved since 1.6",
+            found=f"a file that begins with {head!r}",
+            hint="load and save it with a newer torch if it is an old one",
+        )
+
+
+def _reason(error: Exception) -> str:
+    """The telling line of torch's long messages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
+    return (telling or lines or [type(error).__name__])[0][:200]
+
+
+def _tensor(path: Path, name: str, tensor: torch.Tensor) -> SourceTensor:
+    where = f"{path}, tensor {name}"
+    dtype = _DTYPES.get(str(tensor.dtype))
+    if dtype is None or str(tensor.layout) != "torch.strided":
+        found = str(tensor.dtype if dtype is None else tensor.layout).removeprefix("torch.")
+        return SourceTensor(
+            name, tuple(tensor.shape), found, path.name, partial(_refuse, where, found)
+        )
+    return SourceTensor(name, tuple(tensor.shape), dtype, path.name, partial(_matrix, tensor))
+
+
+def _matrix(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """The mapped values as a matrix; a view unless their strides forbid one."""
+    import torch
+
+    shape = tuple(tensor.shape)
+    matrix = tensor.detach().reshape(prod(shape[:-1]), shape[-1] if shape else 1)
+    if matrix.dtype == torch.bfloat16:
+        return matrix.view(torch.int16).numpy().view(np.uint16)
+    return matrix.numpy()
+
+
+def _refuse(where: str, found: str) -> npt.NDArray[Any]:
+    raise SourceError(
+        "weights of this dtype cannot be converted",
+        where=where,
+        expected=", ".join(_DTYPES.values()),
+        found=found,
+    )

@@ -1,0 +1,223 @@
+"""GGUF files of Hugging Face checkpoints, written with gguf-py the way llama.cpp's converter does.
+
+Rows of llama's queries and keys take llama.cpp's order, Gemma's norms get their 1, llama3 scaling
+becomes divisors, vectors are F32, and the tokenizer is taken apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from rdrr_converter.sources import open_source
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.encoding import encode_tensor
+
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+PARTS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+OUTSIDE = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+
+Choose = Callable[[str], str]
+"""Storage type of a matrix, by its GGUF name."""
+
+
+def write_gguf(
+    checkpoint: Path,
+    path: Path,
+    dtype: str | Choose = "BF16",
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    tokenizer: bool = True,
+    split: int = 0,
+) -> Path:
+    """Write a checkpoint as GGUF.
+
+    Args:
+        checkpoint: Its directory.
+        path: File to write.
+        dtype: Storage type of matrices, or what chooses it.
+        metadata: Entries to write otherwise: strings, numbers, lists; None leaves one out.
+        tokenizer: Whether to write one.
+        split: Tensors in a part; 0 for one file.
+    """
+    source = open_source(checkpoint)
+    config = source.config
+    name = ARCHITECTURES.get(config["model_type"], "gemma3")
+    writer = gguf.GGUFWriter(path, name, split_max_tensors=split)
+    entries = _entries(config, name)
+    if tokenizer:
+        entries |= tokenizer_entries(checkpoint)
+    for key, value in {**entries, **(metadata or {})}.items():
+        _add(writer, key, value)
+    choose = dtype if callable(dtype) else lambda _: dtype
+    for ours, tensor in source.tensors.items():
+        theirs = gguf_name(ours, gemma=name == "gemma3")
+        values = tensor.read().reshape(tensor.shape)
+        if name == "gemma3" and ours.endswith("norm.weight"):
+            values = values + np.float32(1.0)
+        if name == "llama" and ("q_proj" in ours or "k_proj" in ours):
+            values = interleave(values, _head_dim(config))
+        _add_tensor(writer, theirs, values, "F32" if values.ndim == 1 else choose(theirs))
+    divisors = _divisors(config)
+    if divisors is not None:
+        _add_tensor(writer, "rope_freqs.weight", divisors, "F32")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def gguf_name(name: str, *, gemma: bool) -> str:
+    """llama.cpp's name of a tensor."""
+    stem, _, ending = name.removeprefix("model.").rpartition(".")
+    if not stem.startswith("layers."):
+        return f"{OUTSIDE[stem]}.{ending}"
+    _, layer, part = stem.split(".", 2)
+    if part == "post_attention_layernorm":
+        theirs = "post_attention_norm" if gemma else "ffn_norm"
+    else:
+        theirs = PARTS[part]
+    return f"blk.{layer}.{theirs}.{ending}"
+
+
+def interleave(values: np.ndarray, head_dim: int) -> np.ndarray:
+    """The rows of each head in llama.cpp's order: 0, d/2, 1, d/2 + 1, ..."""
+    heads = values.shape[0] // head_dim
+    halves = values.reshape(heads, 2, head_dim // 2, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
+
+
+def _head_dim(config: Mapping[str, Any]) -> int:
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return parameters.get("full_attention", parameters)
+
+
+def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    rope = _rope(config)
+    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    entries: dict[str, Any] = {
+        "block_count": config["num_hidden_layers"],
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": _head_dim(config),
+        "attention.value_length": _head_dim(config),
+        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "rope.freq_base": float(theta),
+        "rope.dimension_count": _head_dim(config),
+    }
+    if name == "gemma3" or config["model_type"] == "mistral":
+        entries["attention.sliding_window"] = config["sliding_window"]
+    if name == "gemma3":
+        types = config["layer_types"]
+        entries["attention.sliding_window_pattern"] = [kind != "full_attention" for kind in types]
+        entries["attention.scale"] = float(config["query_pre_attn_scalar"]) ** -0.5
+    kind = rope.get("rope_type", "default")
+    if kind in ("linear", "yarn"):
+        entries["rope.scaling.type"] = kind
+        entries["rope.scaling.factor"] = float(rope["factor"])
+        context = rope.get("original_max_position_embeddings")
+        if context:
+            entries["rope.scaling.original_context_length"] = context
+    return {f"{name}.{key}": value for key, value in entries.items()}
+
+
+def _divisors(config: Mapping[str, Any]) -> np.ndarray | None:
+    """What llama3 scaling divides each frequency by, computed by transformers."""
+    rope = _rope(config)
+    if rope.get("rope_type") != "llama3":
+        return None
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    plain = {"rope_theta": rope["rope_theta"], "rope_type": "default"}
+    size = _head_dim(config)
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](
+        LlamaConfig(**{**config, "rope_parameters": rope}), "cpu"
+    )
+    steps = np.arange(0, size, 2, dtype=np.float64) / size
+    return (plain["rope_theta"] ** -steps / scaled.double().numpy()).astype(np.float32)
+
+
+def tokenizer_entries(checkpoint: Path) -> dict[str, Any]:
+    """The tokenizer of a checkpoint as metadata (byte-level BPE only)."""
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    added = {token["id"]: token for token in tokenizer["added_tokens"]}
+    ids = {index: token for token, index in tokenizer["model"]["vocab"].items()}
+    ids |= {index: token["content"] for index, token in added.items()}
+    # llama.cpp's converter fills the vocabulary up to the embedding with tokens that are unused.
+    size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
+    tokens = [ids.get(index, f"[PAD{index}]") for index in range(size)]
+    kinds = [1 if index in ids else 5 for index in range(size)]
+    for index, token in added.items():
+        kinds[index] = 3 if token["special"] else 4
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in _merges(tokenizer)]
+    entries = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.bos_token_id": tokens.index(settings["bos_token"]),
+        "tokenizer.ggml.eos_token_id": tokens.index(settings["eos_token"]),
+        "tokenizer.ggml.add_bos_token": settings["add_bos_token"],
+    }
+    if merges:
+        entries["tokenizer.ggml.merges"] = merges
+    if "chat_template" in settings:
+        entries["tokenizer.chat_template"] = settings["chat_template"]
+    return entries
+
+
+def _merges(tokenizer: Mapping[str, Any]) -> list[Any]:
+    return tokenizer["model"]["merges"]
+
+
+def _add(writer: Any, key: str, value: Any) -> None:
+    if value is None:
+        return
+    if key.startswith("general."):
+        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    elif isinstance(value, list):
+        writer.add_array(key, value)
+    elif isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    else:
+        writer.add_uint32(key, value)
+
+
+def _add_tensor(writer: Any, name: str, values: np.ndarray, dtype: str) -> None:
+    kind = gguf.GGMLQuantizationType[dtype]
+    if dtype in ("F32", "F16"):
+        writer.add_tensor(name, values.astype(DTYPES[dtype].numpy))
+        return
+    raw = encode_tensor(values, DTYPES[dtype]).reshape(values.shape[0], -1)
+    writer.add_tensor(name, raw, raw_shape=raw.shape, raw_dtype=kind)
