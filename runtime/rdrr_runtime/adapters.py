@@ -26,6 +26,7 @@ class AdapterInfo:
         features: WebGPU features on offer.
         limits: WebGPU limits on offer, by name with dashes.
         software: Whether the CPU does the work.
+        subgroup_size: Threads of every subgroup where the adapter has one size only, else 0.
     """
 
     name: str
@@ -35,6 +36,7 @@ class AdapterInfo:
     features: frozenset[str]
     limits: Mapping[str, int]
     software: bool
+    subgroup_size: int = 0
     handle: Any = field(default=None, repr=False, compare=False)
 
 
@@ -88,8 +90,19 @@ def _describe(adapter: Any) -> AdapterInfo:
         features=frozenset(adapter.features),
         limits=dict(adapter.limits),
         software=kind == "CPU",
+        subgroup_size=_subgroup_size(info),
         handle=adapter,
     )
+
+
+def _subgroup_size(info: Mapping[str, Any]) -> int:
+    # wgpu-py 0.32 spells the keys stackgroup_*, a slip that a later version may mend.
+    sizes = {
+        int(value)
+        for key, value in info.items()
+        if key.endswith(("group_min_size", "group_max_size"))
+    }
+    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _preference(one: AdapterInfo) -> tuple[bool, int, str]:

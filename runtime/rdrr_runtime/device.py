@@ -112,6 +112,11 @@ class Device:
         self._freed: WeakSet[Any] = WeakSet()
 
     @property
+    def subgroup_size(self) -> int:
+        """Threads of every subgroup where that is one size and subgroups are on, else 0."""
+        return self.info.subgroup_size if "subgroup" in self.features else 0
+
+    @property
     def max_binding(self) -> int:
         """Bytes of the largest storage buffer a kernel can be given."""
         limits = self.limits

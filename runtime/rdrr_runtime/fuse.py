@@ -22,7 +22,7 @@ from rdrr_manifests.graph import Attention, GatedActivation, Head, Linear, Norm,
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._kernel import Dispatch
 from rdrr_runtime.kernels.attention_decode import DecodeAttention, attention_decode
-from rdrr_runtime.kernels.matvec import Input, Output, matvec, suits
+from rdrr_runtime.kernels.matvec import Input, Output, leaves_int8, matvec, suits
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.select import MatmulPlan, Why
 
@@ -233,11 +233,35 @@ def gated_feed_forward(low: Lowering, ops: Sequence[Op], index: int) -> int:
     product = _Product(low, tuple(low.weights.matrices[one.weight.name] for one in linears))
     if not product.suits():
         return 0
+    down = _down_in_int8(low, product, ops, end)
+    if down is not None:
+        words = low.workspace.named("gated", activation.width)
+        scales = low.workspace.named("gated scales", activation.width // 2)
+        output = Output(words, "gate", activation=activation.activation, scales=scales)
+        product.emit(_norm_input(low, norm), output, activation.out)
+        low.values.read(norm.x)
+        served = _project_out(low, ops, end + 1, down, Input(words, scales=scales))
+        return end + 1 - index + served
     y = low.values.take(activation.out, activation.width)
     output = Output(y, "gate", activation=activation.activation)
     product.emit(_norm_input(low, norm), output, activation.out)
     low.values.read(norm.x)
     return end + 1 - index
+
+
+def _down_in_int8(
+    low: Lowering, gate_and_up: _Product, ops: Sequence[Op], activation: int
+) -> Linear | None:
+    """The projection after a gated activation, if the activation can reach it as int8."""
+    gated = ops[activation]
+    down = ops[activation + 1] if activation + 1 < len(ops) else None
+    if not isinstance(gated, GatedActivation) or not isinstance(down, Linear):
+        return None
+    product = _Product(low, (low.weights.matrices[down.weight.name],))
+    ctx = product.plan.context(low.ctx)
+    fits = product.suits() and leaves_int8(ctx, gated.width)
+    both = gate_and_up.plan.int8 and product.plan.int8
+    return down if down.x == gated.out and fits and both else None
 
 
 def lone_linear(low: Lowering, ops: Sequence[Op], index: int) -> int:

@@ -20,6 +20,7 @@ from rdrr_runtime.packing import GpuWeight
 
 WORKGROUP = 256
 TEAM = 32
+"""Threads that share a row where the device does not say how large its subgroups are."""
 MAX_WORKGROUPS = 528
 """Workgroups of a launch: enough to fill the largest GPUs, few enough to share their staging."""
 
@@ -44,6 +45,7 @@ class Input:
         eps: Of the norm.
         offset: Added to the gain.
         stats: f32 [heads, splits, 2] of split attention, or None.
+        scales: f32 and u32 of each 16 inputs, when x is int8 already, else None.
         splits: Parts of each head.
         head_dim: Width of a head.
     """
@@ -53,6 +55,7 @@ class Input:
     eps: float = 0.0
     offset: float = 0.0
     stats: BufferSlice | None = None
+    scales: BufferSlice | None = None
     splits: int = 1
     head_dim: int = 4
 
@@ -65,6 +68,8 @@ class Input:
         """Template variable INPUT."""
         if self.stats is not None:
             return "combine"
+        if self.scales is not None:
+            return "quantized"
         return "plain" if self.gain is None else "norm"
 
     def buffers(self) -> dict[str, BufferSlice]:
@@ -74,12 +79,15 @@ class Input:
             found["gain"] = self.gain
         if self.stats is not None:
             found["stats"] = self.stats
+        if self.scales is not None:
+            found["x_scales"] = self.scales
         return found
 
     def constants(self, k: int) -> dict[str, float | int]:
         """Override constants of the kind."""
         table: dict[str, dict[str, float | int]] = {
             "plain": {},
+            "quantized": {},
             "norm": {"EPS": self.eps, "OFFSET": self.offset},
             "combine": {
                 "SPLITS": self.splits,
@@ -99,7 +107,8 @@ class Output:
         kind: `store`, `add` (to y), `gate` or `best`.
         bias: f32, one for each output, or None.
         activation: `silu` or `gelu_tanh`, for `gate`.
-        best: u32 pairs, one for each workgroup, for `best`.
+        best: f32 and u32, one pair for each workgroup, for `best`.
+        scales: Where the scales go when `gate` is to leave int8, else None.
     """
 
     y: BufferSlice
@@ -107,12 +116,13 @@ class Output:
     bias: BufferSlice | None = None
     activation: str = ""
     best: BufferSlice | None = None
+    scales: BufferSlice | None = None
 
 
 def staged_bytes(k: int, *, int8: bool, shares: int = 0) -> int:
     """Workgroup memory of a launch with K inputs, its reductions and `shares` parts included."""
     staged = -(-k // 256) * 256
-    per_32 = 32 + 4 + 8 if int8 else 128
+    per_32 = 32 + 8 + 8 if int8 else 128
     reductions = (16 + 4 + 8) * WORKGROUP
     return staged // 32 * per_32 + reductions + 8 * shares + 4
 
@@ -135,7 +145,6 @@ def matvec(
     output: Output,
     *,
     int8: bool = False,
-    team: int = TEAM,
     label: str,
 ) -> list[Dispatch]:
     """One launch; `suits` must hold.
@@ -145,13 +154,14 @@ def matvec(
         weights: One to three matrices [N, K] of one K; for `gate`, gate and up, or both in one.
         source: What they are multiplied by.
         output: What becomes of the products.
-        int8: Multiply in int8, with one scale for 32 inputs.
-        team: Threads that share a row; the fastest is the subgroup's size.
+        int8: Multiply in int8, with one scale for 16 inputs.
         label: What the op is.
     """
     gate = output.kind == "gate"
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    rows = rows_at_a_time(outputs, weights, gate=gate)
+    rows = 2 if output.scales is not None else rows_at_a_time(outputs, weights, gate=gate)
+    fixed = ctx.subgroup_size >= 8
+    team = ctx.subgroup_size if fixed else TEAM
     teams = WORKGROUP // team
     groups = -(-outputs // (rows * teams))
     launched = min(groups, MAX_WORKGROUPS)
@@ -168,13 +178,18 @@ def matvec(
     for index, one in enumerate(weights):
         unit = UNITS[one.dtype.name]
         constants[f"N{index}"] = one.n
-        constants[f"UNITS{index}"] = padded_units(one, unit)
+        units = padded_units(one, unit)
+        constants[f"UNITS{index}"] = units
+        constants[f"TRIPS{index}"] = -(-units // team)
+        constants[f"EXACT{index}"] = units % team == 0
         constants[f"ROW_WORDS{index}"] = one.words_per_row
         buffers[f"weight{index}"] = one.parts[0].slice
     if output.bias is not None:
         buffers["bias"] = output.bias
     if output.best is not None:
         buffers["best"] = output.best
+    if output.scales is not None:
+        buffers["y_scales"] = output.scales
     types = ",".join(one.dtype.name.lower() for one in weights)
     what = kernel(
         "matvec",
@@ -187,12 +202,20 @@ def matvec(
             "INT8": int8,
             "ROWS": rows,
             "SUBGROUPS": ctx.subgroups,
+            "FIXED": fixed,
+            "INT8_OUT": output.scales is not None,
         },
         constants=constants,
         variant=f"{types}.{source.kind}.{output.kind}{'.int8' if int8 else ''}",
         trusted=True,
     )
     return [dispatch(what, buffers, Grid(launched), label)]
+
+
+def leaves_int8(ctx: OpContext, outputs: int) -> bool:
+    """Whether a `gate` launch can leave its outputs in int8: whole groups of 16 a step."""
+    team = ctx.subgroup_size if ctx.subgroup_size >= 8 else TEAM
+    return outputs % 16 == 0 and (WORKGROUP // team * 2) % 16 == 0
 
 
 def padded_units(weight: GpuWeight, unit: int) -> int:

@@ -1,17 +1,22 @@
 // One token row times one or several matrices: y = f(W in(x)), weights stored by rows of K.
 //
 // in   plain    in(x) = x
+//      quantized the same, already int8 (see INT8_OUT)
 //      norm     in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
 //      combine  in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, the parts of split
 //               attention with (m_s, l_s) = stats[h, s]; parts without keys come last
 // f    store    y[n] = v[n] (+ bias[n]); the matrices' outputs follow each other
 //      add      y[n] += v[n] (+ bias[n])
-//      gate     y[n] = act(v_gate[n]) v_up[n], gate and up one matrix of 2 N rows, or two of N
+//      gate     y[n] = act(v_gate[n]) v_up[n], gate and up one matrix of 2 N rows, or two of N;
+//               with INT8_OUT as int8 words, and (scale, bits of the sum) of each 16 in y_scales
 //      best     y[n] = v[n], and the largest of each workgroup with the lowest n goes to best
 //
 // x        f32 [K], or [heads, SPLITS, HEAD_DIM] for combine
 // weight   words of type {{ WEIGHTS }} [N, ROW_WORDS]
 // y        f32 [N]
+//
+// With FIXED every subgroup is known to have T threads, and teams are subgroups; else a team is one
+// where the sizes happen to agree.
 //
 // Teams of T threads compute {{ ROWS }} rows at a time and the workgroups stride over all of them. Each
 // workgroup stages in(x) once{% if INT8 %}, as int8 with one scale for 32{% endif %}. Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
@@ -21,7 +26,10 @@
 @group(0) @binding({{ bind.n }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
 {% set bind.n = bind.n + 1 %}
 {% endmacro %}
-{{ storage("x", "vec4<f32>") -}}
+{{ storage("x", "vec4<u32>" if INPUT == "quantized" else "vec4<f32>") -}}
+{% if INPUT == "quantized" %}
+{{ storage("x_scales", "vec2<f32>") -}}
+{% endif %}
 {% if INPUT == "norm" %}
 {{ storage("gain", "vec4<f32>") -}}
 {% endif %}
@@ -34,7 +42,10 @@
 {% if BIAS %}
 {{ storage("bias", "f32") -}}
 {% endif %}
-{{ storage("y", "f32", "read_write") -}}
+{{ storage("y", "u32" if OUTPUT == "gate" and INT8_OUT else "f32", "read_write") -}}
+{% if OUTPUT == "gate" and INT8_OUT %}
+{{ storage("y_scales", "vec2<f32>", "read_write") -}}
+{% endif %}
 {% if OUTPUT == "best" %}
 {{ storage("best", "Candidate", "read_write") -}}
 {% endif %}
@@ -48,6 +59,8 @@ override STEPS: u32;             // row groups of each team
 {% for type in SEGMENTS %}
 override N{{ loop.index0 }}: u32;
 override UNITS{{ loop.index0 }}: u32;
+override TRIPS{{ loop.index0 }}: u32;   // of a team along a row
+override EXACT{{ loop.index0 }}: bool;  // all its threads have a unit in every trip
 override ROW_WORDS{{ loop.index0 }}: u32;
 {% endfor %}
 {% if INPUT == "norm" %}
@@ -63,11 +76,13 @@ override TEAMS = WG / T;
 
 struct Thread {
     @builtin(local_invocation_index) index: u32,
-{% if SUBGROUPS %}
+{% if SUBGROUPS or FIXED %}
     @builtin(subgroup_invocation_id) lane: u32,
     @builtin(subgroup_id) subgroup: u32,
-    @builtin(subgroup_size) size: u32,
     @builtin(num_subgroups) subgroups: u32,
+{% if not FIXED %}
+    @builtin(subgroup_size) size: u32,
+{% endif %}
 {% endif %}
 }
 
@@ -77,17 +92,22 @@ struct Thread {
 {% include "snippets/dot_" ~ type ~ ("_int8" if INT8 else "") ~ ".wgsl" %}
 {% endfor %}
 
+{% if not FIXED %}
 var<workgroup> partial: array<vec4<f32>, WG>;
+{% endif %}
 {% if OUTPUT == "best" %}
 {% include "snippets/candidate.wgsl" %}
 {% endif %}
+{% if INT8_OUT %}
+var<workgroup> gated: array<f32, TEAMS * {{ ROWS }}u>;
+{% endif %}
 
 {% if INPUT == "norm" %}
-var<workgroup> squares: array<f32, WG>;
+var<workgroup> squares: array<f32, {{ "TEAMS" if FIXED else "WG" }}>;
 
 // Leaves the sums of squares for `mean_square`, which may be called after a barrier.
 fn keep_squares(sum: f32, thread: Thread) {
-{% if SUBGROUPS %}
+{% if SUBGROUPS or FIXED %}
     let total = subgroupAdd(sum);
     if (thread.lane == 0u) {
         squares[thread.subgroup] = total;
@@ -107,7 +127,7 @@ fn keep_squares(sum: f32, thread: Thread) {
 
 fn mean_square(thread: Thread) -> f32 {
     var total = 0.0;
-    for (var i = 0u; i < {{ "thread.subgroups" if SUBGROUPS else "16u" }}; i++) {
+    for (var i = 0u; i < {{ "thread.subgroups" if SUBGROUPS or FIXED else "16u" }}; i++) {
         total += squares[i];
     }
     return total / f32(K);
@@ -152,6 +172,7 @@ fn prepare(t: u32) {
 }
 {% endif %}
 
+{% if INPUT != "quantized" %}
 // Four inputs from element 4 i on, without the norm's common factor, whose squares it adds up.
 fn input(i: u32, squared: ptr<function, f32>) -> vec4<f32> {
     if (4u * i >= K) {
@@ -174,6 +195,12 @@ fn input(i: u32, squared: ptr<function, f32>) -> vec4<f32> {
 {% endif %}
 }
 
+fn largest(v: vec4<f32>) -> f32 {
+    let a = abs(v);
+    return max(max(a.x, a.y), max(a.z, a.w));
+}
+{% endif %}
+
 {% if OUTPUT == "gate" %}
 fn activate(v: f32) -> f32 {
 {% if ACT == "silu" %}
@@ -187,6 +214,9 @@ fn activate(v: f32) -> f32 {
 
 // Sum over a team's threads, valid in all of them.
 fn team_sum(v: vec4<f32>, thread: Thread, team: u32) -> vec4<f32> {
+{% if FIXED %}
+    return subgroupAdd(v);
+{% else %}
 {% if SUBGROUPS %}
     if (thread.size == T) {
         return subgroupAdd(v);
@@ -200,6 +230,7 @@ fn team_sum(v: vec4<f32>, thread: Thread, team: u32) -> vec4<f32> {
         sum += partial[team * T + i];
     }
     return sum;
+{% endif %}
 }
 
 {% set letters = "xyzw" %}
@@ -210,9 +241,14 @@ fn team_sum(v: vec4<f32>, thread: Thread, team: u32) -> vec4<f32> {
 {% endmacro %}
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
+{% if FIXED %}
+    let team = thread.subgroup;
+    let lane = thread.lane;
+{% else %}
     var team = thread.index / T;
     var lane = thread.index % T;
-{% if SUBGROUPS %}
+{% endif %}
+{% if SUBGROUPS and not FIXED %}
     if (thread.size == T) {
         team = thread.subgroup;
         lane = thread.lane;
@@ -239,7 +275,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
 {% if OUTPUT == "gate" %}
         let total = N0{% if SEGMENTS | length == 1 %} / 2u{% endif %};
         if (first < total) {
-            for (var unit = lane; unit < UNITS0; unit += T) {
+            for (var trip = 0u; trip < TRIPS0; trip++) {
+                let unit = trip * T + lane;
+                if (!EXACT0 && unit >= UNITS0) {
+                    continue;
+                }
 {% for r in range(ROWS) %}
 {% if SEGMENTS | length == 1 %}
 {{ dots([(0, "min(first + %du, total - 1u)" % r)]) | replace("acc.x", "acc." ~ letters[2 * r]) -}}
@@ -252,16 +292,48 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
             }
         }
         let sum = factor * team_sum(acc, thread, team);
+{% if INT8_OUT %}
+        // The teams' rows of a step are whole groups of 16, so each group has one scale.
+        if (lane < {{ ROWS }}u) {
+            gated[team * {{ ROWS }}u + lane] = activate(sum[2u * lane]) * sum[2u * lane + 1u];
+        }
+        workgroupBarrier();
+        let word = (step * STRIDE + wid.x) * (TEAMS * {{ ROWS }}u / 4u) + thread.index;
+        if (thread.index < TEAMS * {{ ROWS }}u / 4u && 4u * word < total) {
+            let group = thread.index / 4u * 16u;
+            var most = 0.0;
+            for (var i = 0u; i < 16u; i++) {
+                most = max(most, abs(gated[group + i]));
+            }
+            let inverse = select(0.0, 127.0 / most, most > 0.0);
+            let at = 4u * thread.index;
+            let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
+            y[word] = pack4xI8(vec4<i32>(round(v * inverse)));
+            if (word % 4u == 0u) {
+                var all = 0i;
+                for (var i = 0u; i < 16u; i++) {
+                    all += i32(round(gated[group + i] * inverse));
+                }
+                y_scales[word / 4u] = vec2<f32>(most / 127.0, bitcast<f32>(all));
+            }
+        }
+        workgroupBarrier();
+{% else %}
         if (lane < {{ ROWS }}u && first + lane < total) {
             y[first + lane] = activate(sum[2u * lane]) * sum[2u * lane + 1u];
         }
+{% endif %}
 {% else %}
         var total = 0u;
 {% for type in SEGMENTS %}
 {% set s = loop.index0 %}
         if (first >= total && first < total + N{{ s }}) {
             let row = first - total;
-            for (var unit = lane; unit < UNITS{{ s }}; unit += T) {
+            for (var trip = 0u; trip < TRIPS{{ s }}; trip++) {
+                let unit = trip * T + lane;
+                if (!EXACT{{ s }} && unit >= UNITS{{ s }}) {
+                    continue;
+                }
 {% for r in range(ROWS) %}
 {{ dots([(s, "min(row + %du, N%d - 1u)" % (r, s))]) | replace("acc.x", "acc." ~ letters[r]) -}}
 {% endfor %}

@@ -9,8 +9,7 @@ fn dot_unit{{ S }}(base: u32, unit: u32) -> f32 {
     let low = nibbles & vec4<u32>(0x0f0f0f0fu);
     let high = (nibbles >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
     let sub = (unit % 8u) / 2u * 2u;
-    let group = (unit / 8u) * 8u + sub;      // of 32 elements
-    let part = 2u * group + unit % 2u;       // of 16 elements
+    let part = (unit / 8u) * 16u + 2u * sub + unit % 2u;  // of 16 elements
     let a = staged[part];
     let b = staged[part + 2u];
     let products = vec2<i32>(
@@ -19,9 +18,9 @@ fn dot_unit{{ S }}(base: u32, unit: u32) -> f32 {
         dot4I8Packed(high.x, b.x) + dot4I8Packed(high.y, b.y)
             + dot4I8Packed(high.z, b.z) + dot4I8Packed(high.w, b.w),
     );
-    let sums = vec2<i32>(part_sums[part], part_sums[part + 2u]);
     let s = scale_pairs(head.yzw, sub);
-    let value = half_scale(head.x & 0xffffu) * s.xy * vec2<f32>(products)
-        - half_scale(head.x >> 16u) * s.zw * vec2<f32>(sums);
-    return dot(vec2<f32>(scales[group], scales[group + 1u]), value);
+    let d = half_scales(head.x);
+    let value = d.x * s.xy * vec2<f32>(products)
+        - d.y * s.zw * vec2<f32>(vec2<i32>(sums[part], sums[part + 2u]));
+    return dot(vec2<f32>(scales[part], scales[part + 2u]), value);
 }

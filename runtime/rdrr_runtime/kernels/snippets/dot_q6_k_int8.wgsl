@@ -21,8 +21,7 @@ fn dot_unit{{ S }}(base: u32, unit: u32) -> f32 {
     let q1 = centre((b & nibble) | ((h & vec2<u32>(0x0c0c0c0cu)) << vec2<u32>(2u)));
     let q2 = centre(((a >> vec2<u32>(4u)) & nibble) | (h & vec2<u32>(0x30303030u)));
     let q3 = centre(((b >> vec2<u32>(4u)) & nibble) | ((h & vec2<u32>(0xc0c0c0c0u)) >> vec2<u32>(2u)));
-    let group = (unit / 8u) * 8u + 4u * half;
-    let at = 2u * group + column / 2u;
+    let at = (unit / 8u) * 16u + 8u * half + column / 2u;  // of 16 elements
     let word = 2u * (column % 2u);
     let products = vec4<i32>(
         dot4I8Packed(q0.x, staged[at][word]) + dot4I8Packed(q0.y, staged[at][word + 1u]),
@@ -34,6 +33,6 @@ fn dot_unit{{ S }}(base: u32, unit: u32) -> f32 {
     let s = vec4<f32>(
         vec2<f32>(unpack4xI8(pair.x).xz), vec2<f32>(unpack4xI8(pair.y).xz)
     );
-    let by32 = vec4<f32>(scales[group], scales[group + 1u], scales[group + 2u], scales[group + 3u]);
-    return bitcast<f32>(weight{{ S }}[block + 26u].x) * dot(s * by32, vec4<f32>(products));
+    let by16 = vec4<f32>(scales[at], scales[at + 2u], scales[at + 4u], scales[at + 6u]);
+    return bitcast<f32>(weight{{ S }}[block + 26u].x) * dot(s * by16, vec4<f32>(products));
 }

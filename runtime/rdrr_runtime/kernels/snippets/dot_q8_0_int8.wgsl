@@ -3,10 +3,14 @@ alias Word{{ S }} = u32;
 
 fn dot_unit{{ S }}(base: u32, unit: u32) -> f32 {
     let block = base + unit * 9u;
-    var sum = 0i;
-    for (var i = 0u; i < 8u; i++) {
-        let x4 = staged[2u * unit + i / 4u][i % 4u];
-        sum += dot4I8Packed(weight{{ S }}[block + 1u + i], x4);
-    }
-    return bitcast<f32>(weight{{ S }}[block]) * scales[unit] * f32(sum);
+    let a = staged[2u * unit];
+    let b = staged[2u * unit + 1u];
+    var low = 0i;
+    var high = 0i;
+{% for i in range(4) %}
+    low += dot4I8Packed(weight{{ S }}[block + {{ 1 + i }}u], a[{{ i }}]);
+    high += dot4I8Packed(weight{{ S }}[block + {{ 5 + i }}u], b[{{ i }}]);
+{% endfor %}
+    let sum = scales[2u * unit] * f32(low) + scales[2u * unit + 1u] * f32(high);
+    return bitcast<f32>(weight{{ S }}[block]) * sum;
 }

@@ -1,12 +1,14 @@
 // d, dmin and the six-bit scales of a Q4_K block; once a shader, whatever the number of matrices.
 {% if S == 0 or "q4_k" not in SEGMENTS[:S] %}
-// Exact also for subnormal values, which unpack2x16float may flush and block scales often are.
-fn half_scale(bits: u32) -> f32 {
-    let exponent = (bits >> 10u) & 31u;
-    let mantissa = bits & 1023u;
-    let normal = bitcast<f32>(((exponent + 112u) << 23u) | (mantissa << 13u));
-    let value = select(normal, f32(mantissa) * 5.9604644775390625e-8, exponent == 0u);
-    return select(value, -value, (bits & 0x8000u) != 0u);
+// The two f16 values of a word. Exact also for subnormal ones, which unpack2x16float may flush and
+// block scales often are: mantissa with its leading one, times a power of two.
+fn half_scales(word: u32) -> vec2<f32> {
+    let bits = vec2<u32>(word & 0xffffu, word >> 16u);
+    let exponent = (bits >> vec2<u32>(10u)) & vec2<u32>(31u);
+    let leading = min(exponent, vec2<u32>(1u)) << vec2<u32>(10u);
+    let mantissa = vec2<f32>((bits & vec2<u32>(1023u)) | leading);
+    let power = bitcast<vec2<f32>>((max(exponent, vec2<u32>(1u)) + 102u) << vec2<u32>(23u));
+    return mantissa * select(power, -power, (bits & vec2<u32>(0x8000u)) != vec2<u32>(0u));
 }
 
 // Scales and minimums (sc_j, sc_j+1, m_j, m_j+1) of sub-blocks j and j + 1, j even; s is the 12

@@ -1,49 +1,65 @@
-// in(x) in workgroup memory as int8: x = scale q for each 32 elements, scale = max|x| / 127.
-// part_sums holds the sum of q over each 16, for formats with a minimum. Returns this thread's sum
-// of squares. Eight threads share a scale: by shuffles where subgroups are that wide.
+// in(x) in workgroup memory as int8: x = scale q for each 16 elements, scale = max|x| / 127.
+// sums holds the sum of q over each 16, for formats with a minimum. Returns this thread's sum of
+// squares. Four threads share a scale: by shuffles where subgroups are that wide.
 var<workgroup> staged: array<vec4<u32>, K_STAGED / 16u>;
-var<workgroup> scales: array<f32, K_STAGED / 32u>;
-var<workgroup> part_sums: array<i32, K_STAGED / 16u>;
+var<workgroup> scales: array<f32, K_STAGED / 16u>;
+var<workgroup> sums: array<i32, K_STAGED / 16u>;
+
+{% if INPUT == "quantized" %}
+fn stage(thread: Thread) -> f32 {
+    for (var i = thread.index; i < K_STAGED / 16u; i += WG) {
+        let inside = 16u * i < K;
+        staged[i] = select(vec4<u32>(0u), x[min(i, K / 16u - 1u)], inside);
+        let scale = x_scales[min(i, K / 16u - 1u)];
+        scales[i] = select(0.0, scale.x, inside);
+        sums[i] = select(0i, bitcast<i32>(scale.y), inside);
+    }
+    return 0.0;
+}
+{% else %}
+{% if not FIXED %}
 var<workgroup> shared_max: array<f32, WG>;
 var<workgroup> shared_sum: array<i32, WG>;
-
-fn largest(v: vec4<f32>) -> f32 {
-    let a = abs(v);
-    return max(max(a.x, a.y), max(a.z, a.w));
-}
+{% endif %}
 
 // Quantize elements 4 i to 4 i + 3, whose group's largest magnitude is `most`.
 fn quantize(i: u32, v: vec4<f32>, most: f32) -> i32 {
     let inverse = select(0.0, 127.0 / most, most > 0.0);
     let q = vec4<i32>(round(v * inverse));
     staged[i / 4u][i % 4u] = pack4xI8(q);
-    if (i % 8u == 0u) {
-        scales[i / 8u] = most / 127.0;
+    if (i % 4u == 0u) {
+        scales[i / 4u] = most / 127.0;
     }
     return q.x + q.y + q.z + q.w;
 }
 
 fn stage(thread: Thread) -> f32 {
     var squared = 0.0;
-    let end = K_STAGED / 4u;  // a multiple of 64, so that eight neighbours never part
-{% if SUBGROUPS %}
-    if (thread.size >= 8u) {
-        for (var i = thread.subgroup * thread.size + thread.lane; i < end; i += WG) {
+    let end = K_STAGED / 4u;  // a multiple of 64, so that neighbours never part
+{% if SUBGROUPS or FIXED %}
+{% if not FIXED %}
+    if (thread.size >= 4u) {
+{% set WIDTH = "thread.size" %}
+{% else %}
+    {
+{% set WIDTH = "T" %}
+{% endif %}
+        for (var i = thread.subgroup * {{ WIDTH }} + thread.lane; i < end; i += WG) {
             let v = input(i, &squared);
             var most = largest(v);
             most = max(most, subgroupShuffleXor(most, 1u));
             most = max(most, subgroupShuffleXor(most, 2u));
-            most = max(most, subgroupShuffleXor(most, 4u));
             var sum = quantize(i, v, most);
             sum += subgroupShuffleXor(sum, 1u);
             sum += subgroupShuffleXor(sum, 2u);
             if (i % 4u == 0u) {
-                part_sums[i / 4u] = sum;
+                sums[i / 4u] = sum;
             }
         }
         return squared;
     }
 {% endif %}
+{% if not FIXED %}
     let t = thread.index;
     for (var first = 0u; first < end; first += WG) {
         let i = first + t;
@@ -53,18 +69,20 @@ fn stage(thread: Thread) -> f32 {
         }
         shared_max[t] = largest(v);
         workgroupBarrier();
-        var most = 0.0;
-        for (var j = 0u; j < 8u; j++) {
-            most = max(most, shared_max[(t & ~7u) + j]);
-        }
+        let at = t & ~3u;
+        let most = max(max(shared_max[at], shared_max[at + 1u]),
+                       max(shared_max[at + 2u], shared_max[at + 3u]));
         if (i < end) {
             shared_sum[t] = quantize(i, v, most);
         }
         workgroupBarrier();
         if (i < end && i % 4u == 0u) {
-            part_sums[i / 4u] = shared_sum[t] + shared_sum[t + 1u] + shared_sum[t + 2u] + shared_sum[t + 3u];
+            sums[i / 4u] =
+                shared_sum[t] + shared_sum[t + 1u] + shared_sum[t + 2u] + shared_sum[t + 3u];
         }
         workgroupBarrier();
     }
     return squared;
+{% endif %}
 }
+{% endif %}
