@@ -113,9 +113,7 @@ _GEMMA3 = {
 SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
         "tiny": Shape("llama", 256, 512, 3, 4, 2, 64, 1024, tied=False),
-        "tiny-gemma3": Shape(
-            "gemma3_text", 320, 640, 6, 4, 2, 256, 1024, tied=True, extra=_GEMMA3
-        ),
+        "tiny-gemma3": Shape("gemma3_text", 320, 640, 6, 4, 2, 256, 1024, tied=True, extra=_GEMMA3),
         "tiny-qwen3": Shape("qwen3", 256, 512, 3, 4, 2, 128, 1024, tied=True),
         "smollm-135m": Shape("llama", 576, 1536, 30, 9, 3, 64, 49152, tied=True),
         "qwen3-0.6b": Shape("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, tied=True),

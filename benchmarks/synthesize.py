@@ -70,7 +70,9 @@ def header(tensors: list[Placed]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def draw(tensor: Placed, piece: int, count: int, centre: float, seed: int) -> npt.NDArray:
+def draw(
+    tensor: Placed, piece: int, count: int, centre: float, seed: int
+) -> npt.NDArray[np.uint16]:
     """`count` weights of one piece of a tensor as bfloat16 bits."""
     rng = np.random.Generator(np.random.SFC64([seed, tensor.index, piece]))
     values = rng.standard_normal(count, dtype=np.float32)
@@ -102,9 +104,7 @@ def synthesize(shape: Shape, folder: Path, *, seed: int = 0, workers: int | None
     index = {
         "metadata": {"total_size": total},
         "weight_map": {
-            tensor.name: name
-            for name, part in zip(names, parts, strict=True)
-            for tensor in part
+            tensor.name: name for name, part in zip(names, parts, strict=True) for tensor in part
         },
     }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -127,7 +127,7 @@ def _write_shard(
             is_norm = len(tensor.shape) == 1
             centre = 1.0 if is_norm and not shape.norm_offset else 0.0
             data = draw(tensor, piece, count, centre, seed)
-            os.pwrite(file.fileno(), data, len(head) + tensor.offset + 2 * first)
+            os.pwrite(file.fileno(), data.data, len(head) + tensor.offset + 2 * first)
 
         pieces = [
             (tensor, piece)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """The peer cannot be measured here; the message says why."""
 
 
@@ -197,7 +197,7 @@ def unpacked(path: Path) -> Iterator[Path]:
     """The folder of the shared libraries, from a folder or the npm package's tarball.
 
     Raises:
-        Unavailable: There is nothing at `path`, or no llama.cpp in it.
+        UnavailableError: There is nothing at `path`, or no llama.cpp in it.
     """
     with TemporaryDirectory(prefix="llama-cpp-") as scratch:
         root = path
@@ -207,7 +207,7 @@ def unpacked(path: Path) -> Iterator[Path]:
                 archive.extractall(root, filter="data")
         found = sorted(root.rglob("libllama.*so*")) if root.is_dir() else []
         if not found:
-            raise Unavailable(f"no libllama at {path}")
+            raise UnavailableError(f"no libllama at {path}")
         yield found[0].parent
 
 
@@ -218,7 +218,7 @@ class LlamaCpp:
         folder: Holds them all.
 
     Raises:
-        Unavailable: They do not load, or belong to another release.
+        UnavailableError: They do not load, or belong to another release.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -235,7 +235,7 @@ class LlamaCpp:
                     function = getattr(library, name)
                     function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError, StopIteration) as error:
-            raise Unavailable(f"the libraries do not load: {error}") from error
+            raise UnavailableError(f"the libraries do not load: {error}") from error
         self._base, self._ggml, self.llama = base, ggml, llama
         llama.llama_log_set(self._log, None)
         check_defaults(llama.llama_model_default_params(), MODEL_DEFAULTS)
@@ -269,27 +269,27 @@ class LlamaCpp:
         """The first device whose name or description contains `wanted`.
 
         Raises:
-            Unavailable: There is none.
+            UnavailableError: There is none.
         """
         devices = self.devices()
         for one in devices:
             if wanted.lower() in f"{one.name} {one.description}".lower():
                 return one
         names = ", ".join(f"{one.name} ({one.description})" for one in devices) or "none"
-        raise Unavailable(f"no device named {wanted}; there are: {names}")
+        raise UnavailableError(f"no device named {wanted}; there are: {names}")
 
 
 def check_defaults(params: c.Structure, expected: Mapping[str, Any]) -> None:
     """Compare default parameters with those of the release that the structs were written for.
 
     Raises:
-        Unavailable: A field differs: another release, whose structs would be misread.
+        UnavailableError: A field differs: another release, whose structs would be misread.
     """
     for name, *_ in params._fields_:
         value = getattr(params, name)
         found = value if isinstance(value, (bool, int, float)) else bool(value)
         if found != expected.get(name, 0):
-            raise Unavailable(
+            raise UnavailableError(
                 f"llama.cpp of another release: {type(params).__name__}.{name} is {found}, "
                 f"expected {expected.get(name, 0)}"
             )
@@ -304,7 +304,7 @@ class PeerModel:
         device: Where all layers go.
 
     Raises:
-        Unavailable: llama.cpp refuses the file.
+        UnavailableError: llama.cpp refuses the file.
     """
 
     def __init__(self, library: LlamaCpp, path: Path, device: PeerDevice) -> None:
@@ -315,7 +315,9 @@ class PeerModel:
         params.n_gpu_layers = 9999
         self.handle = library.llama.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
-            raise Unavailable("llama.cpp refuses the model: " + "; ".join(library.messages[-3:]))
+            raise UnavailableError(
+                "llama.cpp refuses the model: " + "; ".join(library.messages[-3:])
+            )
         vocab = library.llama.llama_model_get_vocab(self.handle)
         self.vocab = library.llama.llama_vocab_n_tokens(vocab)
 
@@ -334,7 +336,7 @@ class PeerContext:
         ubatch: Prompt tokens that one pass computes.
 
     Raises:
-        Unavailable: llama.cpp refuses the parameters.
+        UnavailableError: llama.cpp refuses the parameters.
     """
 
     def __init__(
@@ -348,13 +350,13 @@ class PeerContext:
         self.handle = llama.llama_init_from_model(model.handle, params)
         if not self.handle:
             reason = "; ".join(model.library.messages[-3:])
-            raise Unavailable(f"llama.cpp refuses the context: {reason}")
+            raise UnavailableError(f"llama.cpp refuses the context: {reason}")
 
     def rewind(self, length: int) -> None:
         """Forget everything from position `length` on."""
         memory = self._llama.llama_get_memory(self.handle)
         if not self._llama.llama_memory_seq_rm(memory, 0, length, -1):
-            raise Unavailable(f"llama.cpp cannot rewind to {length}")
+            raise UnavailableError(f"llama.cpp cannot rewind to {length}")
 
     def prefill(self, ids: Sequence[int]) -> float:
         """Seconds of a pass over a prompt from an empty cache, its last logits on the host."""
@@ -374,7 +376,7 @@ class PeerContext:
         for token in ids:
             tokens[0] = token
             if llama.llama_decode(handle, batch):
-                raise Unavailable("llama_decode failed")
+                raise UnavailableError("llama_decode failed")
             llama.llama_synchronize(handle)
         return time.perf_counter() - start
 
@@ -393,4 +395,4 @@ class PeerContext:
             tokens = (c.c_int32 * len(part))(*part)
             batch = self._llama.llama_batch_get_one(tokens, len(part))
             if self._llama.llama_decode(self.handle, batch):
-                raise Unavailable("llama_decode failed")
+                raise UnavailableError("llama_decode failed")
