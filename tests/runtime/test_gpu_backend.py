@@ -1,0 +1,151 @@
+"""The GPU backend: work for each token, rewinding, features, and packages of other writers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rdrr_format.errors import UsageError
+from rdrr_manifests.package import open_package
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.gpu import GpuBackend
+from support.comparison import relative_error, scored, stepped
+from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
+
+SAME, EXACT = 1e-5, 1e-3
+FOREIGN = Path(__file__).parents[1] / "data" / "manifests" / "gemma-3-270m-it-q4k-ehf16-af32.json"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    rng = np.random.default_rng()
+    folder = tmp_path_factory.mktemp("backend")
+    return write_random_package(folder, llama_manifest(), rng)
+
+
+@pytest.fixture
+def backend(device, package) -> Iterator[GpuBackend]:
+    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    yield made
+    made.close()
+
+
+def prompt(rng, size: int) -> list[int]:
+    return rng.integers(0, VOCAB, size).tolist()
+
+
+def test_a_token_creates_nothing_and_is_one_submit(backend, rng):
+    ids = prompt(rng, 9)
+    out = backend.greedy(ids, 0, 1)
+    out = backend.greedy(out, 9, 1)
+    before = backend.device.counters.copy()
+    backend.greedy(out, 10, 8)
+    work = backend.device.counters.since(before)
+    created = (work.buffer_creates, work.bind_group_creates, work.pipeline_creates)
+    assert created == (0, 0, 0)
+    assert work.bytes_written == 0  # the GPU has put token and position in place by itself
+    assert work.bytes_read == 4 * 8
+    assert work.submits == 8 + 1  # and one that reads the ids
+    assert work.maps == 1
+
+
+def test_reading_every_token_stays_within_the_budget_of_bytes(backend, rng):
+    ids = prompt(rng, 9)
+    out = backend.greedy(backend.greedy(ids, 0, 1), 9, 1)
+    for base in range(10, 14):
+        before = backend.device.counters.copy()
+        out = backend.greedy(out, base, 1)
+        work = backend.device.counters.since(before)
+        assert work.bytes_read <= 16
+        assert work.bytes_written <= 256
+        assert work.submits == 2
+        assert work.buffer_creates + work.bind_group_creates + work.pipeline_creates == 0
+    elsewhere = backend.device.counters.copy()
+    backend.greedy([5], 3, 1)  # a token that the GPU could not know of
+    assert 0 < backend.device.counters.since(elsewhere).bytes_written <= 256
+
+
+def test_greedy_takes_the_largest_logit_of_each_step(backend, rng):
+    ids = prompt(rng, 12)
+    out = backend.greedy(ids, 0, 6)
+    whole = [*ids, *out]
+    logits = stepped(backend, whole, len(ids))
+    assert out == logits.argmax(axis=1)[:-1].tolist()
+
+
+def test_more_ids_than_the_ring_holds_are_those_of_single_steps(backend, rng):
+    ids = prompt(rng, 5)
+    singly = backend.greedy(ids, 0, 1)
+    while len(singly) < 70:
+        singly += backend.greedy(singly[-1:], len(ids) + len(singly) - 1, 1)
+    assert backend.greedy(ids, 0, 70) == singly
+
+
+def test_a_smaller_base_rewinds_as_if_nothing_had_been_there(backend, rng):
+    first, second = prompt(rng, 30), prompt(rng, 8)
+    backend.logits(first, 0)
+    rewound = backend.logits(second, 10)
+    single = backend.logits([7], 12)
+    fresh = backend.logits([*first[:10], *second], 0)
+    assert relative_error(rewound, fresh) < SAME
+    assert relative_error(single, backend.logits([*first[:10], *second[:2], 7], 0)) < SAME
+    assert relative_error(rewound, backend.logits(first, 0)) > EXACT  # the control
+
+
+def test_the_same_passes_give_the_same_bits(backend, rng):
+    ids = prompt(rng, 20)
+    once, again = (stepped(backend, ids, 16) for _ in range(2))
+    assert np.array_equal(once, again)
+
+
+def test_a_prompt_of_several_chunks_equals_torch(backend, package, rng):
+    ids = prompt(rng, 300)
+    reference = scored(CpuBackend(package, context=CONTEXT), ids)
+    assert relative_error(scored(backend, ids), reference) < EXACT
+    assert relative_error(stepped(backend, ids, 298), reference[297:]) < EXACT
+
+
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16"])
+def test_a_device_without_optional_features_computes_the_same(
+    device, plain_device, package, rng, kv_dtype
+):
+    assert not plain_device.features & {"subgroup", "shader-f16"}
+    ids = prompt(rng, 40)
+    results = []
+    for one in (device, plain_device):
+        made = GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=one)
+        results.append(stepped(made, ids, 36))
+        made.close()
+    # Rounding to f16 may fall on either side of a half.
+    assert relative_error(*results) < {"f32": SAME, "f16": EXACT}[kv_dtype]
+
+
+def test_fusing_changes_dispatches_and_not_logits(device, backend, package, rng):
+    ids = prompt(rng, 20)
+    apart = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, fused=False)
+    assert len(apart.info.choices) > len(backend.info.choices)
+    assert relative_error(stepped(apart, ids, 16), stepped(backend, ids, 16)) < SAME
+    apart.close()
+
+
+def test_a_cache_type_that_is_not_there_is_wrong_usage_and_says_what_is(device, package):
+    with pytest.raises(UsageError, match="f32 or f16"):
+        GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device)
+
+
+def test_a_package_of_another_writer_runs_as_it_is(device, tmp_path, rng):
+    """BF16 norms, an F16 embedding in spans, Q4_K rows whose padded lanes are not zero."""
+    manifest = json.loads(FOREIGN.read_text(encoding="utf-8"))
+    write_random_package(tmp_path, manifest, rng)
+    package = open_package(tmp_path)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    tensor = package.tensor(name)
+    assert tensor.shape[1] % tensor.parsed_dtype().block_elements, "no lanes are padded"
+    ids = rng.integers(0, manifest["architecture"]["vocabSize"], 12).tolist()
+    reference = stepped(CpuBackend(package, context=64), ids, 10)
+    backend = GpuBackend(package, context=64, kv_dtype="f32", device=device)
+    assert relative_error(stepped(backend, ids, 10), reference) < EXACT
+    backend.close()

@@ -1,0 +1,336 @@
+"""Hints are obeyed: by the kernels that a program is made of, and by the logits they compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.hints import Policy, resolve
+from rdrr_runtime.kernels._context import KvSpec, OpContext, State
+from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec
+from rdrr_runtime.packing import GpuWeight
+from rdrr_runtime.program import PaperArena, Plan, choices_for
+from rdrr_runtime.select import Select, unhonoured
+from support.comparison import relative_error, stepped
+from support.packages import VOCAB, llama_manifest, write_random_package
+
+CONTEXT = 96
+EXACT, ROUNDED, INT8 = 1e-5, 2e-3, 5e-2
+"""Largest relative errors: the same weights; weights rounded to f16; activations in int8."""
+
+# Hints, layout of the matrices, what serves which op, tolerance. Keys that cannot interact share
+# a case, since a driver takes a while to compile each kernel.
+OBEYED = {
+    "no hint": ({}, "row", {"decode l1.down_proj": "matvec.q4_k"}, EXACT),
+    "fused_q4k, streaming": (
+        {"q4kMatmul": "fused_q4k", "attentionDecode": "streaming", "attentionPrefill": "streaming"},
+        "row",
+        {
+            "decode l1.down_proj": "matvec.q4_k",
+            "prefill l1.down_proj": "matmul_tiled.q4_k",
+            "decode l1.attn": "attention.streaming",
+            "prefill l1.attn": "attention.streaming",
+        },
+        EXACT,
+    ),
+    "fused_q4k, column, split_kv": (
+        {"q4kMatmul": "fused_q4k", "attentionDecode": "split_kv", "attentionPrefill": "split_kv"},
+        "column",
+        {
+            "decode l1.down_proj": "gemv_col.q4_k",
+            "prefill l1.down_proj": "matmul_tiled.q4_k",
+            "decode l1.attn": "attention.split_kv",
+            "prefill l1.attn": "attention.split_kv",
+        },
+        EXACT,
+    ),
+    "fused_q4k_int8": (
+        {"q4kMatmul": "fused_q4k_int8"},
+        "row",
+        {
+            "decode layer 1 qkv": "matvec.q4_k,q4_k,q4_k.int8",
+            "decode l1.down_proj": "matvec.q4_k.int8",
+            "prefill l1.down_proj": "matmul_tiled.q4_k",
+        },
+        INT8,
+    ),
+    "dequant_f16, tiled": (
+        {"q4kMatmul": "dequant_f16", "f16Matmul": "tiled"},
+        "row",
+        {"decode l1.down_proj": "matmul_tiled.f16", "decode head": "matmul_tiled.f16"},
+        ROUNDED,
+    ),
+    "dequant_f16, column, tiled_large": (
+        {
+            "q4kMatmul": "dequant_f16",
+            "attentionDecode": "tiled_large",
+            "attentionPrefill": "tiled_large",
+        },
+        "column",
+        {
+            "decode l1.down_proj": "gemv_col.f16",
+            "decode l1.attn": "attention_tiled.16",
+            "prefill l1.attn": "attention_tiled.16",
+        },
+        ROUNDED,
+    ),
+    "dequant_f16, flat": (
+        {"q4kMatmul": "dequant_f16"},
+        "flat",
+        {"decode l1.down_proj": "matvec.f16"},
+        ROUNDED,
+    ),
+    "dequant_f32, tiled_small": (
+        {
+            "q4kMatmul": "dequant_f32",
+            "attentionDecode": "tiled_small",
+            "attentionPrefill": "tiled_small",
+        },
+        "row",
+        {
+            "decode l1.down_proj": "matvec.f32",
+            "decode l1.attn": "attention_tiled.8",
+            "prefill l1.attn": "attention_tiled.8",
+        },
+        EXACT,
+    ),
+    "dequant_f32, flat": (
+        {"q4kMatmul": "dequant_f32"},
+        "flat",
+        {"prefill l1.gate_proj": "matmul_tiled.f32"},
+        EXACT,
+    ),
+    "gemv": ({"f16Matmul": "gemv"}, "row", {"decode head": "matvec.f16"}, EXACT),
+}
+
+
+def policy(source: str = "run flag", **hints: str) -> Policy:
+    return resolve({source: hints})
+
+
+def served(choices) -> dict[str, str]:
+    """For each op, its kernel's name, first variant, and whether it multiplies in int8."""
+    kernels = {f"{one.step} {one.op}": one.kernel for one in choices}
+    return {
+        op: ".".join(label.split(".")[:2]) + ".int8" * label.endswith(".int8")
+        for op, label in kernels.items()
+    }
+
+
+def package_of(tmp_path, rng, dtype="Q4_K", layout="row"):
+    return write_random_package(tmp_path / "package", llama_manifest(dtype, layout), rng)
+
+
+@pytest.mark.parametrize("case", OBEYED.values(), ids=OBEYED)
+def test_a_hint_decides_the_kernel_and_the_logits_stay_those_of_torch(device, tmp_path, rng, case):
+    hints, layout, expected, tolerance = case
+    package = package_of(tmp_path, rng, layout=layout)
+    ids = rng.integers(0, VOCAB, 24).tolist()
+    reference = stepped(CpuBackend(package, context=CONTEXT), ids, 20)
+    backend = GpuBackend(
+        package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy(**hints)
+    )
+    kernels = served(backend.info.choices)
+    assert {op: kernels[op] for op in expected} == expected
+    assert unhonoured(backend.info.choices) == ()
+    error = relative_error(stepped(backend, ids, 20), reference)
+    backend.close()
+    assert error < tolerance
+    if tolerance > EXACT:  # something was rounded, so the hint did reach the arithmetic
+        assert error > EXACT
+
+
+@pytest.mark.parametrize(("value", "size"), [("dequant_f16", 2), ("dequant_f32", 4)])
+@pytest.mark.parametrize("layout", ["row", "column", "flat"])
+def test_expanded_weights_are_counted_as_what_they_take(device, tmp_path, rng, layout, value, size):
+    package = package_of(tmp_path, rng, layout=layout)
+    arena = PaperArena(device)
+    options = {"context": CONTEXT, "kv_dtype": "f16"}
+    hinted = Plan(package, device, arena, policy(q4kMatmul=value), **options).weights
+    plain = Plan(package, device, arena, Policy(), **options).weights
+    products = [name for name in hinted.matrices if "proj" in name]
+    shapes = {name: package.tensor(name).shape for name in products}
+    assert {name: hinted.matrices[name].size for name in products} == {
+        name: n * k * size for name, (n, k) in shapes.items()
+    }
+    kept = Layout.COLUMN if layout == "column" else Layout.ROW
+    assert {hinted.matrices[name].layout for name in products} == {kept}
+    if layout != "flat":
+        assert {plain.matrices[name].dtype.name for name in products} == {"Q4_K"}
+
+
+def test_only_what_is_multiplied_is_expanded(device, tmp_path, rng):
+    """A tied table is a matrix of the head too; an untied one is only looked up."""
+    manifest = llama_manifest("Q8_0", embedding="Q8_0")
+    tied = write_random_package(tmp_path / "tied", manifest, rng)
+    hints = policy(q4kMatmul="dequant_f16")
+    options = {"context": CONTEXT, "kv_dtype": "f16"}
+    plan = Plan(tied, device, PaperArena(device), hints, **options)
+    assert plan.weights.matrices["model.embed_tokens.weight"].dtype.name == "F16"
+    select = Select(hints, software=True, max_binding=1 << 27)
+    assert select.storage(DTYPES["Q8_0"], Layout.ROW, 384, matmul=False).dtype.name == "Q8_0"
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("Q5_0", "row"), ("Q5_K", "column")])
+def test_what_no_kernel_reads_is_expanded_exactly_and_says_so(device, tmp_path, rng, dtype, layout):
+    package = package_of(tmp_path, rng, dtype=dtype, layout=layout)
+    ids = rng.integers(0, VOCAB, 12).tolist()
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    reasons = {one.reason for one in backend.info.choices if "q_proj.weight" in one.op}
+    assert reasons == {f"{dtype} expanded to F32 at load, as no kernel reads {dtype}"}
+    reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)
+    assert relative_error(stepped(backend, ids, 10), reference) < EXACT
+    backend.close()
+
+
+def test_weights_that_f16_cannot_hold_are_an_error_that_names_the_way_out(device, tmp_path, rng):
+    package = package_of(tmp_path, rng)
+    path = tmp_path / "package" / "shard_00000.bin"
+    data = bytearray(path.read_bytes())
+    at = package.tensor("model.layers.1.mlp.up_proj.weight").offset
+    data[at : at + 2] = np.array([60000.0], "<f2").tobytes()
+    path.write_bytes(data)
+    options = {"context": CONTEXT, "device": device}
+    with pytest.raises(FormatError, match=r"layers\.1\.mlp\.up_proj.*dequant_f32"):
+        GpuBackend(package, policy=policy(q4kMatmul="dequant_f16"), **options)
+    GpuBackend(package, policy=policy(q4kMatmul="dequant_f32"), **options).close()
+
+
+@pytest.mark.parametrize(
+    ("software", "stated", "int8"),
+    [
+        (False, {}, True),
+        (True, {}, False),
+        (True, {"run flag": {"q4kMatmul": "fused_q4k_int8"}}, True),
+        (False, {"manifest": {"q4kMatmul": "fused_q4k"}}, False),
+        (False, {"manifest": {"computePrecision": "f32"}}, False),
+        (False, {"manifest": {"computePrecision": "f16"}}, False),
+        (
+            False,
+            {
+                "run flag": {"q4kMatmul": "fused_q4k_int8"},
+                "manifest": {"computePrecision": "f32"},
+            },
+            True,
+        ),
+        (
+            False,
+            {
+                "run flag": {"computePrecision": "f32"},
+                "manifest": {"q4kMatmul": "fused_q4k_int8"},
+            },
+            False,
+        ),
+    ],
+)
+def test_int8_follows_the_strongest_word_and_else_the_adapter(software, stated, int8):
+    select = Select(resolve(stated), software=software, max_binding=1 << 27)
+    weight = GpuWeight(DTYPES["Q4_K"], Layout.ROW, 8, 256, 36, ())
+    assert select.matmul((weight,)).int8 is int8
+    assert select.matmul((replace(weight, dtype=DTYPES["F16"]),)).int8 is False
+
+
+def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_path, rng):
+    package = package_of(tmp_path, rng)
+    hints = {"q4kMatmul": "fused_q4k_int8", "computePrecision": "f32"}
+    lines = unhonoured(choices_for(package, device, policy(**hints), CONTEXT, "f16"))
+    assert len(lines) == 1
+    assert "computePrecision=f32 (run flag) excludes int8" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("layout", "hints", "said"),
+    [
+        ("row", {"computePrecision": "f16"}, "no kernel keeps activations in f16"),
+        ("column", {"q4kMatmul": "fused_q4k_int8"}, "layout column has no int8 kernel"),
+        ("flat", {"q4kMatmul": "fused_q4k"}, "its flat blocks cross rows"),
+    ],
+)
+def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layout, hints, said):
+    package = package_of(tmp_path, rng, layout=layout)
+    (line,) = unhonoured(choices_for(package, device, policy("manifest", **hints), CONTEXT, "f16"))
+    ((key, value),) = hints.items()
+    assert f"hint {key}={value} is not followed: {said}" in line
+    assert "set by the manifest" in line
+    assert unhonoured(choices_for(package, device, Policy(), CONTEXT, "f16")) == ()
+
+
+def _decode_sources(device, package, **hints: str) -> list[str]:
+    arena = PaperArena(device)
+    plan = Plan(package, device, arena, policy(**hints), context=CONTEXT, kv_dtype="f16")
+    lowered = plan.lowered("decode")
+    return [
+        one.kernel.source
+        for one in (*lowered.body, *lowered.head)
+        if one.kernel.label.startswith(("matvec", "gemv"))
+    ]
+
+
+def test_gemv_uses_no_subgroups_and_gemv_subgroup_does(device, tmp_path, rng):
+    package = package_of(tmp_path, rng, dtype="F16")
+    with_them = _decode_sources(device, package, f16Matmul="gemv_subgroup")
+    without = _decode_sources(device, package, f16Matmul="gemv")
+    assert with_them
+    assert all("subgroupAdd" in source for source in with_them)
+    assert len(without) == len(with_them)
+    assert not any("subgroupAdd" in source for source in without)
+
+
+def test_a_feature_that_the_device_lacks_beats_the_hint_and_is_said(
+    device, plain_device, tmp_path, rng
+):
+    package = package_of(tmp_path, rng, dtype="F16")
+    wanted = policy(f16Matmul="gemv_subgroup")
+    assert unhonoured(choices_for(package, device, wanted, CONTEXT, "f16")) == ()
+    (line,) = unhonoured(choices_for(package, plain_device, wanted, CONTEXT, "f16"))
+    assert "the device has no feature subgroup" in line
+
+
+def _attention(value: str, *, rows: int, storage: int = 32768, binding: int = 1 << 27):
+    empty = PaperArena.empty(PaperArena.__new__(PaperArena), "x", 4)
+    ctx = OpContext(State(empty, empty, empty, empty), rows, workgroup_storage=storage)
+    spec = AttentionSpec(heads=8, cache=KvSpec(2, 256, 4096), scale=1.0)
+    hints = policy(attentionPrefill=value, attentionDecode=value)
+    return Select(hints, software=True, max_binding=binding).attention(spec, ctx)
+
+
+@pytest.mark.parametrize("rows", [1, 64], ids=["decode", "prefill"])
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [
+        ("tiled_large", {"storage": 16384}),
+        ("tiled_small", {"storage": 4096}),
+        ("split_kv", {"binding": 1 << 16}),
+    ],
+)
+def test_a_variant_beyond_the_devices_limits_falls_back_and_says_so(value, limits, rows):
+    which, why = _attention(value, rows=rows, **limits)
+    assert which is AttentionKernel.STREAMING
+    assert why.unmet is not None
+    assert why.unmet.obstacle in why.reason
+    assert _attention(value, rows=rows)[0] is AttentionKernel(value)
+
+
+def test_without_a_hint_the_kernel_follows_from_rows_and_limits():
+    assert _attention("auto", rows=64)[0] is AttentionKernel.TILED_LARGE
+    assert _attention("auto", rows=64, storage=16384)[0] is AttentionKernel.TILED_SMALL
+    assert _attention("auto", rows=64, storage=4096)[0] is AttentionKernel.STREAMING
+    assert _attention("auto", rows=1)[0] is AttentionKernel.SPLIT_KV
+
+
+def test_choices_are_known_without_loading_anything(device, tmp_path, rng):
+    package = package_of(tmp_path, rng, layout="column")
+    hints = policy(q4kMatmul="dequant_f16")
+    before = device.counters.copy()
+    planned = choices_for(package, device, hints, CONTEXT, "f16")
+    work = device.counters.since(before)
+    assert (work.buffer_creates, work.bytes_written) == (0, 0)
+    backend = GpuBackend(package, context=CONTEXT, device=device, policy=hints)
+    assert backend.info.choices == planned
+    backend.close()
