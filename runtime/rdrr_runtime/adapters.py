@@ -13,6 +13,9 @@ NO_ADAPTER_HINT = (
     "or use --backend cpu"
 )
 
+FIXED_SUBGROUP_VENDORS = {0x10DE: "NVIDIA", 0x106B: "Apple", 0x1_0005: "Mesa's software adapter"}
+"""By PCI (or Khronos) vendor id."""
+
 
 @dataclass(frozen=True)
 class AdapterInfo:
@@ -26,7 +29,8 @@ class AdapterInfo:
         features: WebGPU features on offer.
         limits: WebGPU limits on offer, by name with dashes.
         software: Whether the CPU does the work.
-        subgroup_size: Threads of every subgroup where the adapter has one size only, else 0.
+        fixed_subgroups: Whether every pipeline has subgroups of the same size. Elsewhere (Intel,
+            AMD, Qualcomm, ARM) the compiler chooses the size for each pipeline.
     """
 
     name: str
@@ -36,7 +40,7 @@ class AdapterInfo:
     features: frozenset[str]
     limits: Mapping[str, int]
     software: bool
-    subgroup_size: int = 0
+    fixed_subgroups: bool = False
     handle: Any = field(default=None, repr=False, compare=False)
 
 
@@ -90,19 +94,9 @@ def _describe(adapter: Any) -> AdapterInfo:
         features=frozenset(adapter.features),
         limits=dict(adapter.limits),
         software=kind == "CPU",
-        subgroup_size=_subgroup_size(info),
+        fixed_subgroups=int(info.get("vendor_id", 0)) in FIXED_SUBGROUP_VENDORS,
         handle=adapter,
     )
-
-
-def _subgroup_size(info: Mapping[str, Any]) -> int:
-    # wgpu-py 0.32 spells the keys stackgroup_*, a slip that a later version may mend.
-    sizes = {
-        int(value)
-        for key, value in info.items()
-        if key.endswith(("group_min_size", "group_max_size"))
-    }
-    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _preference(one: AdapterInfo) -> tuple[bool, int, str]:

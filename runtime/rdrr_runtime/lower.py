@@ -11,9 +11,8 @@ Which kernel serves an op is decided by `rdrr_runtime.select` and the op's own m
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rdrr_manifests.graph import (
     Attention,
@@ -28,7 +27,7 @@ from rdrr_manifests.graph import (
     Rope,
 )
 
-from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.fuse import Fusion, fused_head
 from rdrr_runtime.kernels._context import OpContext
 from rdrr_runtime.kernels._kernel import Dispatch
@@ -44,79 +43,8 @@ from rdrr_runtime.kernels.rope import rope
 from rdrr_runtime.kvcache import KvCache
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.select import PLAIN, Choice, Select, Why, recorded
+from rdrr_runtime.values import Values, Workspace, count_readers
 from rdrr_runtime.weights import Weights
-
-
-class Workspace:
-    """Buffers of intermediate values, shared by the programs of a model.
-
-    Programs run one after another, so the nth value of some width may lie in the same buffer in
-    each of them.
-
-    Args:
-        arena: Owner of the buffers.
-        rows: Token rows that every buffer holds.
-    """
-
-    def __init__(self, arena: Arena, rows: int) -> None:
-        self._arena = arena
-        self._rows = rows
-        self._slots: dict[tuple[int, int], BufferSlice] = {}
-        self._named: dict[str, BufferSlice] = {}
-
-    def named(self, name: str, size: int) -> BufferSlice:
-        """A buffer of at least `size` bytes that is not counted in token rows."""
-        if name not in self._named or self._named[name].size < size:
-            self._named[name] = self._arena.empty(name, size)
-        return self._named[name]
-
-    def slot(self, width: int, index: int) -> BufferSlice:
-        """The `index`-th buffer for values of `width` f32 elements a row."""
-        key = (width, index)
-        if key not in self._slots:
-            size = 4 * self._rows * width
-            self._slots[key] = self._arena.empty(f"values.{width}.{index}", size)
-        return self._slots[key]
-
-
-@dataclass
-class _Values:
-    """Which buffer holds which value, with buffers reused once a value has had its last reader."""
-
-    workspace: Workspace
-    readers: Counter[str]
-    held: dict[str, tuple[int, int]] = field(default_factory=dict)
-    free: dict[int, list[int]] = field(default_factory=dict)
-    made: Counter[int] = field(default_factory=Counter)
-
-    def take(self, name: str, width: int) -> BufferSlice:
-        """A buffer for a new value."""
-        spare = self.free.setdefault(width, [])
-        if spare:
-            index = spare.pop()
-        else:
-            index = self.made[width]
-            self.made[width] += 1
-        self.held[name] = (width, index)
-        return self.workspace.slot(width, index)
-
-    def get(self, name: str) -> BufferSlice:
-        """The buffer of a value."""
-        return self.workspace.slot(*self.held[name])
-
-    def rename(self, old: str, new: str) -> None:
-        """Let a value that was changed in place go on under its new name."""
-        self.held[new] = self.held.pop(old)
-
-    def read(self, *names: str | None) -> None:
-        """Count a reader; the buffer is free after the last one."""
-        for name in names:
-            if name is None:
-                continue
-            self.readers[name] -= 1
-            if self.readers[name] == 0 and name in self.held:
-                width, index = self.held.pop(name)
-                self.free[width].append(index)
 
 
 @dataclass(frozen=True)
@@ -178,7 +106,7 @@ class Lowering:
         self.ropes = ropes
         self.workspace = workspace
         self._all_rows = all_rows
-        self.values = _Values(workspace, _count_readers(graph.ops))
+        self.values = Values(workspace, count_readers(graph.ops))
         self._out: list[Dispatch] = []
         self._choices: list[Choice] = []
 
@@ -471,13 +399,3 @@ class Lowering:
             return ()
         scratch = self.workspace.named("argmax", SCRATCH_BYTES)
         return argmax(self.ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")
-
-
-def _count_readers(ops: tuple[Op, ...]) -> Counter[str]:
-    fields = ("x", "q", "k", "v", "gate", "up", "branch")
-    return Counter(
-        value
-        for op in ops
-        for value in (getattr(op, name, None) for name in fields)
-        if value is not None
-    )

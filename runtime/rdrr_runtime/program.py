@@ -21,9 +21,10 @@ from rdrr_runtime.fuse import DECODE_FUSIONS
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import OpContext, State
 from rdrr_runtime.kvcache import KvCache
-from rdrr_runtime.lower import Lowered, Lowering, Workspace
+from rdrr_runtime.lower import Lowered, Lowering
 from rdrr_runtime.rope import rope_table
 from rdrr_runtime.select import Choice, Select
+from rdrr_runtime.values import Workspace
 from rdrr_runtime.weights import load_weights
 
 PREFILL_ROWS = 256
