@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.hints import Policy
 
 BACKENDS = ("auto", "wgpu", "cpu")
+KV_DTYPES = ("f16", "f32")
 
 _CPU_SERVES: Mapping[str, str] = MappingProxyType(
     {"q4kMatmul": "dequant_f32", "computePrecision": "f32"}
@@ -86,6 +87,8 @@ def open_backend(
     """
     if backend not in BACKENDS:
         raise UsageError("unknown backend", expected=" or ".join(BACKENDS), found=backend)
+    if kv_dtype not in KV_DTYPES:
+        raise UsageError("unknown KV dtype", expected=" or ".join(KV_DTYPES), found=kv_dtype)
     if backend == "cpu" and adapter:
         raise UsageError("an adapter means nothing to the cpu backend", found=adapter)
     device: Device | None = None

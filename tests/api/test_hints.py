@@ -6,11 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rdrr._backends import _unhonoured_on_cpu, resolve_hints
+from rdrr._backends import _unhonoured_on_cpu, open_backend, resolve_hints
 from rdrr._configuration import configuration_path
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests.models import KernelHints
 from rdrr_runtime.hints import resolve
+from support.packages import llama_manifest, write_random_package
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +82,44 @@ def test_a_hint_that_the_cpu_does_not_follow_is_named(followed, ignored):
     key, value = next(iter(ignored.items()))
     assert f"{key}={value} is not followed" in line
     assert "run flag" in line
+
+
+@pytest.fixture
+def open_with(tmp_path, rng):
+    package = write_random_package(tmp_path / "package", llama_manifest(), rng)
+
+    def opened(backend: str = "wgpu", *, kv_dtype: str = "f16", **hints: str):
+        return open_backend(
+            package,
+            resolve({"run flag": hints}),
+            backend=backend,
+            adapter=None,
+            strict_hints=True,
+            kv_dtype=kv_dtype,
+            context=32,
+        )
+
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("backend", "followed", "ignored"),
+    [
+        ("wgpu", {"computePrecision": "f32"}, {"computePrecision": "f16"}),
+        ("cpu", {"q4kMatmul": "dequant_f32"}, {"q4kMatmul": "fused_q4k"}),
+    ],
+)
+def test_under_strict_a_hint_that_is_not_followed_is_an_error(
+    open_with, backend, followed, ignored
+):
+    with pytest.raises(DeviceError, match=r"is not followed.*--strict-hints"):
+        open_with(backend, **ignored)
+    opened = open_with(backend, **followed)
+    assert opened.unhonoured == ()
+    opened.close()
+
+
+@pytest.mark.parametrize("backend", ["wgpu", "cpu"])
+def test_a_cache_type_that_is_not_there_is_wrong_usage(open_with, backend):
+    with pytest.raises(UsageError, match="expected f16 or f32, found q8_0"):
+        open_with(backend, kv_dtype="q8_0")
