@@ -17,6 +17,7 @@ from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.device import Device, open_device
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.hints import resolve
 from rdrr_runtime.text import TextCodec
 from support.checkpoints import TINY_MODELS, VOCAB, TinyModel, make_model, save_checkpoint
 from support.commands import EXAMPLE
@@ -51,7 +52,8 @@ def _packaged(model, folder, **options) -> Package:
 
 def _gpu(package: Package, device: Device, kv_dtype: str) -> GpuBackend:
     # Arithmetic in int8 has a tolerance of its own, stated in perplexity.
-    return GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=device, int8=False)
+    exact = resolve({"run flag": {"computePrecision": "f32"}})
+    return GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=device, policy=exact)
 
 
 def _error(backend: Backend, ids: list[int], reference: np.ndarray) -> float:
