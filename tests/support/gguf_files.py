@@ -44,7 +44,6 @@ def write_gguf(
     dtype: str | Choose = "BF16",
     *,
     metadata: Mapping[str, Any] | None = None,
-    tokenizer: bool = True,
     split: int = 0,
 ) -> Path:
     """Write a checkpoint as GGUF.
@@ -54,7 +53,6 @@ def write_gguf(
         path: File to write.
         dtype: Storage type of matrices, or what chooses it.
         metadata: Entries to write otherwise: strings, numbers, lists; None leaves one out.
-        tokenizer: Whether to write one.
         split: Tensors in a part; 0 for one file.
     """
     source = open_source(checkpoint)
@@ -62,7 +60,7 @@ def write_gguf(
     name = ARCHITECTURES.get(config["model_type"], "gemma3")
     writer = gguf.GGUFWriter(path, name, split_max_tensors=split)
     entries = _entries(config, name)
-    if tokenizer:
+    if (checkpoint / "tokenizer_config.json").is_file():
         entries |= tokenizer_entries(checkpoint)
     for key, value in {**entries, **(metadata or {})}.items():
         _add(writer, key, value)

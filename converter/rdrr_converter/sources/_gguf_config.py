@@ -161,7 +161,8 @@ def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
         pattern = [(layer + 1) % period != 0 for layer in range(layers)]
     scalar = config["head_dim"]
     if read.get("attention.scale"):
-        scalar = read.get("attention.scale") ** -2
+        # A float32 has seven digits; 256 would come back as 256.00002.
+        scalar = float(f"{read.get('attention.scale') ** -2:.6g}")
     elif layers == _GEMMA3_27B_LAYERS:
         scalar = config["hidden_size"] / config["num_attention_heads"]
     return {

@@ -38,7 +38,8 @@ def read_divisors(divisors: F64Array, theta: float, where: object) -> dict[str, 
     """
     if np.allclose(divisors, 1.0, rtol=_TOLERANCE):
         return {}
-    factor = float(divisors.max())
+    # Six digits: what is written is float32, and not always the factor itself.
+    factor = float(f"{divisors.max():.6g}")
     if np.allclose(divisors, factor, rtol=_TOLERANCE):
         return {"rope_type": "linear", "factor": factor}
     turns = theta ** (-np.arange(divisors.size) / divisors.size) / (2 * np.pi)
@@ -78,7 +79,7 @@ def _fitted(divisors: F64Array, turns: F64Array, factor: float) -> list[tuple[fl
         return []
     # s = (context * turns - low) / (high - low), so its start is -low / (high - low).
     width = -LOW / start
-    return [(round(LOW + width, 4), max(1, round(slope * width)))]
+    return [(round(float(LOW + width), 4), max(1, round(slope * width)))]
 
 
 def from_metadata(

@@ -116,11 +116,12 @@ class _Vocabulary:
         }
         settings = {
             "add_bos_token": self._adds_bos,
-            "add_eos_token": self._flag("add_eos_token", False),
             **special,
             "clean_up_tokenization_spaces": False,
             "tokenizer_class": "PreTrainedTokenizerFast",
         }
+        if f"{PREFIX}add_eos_token" in self._metadata:
+            settings["add_eos_token"] = self._flag("add_eos_token", False)
         template = self._metadata.get("tokenizer.chat_template")
         if isinstance(template, str):
             settings["chat_template"] = template

@@ -1,0 +1,126 @@
+"""Block types of a GGUF: decoded as gguf-py decodes them, copied where the recipe asks for them."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.recipes import gets_more_bits
+from rdrr_converter.sources import open_source
+from rdrr_manifests.package import open_package
+from support.checkpoints import write_tokenizer
+from support.gguf_files import write_gguf
+from support.safetensor_files import llama_tensors, write_llama
+
+BLOCK_TYPES = ("Q8_0", "Q4_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+LAYERS = 2
+
+
+@pytest.fixture
+def llama(tmp_path, rng):
+    """A checkpoint that is quick to write; K is 256 and 512."""
+    folder = write_llama(tmp_path / "llama", llama_tensors(rng))
+    write_tokenizer(folder)
+    return folder
+
+
+def q4_k_m(name):
+    """The mix of that name, by llama.cpp's names."""
+    if name == "output.weight":
+        return "Q6_K"
+    if any(part in name for part in ("attn_v", "ffn_down")):
+        return "Q6_K" if gets_more_bits(int(name.split(".")[1]), LAYERS) else "Q4_K"
+    return "Q4_K"
+
+
+def stored(package, name):
+    return bytes(package.read(name))
+
+
+@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+def test_blocks_decode_as_gguf_py_decodes_them(tmp_path, llama, dtype):
+    path = write_gguf(llama, tmp_path / "m.gguf", dtype)
+    theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    source = open_source(path)
+    for ours, name in (("mlp.down_proj", "ffn_down"), ("self_attn.v_proj", "attn_v")):
+        tensor, raw = (
+            source.tensors[f"model.layers.1.{ours}.weight"],
+            theirs[f"blk.1.{name}.weight"],
+        )
+        wanted = gguf.quants.dequantize(raw.data, raw.tensor_type)
+        np.testing.assert_array_equal(tensor.read(), wanted)
+        assert tensor.dtype == dtype
+        assert tensor.magnitude() == np.abs(wanted).max()
+        for rows, columns in ((slice(3, 9), slice(7, 250)), (slice(None), slice(129, 131))):
+            np.testing.assert_array_equal(tensor.read(rows, columns), wanted[rows, columns])
+            np.testing.assert_array_equal(tensor.read_transposed(columns), wanted[:, columns].T)
+
+
+@pytest.mark.parametrize("fuse", [False, True], ids=["apart", "fused"])
+def test_a_q4_k_m_gguf_is_copied_bit_for_bit(tmp_path, llama, fuse):
+    path = write_gguf(llama, tmp_path / "m.gguf", q4_k_m)
+    result = convert(path, tmp_path / "copied", fuse_gate_up=fuse)
+    # Blocks are made row by row, so quantizing rows in another order gives the same blocks.
+    convert(llama, tmp_path / "made", fuse_gate_up=fuse)
+    copied, made = open_package(tmp_path / "copied"), open_package(tmp_path / "made")
+    assert copied.manifest.tensors == made.manifest.tensors
+    for name in made.manifest.tensors:
+        assert stored(copied, name) == stored(made, name), name
+    blocks = [one for one in result.tensors if one.dtype != "F32"]
+    assert all("copied" in one.why and one.relative_rmse == 0.0 for one in blocks)
+    assert f"{len(blocks)} tensors: blocks copied from the source bit for bit" in result.notes
+
+
+def test_rows_keep_their_blocks_when_they_change_places(tmp_path, llama):
+    path = write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
+    convert(path, tmp_path / "out", quantize="q8_0")
+    found = np.frombuffer(
+        stored(open_package(tmp_path / "out"), "model.layers.0.self_attn.q_proj.weight"), np.uint8
+    ).reshape(256, -1)
+    raw = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.0.attn_q.weight").data
+    for row in (0, 1, 31, 32, 63, 64, 200):
+        head, half, place = row // 64, row % 64 // 32, row % 32
+        np.testing.assert_array_equal(found[row], raw[head * 64 + 2 * place + half])
+    assert not np.array_equal(found, raw)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "Q8_0 in the source, dequantized and quantized again as Q4_K"),
+        ({"quantize": "f16"}, "Q8_0 in the source, stored as F16"),
+        ({"quantize": "q8_0", "q4k_layout": "column"}, "dequantized and quantized again as Q8_0"),
+    ],
+)
+def test_what_is_quantized_again_is_said(tmp_path, llama, options, words):
+    path = write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
+    result = convert(path, tmp_path / "out", **options)
+    assert any(words in note for note in result.notes)
+    changed = next(one for one in result.tensors if one.name.endswith("0.mlp.up_proj.weight"))
+    assert "Q8_0 in the source" in changed.why
+    # A checkpoint that was never quantized has no such note.
+    plain = convert(llama, tmp_path / "plain", **options)
+    assert not any("in the source" in note or "copied" in note for note in plain.notes)
+
+
+@pytest.mark.parametrize("options", [{"transpose_weights": True}, {"quantize": "f32"}])
+def test_weights_of_blocks_survive_another_layout_or_type(tmp_path, llama, options):
+    path = write_gguf(llama, tmp_path / "m.gguf", "Q6_K")
+    convert(path, tmp_path / "out", **options)
+    package, source = open_package(tmp_path / "out"), open_source(path)
+    for name in ("model.layers.0.self_attn.k_proj.weight", "model.layers.1.mlp.down_proj.weight"):
+        wanted, found = source.tensors[name].read(), package.dequantize(name)
+        error = np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2))
+        assert error == 0.0 if "quantize" in options else error < 0.15
+
+
+def test_blocks_that_are_no_numbers_are_refused(tmp_path, llama):
+    path = write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
+    tensor = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.1.ffn_up.weight")
+    content = bytearray(path.read_bytes())
+    content[tensor.data_offset : tensor.data_offset + 2] = np.float16(np.nan).tobytes()
+    convert(path, tmp_path / "good", quantize="q8_0")
+    path.write_bytes(content)
+    with pytest.raises(Exception, match=r"model\.layers\.1\.mlp\.up_proj\.weight.*not finite"):
+        convert(path, tmp_path / "out", quantize="q8_0")

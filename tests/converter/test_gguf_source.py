@@ -1,0 +1,196 @@
+"""GGUF files give what the checkpoints gave that they were made from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.sources import open_source
+from rdrr_format.errors import ConversionError, SourceError
+from rdrr_manifests.package import open_package
+from support.checkpoints import TINY_MODELS, make_checkpoint
+from support.gguf_files import write_gguf
+from support.safetensor_files import llama_tensors, to_stored, write_llama
+
+SMALL = {"num_hidden_layers": 2}
+
+
+@pytest.fixture
+def llama(tmp_path, rng):
+    """A checkpoint that is quick to write."""
+    return write_llama(tmp_path / "llama", llama_tensors(rng))
+
+
+def manifest_of(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def payloads(folder):
+    """Bytes of every tensor, by name."""
+    package = open_package(folder)
+    return {name: bytes(package.read(name)) for name in package.manifest.tensors}
+
+
+@pytest.mark.parametrize("tiny", TINY_MODELS, ids=lambda tiny: tiny.name)
+def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
+    checkpoint = make_checkpoint(tiny, tmp_path / "model", rng, **SMALL)
+    gguf = write_gguf(checkpoint, tmp_path / "model.gguf")
+    convert(checkpoint, tmp_path / "a")
+    convert(gguf, tmp_path / "b")
+    ours, theirs = manifest_of(tmp_path / "b"), manifest_of(tmp_path / "a")
+    for key in ("modelId", "architecture", "inference", "tensors", "eos_token_id", "conversion"):
+        assert ours.get(key) == theirs.get(key), key
+    assert (ours["metadata"]["sourceFormat"], theirs["metadata"]["sourceFormat"]) == (
+        "gguf",
+        "safetensors",
+    )
+    expected, found = payloads(tmp_path / "a"), payloads(tmp_path / "b")
+    for name, content in expected.items():
+        if name.endswith("norm.weight"):  # Gemma's have had 1 added and taken away
+            values = [np.frombuffer(each, np.float32) for each in (content, found[name])]
+            np.testing.assert_allclose(*values, rtol=0, atol=2**-22)
+        else:
+            assert found[name] == content, name
+
+
+def test_rows_of_queries_and_keys_are_put_in_order(tmp_path, llama):
+    source = open_source(write_gguf(llama, tmp_path / "m.gguf"))
+    original = open_source(llama)
+    for part, is_moved in (("q_proj", True), ("k_proj", True), ("v_proj", False)):
+        name = f"model.layers.1.self_attn.{part}.weight"
+        wanted, tensor = original.tensors[name].read(), source.tensors[name]
+        np.testing.assert_array_equal(tensor.read(), wanted)
+        np.testing.assert_array_equal(tensor.read(slice(3, 70), slice(5, 9)), wanted[3:70, 5:9])
+        np.testing.assert_array_equal(tensor.read_transposed(slice(2, 4)), wanted[:, 2:4].T)
+        assert tensor.magnitude() == np.abs(wanted).max()
+        as_stored = (tensor.native().astype(np.uint32) << 16).view(np.float32)
+        assert np.array_equal(as_stored, wanted) != is_moved
+
+
+def test_biases_of_queries_and_keys_are_put_in_order(tmp_path, rng):
+    tensors = llama_tensors(rng)
+    for layer in range(2):
+        for part, size in (("q", 256), ("k", 128), ("v", 128), ("o", 256)):
+            values = to_stored(rng.standard_normal(size, np.float32), "F32")
+            tensors[f"model.layers.{layer}.self_attn.{part}_proj.bias"] = values
+    folder = write_llama(tmp_path / "m", tensors, attention_bias=True)
+    ours, theirs = open_source(write_gguf(folder, tmp_path / "m.gguf")), open_source(folder)
+    biases = [name for name in theirs.tensors if name.endswith("bias")]
+    assert len(biases) == 8
+    for name in biases:
+        np.testing.assert_array_equal(ours.tensors[name].read(), theirs.tensors[name].read())
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "linear", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        {
+            "rope_type": "llama3",
+            "factor": 5.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 6.0,
+            "original_max_position_embeddings": 640,
+        },
+    ],
+    ids=["linear", "yarn", "llama3", "llama3 unlike any published"],
+)
+def test_scaled_rope_is_recovered(tmp_path, rng, scaling):
+    rope = {"rope_theta": 500000.0, **scaling}
+    folder = write_llama(tmp_path / "m", llama_tensors(rng), rope_parameters=rope)
+    gguf = write_gguf(folder, tmp_path / "m.gguf")
+    convert(folder, tmp_path / "a", quantize="f16")
+    convert(gguf, tmp_path / "b", quantize="f16")
+    ours, theirs = (manifest_of(tmp_path / one)["inference"]["rope"] for one in "ba")
+    assert ours == theirs
+    assert ours["ropeScalingType"] == scaling["rope_type"]
+
+
+def test_scaling_that_nothing_states_is_refused(tmp_path, llama):
+    rope = {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    config = json.loads((llama / "config.json").read_text())
+    (llama / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
+    gguf = write_gguf(llama, tmp_path / "m.gguf")
+    assert open_source(gguf).config["rope_scaling"]["factor"] == 8.0
+    # Another base makes the same divisors mean other wavelengths.
+    write_gguf(llama, gguf, metadata={"llama.rope.freq_base": 100.0})
+    with pytest.raises(ConversionError, match="rope scaling that cannot be stated"):
+        open_source(gguf)
+
+
+def test_sizes_that_llama_cpp_assumes_are_filled_in(tmp_path, llama):
+    keys = ("attention.key_length", "rope.freq_base", "attention.head_count_kv")
+    gguf = write_gguf(llama, tmp_path / "m.gguf", metadata={f"llama.{key}": None for key in keys})
+    config = open_source(gguf).config
+    assert (config["head_dim"], config["rope_theta"]) == (64, 10000.0)
+    assert config["num_key_value_heads"] == 4  # as many as query heads
+    with pytest.raises(SourceError, match=r"k_proj\.weight: wrong shape"):
+        convert(gguf, tmp_path / "out")
+
+
+def test_a_gguf_in_parts_is_read_as_one(tmp_path, llama):
+    write_gguf(llama, tmp_path / "m.gguf", split=8)
+    parts = sorted(tmp_path.glob("m-*.gguf"))
+    assert len(parts) == 3
+    source = open_source(parts[0])
+    original = open_source(llama)
+    assert set(source.tensors) == set(original.tensors)
+    for name, tensor in original.tensors.items():
+        np.testing.assert_array_equal(source.tensors[name].read(), tensor.read())
+    assert set(open_source(tmp_path).tensors) == set(original.tensors)
+    parts[1].unlink()
+    with pytest.raises(SourceError, match=rf"part .* missing .*{parts[1].name}"):
+        open_source(parts[0])
+
+
+def test_a_directory_with_one_gguf_is_that_gguf(tmp_path, llama):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    first = write_gguf(llama, folder / "one.gguf")
+    assert open_source(folder).path == first
+    shutil.copy(first, folder / "two.gguf")
+    with pytest.raises(SourceError, match="not a checkpoint that can be read"):
+        open_source(folder)
+
+
+def test_an_unknown_architecture_is_refused_with_those_that_are_known(tmp_path, llama):
+    gguf = write_gguf(llama, tmp_path / "m.gguf")
+    content = gguf.read_bytes()
+    assert open_source(gguf).config["hidden_size"] == 256
+    # The architecture's name stands in every key too; only the first is its own value.
+    gguf.write_bytes(content.replace(b"llama", b"lemma", 1))
+    with pytest.raises(ConversionError, match=r"expected llama, qwen2, qwen3, gemma3, found lemma"):
+        open_source(gguf)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "message"),
+    [
+        ({"llama.embedding_length": None}, SourceError, r"embedding_length.*found nothing"),
+        ({"llama.block_count": None}, SourceError, "num_hidden_layers"),
+        ({"llama.attention.head_count": "many"}, SourceError, "head_count.*found many"),
+        ({"llama.expert_count": 8}, ConversionError, "mixture of experts"),
+        ({"llama.feed_forward_length": [512, 256]}, ConversionError, "different sizes"),
+        ({"llama.rope.scaling.type": "longrope"}, ConversionError, "longrope"),
+        ({"llama.embedding_length": 512}, SourceError, "wrong shape"),
+    ],
+)
+def test_metadata_that_cannot_be_used_is_named(tmp_path, llama, metadata, error, message):
+    gguf = write_gguf(llama, tmp_path / "m.gguf", metadata=metadata)
+    with pytest.raises(error, match=message):
+        convert(gguf, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    good = {"llama.feed_forward_length": [512, 512]}
+    convert(write_gguf(llama, gguf, metadata=good), tmp_path / "out", quantize="f16")
