@@ -101,7 +101,7 @@ class MatmulPlan:
         """The context that kernels are chosen in."""
         if self.subgroups:
             return ctx
-        return replace(ctx, features=ctx.features - {"subgroup"}, subgroup_size=0)
+        return replace(ctx, features=ctx.features - {"subgroup"})
 
 
 @dataclass(frozen=True)
