@@ -152,17 +152,17 @@ class Select:
         notes = dict.fromkeys(one.note for one in weights if one.note)
         parts = [Why(note) for note in notes]
         if any(one.dtype.is_block for one in weights):
-            parts.append(self._why_blocks(weights, rows, int8=int8))
+            parts.append(self._why_blocks(ctx, weights, int8=int8))
         if not all(one.dtype.is_block for one in weights):
             parts.append(self._why_scalars(ctx, weights, rows))
         unmet = [one.unmet for one in parts if one.unmet]
         return Why("; ".join(one.reason for one in parts), unmet[0] if unmet else None)
 
-    def _why_blocks(self, weights: Sequence[GpuWeight], rows: int, *, int8: bool) -> Why:
+    def _why_blocks(self, ctx: OpContext, weights: Sequence[GpuWeight], *, int8: bool) -> Why:
         wanted, who, unmet = self._int8()
         if int8 == wanted:
             return Why(f"{who}: {'int8' if int8 else 'f32'} activations", unmet)
-        if rows > 1:
+        if ctx.max_rows > 1:
             return Why(f"{who}: f32 activations, as passes of many rows have no int8 kernel")
         if any(one.layout is Layout.COLUMN for one in weights):
             obstacle = "layout column has no int8 kernel"

@@ -261,6 +261,18 @@ def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layo
     assert unhonoured(choices_for(package, device, Policy(), CONTEXT, "f16")) == ()
 
 
+def test_int8_is_a_matter_of_decoding(device, tmp_path, rng):
+    """Prefill has no int8 kernels, its head included; that breaks no hint, and the reason says so."""
+    manifest = llama_manifest("Q4_K", embedding="Q6_K")
+    package = write_random_package(tmp_path / "package", manifest, rng)
+    hints = policy(q4kMatmul="fused_q4k_int8")
+    choices = choices_for(package, device, hints, CONTEXT, "f16")
+    assert unhonoured(choices) == ()
+    heads = {one.step: one for one in choices if one.op == "head"}
+    assert heads["decode"].kernel.endswith(".int8")
+    assert "no int8 kernel" in heads["prefill"].reason
+
+
 def _decode_sources(device, package, **hints: str) -> list[str]:
     arena = PaperArena(device)
     plan = Plan(package, device, arena, policy(**hints), context=CONTEXT, kv_dtype="f16")
