@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 def convert(
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help="A Hugging Face checkpoint's folder.")
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="A Hugging Face checkpoint (folder or file of weights), or a GGUF file.",
+        ),
     ],
     destination: Annotated[str, typer.Argument(metavar="DST", help="Folder to make.")],
     quantize: Annotated[

@@ -57,7 +57,8 @@ def tokenizer_files(
 
 
 def _dump(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, indent=1).encode()
+    # One line: with an indent the encoder is Python's, three times slower on large vocabularies.
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 class _Vocabulary:

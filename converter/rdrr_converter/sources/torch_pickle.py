@@ -126,10 +126,11 @@ def _check_kind(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The telling line of torch's long messages."""
+    """The telling sentence of torch's long messages, which go on with advice that is not ours."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
-    return (telling or lines or [type(error).__name__])[0][:200]
+    line = (telling or lines or [type(error).__name__])[0].removeprefix("WeightsUnpickler error: ")
+    return line.split(". ")[0]
 
 
 def _tensor(path: Path, name: str, tensor: torch.Tensor) -> SourceTensor:
