@@ -262,7 +262,7 @@ def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layo
 
 
 def test_int8_is_a_matter_of_decoding(device, tmp_path, rng):
-    """Prefill has no int8 kernels, its head included; that breaks no hint, and the reason says so."""
+    """Prefill has no int8 kernels, its head included: a reason to give, and no broken hint."""
     manifest = llama_manifest("Q4_K", embedding="Q6_K")
     package = write_random_package(tmp_path / "package", manifest, rng)
     hints = policy(q4kMatmul="fused_q4k_int8")
