@@ -13,9 +13,6 @@ NO_ADAPTER_HINT = (
     "or use --backend cpu"
 )
 
-FIXED_SUBGROUP_VENDORS = {0x10DE: "NVIDIA", 0x106B: "Apple", 0x1_0005: "Mesa's software adapter"}
-"""By PCI (or Khronos) vendor id."""
-
 
 @dataclass(frozen=True)
 class AdapterInfo:
@@ -29,8 +26,6 @@ class AdapterInfo:
         features: WebGPU features on offer.
         limits: WebGPU limits on offer, by name with dashes.
         software: Whether the CPU does the work.
-        fixed_subgroups: Whether every pipeline has subgroups of the same size. Elsewhere (Intel,
-            AMD, Qualcomm, ARM) the compiler chooses the size for each pipeline.
     """
 
     name: str
@@ -40,7 +35,6 @@ class AdapterInfo:
     features: frozenset[str]
     limits: Mapping[str, int]
     software: bool
-    fixed_subgroups: bool = False
     handle: Any = field(default=None, repr=False, compare=False)
 
 
@@ -94,7 +88,6 @@ def _describe(adapter: Any) -> AdapterInfo:
         features=frozenset(adapter.features),
         limits=dict(adapter.limits),
         software=kind == "CPU",
-        fixed_subgroups=int(info.get("vendor_id", 0)) in FIXED_SUBGROUP_VENDORS,
         handle=adapter,
     )
 

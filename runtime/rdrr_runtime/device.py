@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any
 from weakref import WeakSet
 
@@ -20,7 +19,7 @@ from rdrr_format.errors import DeviceError
 from rdrr_runtime import native
 from rdrr_runtime.adapters import AdapterInfo, choose_adapter, list_adapters
 from rdrr_runtime.buffers import BufferSlice, align
-from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel, dispatch, kernel
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel
 from rdrr_runtime.native import Launch
 
 __all__ = ["AdapterInfo", "BoundDispatch", "Counters", "Device", "list_adapters", "open_device"]
@@ -111,18 +110,6 @@ class Device:
         self._staging: Any = None
         self._unsubmitted = 0
         self._freed: WeakSet[Any] = WeakSet()
-
-    @cached_property
-    def subgroup_size(self) -> int:
-        """Threads of every subgroup, measured once; 0 where it may differ between pipelines."""
-        if "subgroup" not in self.features or not self.info.fixed_subgroups:
-            return 0
-        target = BufferSlice(self.create_buffer("subgroup sizes", 1024), 0, 1024)
-        probe = dispatch(kernel("subgroup_size"), {"sizes": target}, Grid(), "subgroup size")
-        self.submit([self.bind(probe)], 1)
-        sizes = np.unique(self.read(target).view(np.uint32))
-        self.free_buffer(target.buffer)
-        return int(sizes[0]) if len(sizes) == 1 else 0
 
     @property
     def max_binding(self) -> int:

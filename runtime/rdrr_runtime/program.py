@@ -149,7 +149,7 @@ class Plan:
             self.rows[kind],
             self._device.features,
             storage,
-            self._device.subgroup_size,
+            self._device.limits["max-compute-invocations-per-workgroup"],
         )
         return Lowering(
             self.graph,

@@ -52,14 +52,14 @@ class OpContext:
         max_rows: Most token rows of a pass; decides which kernels suit.
         features: WebGPU features that the device has (`Device.features`).
         workgroup_storage: Bytes of workgroup memory a kernel may use.
-        subgroup_size: Threads of every subgroup where the device guarantees it, else 0.
+        max_threads: Threads a workgroup may have.
     """
 
     state: State
     max_rows: int
     features: frozenset[str] = frozenset()
     workgroup_storage: int = 16_384
-    subgroup_size: int = 0
+    max_threads: int = 256
 
     @property
     def subgroups(self) -> bool:

@@ -18,9 +18,11 @@ from rdrr_runtime.kernels._context import OpContext
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 from rdrr_runtime.packing import GpuWeight
 
-WORKGROUP = 256
+WORKGROUP = 512
+"""Threads of a workgroup where the device allows it: they share the staging of the input."""
+
 TEAM = 32
-"""Threads that share a row where the device does not say how large its subgroups are."""
+"""Threads that share a row."""
 MAX_WORKGROUPS = 528
 """Workgroups of a launch: enough to fill the largest GPUs, few enough to share their staging."""
 
@@ -32,7 +34,10 @@ UNITS: Mapping[str, int] = MappingProxyType(
 )
 """Weights that a thread multiplies at a time."""
 
-INT8_TYPES = frozenset({"Q8_0", "Q4_K", "Q6_K"})
+INT8_UNITS: Mapping[str, int] = MappingProxyType({"Q8_0": 32, "Q4_K": 64, "Q6_K": 32})
+"""The same for the types that multiply in int8."""
+
+INT8_TYPES = frozenset(INT8_UNITS)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ def staged_bytes(k: int, *, int8: bool, shares: int = 0) -> int:
     staged = -(-k // 256) * 256
     per_32 = 32 + 8 + 8 if int8 else 128
     reductions = (16 + 4 + 8) * WORKGROUP
-    return staged // 32 * per_32 + reductions + 8 * shares + 4
+    return staged // 32 * per_32 + reductions + 12 * shares + 4
 
 
 def suits(ctx: OpContext, weights: tuple[GpuWeight, ...], *, int8: bool, shares: int = 0) -> bool:
@@ -159,15 +164,14 @@ def matvec(
     """
     gate = output.kind == "gate"
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    rows = 2 if output.scales is not None else rows_at_a_time(outputs, weights, gate=gate)
-    fixed = ctx.subgroup_size >= 8
-    team = ctx.subgroup_size if fixed else TEAM
-    teams = WORKGROUP // team
+    rows = 2 if gate and outputs % 2 == 0 else 1
+    threads = min(WORKGROUP, ctx.max_threads)
+    teams = threads // TEAM
     groups = -(-outputs // (rows * teams))
     launched = min(groups, MAX_WORKGROUPS)
     constants: dict[str, float | int | bool] = {
-        "WG": WORKGROUP,
-        "T": team,
+        "WG": threads,
+        "T": TEAM,
         "K": weights[0].k,
         "K_STAGED": -(-weights[0].k // 256) * 256,
         "STRIDE": launched,
@@ -176,12 +180,12 @@ def matvec(
     }
     buffers = {**source.buffers(), "y": output.y}
     for index, one in enumerate(weights):
-        unit = UNITS[one.dtype.name]
+        unit = (INT8_UNITS if int8 else UNITS)[one.dtype.name]
         constants[f"N{index}"] = one.n
         units = padded_units(one, unit)
         constants[f"UNITS{index}"] = units
-        constants[f"TRIPS{index}"] = -(-units // team)
-        constants[f"EXACT{index}"] = units % team == 0
+        constants[f"TRIPS{index}"] = -(-units // TEAM)
+        constants[f"EXACT{index}"] = units % TEAM == 0
         constants[f"ROW_WORDS{index}"] = one.words_per_row
         buffers[f"weight{index}"] = one.parts[0].slice
     if output.bias is not None:
@@ -202,7 +206,6 @@ def matvec(
             "INT8": int8,
             "ROWS": rows,
             "SUBGROUPS": ctx.subgroups,
-            "FIXED": fixed,
             "INT8_OUT": output.scales is not None,
         },
         constants=constants,
@@ -214,21 +217,10 @@ def matvec(
 
 def leaves_int8(ctx: OpContext, outputs: int) -> bool:
     """Whether a `gate` launch can leave its outputs in int8: whole groups of 16 a step."""
-    team = ctx.subgroup_size if ctx.subgroup_size >= 8 else TEAM
-    return outputs % 16 == 0 and (WORKGROUP // team * 2) % 16 == 0
+    return outputs % 16 == 0 and (min(WORKGROUP, ctx.max_threads) // TEAM * 2) % 16 == 0
 
 
 def padded_units(weight: GpuWeight, unit: int) -> int:
     """Units of a stored row; those of a K-quant cover its last block wholly, zeros meet them."""
     block = weight.dtype.block_elements if weight.dtype.block_elements > unit else unit
     return -(-weight.k // block) * block // unit
-
-
-def rows_at_a_time(outputs: int, weights: tuple[GpuWeight, ...], *, gate: bool) -> int:
-    """Rows of a team's step: a divisor of every matrix's rows, few where rows are few."""
-    most = 2 if gate else 4
-    spread = max(1, outputs // (8 * MAX_WORKGROUPS))
-    for rows in (4, 2):
-        if rows <= min(most, spread) and all(one.n % rows == 0 for one in weights):
-            return rows
-    return 1

@@ -15,8 +15,7 @@
 // weight   words of type {{ WEIGHTS }} [N, ROW_WORDS]
 // y        f32 [N]
 //
-// With FIXED every subgroup is known to have T threads, and teams are subgroups; else a team is one
-// where the sizes happen to agree.
+// Where subgroups have T threads a team is one of them; elsewhere it sums through workgroup memory.
 //
 // Teams of T threads compute {{ ROWS }} rows at a time and the workgroups stride over all of them. Each
 // workgroup stages in(x) once{% if INT8 %}, as int8 with one scale for 32{% endif %}. Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
@@ -76,13 +75,11 @@ override TEAMS = WG / T;
 
 struct Thread {
     @builtin(local_invocation_index) index: u32,
-{% if SUBGROUPS or FIXED %}
+{% if SUBGROUPS %}
     @builtin(subgroup_invocation_id) lane: u32,
     @builtin(subgroup_id) subgroup: u32,
     @builtin(num_subgroups) subgroups: u32,
-{% if not FIXED %}
     @builtin(subgroup_size) size: u32,
-{% endif %}
 {% endif %}
 }
 
@@ -92,9 +89,7 @@ struct Thread {
 {% include "snippets/dot_" ~ type ~ ("_int8" if INT8 else "") ~ ".wgsl" %}
 {% endfor %}
 
-{% if not FIXED %}
 var<workgroup> partial: array<vec4<f32>, WG>;
-{% endif %}
 {% if OUTPUT == "best" %}
 {% include "snippets/candidate.wgsl" %}
 {% endif %}
@@ -103,11 +98,11 @@ var<workgroup> gated: array<f32, TEAMS * {{ ROWS }}u>;
 {% endif %}
 
 {% if INPUT == "norm" %}
-var<workgroup> squares: array<f32, {{ "TEAMS" if FIXED else "WG" }}>;
+var<workgroup> squares: array<f32, WG>;
 
 // Leaves the sums of squares for `mean_square`, which may be called after a barrier.
 fn keep_squares(sum: f32, thread: Thread) {
-{% if SUBGROUPS or FIXED %}
+{% if SUBGROUPS %}
     let total = subgroupAdd(sum);
     if (thread.lane == 0u) {
         squares[thread.subgroup] = total;
@@ -127,7 +122,7 @@ fn keep_squares(sum: f32, thread: Thread) {
 
 fn mean_square(thread: Thread) -> f32 {
     var total = 0.0;
-    for (var i = 0u; i < {{ "thread.subgroups" if SUBGROUPS or FIXED else "16u" }}; i++) {
+    for (var i = 0u; i < {{ "thread.subgroups" if SUBGROUPS else "16u" }}; i++) {
         total += squares[i];
     }
     return total / f32(K);
@@ -135,10 +130,13 @@ fn mean_square(thread: Thread) -> f32 {
 {% endif %}
 
 {% if INPUT == "combine" %}
-var<workgroup> shares: array<f32, SHARES>;  // largest score, then share, of each part of each head
+var<workgroup> shares: array<f32, SHARES>;  // largest score of each part of each head
+var<workgroup> final_shares: array<f32, SHARES>;
 var<workgroup> masses: array<f32, SHARES>;
 var<workgroup> live: u32;  // parts that have keys: equally many in all heads of a token
 
+// Two reads of memory and no loop but over the parts of a head, all heads at once: the whole
+// workgroup waits for this.
 fn prepare(t: u32) {
     for (var i = t; i < SHARES; i += WG) {
         let part = stats[i];
@@ -146,25 +144,21 @@ fn prepare(t: u32) {
         masses[i] = part.y;
     }
     workgroupBarrier();
-    for (var first = t * SPLITS; first < SHARES; first += WG * SPLITS) {
-        var most = shares[first];
-        var parts = 1u;
-        for (var s = 1u; s < SPLITS; s++) {
-            if (masses[first + s] > 0.0) {
-                most = max(most, shares[first + s]);
-                parts = s + 1u;
-            }
+    for (var i = t; i < SHARES; i += WG) {
+        let first = i / SPLITS * SPLITS;
+        var most = -3.0e38;
+        for (var s = 0u; s < SPLITS; s++) {
+            most = max(most, select(-3.0e38, shares[first + s], masses[first + s] > 0.0));
         }
         var mass = 0.0;
-        for (var s = 0u; s < parts; s++) {
-            let fade = exp(shares[first + s] - most);
-            shares[first + s] = fade;
-            mass += fade * masses[first + s];
+        var parts = 0u;
+        for (var s = 0u; s < SPLITS; s++) {
+            let has_keys = masses[first + s] > 0.0;
+            mass += select(0.0, exp(shares[first + s] - most) * masses[first + s], has_keys);
+            parts = select(parts, s + 1u, has_keys);
         }
-        for (var s = 0u; s < parts; s++) {
-            shares[first + s] /= mass;
-        }
-        if (first == 0u) {
+        final_shares[i] = select(0.0, exp(shares[i] - most) / mass, masses[i] > 0.0);
+        if (i == 0u) {
             live = parts;
         }
     }
@@ -186,8 +180,17 @@ fn input(i: u32, squared: ptr<function, f32>) -> vec4<f32> {
     let width = HEAD_DIM / 4u;
     let first = i / width * SPLITS;
     var sum = vec4<f32>(0.0);
-    for (var s = 0u; s < live; s++) {
-        sum += shares[first + s] * x[(first + s) * width + i % width];
+    // Four at a time, so that their loads overlap. Parts without keys come last; their share is 0.
+    for (var s = 0u; s < live; s += 4u) {
+{% for j in range(4) %}
+        let share{{ j }} = final_shares[first + min(s + {{ j }}u, SPLITS - 1u)];
+        let part{{ j }} = x[(first + min(s + {{ j }}u, SPLITS - 1u)) * width + i % width];
+{% endfor %}
+{% for j in range(4) %}
+        if (s + {{ j }}u < live) {
+            sum += share{{ j }} * part{{ j }};
+        }
+{% endfor %}
     }
     return sum;
 {% else %}
@@ -214,9 +217,6 @@ fn activate(v: f32) -> f32 {
 
 // Sum over a team's threads, valid in all of them.
 fn team_sum(v: vec4<f32>, thread: Thread, team: u32) -> vec4<f32> {
-{% if FIXED %}
-    return subgroupAdd(v);
-{% else %}
 {% if SUBGROUPS %}
     if (thread.size == T) {
         return subgroupAdd(v);
@@ -230,7 +230,6 @@ fn team_sum(v: vec4<f32>, thread: Thread, team: u32) -> vec4<f32> {
         sum += partial[team * T + i];
     }
     return sum;
-{% endif %}
 }
 
 {% set letters = "xyzw" %}
@@ -241,14 +240,9 @@ fn team_sum(v: vec4<f32>, thread: Thread, team: u32) -> vec4<f32> {
 {% endmacro %}
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
-{% if FIXED %}
-    let team = thread.subgroup;
-    let lane = thread.lane;
-{% else %}
     var team = thread.index / T;
     var lane = thread.index % T;
-{% endif %}
-{% if SUBGROUPS and not FIXED %}
+{% if SUBGROUPS %}
     if (thread.size == T) {
         team = thread.subgroup;
         lane = thread.lane;

@@ -1,26 +1,32 @@
-// Q4_K: a unit is one of the 8 words of nibbles: 16 low ones of sub-block 2c, 16 high of 2c + 1.
+// Q4_K: a unit is 64 weights in 2 words of nibbles: low ones are sub-block 2c, high ones 2c + 1.
 alias Word{{ S }} = vec4<u32>;
 {% include "snippets/q4_k_header.wgsl" %}
+{% if S == 0 or "q4_k" not in SEGMENTS[:S] %}
+
+fn dot16(q: vec4<u32>, x: vec4<u32>) -> i32 {
+    return dot4I8Packed(q.x, x.x) + dot4I8Packed(q.y, x.y)
+        + dot4I8Packed(q.z, x.z) + dot4I8Packed(q.w, x.w);
+}
+{% endif %}
 
 fn dot_unit{{ S }}(base: u32, unit: u32) -> f32 {
-    let block = base / 4u + (unit / 8u) * 9u;
+    let block = base / 4u + (unit / 4u) * 9u;
+    let c = unit % 4u;
     let head = weight{{ S }}[block];
-    let nibbles = weight{{ S }}[block + 1u + unit % 8u];
-    let low = nibbles & vec4<u32>(0x0f0f0f0fu);
-    let high = (nibbles >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
-    let sub = (unit % 8u) / 2u * 2u;
-    let part = (unit / 8u) * 16u + 2u * sub + unit % 2u;  // of 16 elements
-    let a = staged[part];
-    let b = staged[part + 2u];
-    let products = vec2<i32>(
-        dot4I8Packed(low.x, a.x) + dot4I8Packed(low.y, a.y)
-            + dot4I8Packed(low.z, a.z) + dot4I8Packed(low.w, a.w),
-        dot4I8Packed(high.x, b.x) + dot4I8Packed(high.y, b.y)
-            + dot4I8Packed(high.z, b.z) + dot4I8Packed(high.w, b.w),
-    );
-    let s = scale_pairs(head.yzw, sub);
+    let first = weight{{ S }}[block + 1u + 2u * c];
+    let second = weight{{ S }}[block + 2u + 2u * c];
+    let nibble = vec4<u32>(0x0f0f0f0fu);
+    let four = vec4<u32>(4u);
+    let part = 4u * unit;  // of 16 elements
+    let products = vec4<f32>(vec4<i32>(
+        dot16(first & nibble, staged[part]),
+        dot16(second & nibble, staged[part + 1u]),
+        dot16((first >> four) & nibble, staged[part + 2u]),
+        dot16((second >> four) & nibble, staged[part + 3u]),
+    ));
+    let scale = vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
+    let all = vec4<f32>(vec4<i32>(sums[part], sums[part + 1u], sums[part + 2u], sums[part + 3u]));
+    let s = scale_pairs(head.yzw, 2u * c);
     let d = half_scales(head.x);
-    let value = d.x * s.xy * vec2<f32>(products)
-        - d.y * s.zw * vec2<f32>(vec2<i32>(sums[part], sums[part + 2u]));
-    return dot(vec2<f32>(scales[part], scales[part + 2u]), value);
+    return d.x * dot(s.xxyy, scale * products) - d.y * dot(s.zzww, scale * all);
 }

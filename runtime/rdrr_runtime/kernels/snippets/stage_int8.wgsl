@@ -17,10 +17,8 @@ fn stage(thread: Thread) -> f32 {
     return 0.0;
 }
 {% else %}
-{% if not FIXED %}
 var<workgroup> shared_max: array<f32, WG>;
 var<workgroup> shared_sum: array<i32, WG>;
-{% endif %}
 
 // Quantize elements 4 i to 4 i + 3, whose group's largest magnitude is `most`.
 fn quantize(i: u32, v: vec4<f32>, most: f32) -> i32 {
@@ -36,15 +34,9 @@ fn quantize(i: u32, v: vec4<f32>, most: f32) -> i32 {
 fn stage(thread: Thread) -> f32 {
     var squared = 0.0;
     let end = K_STAGED / 4u;  // a multiple of 64, so that neighbours never part
-{% if SUBGROUPS or FIXED %}
-{% if not FIXED %}
+{% if SUBGROUPS %}
     if (thread.size >= 4u) {
-{% set WIDTH = "thread.size" %}
-{% else %}
-    {
-{% set WIDTH = "T" %}
-{% endif %}
-        for (var i = thread.subgroup * {{ WIDTH }} + thread.lane; i < end; i += WG) {
+        for (var i = thread.subgroup * thread.size + thread.lane; i < end; i += WG) {
             let v = input(i, &squared);
             var most = largest(v);
             most = max(most, subgroupShuffleXor(most, 1u));
@@ -59,7 +51,6 @@ fn stage(thread: Thread) -> f32 {
         return squared;
     }
 {% endif %}
-{% if not FIXED %}
     let t = thread.index;
     for (var first = 0u; first < end; first += WG) {
         let i = first + t;
@@ -83,6 +74,5 @@ fn stage(thread: Thread) -> f32 {
         workgroupBarrier();
     }
     return squared;
-{% endif %}
 }
 {% endif %}
