@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rdrr_format.errors import ManifestError, UsageError
+from rdrr_format.errors import GenerationError, ManifestError, UsageError
 
 from rdrr._backends import Choice, open_backend, resolve_hints
 from rdrr._generation import Generation
@@ -104,9 +104,30 @@ class Model:
         """Text of token ids, without special tokens."""
         return self._codec.decode(ids)
 
-    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits after each of `ids`, float32 [len(ids), vocab], teacher-forced."""
-        return self._choice.backend.logits(ids, 0, all_rows=True)
+    def logits(self, ids: Sequence[int], *, stepwise: bool = False) -> npt.NDArray[np.float32]:
+        """Logits after each of `ids`, float32 [len(ids), vocab], teacher-forced.
+
+        Args:
+            ids: Token ids, from the beginning of a text.
+            stepwise: Feed them one after another, by the kernels that generate text, instead of
+                many in a pass, by the kernels that read a prompt.
+
+        Raises:
+            GenerationError: There are none, or more than the context holds.
+        """
+        backend = self._choice.backend
+        if not 0 < len(ids) <= backend.info.context:
+            raise GenerationError(
+                "the ids do not fit",
+                expected=f"1 to {backend.info.context}",
+                found=len(ids),
+                hint="load the model with a larger context",
+            )
+        if not stepwise:
+            return backend.logits(ids, 0, all_rows=True)
+        import numpy as np
+
+        return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
 
     def close(self) -> None:
         """Free what the model holds."""

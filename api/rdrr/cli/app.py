@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rdrr_format.errors import RdrrError, UsageError
 
-from rdrr.cli import convert, devices, explain, generate, inspect, validate
+from rdrr.cli import convert, devices, explain, generate, inspect, perplexity, validate
 from rdrr.cli._console import print_error
 
 INTERRUPTED = 130
@@ -38,6 +38,7 @@ COMMANDS = (
     Command("inspect", inspect.inspect),
     Command("generate", generate.generate),
     Command("explain", explain.explain),
+    Command("perplexity", perplexity.perplexity),
     Command("devices", devices.devices),
 )
 

@@ -1,0 +1,172 @@
+"""`rdrr perplexity`: how well a package predicts a text, alone or beside another package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rdrr_format.errors import StoreError, UsageError
+
+from rdrr.cli._console import console, facts, note, print_json
+from rdrr.cli._options import JsonFlag, KernelHints, PackagePath, split_hints
+
+if TYPE_CHECKING:
+    from rdrr import Model
+    from rdrr.evaluate import Comparison, Perplexity, ProgressCallback
+
+
+def perplexity(
+    path: PackagePath,
+    text: Annotated[
+        Path, typer.Option(metavar="FILE", help="Text in UTF-8 to predict.", show_default=False)
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="A package of the same tokens to compare with."),
+    ] = None,
+    window: Annotated[int, typer.Option(min=2, help="Tokens of a window; each begins anew.")] = 512,
+    tokens: Annotated[
+        int | None, typer.Option(min=2, help="Use only so many tokens of the text.")
+    ] = None,
+    decode_path: Annotated[
+        bool,
+        typer.Option("--decode-path", help="One token a pass, as text is generated; slow."),
+    ] = False,
+    backend: Annotated[
+        Literal["auto", "wgpu", "cpu"],
+        typer.Option(help="auto: wgpu where there is an adapter, else torch on the CPU."),
+    ] = "auto",
+    adapter: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Part of an adapter's name.")
+    ] = None,
+    kernel_hint: KernelHints = None,
+    strict_hints: Annotated[
+        bool, typer.Option("--strict-hints", help="A hint that is not followed is an error.")
+    ] = False,
+    kv_dtype: Annotated[
+        Literal["f16", "f32"], typer.Option(help="Storage of the key-value cache on the GPU.")
+    ] = "f16",
+    json: JsonFlag = False,
+) -> int:
+    """Measure how well a package predicts a text."""
+    import rdrr
+    from rdrr import evaluate
+
+    content = _read(text)
+    open_model = partial(
+        _open,
+        backend=backend,
+        adapter=adapter,
+        kernel_hints=split_hints(kernel_hint),
+        strict_hints=strict_hints,
+        kv_dtype=kv_dtype,
+        window=window,
+    )
+    with ExitStack() as stack:
+        model: rdrr.Model = stack.enter_context(open_model(path))
+        base = stack.enter_context(open_model(against)) if against is not None else None
+        report = stack.enter_context(_progress(hidden=json))
+        found = (
+            evaluate.perplexity(
+                model, content, window=window, limit=tokens, stepwise=decode_path, progress=report
+            )
+            if base is None
+            else evaluate.compare(
+                model,
+                base,
+                content,
+                window=window,
+                limit=tokens,
+                stepwise=decode_path,
+                progress=report,
+            )
+        )
+        details = {"backend": model.info.name, "adapter": model.info.adapter}
+    if json:
+        print_json(found.as_dict() | details)
+    else:
+        _show(found)
+    return 0
+
+
+def _open(
+    path: str,
+    *,
+    backend: str,
+    adapter: str | None,
+    kernel_hints: dict[str, str],
+    strict_hints: bool,
+    kv_dtype: str,
+    window: int,
+) -> Model:
+    import rdrr
+
+    package = rdrr.open_package(path)
+    longest = package.manifest.architecture.max_seq_len
+    if window > longest:
+        raise UsageError(
+            "--window is longer than the model's context",
+            where=path,
+            expected=f"at most {longest}",
+            found=window,
+        )
+    model = rdrr.load(
+        path,
+        backend=backend,
+        adapter=adapter,
+        kernel_hints=kernel_hints,
+        strict_hints=strict_hints,
+        kv_dtype=kv_dtype,
+        context=window,
+    )
+    note(f"{path}: {model.reason}")
+    for line in model.unhonoured_hints:
+        note(f"warning: {line}")
+    return model
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError("not a text in UTF-8", where=path, found=error.reason) from error
+    except OSError as error:
+        raise StoreError("the text cannot be read", where=path, found=error.strerror) from error
+
+
+@contextmanager
+def _progress(*, hidden: bool) -> Iterator[ProgressCallback | None]:
+    """A bar on stderr; nothing where nobody is looking."""
+    if hidden or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console(stderr=True), transient=True) as bars:
+        task = bars.add_task("tokens", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def _show(found: Perplexity | Comparison) -> None:
+    from rdrr.evaluate import Comparison
+
+    model = found.model if isinstance(found, Comparison) else found
+    rows: list[tuple[str, str]] = [
+        ("perplexity", f"{model.perplexity:.4f}"),
+        ("cross-entropy", f"{model.cross_entropy:.5f} nats a token"),
+        ("predicted", f"{model.tokens:,} tokens in {model.windows:,} windows"),
+    ]
+    if isinstance(found, Comparison):
+        rows += [
+            ("of the other", f"{found.base.perplexity:.4f}"),
+            ("difference", f"{100 * (found.ratio - 1):+.3f} %"),
+            ("mean divergence", f"{found.mean_divergence:.6f} nats"),
+            ("largest divergence", f"{found.largest_divergence:.4f} nats"),
+            ("same top token", f"{100 * found.same_top:.2f} %"),
+        ]
+    console().print(facts(rows))

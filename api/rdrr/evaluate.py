@@ -1,0 +1,230 @@
+"""How well a model predicts a text, and how far it is from another model of the same tokens.
+
+Teacher-forced: the text is cut into windows that do not overlap, each begins with an empty
+cache, and every token after the first of its window is predicted from those before it. What a
+model writes of its own accord is not judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import exp
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import UsageError
+
+from rdrr._model import Model
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+ProgressCallback = Callable[[int, int], None]
+"""Called with the tokens done and the tokens in all."""
+
+WINDOW = 512
+_ROWS = 64  # of logits in float64 at once
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model predicts a text.
+
+    Attributes:
+        tokens: Tokens predicted.
+        windows: Pieces that the text was cut into.
+        cross_entropy: Mean of -log(probability of the token), in nats.
+    """
+
+    tokens: int
+    windows: int
+    cross_entropy: float
+
+    @property
+    def perplexity(self) -> float:
+        """exp(cross_entropy): the number of equally likely tokens that would be as uncertain."""
+        return exp(self.cross_entropy)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures for `--json`."""
+        return asdict(self) | {"perplexity": self.perplexity}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model beside a base, on the same tokens.
+
+    Attributes:
+        model: The model that is judged.
+        base: What it is compared with.
+        mean_divergence: Mean over the tokens of the Kullback-Leibler divergence of the model from
+            the base, sum(p_base * log(p_base / p_model)), in nats.
+        largest_divergence: The largest of them.
+        same_top: Share of the tokens where both find the same token likeliest.
+    """
+
+    model: Perplexity
+    base: Perplexity
+    mean_divergence: float
+    largest_divergence: float
+    same_top: float
+
+    @property
+    def ratio(self) -> float:
+        """Perplexity of the model over that of the base."""
+        return exp(self.model.cross_entropy - self.base.cross_entropy)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures for `--json`."""
+        return {
+            **self.model.as_dict(),
+            "base": self.base.as_dict(),
+            "ratio": self.ratio,
+            "mean_divergence": self.mean_divergence,
+            "largest_divergence": self.largest_divergence,
+            "same_top": self.same_top,
+        }
+
+
+def perplexity(
+    model: Model,
+    text: str | Sequence[int],
+    *,
+    window: int = WINDOW,
+    limit: int | None = None,
+    stepwise: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Perplexity:
+    """How well `model` predicts `text`.
+
+    Args:
+        model: Loaded with a context of at least `window`.
+        text: Text, or token ids.
+        window: Tokens of a window; the last one may be shorter.
+        limit: Most tokens of the text to use.
+        stepwise: One token a pass, through the kernels that generate text.
+        progress: Told after each window.
+
+    Raises:
+        UsageError: The text or the window is shorter than two tokens.
+        GenerationError: The window does not fit the model's context.
+    """
+    ids = _ids(model, text, limit)
+    losses = []
+    for part in _windows(ids, window, progress):
+        logs = log_softmax(model.logits(part[:-1], stepwise=stepwise))
+        losses.append(_losses(logs, part))
+    return _mean(losses)
+
+
+def compare(
+    model: Model,
+    base: Model,
+    text: str | Sequence[int],
+    *,
+    window: int = WINDOW,
+    limit: int | None = None,
+    stepwise: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Comparison:
+    """How far `model` is from `base` on `text`; arguments and errors as of `perplexity`.
+
+    Raises:
+        UsageError: The two do not have the same tokens.
+    """
+    ids = _ids(model, text, limit)
+    _check_same_tokens(model, base, text, limit, ids)
+    losses: tuple[list[F64], list[F64]] = ([], [])
+    divergences, same = [], []
+    for part in _windows(ids, window, progress):
+        found, wanted = (
+            log_softmax(one.logits(part[:-1], stepwise=stepwise)) for one in (model, base)
+        )
+        for where, logs in zip(losses, (found, wanted), strict=True):
+            where.append(_losses(logs, part))
+        divergences.append(divergence(wanted, found))
+        same.append(found.argmax(axis=1) == wanted.argmax(axis=1))
+    apart = np.concatenate(divergences)
+    return Comparison(
+        model=_mean(losses[0]),
+        base=_mean(losses[1]),
+        mean_divergence=float(apart.mean()),
+        largest_divergence=float(apart.max()),
+        same_top=float(np.concatenate(same).mean()),
+    )
+
+
+def log_softmax(logits: F32) -> F32:
+    """Logarithms of the probabilities, float32 [n, vocab], summed in float64."""
+    out = np.empty_like(logits)
+    for rows in _blocks(len(logits)):
+        shifted = logits[rows].astype(np.float64)
+        shifted -= shifted.max(axis=1, keepdims=True)
+        shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        out[rows] = shifted
+    return out
+
+
+def divergence(base: F32, model: F32) -> F64:
+    """Kullback-Leibler divergence of each row, sum(p_base * (log p_base - log p_model)).
+
+    Args:
+        base: Logarithms of the base's probabilities, float32 [n, vocab].
+        model: Those of the model.
+
+    Returns:
+        Nats, float64 [n].
+    """
+    out = np.empty(len(base), np.float64)
+    for rows in _blocks(len(base)):
+        wanted = base[rows].astype(np.float64)
+        out[rows] = (np.exp(wanted) * (wanted - model[rows])).sum(axis=1)
+    return out
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    for first in range(0, count, _ROWS):
+        yield slice(first, first + _ROWS)
+
+
+def _losses(logs: F32, part: Sequence[int]) -> F64:
+    return -logs[np.arange(len(logs)), part[1:]].astype(np.float64)
+
+
+def _mean(losses: Sequence[F64]) -> Perplexity:
+    together = np.concatenate(losses)
+    return Perplexity(len(together), len(losses), float(together.mean()))
+
+
+def _windows(
+    ids: Sequence[int], window: int, progress: ProgressCallback | None
+) -> Iterator[Sequence[int]]:
+    if window < 2:
+        raise UsageError("the window is too small", expected="2 tokens or more", found=window)
+    for first in range(0, len(ids) - 1, window):
+        part = ids[first : first + window]
+        yield part
+        if progress is not None:
+            progress(first + len(part), len(ids))
+
+
+def _ids(model: Model, text: str | Sequence[int], limit: int | None) -> list[int]:
+    ids = model.encode(text) if isinstance(text, str) else list(text)
+    ids = ids[:limit]
+    if len(ids) < 2:
+        raise UsageError("too little text", expected="2 tokens or more", found=len(ids))
+    return ids
+
+
+def _check_same_tokens(
+    model: Model, base: Model, text: str | Sequence[int], limit: int | None, ids: list[int]
+) -> None:
+    sizes = [one.package.manifest.architecture.vocab_size for one in (model, base)]
+    if sizes[0] != sizes[1] or _ids(base, text, limit) != ids:
+        raise UsageError(
+            "the two packages do not have the same tokens",
+            where=base.package.where,
+            expected=f"the vocabulary of {model.package.where}",
+            found=f"{sizes[1]} tokens beside {sizes[0]}" if sizes[0] != sizes[1] else "other ids",
+        )
