@@ -1,0 +1,161 @@
+"""Products of many token rows in int8: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus y.
+
+Only weights of the types in `TYPES`, stored by row; x comes in int8 from `quantize_rows`. A
+workgroup computes a tile of y; which tile suits depends on how many of them fill the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rdrr_format.errors import DeviceError
+from rdrr_format.layouts import Layout
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import OpContext, need_floats
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels.quantize_rows import Int8Rows
+from rdrr_runtime.packing import GpuWeight
+
+MIN_ROWS = 9
+"""Token rows of a pass from which tiles beat reading each weight once a row."""
+
+
+@dataclass(frozen=True)
+class _Type:
+    """How a weight type's codes are scaled: inputs to a scale, and whether there is a minimum."""
+
+    group: int
+    minimum: bool = False
+
+
+TYPES: Mapping[str, _Type] = MappingProxyType(
+    {"Q8_0": _Type(32), "Q4_K": _Type(32, minimum=True), "Q6_K": _Type(16)}
+)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a workgroup computes: rows by outputs, `tm` by `tn` of them a thread."""
+
+    rows: int
+    outputs: int
+    tm: int
+    tn: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of the workgroup."""
+        return self.rows // self.tm * (self.outputs // self.tn)
+
+    def storage(self, kind: _Type) -> int:
+        """Bytes of workgroup memory: codes of 64 inputs, and their scales."""
+        scales = 64 // kind.group * (8 if kind.minimum else 4)
+        return self.rows * (64 + 16) + self.outputs * (64 + scales)
+
+
+LARGE = Tile(128, 128, 8, 8)
+MEDIUM = Tile(128, 64, 8, 4)
+SMALL = Tile(64, 64, 8, 4)
+ENOUGH_TILES = 200  # workgroups that fill the largest GPUs
+
+
+def suits(ctx: OpContext, weight: GpuWeight) -> bool:
+    """Whether the kernel can compute a product in a pass of `ctx`."""
+    return (
+        ctx.max_rows >= MIN_ROWS and weight.layout is Layout.ROW and weight.dtype.name in TYPES
+    )
+
+
+def choose_tile(ctx: OpContext, kind: _Type, outputs: int) -> Tile:
+    """The largest tile that the device holds and of which there are enough to fill it."""
+    for tile in (LARGE, MEDIUM):
+        count = -(-ctx.max_rows // tile.rows) * -(-outputs // tile.outputs)
+        fits = tile.storage(kind) <= ctx.workgroup_storage and tile.threads <= ctx.max_threads
+        if fits and count >= ENOUGH_TILES:
+            return tile
+    return SMALL
+
+
+def matmul_int8(
+    ctx: OpContext,
+    weight: GpuWeight,
+    x: Int8Rows,
+    y: BufferSlice,
+    *,
+    bias: BufferSlice | None = None,
+    accumulate: bool = False,
+    tile: Tile | None = None,
+    label: str,
+) -> list[Dispatch]:
+    """One linear layer of many token rows.
+
+    Args:
+        ctx: Where it is lowered to.
+        weight: [N, K] by row, of a type in `TYPES`.
+        x: int8 [rows, K].
+        y: f32 [rows, N].
+        bias: f32 [N].
+        accumulate: Add to y instead of replacing it.
+        tile: Instead of the tile that suits best.
+        label: What the layer is.
+
+    Raises:
+        DeviceError: A weight that the kernel does not read, or a tile the device cannot hold.
+        FormatError: A buffer is too small.
+    """
+    kind = TYPES.get(weight.dtype.name)
+    if kind is None or weight.layout is not Layout.ROW or weight.k != x.k:
+        raise DeviceError(
+            "no int8 kernel reads this matrix",
+            where=label,
+            expected=f"{', '.join(TYPES)} by row, {x.k} inputs",
+            found=f"{weight.dtype.name} by {weight.layout.value}, {weight.k} inputs",
+        )
+    need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
+    if bias is not None:
+        need_floats(f"{label}: bias", bias, weight.n)
+    tile = tile or choose_tile(ctx, kind, weight.n)
+    name = weight.dtype.name.lower()
+    made = []
+    for part in weight.parts:
+        what = kernel(
+            "matmul_int8",
+            variables={
+                "WEIGHT": name,
+                "BIAS": bias is not None,
+                "GROUP": kind.group,
+                "MINIMUM": kind.minimum,
+                "TILE_M": tile.rows,
+                "TILE_N": tile.outputs,
+                "TM": tile.tm,
+                "TN": tile.tn,
+                "THREADS": tile.threads,
+                "MAGIC": True,
+            },
+            constants={
+                "N": weight.n,
+                "ROWS": x.rows,
+                "STEPS": -(-weight.k // 64),
+                "ROW_WORDS": weight.words_per_row,
+                "PART": part.rows,
+                "FIRST": part.first_row,
+                "ACCUMULATE": accumulate,
+            },
+            variant=name,
+            trusted=True,
+        )
+        buffers = {
+            "current": ctx.state.step,
+            "x": x.q,
+            "x_scales": x.scales,
+            "weight": part.slice,
+            "y": y,
+        }
+        if bias is not None:
+            buffers["bias"] = bias
+        grid = Grid(-(-part.rows // tile.outputs), 1, 1, 1, tile.rows)
+        made.append(dispatch(what, buffers, grid, label))
+    return made

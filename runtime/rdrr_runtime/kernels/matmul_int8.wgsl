@@ -1,0 +1,180 @@
+// y = x W^T (+ bias) (+ y) for many token rows in int8, weights stored by row as {{ WEIGHT }}.
+//
+// current   Step
+// x         int8 by 16 [K_PADDED / 16, ROWS], as quantize_rows leaves it
+// x_scales  [K_PADDED / 32, ROWS]: scale of 32 inputs, and scale times the sum of their codes
+// weight    words of type {{ WEIGHT }} [PART, ROW_WORDS]
+// y         f32 [rows, N], N outputs of all parts
+// bias      f32 [N], only with BIAS
+//
+// y += x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs: products in i32, their
+// sums in f32. A workgroup of {{ THREADS }} threads computes {{ TILE_M }} rows by {{ TILE_N }} outputs in steps of 64
+// inputs: it stages x and the weights' codes and scales, unpacked once, in workgroup memory, then a
+// thread multiplies {{ TM }} rows by {{ TN }} outputs while the loads of the next step are on their way.
+{% set MT = TILE_M // TM %}
+{% set NT = TILE_N // TN %}
+{% set X_LOADS = TILE_M * 4 // THREADS %}
+{% set W_LOADS = (TILE_N * 2 + THREADS - 1) // THREADS %}
+{% set PER_STEP = 64 // GROUP %}
+{% include "snippets/step.wgsl" %}
+@group(0) @binding(0) var<storage, read> current: Step;
+@group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> x_scales: array<vec2<f32>>;
+@group(0) @binding(3) var<storage, read> weight: array<Word>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+{% if BIAS %}
+@group(0) @binding(5) var<storage, read> bias: array<f32>;
+{% endif %}
+
+override N: u32;
+override ROWS: u32;              // stride of x
+override STEPS: u32;             // of 64 inputs
+override ROW_WORDS: u32;
+override PART: u32;              // stored rows of this part
+override FIRST: u32;             // output of the first of them
+override ACCUMULATE: bool = false;
+
+var<workgroup> tile_x: array<vec4<u32>, {{ TILE_M * 4 }}>;       // [4 times 16 inputs, rows]
+var<workgroup> tile_w: array<vec4<u32>, {{ TILE_N * 4 }}>;       // [4 times 16 inputs, outputs]
+var<workgroup> scale_x: array<vec2<f32>, {{ TILE_M * 2 }}>;      // [2 groups, rows]
+var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N * PER_STEP }}>;  // [groups, outputs]
+
+{% include "snippets/tile_" ~ WEIGHT ~ "_int8.wgsl" %}
+
+// Sums of the codes' products as f32; adding to the bits of 1.5 * 2^23 converts in one operation.
+fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
+    return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)
+        + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
+}
+
+fn to_f32(sum: i32) -> f32 {
+{% if MAGIC %}
+    return bitcast<f32>(sum + 0x4b400000) - 12582912.0;
+{% else %}
+    return f32(sum);
+{% endif %}
+}
+
+fn store(row: u32, rows: u32, output: u32, sum: f32) {
+    if (row >= rows || output >= PART) {
+        return;
+    }
+    let n = FIRST + output;
+    var value = sum;
+{% if BIAS %}
+    value += bias[n];
+{% endif %}
+    if (ACCUMULATE) {
+        value += y[row * N + n];
+    }
+    y[row * N + n] = value;
+}
+
+@compute @workgroup_size({{ THREADS }})
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let rows = current.rows;
+    let m0 = wid.y * {{ TILE_M }}u;
+    let n0 = wid.x * {{ TILE_N }}u;
+    if (m0 >= rows) {
+        return;
+    }
+    let tn = thread % {{ NT }}u;
+    let tm = thread / {{ NT }}u;
+    // What this thread stages: {{ X_LOADS }} times 16 inputs of x, and {{ W_LOADS }} times 32 weights of a stored row.
+{% for i in range(X_LOADS) %}
+    let x_slot{{ i }} = thread + {{ i * THREADS }}u;
+    let x_from{{ i }} = (x_slot{{ i }} / {{ TILE_M }}u) * ROWS + m0 + x_slot{{ i }} % {{ TILE_M }}u;
+{% endfor %}
+    let s_slot = min(thread, {{ TILE_M * 2 - 1 }}u);
+    let s_from = (s_slot / {{ TILE_M }}u) * ROWS + m0 + s_slot % {{ TILE_M }}u;
+{% for i in range(W_LOADS) %}
+    let w_slot{{ i }} = min(thread + {{ i * THREADS }}u, {{ TILE_N * 2 - 1 }}u);
+    let w_row{{ i }} = w_slot{{ i }} % {{ TILE_N }}u;
+    let w_part{{ i }} = w_slot{{ i }} / {{ TILE_N }}u;
+    let w_base{{ i }} = min(n0 + w_row{{ i }}, PART - 1u) * ROW_WORDS;
+{% endfor %}
+{% for i in range(X_LOADS) %}
+    var x_next{{ i }} = x[x_from{{ i }}];
+{% endfor %}
+    var s_next = x_scales[s_from];
+{% for i in range(W_LOADS) %}
+    var w_next{{ i }} = fetch(w_base{{ i }}, 0u, w_part{{ i }});
+{% endfor %}
+{% for m in range(TM) %}
+{% for n in range(TN) %}
+    var acc{{ m }}_{{ n }} = 0.0;
+{% endfor %}
+{% endfor %}
+    for (var step = 0u; step < STEPS; step++) {
+{% for i in range(X_LOADS) %}
+        tile_x[x_slot{{ i }}] = x_next{{ i }};
+{% endfor %}
+{% if THREADS > TILE_M * 2 %}
+        if (thread < {{ TILE_M * 2 }}u) {
+            scale_x[thread] = s_next;
+        }
+{% else %}
+        scale_x[s_slot] = s_next;
+{% endif %}
+{% for i in range(W_LOADS) %}
+{% if (i + 1) * THREADS > TILE_N * 2 %}
+        if (thread < {{ TILE_N * 2 - i * THREADS }}u) {
+            unpack(w_next{{ i }}, w_row{{ i }}, step, w_part{{ i }});
+        }
+{% else %}
+        unpack(w_next{{ i }}, w_row{{ i }}, step, w_part{{ i }});
+{% endif %}
+{% endfor %}
+        workgroupBarrier();
+        let next = min(step + 1u, STEPS - 1u);
+{% for i in range(X_LOADS) %}
+        x_next{{ i }} = x[x_from{{ i }} + 4u * next * ROWS];
+{% endfor %}
+        s_next = x_scales[s_from + 2u * next * ROWS];
+{% for i in range(W_LOADS) %}
+        w_next{{ i }} = fetch(w_base{{ i }}, next, w_part{{ i }});
+{% endfor %}
+{% for g in range(2) %}
+        {
+{% for n in range(TN) %}
+            let at{{ n }} = tn + {{ n * NT }}u;
+            let a{{ n }} = tile_w[at{{ n }} + {{ 2 * g * TILE_N }}u];
+            let b{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
+{% if GROUP == 32 %}
+            let w{{ n }} = scale_w[at{{ n }} + {{ g * TILE_N }}u];
+{% else %}
+            let w{{ n }} = scale_w[at{{ n }} + {{ 2 * g * TILE_N }}u];
+            let v{{ n }} = scale_w[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
+{% endif %}
+{% endfor %}
+{% for m in range(TM) %}
+            {
+                let at = tm + {{ m * MT }}u;
+                let c = tile_x[at + {{ 2 * g * TILE_M }}u];
+                let d = tile_x[at + {{ (2 * g + 1) * TILE_M }}u];
+                let s = scale_x[at + {{ g * TILE_M }}u];
+{% for n in range(TN) %}
+{% if GROUP == 16 %}
+                acc{{ m }}_{{ n }} += s.x * (w{{ n }} * to_f32(dot16(a{{ n }}, c)) + v{{ n }} * to_f32(dot16(b{{ n }}, d)));
+{% elif MINIMUM %}
+                acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * to_f32(dot16(a{{ n }}, c) + dot16(b{{ n }}, d));
+                acc{{ m }}_{{ n }} -= s.y * w{{ n }}.y;
+{% else %}
+                acc{{ m }}_{{ n }} += (s.x * w{{ n }}) * to_f32(dot16(a{{ n }}, c) + dot16(b{{ n }}, d));
+{% endif %}
+{% endfor %}
+            }
+{% endfor %}
+        }
+{% endfor %}
+        workgroupBarrier();
+    }
+{% for m in range(TM) %}
+{% for n in range(TN) %}
+    store(m0 + tm + {{ m * MT }}u, rows, n0 + tn + {{ n * NT }}u, acc{{ m }}_{{ n }});
+{% endfor %}
+{% endfor %}
+}
