@@ -38,6 +38,9 @@ from rdrr_runtime.kernels.embed import embed
 from rdrr_runtime.kernels.gated_activation import gated_activation
 from rdrr_runtime.kernels.kv_store import kv_store
 from rdrr_runtime.kernels.linear import linear
+from rdrr_runtime.kernels.matmul_int8 import matmul_int8
+from rdrr_runtime.kernels.matmul_int8 import suits as suits_int8
+from rdrr_runtime.kernels.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
 from rdrr_runtime.kernels.rope import rope
 from rdrr_runtime.kvcache import KvCache
@@ -109,6 +112,7 @@ class Lowering:
         self.values = Values(workspace, count_readers(graph.ops))
         self._out: list[Dispatch] = []
         self._choices: list[Choice] = []
+        self._int8_held: dict[int, str] = {}  # the value last put in int8, by its width
 
     def run(self) -> Lowered:
         """All dispatches, in order."""
@@ -240,7 +244,30 @@ class Lowering:
     def _linear(self, op: Linear, out: BufferSlice, *, accumulate: bool) -> None:
         bias = None if op.bias is None else self.weights.vectors[op.bias.name]
         weight, x = self.weights.matrices[op.weight.name], self.values.get(op.x)
-        self._matmul(weight, x, out, bias=bias, accumulate=accumulate, label=op.out)
+        if not (self.select.matmul((weight,)).int8 and suits_int8(self.ctx, weight)):
+            self._matmul(weight, x, out, bias=bias, accumulate=accumulate, label=op.out)
+            return
+        why = self.select.why_matmul(self.ctx, (weight,), self.ctx.max_rows, int8=True)
+        rows = self._in_int8(op.x, x, weight.k, why)
+        made = matmul_int8(
+            self.ctx, weight, rows, out, bias=bias, accumulate=accumulate, label=op.out
+        )
+        self.emit(made, why)
+
+    def _in_int8(self, name: str, x: BufferSlice, k: int, why: Why) -> Int8Rows:
+        """A value in int8, which the linears that read it share."""
+        rows = self.ctx.max_rows
+        q_size, scales_size = int8_sizes(rows, k)
+        target = Int8Rows(
+            self.workspace.named(f"int8.{rows}.{k}", q_size),
+            self.workspace.named(f"int8 scales.{rows}.{k}", scales_size),
+            padded_rows(rows),
+            k,
+        )
+        if self._int8_held.get(k) != name:
+            self.emit(quantize_rows(self.ctx, x, target, label=f"{name}.int8"), why)
+            self._int8_held[k] = name
+        return target
 
     def _matmul(
         self,
@@ -253,7 +280,7 @@ class Lowering:
         single_row: bool = False,
         label: str,
     ) -> None:
-        """A product by the general kernels, none of which multiplies in int8."""
+        """A product by the general kernels, in f32."""
         plan = self.select.matmul((weight,))
         made = linear(
             plan.context(self.ctx),

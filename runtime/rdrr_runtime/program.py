@@ -27,7 +27,7 @@ from rdrr_runtime.select import Choice, Select
 from rdrr_runtime.values import Workspace
 from rdrr_runtime.weights import load_weights
 
-PREFILL_ROWS = 256
+PREFILL_ROWS = 512
 RING = 64
 SCORE_ROWS = 64
 """Rows of a `score` pass: their logits are all kept, and a vocabulary can be large."""

@@ -163,7 +163,7 @@ class Select:
         if int8 == wanted:
             return Why(f"{who}: {'int8' if int8 else 'f32'} activations", unmet)
         if ctx.max_rows > 1:
-            return Why(f"{who}: f32 activations, as passes of many rows have no int8 kernel")
+            return Why(f"{who}: f32 activations, as no int8 kernel serves it for many rows")
         if any(one.layout is Layout.COLUMN for one in weights):
             obstacle = "layout column has no int8 kernel"
         else:

@@ -83,9 +83,7 @@ def test_bias_and_residual_are_added(bench, rng) -> None:
     ctx, y, target = bench.context(rows), bench.upload(before), rows_of(bench, rows, k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, label="t"),
-        *matmul_int8(
-            ctx, weight, target, y, bias=bench.upload(bias), accumulate=True, label="t"
-        ),
+        *matmul_int8(ctx, weight, target, y, bias=bench.upload(bias), accumulate=True, label="t"),
     ]
     bench.run(made, rows)
     expected = in_int8(x).astype(np.float64) @ values.astype(np.float64).T + bias + before

@@ -56,7 +56,7 @@ OBEYED = {
         {
             "decode layer 1 qkv": "matvec.q4_k,q4_k,q4_k.int8",
             "decode l1.down_proj": "matvec.q4_k.int8",
-            "prefill l1.down_proj": "matmul_tiled.q4_k",
+            "prefill l1.down_proj": "matmul_int8.q4_k",
         },
         INT8,
     ),
@@ -261,8 +261,8 @@ def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layo
     assert unhonoured(choices_for(package, device, Policy(), CONTEXT, "f16")) == ()
 
 
-def test_int8_is_a_matter_of_decoding(device, tmp_path, rng):
-    """Prefill has no int8 kernels, its head included: a reason to give, and no broken hint."""
+def test_the_head_of_a_prompt_is_not_in_int8(device, tmp_path, rng):
+    """A single row in a pass of many has no int8 kernel: a reason to give, and no broken hint."""
     manifest = llama_manifest("Q4_K", embedding="Q6_K")
     package = write_random_package(tmp_path / "package", manifest, rng)
     hints = policy(q4kMatmul="fused_q4k_int8")

@@ -166,6 +166,7 @@ def _tiled(
         },
         constants={"TILE_ROWS": rows, **_constants(spec)},
         variant=f"{rows}.{spec.cache.dtype}",
+        trusted=True,
     )
     return dispatch(what, buffers, Grid(spec.heads, 1, 1, 1, rows), label)
 

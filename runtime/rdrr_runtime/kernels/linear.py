@@ -67,6 +67,7 @@ class _Call:
                 **constants,
             },
             variant=self.weight.dtype.name.lower(),
+            trusted=name == "matmul_tiled",
         )
         return dispatch(what, buffers, grid, self.label)
 

@@ -64,9 +64,7 @@ ENOUGH_TILES = 200  # workgroups that fill the largest GPUs
 
 def suits(ctx: OpContext, weight: GpuWeight) -> bool:
     """Whether the kernel can compute a product in a pass of `ctx`."""
-    return (
-        ctx.max_rows >= MIN_ROWS and weight.layout is Layout.ROW and weight.dtype.name in TYPES
-    )
+    return ctx.max_rows >= MIN_ROWS and weight.layout is Layout.ROW and weight.dtype.name in TYPES
 
 
 def choose_tile(ctx: OpContext, kind: _Type, outputs: int) -> Tile:

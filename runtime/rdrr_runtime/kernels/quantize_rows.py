@@ -39,9 +39,14 @@ def padded(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
+def padded_rows(rows: int) -> int:
+    """Rows that the buffers for `rows` token rows hold."""
+    return padded(rows, ROW_TILE)
+
+
 def int8_sizes(rows: int, k: int) -> tuple[int, int]:
     """Bytes of `q` and of `scales` for `rows` token rows of `k` elements."""
-    elements = padded(rows, ROW_TILE) * padded(k, K_TILE)
+    elements = padded_rows(rows) * padded(k, K_TILE)
     return elements, elements // 4
 
 
