@@ -233,12 +233,23 @@ fn main(
 {% endfor %}
         workgroupBarrier();
         if (t < LANES * WORDS) {
-            for (var j = t / WORDS; j < min(WG, high - first); j += LANES) {
-                let value = kv_unpack(v_cache[(slab + first + j) * WORDS + t % WORDS]);
+            // Four keys at a time, so that their loads overlap; beyond the last key weights are 0.
+            let count = min(WG, high - first);
+            for (var j = t / WORDS; j < count; j += 4u * LANES) {
+{% for u in range(4) %}
+                let j{{ u }} = min(j + {{ u }}u * LANES, WG - 1u);
+                let value{{ u }} = kv_unpack(
+                    v_cache[(slab + first + min(j{{ u }}, count - 1u)) * WORDS + t % WORDS]
+                );
+{% endfor %}
+{% for u in range(4) %}
+                if (j + {{ u }}u * LANES < count) {
 {% for g in HEADS_OF_GROUP %}
-                let weight{{ g }} = weights[{{ g }}u * WG + j];
-                acc{{ g }} += weight{{ g }} * value;
-                mass{{ g }} += weight{{ g }};
+                    let weight{{ g }} = weights[{{ g }}u * WG + j{{ u }}];
+                    acc{{ g }} += weight{{ g }} * value{{ u }};
+                    mass{{ g }} += weight{{ g }};
+{% endfor %}
+                }
 {% endfor %}
             }
         }

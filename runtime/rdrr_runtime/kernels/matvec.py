@@ -21,6 +21,9 @@ from rdrr_runtime.packing import GpuWeight
 WORKGROUP = 512
 """Threads of a workgroup where the device allows it: they share the staging of the input."""
 
+MANY_OUTPUTS = 32_768
+"""From so many on (a head) the staging hardly counts, and half the threads are faster."""
+
 TEAM = 32
 """Threads that share a row."""
 MAX_WORKGROUPS = 528
@@ -165,7 +168,8 @@ def matvec(
     gate = output.kind == "gate"
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
     rows = 2 if gate and outputs % 2 == 0 else 1
-    threads = min(WORKGROUP, ctx.max_threads)
+    most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
+    threads = min(most, ctx.max_threads)
     teams = threads // TEAM
     groups = -(-outputs // (rows * teams))
     launched = min(groups, MAX_WORKGROUPS)

@@ -1,0 +1,117 @@
+"""Attention of one token from its raw projections, against the ops that it stands for in torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import KvSpec
+from rdrr_runtime.kernels.attention_decode import DecodeAttention, attention_decode
+from rdrr_runtime.reference import ops
+from support.gpu import Bench, normal, relative_error
+
+CONTEXT = 640
+POISON = 60000.0  # of slots that must not be read; within the range of f16
+
+
+def stored(bench: Bench, values: np.ndarray, dtype: str) -> BufferSlice:
+    return bench.upload(values.astype(np.float16) if dtype == "f16" else values)
+
+
+def joined(parts: np.ndarray, stats: np.ndarray) -> np.ndarray:
+    """What the output projection makes of the parts."""
+    live = stats[..., 1] > 0
+    fade = np.where(live, np.exp(stats[..., 0] - stats[..., 0].max(1, keepdims=True)), 0.0)
+    mass = (fade * np.where(live, stats[..., 1], 0.0)).sum(1)
+    sums = np.where(live[..., None], parts, 0.0) * fade[..., None]
+    return sums.sum(1) / mass[:, None]
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
+@pytest.mark.parametrize(
+    ("head_dim", "heads", "kv_heads"), [(64, 8, 2), (80, 3, 3), (128, 4, 1), (256, 2, 2)]
+)
+def test_the_parts_join_to_attention(
+    any_bench: Bench,
+    rng: np.random.Generator,
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    normed: bool,
+) -> None:
+    bench = any_bench
+    base = int(rng.choice([0, 63, 64, 127, 500]))
+    dtype = str(rng.choice(["f16", "f32"]))
+    window = int(rng.choice([0, 100]))
+    softcap = float(rng.choice([0.0, 5.0]))
+    pairs = head_dim // int(rng.choice([2, 4]))
+    print(base, dtype, window, softcap, pairs)
+    ctx = bench.context(1, base=base, positions=[base + 7])
+    cache = KvSpec(kv_heads, head_dim, CONTEXT, dtype)
+    spec = DecodeAttention(
+        heads, cache, pairs, 0.3, window, softcap, eps=1e-5 if normed else 0.0, offset=1.0
+    )
+    assert spec.suits(ctx, 16)
+    projected = normal(rng, heads + 2 * kv_heads, head_dim)
+    angles = rng.uniform(0, 6.28, (CONTEXT + 8, pairs))
+    table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
+    keys, values = (normal(rng, kv_heads, CONTEXT, head_dim) for _ in range(2))
+    keys[:, base:], values[:, base:] = POISON, POISON
+    gains = [0.1 * normal(rng, head_dim) for _ in range(2)]
+    k_cache, v_cache = stored(bench, keys, dtype), stored(bench, values, dtype)
+    parts = bench.poisoned(heads, spec.splits, head_dim)
+    stats = bench.poisoned(heads, spec.splits, 2)
+    launches = attention_decode(
+        ctx,
+        bench.upload(projected),
+        bench.upload(table),
+        (bench.upload(gains[0]), bench.upload(gains[1])) if normed else None,
+        (k_cache, v_cache),
+        parts,
+        stats,
+        spec=spec,
+        label="attention",
+    )
+    bench.run(launches, 1)
+    found = joined(
+        bench.download(parts, heads, spec.splits, head_dim).astype(np.float64),
+        bench.download(stats, heads, spec.splits, 2).astype(np.float64),
+    )
+
+    q, k, v = (
+        torch.from_numpy(one).unsqueeze(0) for one in np.split(projected, [heads, heads + kv_heads])
+    )
+    if normed:
+        q, k = (
+            ops.rms_norm(x, torch.from_numpy(gain), 1e-5, 1.0)
+            for x, gain in zip((q, k), gains, strict=True)
+        )
+    q, k = (ops.rope(x, torch.tensor([base + 7]), torch.from_numpy(table)) for x in (q, k))
+    keys[:, base], values[:, base] = k[0].numpy(), v[0].numpy()
+    if dtype == "f16":
+        keys, values = (x.astype(np.float16).astype(np.float32) for x in (keys, values))
+    expected = ops.attention(
+        q,
+        torch.from_numpy(keys[:, : base + 1]),
+        torch.from_numpy(values[:, : base + 1]),
+        0.3,
+        base=base,
+        window=window,
+        softcap=softcap,
+    )
+    # A rounding of f32 may tip one of f16, so the new key allows a little more.
+    assert relative_error(found, expected[0].numpy()) < (2e-3 if dtype == "f16" else 1e-4)
+
+
+def test_the_kernel_says_what_it_does_not_suit(bench: Bench) -> None:
+    ctx = bench.context(1)
+
+    def suits(heads: int = 8, kv_heads: int = 2, head_dim: int = 64, buffers: int = 10) -> bool:
+        cache = KvSpec(kv_heads, head_dim, CONTEXT, "f16")
+        return DecodeAttention(heads, cache, head_dim // 2, 1.0).suits(ctx, buffers)
+
+    assert suits()
+    assert not suits(heads=32)  # 16 query heads a key-value head
+    assert not suits(buffers=8)
+    assert not suits(head_dim=1024)

@@ -1,0 +1,170 @@
+"""The decode pass's fused products against the arithmetic that they stand for, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout
+from rdrr_runtime.kernels.matvec import (
+    INT8_TYPES,
+    MAX_OUTPUT_GROUPS,
+    Input,
+    Output,
+    leaves_int8,
+    matvec,
+    suits,
+)
+from rdrr_runtime.packing import GpuWeight, upload_weight
+from support.gpu import Bench, normal, random_tensor, relative_error
+
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_K", "Q6_K")
+INPUTS = ("plain", "norm", "combine")
+OUTPUTS = ("store", "add", "gate", "best")
+EPS = 1e-5
+
+
+@dataclass
+class Operands:
+    """Random operands of a launch, on the device and as arrays."""
+
+    bench: Bench
+    rng: np.random.Generator
+
+    def weight(self, name: str, n: int, k: int) -> tuple[GpuWeight, np.ndarray]:
+        raw, values = random_tensor(self.rng, name, Layout.ROW, (n, k))
+        made = upload_weight(self.bench.arena, DTYPES[name], Layout.ROW, (n, k), raw, "w")
+        return made, values.astype(np.float64)
+
+    def source(self, kind: str, k: int) -> tuple[Input, np.ndarray]:
+        x, gain = normal(self.rng, k), normal(self.rng, k)
+        upload = self.bench.upload
+        if kind == "plain":
+            return Input(upload(x)), x.astype(np.float64)
+        if kind == "norm":
+            root = np.sqrt(np.mean(x.astype(np.float64) ** 2) + EPS)
+            return Input(upload(x), upload(gain), EPS, 1.0), x / root * (1.0 + gain)
+        return self.combined(k, head_dim=32, splits=5, live=3)
+
+    def combined(
+        self, k: int, *, head_dim: int, splits: int, live: int
+    ) -> tuple[Input, np.ndarray]:
+        heads = k // head_dim
+        parts = normal(self.rng, heads, splits, head_dim)
+        stats = np.abs(normal(self.rng, heads, splits, 2)) + 0.1
+        stats[:, live:] = (-3e38, 0.0)
+        most = stats[:, :live, 0].max(1, keepdims=True)
+        fade = np.exp(stats[:, :live, 0].astype(np.float64) - most)
+        mass = (fade * stats[:, :live, 1]).sum(1)
+        joined = (parts[:, :live] * fade[..., None]).sum(1) / mass[:, None]
+        parts[:, live:] = np.nan  # what was there before must not matter
+        upload = self.bench.upload
+        source = Input(upload(parts), stats=upload(stats), splits=splits, head_dim=head_dim)
+        return source, joined.reshape(-1)
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def launch_error(
+    bench: Bench, rng: np.random.Generator, name: str, kind: str, source: str, *, int8: bool
+) -> float:
+    """Largest relative error of one launch with random sizes."""
+    operands, ctx = Operands(bench, rng), bench.context(1)
+    k, n = int(rng.choice([256, 384, 576])), 2 * int(rng.integers(3, 40))
+    one_matrix = kind != "gate" or rng.random() < 0.5
+    made = [operands.weight(name, 2 * n if kind == "gate" and one_matrix else n, k)]
+    if not one_matrix:
+        made.append(operands.weight(name, n, k))
+    if kind == "store":
+        made += [operands.weight("Q6_K", n, k), operands.weight(name, 10, k)]
+    weights = tuple(weight for weight, _ in made)
+    operand, x = operands.source(source, k)
+    products = np.concatenate([values for _, values in made]) @ x
+    scale = np.float32(np.abs(products).max())
+    before, bias = scale * normal(rng, len(products)), scale * normal(rng, len(products))
+    gated = products[: len(products) // 2], products[len(products) // 2 :]
+    expected = {
+        "store": products + bias,
+        "add": products + before,
+        "gate": silu(gated[0]) * gated[1],
+        "best": products,
+    }[kind]
+    assert suits(ctx, weights, int8=int8, shares=operand.shares(k))
+    y = bench.upload(before if kind == "add" else np.full(len(products), np.nan, np.float32))
+    best = bench.poisoned(2 * MAX_OUTPUT_GROUPS) if kind == "best" else None
+    output = Output(y, kind, bench.upload(bias) if kind == "store" else None, "silu", best)
+    launches = matvec(ctx, weights, operand, output, int8=int8, label="case")
+    bench.run(launches, 1)
+    found = bench.download(y, len(expected))
+    if best is not None:
+        groups = launches[0].grid.x
+        values = bench.download(best, groups, 2)[:, 0]
+        ids = bench.words(best)[1 : 2 * groups : 2]
+        assert ids[int(np.argmax(values))] == int(np.argmax(found))
+    return relative_error(found, expected)
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("name", TYPES)
+def test_a_product_equals_its_formula(
+    bench: Bench, rng: np.random.Generator, name: str, kind: str
+) -> None:
+    source = str(rng.choice(INPUTS))
+    print(source)
+    assert launch_error(bench, rng, name, kind, source, int8=False) < 1e-4
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_it_does_so_without_optional_features(
+    plain_bench: Bench, rng: np.random.Generator, name: str
+) -> None:
+    kind, source = str(rng.choice(OUTPUTS)), str(rng.choice(INPUTS))
+    print(kind, source)
+    assert launch_error(plain_bench, rng, name, kind, source, int8=False) < 1e-4
+
+
+@pytest.mark.parametrize("source", INPUTS)
+@pytest.mark.parametrize("name", sorted(INT8_TYPES))
+def test_int8_activations_cost_about_a_hundredth(
+    any_bench: Bench, rng: np.random.Generator, name: str, source: str
+) -> None:
+    kind = str(rng.choice(OUTPUTS))
+    print(kind)
+    found = launch_error(any_bench, rng, name, kind, source, int8=True)
+    assert 1e-5 < found < 5e-2  # above the rounding of f32, so int8 was really used
+
+
+def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random.Generator) -> None:
+    operands, ctx = Operands(any_bench, rng), any_bench.context(1)
+    hidden, inner, outputs = 256, 512, 96
+    assert leaves_int8(ctx, inner)
+    assert not leaves_int8(ctx, inner + 8)
+    gate, gate_values = operands.weight("Q4_K", inner, hidden)
+    up, up_values = operands.weight("Q4_K", inner, hidden)
+    down, down_values = operands.weight("Q6_K", outputs, inner)
+    operand, x = operands.source("norm", hidden)
+    expected = down_values @ (silu(gate_values @ x) * (up_values @ x))
+    words, scales, y = (any_bench.poisoned(size) for size in (inner, inner, outputs))
+    handed = Output(words, "gate", activation="silu", scales=scales)
+    taken = Input(words, scales=scales)
+    launches = [
+        *matvec(ctx, (gate, up), operand, handed, int8=True, label="gate"),
+        *matvec(ctx, (down,), taken, Output(y), int8=True, label="down"),
+    ]
+    any_bench.run(launches, 1)
+    assert relative_error(any_bench.download(y, outputs), expected) < 5e-2
+
+
+def test_a_launch_says_what_it_does_not_suit(bench: Bench, rng: np.random.Generator) -> None:
+    operands, ctx = Operands(bench, rng), bench.context(1)
+    weight, _ = operands.weight("Q4_K", 8, 256)
+    half, _ = operands.weight("F16", 8, 256)
+    assert suits(ctx, (weight,), int8=True)
+    assert not suits(ctx, (half,), int8=True)
+    assert not suits(bench.context(2), (weight,), int8=True)
+    assert not suits(replace(ctx, workgroup_storage=1024), (weight,), int8=True)
+    assert not suits(ctx, (weight,), int8=True, shares=1 << 16)
