@@ -211,6 +211,13 @@ def unpacked(path: Path) -> Iterator[Path]:
         yield found[0].parent
 
 
+def _load(folder: Path, pattern: str) -> c.CDLL:
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise OSError(f"no {pattern} in {folder}")
+    return c.CDLL(str(found[0]), mode=c.RTLD_GLOBAL)
+
+
 class LlamaCpp:
     """The loaded libraries.
 
@@ -226,15 +233,14 @@ class LlamaCpp:
         self._log = _LOG(self._take_message)
         try:
             # In the order of their needs: each must find the ones before it.
-            base, ggml, llama = (
-                c.CDLL(str(next(folder.glob(pattern))), mode=c.RTLD_GLOBAL)
-                for pattern in ("libggml-base.so*", "libggml.*so*", "libllama.*so*")
-            )
+            base = _load(folder, "libggml-base.so*")
+            ggml = _load(folder, "libggml.*so*")
+            llama = _load(folder, "libllama.*so*")
             for library, prototypes in ((base, _BASE), (ggml, _GGML), (llama, _LLAMA)):
                 for name, (result, arguments) in prototypes.items():
                     function = getattr(library, name)
                     function.restype, function.argtypes = result, arguments
-        except (OSError, AttributeError, StopIteration) as error:
+        except (OSError, AttributeError) as error:
             raise UnavailableError(f"the libraries do not load: {error}") from error
         self._base, self._ggml, self.llama = base, ggml, llama
         llama.llama_log_set(self._log, None)

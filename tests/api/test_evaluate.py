@@ -1,0 +1,188 @@
+"""Perplexity and divergence against torch, transformers, and models whose figures are known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import rdrr
+import torch
+from rdrr import evaluate
+from rdrr_format.errors import GenerationError, UsageError
+from support.commands import EXAMPLE, error_line
+from support.commands import rdrr as run
+
+TEXT = Path(__file__).parents[1] / "data" / "text" / "heldout.txt"
+VOCAB = 50
+
+
+class FakeModel:
+    """Predicts with the given logits of the next token, whatever came before."""
+
+    def __init__(self, table, where="fake"):
+        self.table = np.asarray(table, np.float32)
+        self.asked = []
+        sizes = SimpleNamespace(architecture=SimpleNamespace(vocab_size=self.table.shape[1]))
+        self.package = SimpleNamespace(manifest=sizes, where=where)
+
+    def encode(self, text):
+        return [ord(one) % self.table.shape[1] for one in text]
+
+    def logits(self, ids, *, stepwise=False):
+        self.asked.append((list(ids), stepwise))
+        return self.table[np.asarray(ids)]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate") / "small-llama"
+    rdrr.convert(EXAMPLE, folder, quantize="f32")
+    return folder
+
+
+def test_log_softmax_and_divergence_are_those_of_torch(rng):
+    base, model = (rng.normal(0, 5, (150, VOCAB)).astype(np.float32) for _ in range(2))
+    logs = [torch.log_softmax(torch.from_numpy(one).double(), 1) for one in (base, model)]
+    ours = [evaluate.log_softmax(one) for one in (base, model)]
+    np.testing.assert_allclose(ours[0], logs[0].numpy(), rtol=1e-6, atol=1e-6)
+    wanted = torch.nn.functional.kl_div(logs[1], logs[0], log_target=True, reduction="none")
+    found = evaluate.divergence(*ours)
+    np.testing.assert_allclose(found, wanted.sum(1).numpy(), rtol=1e-4, atol=1e-5)
+    assert (found > 0).all()
+
+
+def test_large_logits_do_not_overflow():
+    logs = evaluate.log_softmax(np.array([[1e4, -1e4, 1e4]], np.float32))
+    np.testing.assert_allclose(logs[0, [0, 2]], -math.log(2), rtol=1e-6)
+
+
+def test_a_model_that_knows_nothing_is_as_uncertain_as_its_vocabulary_is_large(rng):
+    ids = rng.integers(0, VOCAB, 100).tolist()
+    found = evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), ids)
+    assert found.perplexity == pytest.approx(VOCAB, rel=1e-6)
+    assert found.tokens == 99
+
+
+def test_a_model_that_knows_the_next_token_has_perplexity_one():
+    successor = 100.0 * np.eye(VOCAB)[(np.arange(VOCAB) + 1) % VOCAB]
+    ids = [one % VOCAB for one in range(120)]
+    assert evaluate.perplexity(FakeModel(successor), ids).perplexity == pytest.approx(1)
+    assert evaluate.perplexity(FakeModel(successor), ids[::-1]).perplexity > 1e9
+
+
+def test_windows_do_not_overlap_and_each_token_but_their_first_is_predicted_once():
+    model = FakeModel(np.zeros((VOCAB, VOCAB)))
+    seen = []
+    ids = list(range(25))
+    found = evaluate.perplexity(
+        model, ids, window=10, stepwise=True, progress=lambda *one: seen.append(one)
+    )
+    assert [asked for asked, _ in model.asked] == [ids[:9], ids[10:19], ids[20:24]]
+    assert all(stepwise for _, stepwise in model.asked)
+    assert (found.tokens, found.windows) == (9 + 9 + 4, 3)
+    assert seen == [(10, 25), (20, 25), (25, 25)]
+
+
+def test_a_token_left_over_is_no_window_of_its_own():
+    found = evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), list(range(21)), window=10)
+    assert (found.tokens, found.windows) == (18, 2)
+
+
+def test_the_limit_cuts_the_text():
+    model = FakeModel(np.zeros((VOCAB, VOCAB)))
+    assert evaluate.perplexity(model, "some text to predict", limit=5).tokens == 4
+
+
+@pytest.mark.parametrize(("ids", "window"), [([], 10), ([1], 10), ([1, 2, 3], 1)])
+def test_too_little_text_or_too_small_a_window_is_refused(ids, window):
+    with pytest.raises(UsageError, match="2 tokens or more"):
+        evaluate.perplexity(FakeModel(np.zeros((VOCAB, VOCAB))), ids, window=window)
+
+
+def test_a_model_does_not_differ_from_itself(rng):
+    model = FakeModel(rng.normal(0, 3, (VOCAB, VOCAB)))
+    found = evaluate.compare(model, model, rng.integers(0, VOCAB, 80).tolist(), window=32)
+    assert (found.mean_divergence, found.largest_divergence) == (0, 0)
+    assert (found.same_top, found.ratio) == (1, 1)
+
+
+def test_a_comparison_has_the_perplexity_of_both_and_what_lies_between(rng):
+    tables = [rng.normal(0, 3, (VOCAB, VOCAB)) for _ in range(2)]
+    models = [FakeModel(table) for table in tables]
+    ids = rng.integers(0, VOCAB, 80).tolist()
+    found = evaluate.compare(*models, ids, window=80)
+    for one, model in zip((found.model, found.base), models, strict=True):
+        assert one == evaluate.perplexity(model, ids, window=80)
+    tops = [table[ids[:-1]].argmax(1) for table in tables]
+    assert found.same_top == pytest.approx((tops[0] == tops[1]).mean())
+    assert 0 < found.mean_divergence < found.largest_divergence
+
+
+def test_models_of_other_tokens_cannot_be_compared():
+    models = [FakeModel(np.zeros((size, size)), f"of {size}") for size in (50, 60)]
+    with pytest.raises(UsageError, match=r"do not have the same tokens.*60 tokens beside 50"):
+        evaluate.compare(*models, [1, 2, 3])
+
+
+def test_perplexity_is_that_of_transformers_on_the_same_windows(package):
+    from transformers import AutoModelForCausalLM
+
+    with rdrr.load(package, backend="cpu", context=128) as model:
+        ids = model.encode(TEXT.read_text(encoding="utf-8"))[:300]
+        found = evaluate.perplexity(model, ids, window=128)
+    peer = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32)
+    losses = []
+    with torch.no_grad():
+        for first in range(0, 300, 128):
+            part = torch.tensor([ids[first : first + 128]])
+            logits = peer(part).logits[0, :-1]
+            losses += torch.nn.functional.cross_entropy(
+                logits, part[0, 1:], reduction="none"
+            ).tolist()
+    assert found.tokens == len(losses)
+    assert found.cross_entropy == pytest.approx(np.mean(losses), abs=1e-5)
+    assert found.perplexity < 40  # a trained model: its 8192 tokens are not equally likely
+
+
+@pytest.mark.parametrize("backend", ["cpu", "wgpu"])
+def test_one_token_a_pass_gives_the_logits_of_many(package, backend):
+    with rdrr.load(package, backend=backend, context=16, kv_dtype="f32") as model:
+        ids = model.encode("And it came to pass in those days")
+        many, single = model.logits(ids), model.logits(ids, stepwise=True)
+        with pytest.raises(GenerationError, match=r"do not fit.*17"):
+            model.logits([3] * 17)
+    assert many.shape == single.shape
+    assert np.abs(many - single).max() <= 1e-3 * np.abs(many).max()
+
+
+def test_the_command_prints_the_figures_and_compares(package):
+    words = ("perplexity", package, "--text", TEXT, "--tokens", 40, "--backend", "cpu")
+    alone = run(*words, "--json").json()
+    assert (alone["tokens"], alone["backend"]) == (39, "cpu")
+    assert alone["perplexity"] == pytest.approx(math.exp(alone["cross_entropy"]))
+    both = run(*words, "--against", package, "--json").json()
+    assert (both["mean_divergence"], both["same_top"], both["ratio"]) == (0, 1, 1)
+    assert both["base"]["perplexity"] == alone["perplexity"] == both["perplexity"]
+    shown = run(*words, "--against", package)
+    assert f"{alone['perplexity']:.4f}" in shown.out
+    assert "100.00 %" in shown.out
+    assert "--backend" in shown.err
+    assert "divergence" not in run(*words).out
+
+
+def test_the_command_refuses_what_it_cannot_read(package, tmp_path):
+    words = ("perplexity", package, "--backend", "cpu", "--text")
+    missing = run(*words, tmp_path / "none.txt")
+    assert missing.code == 1
+    assert "none.txt" in error_line(missing)
+    binary = tmp_path / "binary.txt"
+    binary.write_bytes(b"\xff\xfe\x00")
+    refused = run(*words, binary)
+    assert refused.code == 2
+    assert "UTF-8" in error_line(refused)
+    wide = run(*words, TEXT, "--window", 10**6)
+    assert wide.code == 2
+    assert "--window is longer" in error_line(wide)

@@ -1,0 +1,78 @@
+"""Checkpoints that benchmarks draw: what is in them, and that a seed always gives the same."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import rdrr
+import synthesize
+from rdrr_converter.sources import open_source
+from safetensors import safe_open
+from shapes import SHAPES, Shape
+
+TINY = [name for name in SHAPES if name.startswith("tiny")]
+
+
+def _digests(folder):
+    return {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.iterdir()}
+
+
+def test_a_seed_gives_the_same_bytes_whatever_the_number_of_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(synthesize, "PIECE", 10_000)  # several pieces a tensor
+    for name, seed, workers in (("a", 7, 1), ("b", 7, 3), ("c", 8, 3)):
+        synthesize.synthesize(SHAPES["tiny"], tmp_path / name, seed=seed, workers=workers)
+    first, second, other = (_digests(tmp_path / name) for name in "abc")
+    assert first == second
+    weights = [name for name in first if name.endswith(".safetensors")]
+    assert all(first[name] != other[name] for name in weights)
+
+
+def test_weights_are_normal_norms_lie_around_one_and_no_two_tensors_are_alike(tmp_path):
+    synthesize.synthesize(SHAPES["tiny"], tmp_path / "out")
+    tensors = {}
+    with safe_open(next((tmp_path / "out").glob("*.safetensors")), framework="pt") as file:
+        tensors = {name: file.get_tensor(name).float().numpy() for name in file.keys()}  # noqa: SIM118
+    assert {name: one.shape for name, one in tensors.items()} == dict(SHAPES["tiny"].tensors())
+    for name, one in tensors.items():
+        assert one.mean() == pytest.approx(1.0 if one.ndim == 1 else 0.0, abs=0.01), name
+        assert one.std() == pytest.approx(synthesize.DEVIATION, rel=0.2), name
+    gate, up = (tensors[f"model.layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up"))
+    assert abs(np.corrcoef(gate.ravel(), up.ravel())[0, 1]) < 0.02
+
+
+def test_large_checkpoints_are_split_into_shards_that_belong_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(synthesize, "SHARD_BYTES", 1 << 20)
+    total = synthesize.synthesize(SHAPES["tiny"], tmp_path / "out")
+    files = list((tmp_path / "out").glob("*.safetensors"))
+    assert len(files) > 2
+    source = open_source(tmp_path / "out")
+    assert {name: one.shape for name, one in source.tensors.items()} == dict(
+        SHAPES["tiny"].tensors()
+    )
+    assert sum(one.stat().st_size for one in files) > total
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_converter_takes_every_kind_of_checkpoint_and_the_package_runs(name, tmp_path):
+    synthesize.synthesize(SHAPES[name], tmp_path / "source")
+    rdrr.convert(tmp_path / "source", tmp_path / "package", quantize="q8_0")
+    assert rdrr.validate(tmp_path / "package", deep=True).ok
+    with rdrr.load(tmp_path / "package", backend="cpu", context=16) as model:
+        logits = model.logits(model.encode("abc"))
+    assert logits.shape == (3, SHAPES[name].vocab)
+    assert np.isfinite(logits).all()
+    assert logits.std() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    # Parameters as their makers state them; the 1B shape has an untied head here.
+    [("smollm-135m", 135), ("llama-1b", 1236 + 263), ("llama-3b", 3213), ("llama-8b", 8030),
+     ("gemma3-1b", 1000), ("qwen3-0.6b", 596)],
+)  # fmt: skip
+def test_shapes_have_the_parameters_of_the_models_they_are_named_after(name, millions):
+    shape: Shape = SHAPES[name]
+    count = sum(int(np.prod(dims)) for _, dims in shape.tensors())
+    assert count / 1e6 == pytest.approx(millions, rel=0.01)
