@@ -12,6 +12,7 @@ from rdrr_runtime.reference import ops
 from support.gpu import Bench, normal, relative_error
 
 CONTEXT = 640
+LONG = 2304  # parts longer than their least span
 POISON = 60000.0  # of slots that must not be read; within the range of f16
 
 
@@ -41,22 +42,24 @@ def test_the_parts_join_to_attention(
     normed: bool,
 ) -> None:
     bench = any_bench
-    base = int(rng.choice([0, 63, 64, 127, 500]))
+    long = rng.random() < 0.3
+    context = LONG if long else CONTEXT
+    base = int(rng.choice([0, 63, 64, 127, context - 20]))
     dtype = str(rng.choice(["f16", "f32"]))
     window = int(rng.choice([0, 100]))
     softcap = float(rng.choice([0.0, 5.0]))
     pairs = head_dim // int(rng.choice([2, 4]))
     print(base, dtype, window, softcap, pairs)
     ctx = bench.context(1, base=base, positions=[base + 7])
-    cache = KvSpec(kv_heads, head_dim, CONTEXT, dtype)
+    cache = KvSpec(kv_heads, head_dim, context, dtype)
     spec = DecodeAttention(
         heads, cache, pairs, 0.3, window, softcap, eps=1e-5 if normed else 0.0, offset=1.0
     )
     assert spec.suits(ctx, 16)
     projected = normal(rng, heads + 2 * kv_heads, head_dim)
-    angles = rng.uniform(0, 6.28, (CONTEXT + 8, pairs))
+    angles = rng.uniform(0, 6.28, (context + 8, pairs))
     table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
-    keys, values = (normal(rng, kv_heads, CONTEXT, head_dim) for _ in range(2))
+    keys, values = (normal(rng, kv_heads, context, head_dim) for _ in range(2))
     keys[:, base:], values[:, base:] = POISON, POISON
     gains = [0.1 * normal(rng, head_dim) for _ in range(2)]
     k_cache, v_cache = stored(bench, keys, dtype), stored(bench, values, dtype)

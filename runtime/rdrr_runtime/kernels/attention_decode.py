@@ -12,7 +12,9 @@ from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import KvSpec, OpContext
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 
-WORKGROUP = 128
+WORKGROUPS = (256, 128)
+"""Threads of a workgroup: the first for parts longer than `MIN_SPAN`, where it fits."""
+
 MAX_GROUP = 8
 MIN_SPAN = 64
 MAX_SPLITS = 32
@@ -59,22 +61,33 @@ class DecodeAttention:
         """Bytes of the parts' largest scores and masses."""
         return 8 * self.heads * self.splits
 
+    def threads(self, ctx: OpContext) -> int:
+        """Threads of a workgroup, 0 where none fits."""
+        long = min(self.window or self.cache.context, self.cache.context) > MAX_SPLITS * MIN_SPAN
+        for threads in WORKGROUPS if long else WORKGROUPS[1:]:
+            if threads <= ctx.max_threads and self._memory(threads) <= ctx.workgroup_storage:
+                return threads
+        return 0
+
     def suits(self, ctx: OpContext, limits_buffers: int) -> bool:
         """Whether the kernel can run it."""
-        group = self.heads // self.cache.kv_heads
-        head_dim = self.cache.head_dim
-        lanes = WORKGROUP // max(1, head_dim // 4)
-        words = 4 * (group + 1) * (head_dim + 1)
-        memory = words + group * (WORKGROUP * (4 + 16) + 4 + 4 * lanes)
+        group, head_dim = self.heads // self.cache.kv_heads, self.cache.head_dim
         return (
             ctx.max_rows == 1
             and group <= MAX_GROUP
-            and 8 * (group + 1) <= WORKGROUP
-            and head_dim // 4 <= WORKGROUP
+            and 8 * (group + 1) <= WORKGROUPS[-1]
+            and head_dim // 4 <= WORKGROUPS[-1]
             and head_dim % 4 == 0
-            and memory <= ctx.workgroup_storage
+            and self.threads(ctx) > 0
             and limits_buffers >= BINDINGS
         )
+
+    def _memory(self, threads: int) -> int:
+        """Bytes of workgroup memory."""
+        group, head_dim = self.heads // self.cache.kv_heads, self.cache.head_dim
+        lanes = threads // max(1, head_dim // 4)
+        vectors = 4 * (group + 1) * (head_dim + 1)
+        return vectors + group * (threads * (4 + 16) + 4 + 4 * lanes)
 
 
 def attention_decode(
@@ -124,7 +137,7 @@ def attention_decode(
             "SUBGROUPS": ctx.subgroups,
         },
         constants={
-            "WG": WORKGROUP,
+            "WG": spec.threads(ctx),
             "HEADS": spec.heads,
             "KV_HEADS": cache.kv_heads,
             "HEAD_DIM": cache.head_dim,
