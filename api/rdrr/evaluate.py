@@ -62,6 +62,7 @@ class Comparison:
             the base, sum(p_base * log(p_base / p_model)), in nats.
         largest_divergence: The largest of them.
         same_top: Share of the tokens where both find the same token likeliest.
+        loss_error: Standard error of the difference of the two cross-entropies, token by token.
     """
 
     model: Perplexity
@@ -69,11 +70,17 @@ class Comparison:
     mean_divergence: float
     largest_divergence: float
     same_top: float
+    loss_error: float
 
     @property
     def ratio(self) -> float:
         """Perplexity of the model over that of the base."""
         return exp(self.model.cross_entropy - self.base.cross_entropy)
+
+    @property
+    def ratio_error(self) -> float:
+        """Standard error of `ratio`: below a few of them a difference from 1 means nothing."""
+        return self.ratio * self.loss_error
 
     def as_dict(self) -> dict[str, Any]:
         """The figures for `--json`."""
@@ -81,6 +88,7 @@ class Comparison:
             **self.model.as_dict(),
             "base": self.base.as_dict(),
             "ratio": self.ratio,
+            "ratio_error": self.ratio_error,
             "mean_divergence": self.mean_divergence,
             "largest_divergence": self.largest_divergence,
             "same_top": self.same_top,
@@ -152,6 +160,7 @@ def compare(
         mean_divergence=float(apart.mean()),
         largest_divergence=float(apart.max()),
         same_top=float(np.concatenate(same).mean()),
+        loss_error=_standard_error(np.concatenate(losses[0]) - np.concatenate(losses[1])),
     )
 
 
@@ -195,6 +204,11 @@ def _losses(logs: F32, part: Sequence[int]) -> F64:
 def _mean(losses: Sequence[F64]) -> Perplexity:
     together = np.concatenate(losses)
     return Perplexity(len(together), len(losses), float(together.mean()))
+
+
+def _standard_error(values: F64) -> float:
+    """Of their mean."""
+    return float(values.std() / np.sqrt(len(values)))
 
 
 def _windows(

@@ -106,7 +106,7 @@ def test_a_model_does_not_differ_from_itself(rng):
     model = FakeModel(rng.normal(0, 3, (VOCAB, VOCAB)))
     found = evaluate.compare(model, model, rng.integers(0, VOCAB, 80).tolist(), window=32)
     assert (found.mean_divergence, found.largest_divergence) == (0, 0)
-    assert (found.same_top, found.ratio) == (1, 1)
+    assert (found.same_top, found.ratio, found.ratio_error) == (1, 1, 0)
 
 
 def test_a_comparison_has_the_perplexity_of_both_and_what_lies_between(rng):
@@ -119,6 +119,10 @@ def test_a_comparison_has_the_perplexity_of_both_and_what_lies_between(rng):
     tops = [table[ids[:-1]].argmax(1) for table in tables]
     assert found.same_top == pytest.approx((tops[0] == tops[1]).mean())
     assert 0 < found.mean_divergence < found.largest_divergence
+    apart = [-torch.log_softmax(torch.tensor(table[ids[:-1]]), 1).numpy() for table in tables]
+    apart = (apart[0] - apart[1])[np.arange(79), ids[1:]]
+    assert found.ratio == pytest.approx(np.exp(apart.mean()), rel=1e-4)
+    assert found.loss_error == pytest.approx(apart.std() / np.sqrt(79), rel=1e-4)
 
 
 def test_models_of_other_tokens_cannot_be_compared():

@@ -164,7 +164,10 @@ def _show(found: Perplexity | Comparison) -> None:
     if isinstance(found, Comparison):
         rows += [
             ("of the other", f"{found.base.perplexity:.4f}"),
-            ("difference", f"{100 * (found.ratio - 1):+.3f} %"),
+            (
+                "difference",
+                f"{100 * (found.ratio - 1):+.3f} % (standard error {100 * found.ratio_error:.3f})",
+            ),
             ("mean divergence", f"{found.mean_divergence:.6f} nats"),
             ("largest divergence", f"{found.largest_divergence:.4f} nats"),
             ("same top token", f"{100 * found.same_top:.2f} %"),
