@@ -123,7 +123,7 @@ class Lowering:
         while index < len(ops):
             index += self._serve(ops, index)
         body, self._out = tuple(self._out), []
-        fused = fused_head(self, norm, head) if self._fusions else None
+        fused = fused_head(self, norm, head) if self._fusions and self.ctx.max_rows == 1 else None
         if fused is None:
             logits = self._head(norm, head)
             made = self._sample(logits, head.weight.shape[0])
@@ -155,7 +155,7 @@ class Lowering:
         following = ops[index + 1] if index + 1 < len(ops) else None
         if isinstance(following, Residual) and self._fuse(ops[index], following):
             return 2
-        self._lower(ops[index])
+        self.lower(ops[index])
         return 1
 
     def _fuse(self, op: Op, residual: Residual) -> bool:
@@ -183,7 +183,8 @@ class Lowering:
         values.rename(residual.x, residual.out)
         return True
 
-    def _lower(self, op: Op) -> None:
+    def lower(self, op: Op) -> None:
+        """Lower one op by itself."""
         match op:
             case Embed():
                 self._embed(op)

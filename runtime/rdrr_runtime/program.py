@@ -17,7 +17,8 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.buffers import Arena, BufferSlice, align
 from rdrr_runtime.device import BoundDispatch, Device
-from rdrr_runtime.fuse import DECODE_FUSIONS
+from rdrr_runtime.fuse import DECODE_FUSIONS, Fusion
+from rdrr_runtime.fuse_prefill import PREFILL_FUSIONS
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import OpContext, State
 from rdrr_runtime.kvcache import KvCache
@@ -92,7 +93,7 @@ class Plan:
         policy: Hints.
         context: KV slots.
         kv_dtype: `f16` or `f32`.
-        fused: Whether the decode pass uses the fused kernels.
+        fused: Whether ops are fused or reordered, rather than lowered one by one.
 
     Raises:
         ShardError: Bytes are missing.
@@ -141,6 +142,13 @@ class Plan:
             self._lowered[kind] = self._lower(kind)
         return self._lowered[kind]
 
+    def _fusions(self, kind: str) -> tuple[Fusion, ...]:
+        if not self._fused:
+            return ()
+        if kind == "decode":
+            return DECODE_FUSIONS
+        return PREFILL_FUSIONS if self.rows[kind] > 1 else ()
+
     def _lower(self, kind: str) -> Lowered:
         limits = self._device.limits
         storage = limits["max-compute-workgroup-storage-size"]
@@ -160,7 +168,7 @@ class Plan:
             self._workspace,
             self._select,
             all_rows=kind == "score",
-            fusions=DECODE_FUSIONS if self._fused and kind == "decode" else (),
+            fusions=self._fusions(kind),
             max_buffers=limits["max-storage-buffers-per-shader-stage"],
         ).run()
 

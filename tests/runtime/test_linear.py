@@ -71,6 +71,12 @@ def test_other_sizes_equal_torch(bench, rng, form, case, tiled) -> None:
     check(bench, rng, form, case, tiled)
 
 
+@pytest.mark.parametrize("form", [("F16", Layout.ROW), ("Q4_K", Layout.COLUMN)], ids=str)
+def test_the_wide_tile_equals_torch(bench, rng, monkeypatch, form) -> None:
+    monkeypatch.setattr("rdrr_runtime.kernels.linear.ENOUGH_TILES", 1)
+    check(bench, rng, form, (70, 260, 192), tiled=True)
+
+
 @pytest.mark.parametrize("case", GEMV)
 def test_a_device_without_optional_features_equals_torch(plain_bench, rng, case) -> None:
     assert not plain_bench.device.features & {"subgroup", "shader-f16"}

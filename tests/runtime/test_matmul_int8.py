@@ -7,12 +7,12 @@ import pytest
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.kernels.matmul_int8 import LARGE, MEDIUM, SMALL, TYPES, matmul_int8
+from rdrr_runtime.kernels.matmul_int8 import LARGE, SMALL, TYPES, matmul_int8
 from rdrr_runtime.kernels.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
 from rdrr_runtime.packing import GpuWeight, upload_weight
 from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
 
-TILES = {"large": LARGE, "medium": MEDIUM, "small": SMALL}
+TILES = {"large": LARGE, "small": SMALL}
 
 
 def in_int8(x: F32) -> F32:
@@ -66,7 +66,7 @@ def test_every_type_in_every_tile_equals_the_product(bench, rng, dtype, tile) ->
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("case", [(1, 67, 256), (17, 64, 36), (130, 70, 288), (64, 200, 576)])
+@pytest.mark.parametrize("case", [(1, 67, 36), (130, 70, 288)])
 def test_odd_sizes_equal_the_product(bench, rng, dtype, case) -> None:
     check(bench, rng, dtype, case, "small")
 

@@ -17,9 +17,11 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, flat_grid, kernel
-from rdrr_runtime.kernels._weights import power_of_two, row_padded, row_units
+from rdrr_runtime.kernels._weights import UNIT, power_of_two, row_padded, row_units
 from rdrr_runtime.packing import GpuWeight, Part
 
+ENOUGH_TILES = 200  # workgroups of the wide tile that fill the largest GPUs
+WIDE_BYTES = 24_576  # workgroup memory of the wide tile
 GEMV_ROWS = 8  # token rows up to which reading each weight once a row of x beats tiling
 
 
@@ -163,13 +165,16 @@ def _gemv_col(call: _Call, part: Part, rows: int) -> Dispatch:
 
 def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
     weight = call.weight
-    micro = 4 if rows <= 32 else 8
     by_row = weight.layout is Layout.ROW
-    tiles = -(-part.rows // 64) if by_row else -(-row_units(weight) // 2)
+    outputs = part.rows if by_row else row_units(weight) * UNIT
+    micro = 4 if rows <= 32 else 8
+    wide = micro == 8 and -(-rows // 64) * (outputs // 128) >= ENOUGH_TILES
+    wide = wide and call.ctx.workgroup_storage >= WIDE_BYTES
+    tile_n = 128 if wide else 64
     return call.launch(
         "matmul_tiled",
         part,
-        Grid(tiles, 1, 1, None if call.single_row else 1, 8 * micro),
-        {"LAYOUT": weight.layout.value, "MICRO": micro},
+        Grid(-(-outputs // tile_n), 1, 1, None if call.single_row else 1, 8 * micro),
+        {"LAYOUT": weight.layout.value, "MICRO": micro, "TILE_N": tile_n},
         {"K": weight.k, "N": weight.n, "PART": part.rows},
     )

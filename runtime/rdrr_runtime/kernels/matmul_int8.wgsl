@@ -41,18 +41,17 @@ var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N
 
 {% include "snippets/tile_" ~ WEIGHT ~ "_int8.wgsl" %}
 
-// Sums of the codes' products as f32; adding to the bits of 1.5 * 2^23 converts in one operation.
-fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
-    return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)
+// Sums of the codes' products as f32. They start from the bits of 1.5 * 2^23, where adding an integer
+// to the bits adds it to the value: one subtraction converts.
+const ORIGIN = 0x4b400000i;
+
+fn add16(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
+    return sum + dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)
         + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
 fn to_f32(sum: i32) -> f32 {
-{% if MAGIC %}
-    return bitcast<f32>(sum + 0x4b400000) - 12582912.0;
-{% else %}
-    return f32(sum);
-{% endif %}
+    return bitcast<f32>(sum) - 12582912.0;
 }
 
 fn store(row: u32, rows: u32, output: u32, sum: f32) {
@@ -158,12 +157,12 @@ fn main(
                 let s = scale_x[at + {{ g * TILE_M }}u];
 {% for n in range(TN) %}
 {% if GROUP == 16 %}
-                acc{{ m }}_{{ n }} += s.x * (w{{ n }} * to_f32(dot16(a{{ n }}, c)) + v{{ n }} * to_f32(dot16(b{{ n }}, d)));
+                acc{{ m }}_{{ n }} += s.x * (w{{ n }} * to_f32(add16(ORIGIN, a{{ n }}, c)) + v{{ n }} * to_f32(add16(ORIGIN, b{{ n }}, d)));
 {% elif MINIMUM %}
-                acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * to_f32(dot16(a{{ n }}, c) + dot16(b{{ n }}, d));
+                acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * to_f32(add16(add16(ORIGIN, a{{ n }}, c), b{{ n }}, d));
                 acc{{ m }}_{{ n }} -= s.y * w{{ n }}.y;
 {% else %}
-                acc{{ m }}_{{ n }} += (s.x * w{{ n }}) * to_f32(dot16(a{{ n }}, c) + dot16(b{{ n }}, d));
+                acc{{ m }}_{{ n }} += (s.x * w{{ n }}) * to_f32(add16(add16(ORIGIN, a{{ n }}, c), b{{ n }}, d));
 {% endif %}
 {% endfor %}
             }

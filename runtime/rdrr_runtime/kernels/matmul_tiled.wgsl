@@ -6,9 +6,9 @@
 // y        f32 [rows, N], N outputs of all parts
 // bias     f32 [N], only with BIAS
 //
-// A workgroup of 128 threads computes {{ 8 * MICRO }} rows by 64 outputs in steps of 32 inputs. Half of the
-// threads dequantize the weights of the step into workgroup memory, each weight once; the other
-// half stage x. Then a thread multiplies {{ MICRO }} rows by 4 outputs. Accumulates in f32.
+// A workgroup of 128 threads computes {{ 8 * MICRO }} rows by {{ TILE_N }} outputs in steps of 32 inputs. The weights
+// of a step are dequantized into workgroup memory, each once, and x is staged beside them, while
+// a thread multiplies {{ MICRO }} rows by {{ TILE_N // 16 }} outputs of the step before. Accumulates in f32.
 // Inputs (by row) or outputs (by column) are taken in the order in which units hold them.
 {% include "snippets/step.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
@@ -30,7 +30,7 @@ override SINGLE_ROW: bool = false;
 
 const TILE_M = {{ 8 * MICRO }}u;
 
-var<workgroup> tile_w: array<vec4<f32>, 512>;           // [32 inputs, 64 outputs / 4]
+var<workgroup> tile_w: array<vec4<f32>, {{ 8 * TILE_N }}>;   // [32 inputs, {{ TILE_N }} outputs / 4]
 var<workgroup> tile_x: array<vec4<f32>, {{ 64 * MICRO }}>;   // [32 inputs, TILE_M / 4]
 
 {% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
@@ -49,26 +49,43 @@ fn main(
     let tn = thread % 16u;
     let tm = thread / 16u;
 {% for m in range(MICRO) %}
-    var acc{{ m }} = vec4<f32>(0.0);
+{% for j in range(TILE_N // 64) %}
+    var acc{{ m }}_{{ j }} = vec4<f32>(0.0);
 {% endfor %}
-    // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
-    // arrays out of registers.
+{% endfor %}
+    let j = thread % {{ TILE_N }}u;
+    let m = thread % TILE_M;
+    let row = min(m0 + m, rows - 1u);
+    var w_next = fetch_weights(wid.x, 0u, j);
+    let half = min(thread / TILE_M, 1u);
+    var x_next = fetch_x(0u, row, half);
+    // Unrolled by the template: indices that are no constants keep arrays out of registers.
     for (var s = 0u; s < steps(); s++) {
-        if (thread < 64u) {
-            stage_weights(wid.x, s, thread);
-        } else {
-            for (var m = thread - 64u; m < TILE_M; m += 64u) {
-                stage_x(s, m, min(m0 + m, rows - 1u));
-            }
+{% if TILE_N < 128 %}
+        if (thread < {{ TILE_N }}u) {
+            put_weights(j, w_next);
+        }
+{% else %}
+        put_weights(j, w_next);
+{% endif %}
+        if (thread < 2u * TILE_M) {
+            put_x(m, half, x_next);
         }
         workgroupBarrier();
+        let next = min(s + 1u, steps() - 1u);
+        w_next = fetch_weights(wid.x, next, j);
+        x_next = fetch_x(next, row, half);
         for (var k = 0u; k < 32u; k += 4u) {
 {% for k in range(4) %}
-            let w{{ k }} = tile_w[(k + {{ k }}u) * 16u + tn];
+{% for j in range(TILE_N // 64) %}
+            let w{{ k }}_{{ j }} = tile_w[(k + {{ k }}u) * {{ TILE_N // 4 }}u + {{ 16 * j }}u + tn];
+{% endfor %}
 {% for v in range(MICRO // 4) %}
             let x{{ k }}_{{ v }} = tile_x[((k + {{ k }}u) * 8u + tm) * {{ MICRO // 4 }}u + {{ v }}u];
 {% for c in range(4) %}
-            acc{{ 4 * v + c }} += x{{ k }}_{{ v }}[{{ c }}] * w{{ k }};
+{% for j in range(TILE_N // 64) %}
+            acc{{ 4 * v + c }}_{{ j }} += x{{ k }}_{{ v }}[{{ c }}] * w{{ k }}_{{ j }};
+{% endfor %}
 {% endfor %}
 {% endfor %}
 {% endfor %}
@@ -76,7 +93,17 @@ fn main(
         workgroupBarrier();
     }
 {% for m in range(MICRO) %}
-    store4(m0 + tm * {{ MICRO }}u + {{ m }}u, rows, wid.x, tn * 4u, acc{{ m }});
+{% for j in range(TILE_N // 64) %}
+    store4(m0 + tm * {{ MICRO }}u + {{ m }}u, rows, wid.x, {{ 64 * j }}u + tn * 4u, acc{{ m }}_{{ j }});
+{% endfor %}
+{% endfor %}
+}
+
+fn put_x(m: u32, half: u32, v: array<vec4<f32>, 4>) {
+{% for i in range(4) %}
+{% for c in range(4) %}
+    tile_x[(16u * half + {{ i * 4 + c }}u) * (TILE_M / 4u) + m / 4u][m % 4u] = v[{{ i }}][{{ c }}];
+{% endfor %}
 {% endfor %}
 }
 
