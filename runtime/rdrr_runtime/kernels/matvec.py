@@ -167,11 +167,11 @@ def matvec(
     """
     gate = output.kind == "gate"
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    rows = 2 if gate and outputs % 2 == 0 else 1
+    pairs = 2 if gate and outputs % 2 == 0 else 1
     most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
     threads = min(most, ctx.max_threads)
     teams = threads // TEAM
-    groups = -(-outputs // (rows * teams))
+    groups = -(-outputs // (pairs * teams))
     launched = min(groups, MAX_WORKGROUPS)
     constants: dict[str, float | int | bool] = {
         "WG": threads,
@@ -208,7 +208,7 @@ def matvec(
             "ACT": output.activation,
             "BIAS": output.bias is not None,
             "INT8": int8,
-            "ROWS": rows,
+            "PAIRS": pairs,
             "SUBGROUPS": ctx.subgroups,
             "INT8_OUT": output.scales is not None,
         },

@@ -15,10 +15,9 @@
 // weight   words of type {{ WEIGHTS }} [N, ROW_WORDS]
 // y        f32 [N]
 //
-// Where subgroups have T threads a team is one of them; elsewhere it sums through workgroup memory.
-//
-// Teams of T threads compute {{ ROWS }} rows at a time and the workgroups stride over all of them. Each
-// workgroup stages in(x) once{% if INT8 %}, as int8 with one scale for 32{% endif %}. Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
+// A team of T threads computes one row at a time ({{ PAIRS }} of gate and up each for gate), and the
+// workgroups stride over all rows. Where subgroups have T threads a team is one of them; elsewhere
+// it sums through workgroup memory. Each workgroup stages in(x) once{% if INT8 %}, as int8{% endif %}. Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
 {% set SEGMENTS = WEIGHTS.split(",") %}
 {% set bind = namespace(n=0) %}
 {% macro storage(name, type, access="read") %}
@@ -89,12 +88,17 @@ struct Thread {
 {% include "snippets/dot_" ~ type ~ ("_int8" if INT8 else "") ~ ".wgsl" %}
 {% endfor %}
 
-var<workgroup> partial: array<vec4<f32>, WG>;
+{% if OUTPUT == "gate" %}
+alias Sums = vec{{ 2 * PAIRS }}<f32>;  // of gate and up, in turn
+{% else %}
+alias Sums = f32;
+{% endif %}
+var<workgroup> partial: array<Sums, WG>;
 {% if OUTPUT == "best" %}
 {% include "snippets/candidate.wgsl" %}
 {% endif %}
 {% if INT8_OUT %}
-var<workgroup> gated: array<f32, TEAMS * {{ ROWS }}u>;
+var<workgroup> gated: array<f32, TEAMS * {{ PAIRS }}u>;
 {% endif %}
 
 {% if INPUT == "norm" %}
@@ -216,7 +220,7 @@ fn activate(v: f32) -> f32 {
 {% endif %}
 
 // Sum over a team's threads, valid in all of them.
-fn team_sum(v: vec4<f32>, thread: Thread, team: u32) -> vec4<f32> {
+fn team_sum(v: Sums, thread: Thread, team: u32) -> Sums {
 {% if SUBGROUPS %}
     if (thread.size == T) {
         return subgroupAdd(v);
@@ -225,19 +229,13 @@ fn team_sum(v: vec4<f32>, thread: Thread, team: u32) -> vec4<f32> {
     workgroupBarrier();
     partial[thread.index] = v;
     workgroupBarrier();
-    var sum = vec4<f32>(0.0);
-    for (var i = 0u; i < T; i++) {
+    var sum = partial[team * T];
+    for (var i = 1u; i < T; i++) {
         sum += partial[team * T + i];
     }
     return sum;
 }
 
-{% set letters = "xyzw" %}
-{% macro dots(rows) %}
-{% for segment, row in rows %}
-            acc.{{ letters[loop.index0] }} += dot_unit{{ segment }}(({{ row }}) * ROW_WORDS{{ segment }}, unit);
-{% endfor %}
-{% endmacro %}
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
     var team = thread.index / T;
@@ -264,8 +262,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
     var top = Candidate(-3.4028234663852886e38, 0xffffffffu);
 {% endif %}
     for (var step = 0u; step < STEPS; step++) {
-        let first = ((step * STRIDE + wid.x) * TEAMS + team) * {{ ROWS }}u;
-        var acc = vec4<f32>(0.0);
+        let first = ((step * STRIDE + wid.x) * TEAMS + team) * {{ PAIRS }}u;
+        var acc = Sums();
 {% if OUTPUT == "gate" %}
         let total = N0{% if SEGMENTS | length == 1 %} / 2u{% endif %};
         if (first < total) {
@@ -274,13 +272,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
                 if (!EXACT0 && unit >= UNITS0) {
                     continue;
                 }
-{% for r in range(ROWS) %}
+{% for pair in range(PAIRS) %}
+                let row{{ pair }} = min(first + {{ pair }}u, total - 1u);
+                acc.{{ "xz"[pair] }} += dot_unit0(row{{ pair }} * ROW_WORDS0, unit);
 {% if SEGMENTS | length == 1 %}
-{{ dots([(0, "min(first + %du, total - 1u)" % r)]) | replace("acc.x", "acc." ~ letters[2 * r]) -}}
-{{ dots([(0, "total + min(first + %du, total - 1u)" % r)]) | replace("acc.x", "acc." ~ letters[2 * r + 1]) -}}
+                acc.{{ "yw"[pair] }} += dot_unit0((total + row{{ pair }}) * ROW_WORDS0, unit);
 {% else %}
-{{ dots([(0, "min(first + %du, total - 1u)" % r)]) | replace("acc.x", "acc." ~ letters[2 * r]) -}}
-{{ dots([(1, "min(first + %du, total - 1u)" % r)]) | replace("acc.x", "acc." ~ letters[2 * r + 1]) -}}
+                acc.{{ "yw"[pair] }} += dot_unit1(row{{ pair }} * ROW_WORDS1, unit);
 {% endif %}
 {% endfor %}
             }
@@ -288,12 +286,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
         let sum = factor * team_sum(acc, thread, team);
 {% if INT8_OUT %}
         // The teams' rows of a step are whole groups of 16, so each group has one scale.
-        if (lane < {{ ROWS }}u) {
-            gated[team * {{ ROWS }}u + lane] = activate(sum[2u * lane]) * sum[2u * lane + 1u];
+        if (lane < {{ PAIRS }}u) {
+            gated[team * {{ PAIRS }}u + lane] = activate(sum[2u * lane]) * sum[2u * lane + 1u];
         }
         workgroupBarrier();
-        let word = (step * STRIDE + wid.x) * (TEAMS * {{ ROWS }}u / 4u) + thread.index;
-        if (thread.index < TEAMS * {{ ROWS }}u / 4u && 4u * word < total) {
+        let word = (step * STRIDE + wid.x) * (TEAMS * {{ PAIRS }}u / 4u) + thread.index;
+        if (thread.index < TEAMS * {{ PAIRS }}u / 4u && 4u * word < total) {
             let group = thread.index / 4u * 16u;
             var most = 0.0;
             for (var i = 0u; i < 16u; i++) {
@@ -313,7 +311,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
         }
         workgroupBarrier();
 {% else %}
-        if (lane < {{ ROWS }}u && first + lane < total) {
+        if (lane < {{ PAIRS }}u && first + lane < total) {
             y[first + lane] = activate(sum[2u * lane]) * sum[2u * lane + 1u];
         }
 {% endif %}
@@ -322,38 +320,30 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
 {% for type in SEGMENTS %}
 {% set s = loop.index0 %}
         if (first >= total && first < total + N{{ s }}) {
-            let row = first - total;
             for (var trip = 0u; trip < TRIPS{{ s }}; trip++) {
                 let unit = trip * T + lane;
                 if (!EXACT{{ s }} && unit >= UNITS{{ s }}) {
                     continue;
                 }
-{% for r in range(ROWS) %}
-{{ dots([(s, "min(row + %du, N%d - 1u)" % (r, s))]) | replace("acc.x", "acc." ~ letters[r]) -}}
-{% endfor %}
+                acc += dot_unit{{ s }}((first - total) * ROW_WORDS{{ s }}, unit);
             }
         }
         total += N{{ s }};
 {% endfor %}
         let sum = factor * team_sum(acc, thread, team);
-        if (lane < {{ ROWS }}u && first + lane < total) {
-            let n = first + lane;
-            var value = sum[lane];
+        if (lane == 0u && first < total) {
+            var value = sum;
 {% if BIAS %}
-            value += bias[n];
+            value += bias[first];
 {% endif %}
 {% if OUTPUT == "add" %}
-            value += y[n];
+            value += y[first];
 {% endif %}
-            y[n] = value;
+            y[first] = value;
         }
 {% if OUTPUT == "best" %}
         if (first < total) {
-{% for r in range(ROWS) %}
-            if (first + {{ r }}u < total) {
-                top = better(top, Candidate(sum.{{ letters[r] }}, first + {{ r }}u));
-            }
-{% endfor %}
+            top = better(top, Candidate(sum, first));
         }
 {% endif %}
 {% endif %}
