@@ -83,7 +83,8 @@ def build_manifest(
 
 def default_model_id(source: Source) -> str:
     """A name from the checkpoint's folder or file; a hub cache's from its repository."""
-    path = source.path.resolve()
+    # Not resolved: a file in a hub's cache is a link to one that is named by its hash.
+    path = source.path if source.path.is_file() else source.path.resolve()
     name = path.stem if path.is_file() else path.name
     if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
         name = path.parent.parent.name.rsplit("--", 1)[-1]

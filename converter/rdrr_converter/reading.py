@@ -154,6 +154,9 @@ def _match(
     prefix = next(
         (p for p in rule.prefixes if f"{p}embed_tokens.weight" in source.tensors), rule.prefixes[0]
     )
+    if sizes.num_layers > len(source.tensors):
+        most = f"at most {len(source.tensors)}, the number of tensors"
+        raise config.fault("num_hidden_layers", most, sizes.num_layers)
     dimensions = _dimensions(sizes)
     found: list[ModelTensor] = []
     missing: list[str] = []

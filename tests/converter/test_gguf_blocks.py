@@ -124,3 +124,22 @@ def test_blocks_that_are_no_numbers_are_refused(tmp_path, llama):
     path.write_bytes(content)
     with pytest.raises(Exception, match=r"model\.layers\.1\.mlp\.up_proj\.weight.*not finite"):
         convert(path, tmp_path / "out", quantize="q8_0")
+
+
+def test_rows_that_llama_cpp_falls_back_for_are_copied_too(tmp_path, rng):
+    sizes = {"hidden_size": 288, "num_attention_heads": 4, "head_dim": 72}
+    folder = write_llama(tmp_path / "m", llama_tensors(rng, **sizes), **sizes)
+    write_tokenizer(folder)
+    tails = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}
+
+    def choose(name):
+        dtype = q4_k_m(name)
+        return dtype if "ffn_down" in name else tails[dtype]  # only its K is 512
+
+    path = write_gguf(folder, tmp_path / "m.gguf", choose)
+    convert(path, tmp_path / "copied", k_tail="ggml")
+    convert(folder, tmp_path / "made", k_tail="ggml")
+    copied, made = open_package(tmp_path / "copied"), open_package(tmp_path / "made")
+    assert {tensor.dtype for tensor in made.manifest.tensors.values()} > {"Q5_0", "Q8_0"}
+    for name in made.manifest.tensors:
+        assert stored(copied, name) == stored(made, name), name

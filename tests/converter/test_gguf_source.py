@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from rdrr_converter.architectures import find_architecture
 from rdrr_converter.convert import convert
-from rdrr_converter.sources import open_source
-from rdrr_format.errors import ConversionError, SourceError
+from rdrr_converter.reading import read_model
+from rdrr_converter.sources import gguf, open_source
+from rdrr_converter.sources._gguf_file import read_gguf
+from rdrr_format.errors import ConversionError, RdrrError, SourceError
 from rdrr_manifests.package import open_package
-from support.checkpoints import TINY_MODELS, make_checkpoint
+from support.checkpoints import TINY_MODELS, make_checkpoint, write_tokenizer
 from support.gguf_files import write_gguf
 from support.safetensor_files import llama_tensors, to_stored, write_llama
 
@@ -179,7 +183,12 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(tmp_path, 
     ("metadata", "error", "message"),
     [
         ({"llama.embedding_length": None}, SourceError, r"embedding_length.*found nothing"),
-        ({"llama.block_count": None}, SourceError, "num_hidden_layers"),
+        ({"llama.block_count": None}, SourceError, "block_count.*found nothing"),
+        ({"llama.block_count": 2**31}, SourceError, r"block_count.*from 1 to 21, found 2147483648"),
+        ({"llama.attention.key_length": "64"}, SourceError, "key_length"),
+        ({"llama.rope.dimension_count": [64, 32]}, ConversionError, "dimension_count"),
+        ({"llama.rope.freq_base": float("inf")}, SourceError, "freq_base.*positive number"),
+        ({"llama.rope.scaling.type": [1, 2]}, ConversionError, "rope scaling of this type"),
         ({"llama.attention.head_count": "many"}, SourceError, "head_count.*found many"),
         ({"llama.expert_count": 8}, ConversionError, "mixture of experts"),
         ({"llama.feed_forward_length": [512, 256]}, ConversionError, "different sizes"),
@@ -194,3 +203,39 @@ def test_metadata_that_cannot_be_used_is_named(tmp_path, llama, metadata, error,
     assert not (tmp_path / "out").exists()
     good = {"llama.feed_forward_length": [512, 512]}
     convert(write_gguf(llama, gguf, metadata=good), tmp_path / "out", quantize="f16")
+
+
+def test_metadata_of_any_type_is_used_or_refused(tmp_path, rng, llama, monkeypatch):
+    """What a file says is foreign: no value of it may lead to anything but a clear refusal."""
+    write_tokenizer(llama)
+    path = write_gguf(llama, tmp_path / "m.gguf")
+    whole = read_gguf(path)
+    values = ["x", "", 0, 1, 2**31, 0.0, 1.5, float("nan"), True, ["a"], [1, 2], [0.5], [True], []]
+    keys = [key for key in whole.metadata if key != "general.architecture"]
+    refused = 0
+    for key in keys:
+        spoiled = {**whole.metadata, key: values[rng.integers(len(values))]}
+        found = replace(whole, metadata=spoiled)
+        monkeypatch.setattr(gguf, "read_gguf", lambda _, found=found: found)
+        try:
+            source = open_source(path)
+            read_model(source, find_architecture(source.config))
+        except RdrrError:
+            refused += 1
+    assert 0 < refused < len(keys)
+
+
+def test_bytes_of_any_value_are_read_or_refused(tmp_path, rng, llama):
+    path = write_gguf(llama, tmp_path / "m.gguf")
+    whole = path.read_bytes()
+    end = min(tensor.offset for tensor in read_gguf(path).tensors.values())
+    refused = 0
+    for _ in range(100):
+        spoiled = bytearray(whole)
+        spoiled[rng.integers(8, end)] = rng.integers(256)
+        path.write_bytes(spoiled)
+        try:
+            open_source(path)
+        except RdrrError:
+            refused += 1
+    assert 0 < refused < 100

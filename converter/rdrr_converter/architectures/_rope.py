@@ -58,7 +58,11 @@ def _fields(found: Mapping[str, Any], config: Config, reach: str) -> dict[str, o
     """The block's fields for global or for local layers."""
     parameters = Config(found, {}, f"{config.where}, rope")
     kind = found.get("rope_type", found.get("type", "default"))
-    if kind not in _SCALINGS or (reach == "local" and kind == "llama3"):
+    if (
+        not isinstance(kind, str)
+        or kind not in _SCALINGS
+        or (reach == "local" and kind == "llama3")
+    ):
         raise ConversionError(
             f"rope scaling of this type cannot be stated for {reach} layers",
             where=config.where,

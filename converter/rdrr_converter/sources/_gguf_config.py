@@ -40,8 +40,9 @@ _GEMMA3_27B_LAYERS = 62
 def read_config(
     metadata: Mapping[str, Any],
     architecture: GgufArchitecture,
-    vocab_size: int,
     *,
+    vocab_size: int,
+    tensors: int,
     tied: bool,
     where: object,
 ) -> dict[str, Any]:
@@ -51,6 +52,7 @@ def read_config(
         metadata: Of the file.
         architecture: Its row.
         vocab_size: Rows of the embedding; the metadata need not say.
+        tensors: Number of tensors, which is above that of layers.
         tied: There is no head of its own.
         where: The file, for messages.
 
@@ -65,6 +67,7 @@ def read_config(
             where=where,
             hint="convert the original checkpoint",
         )
+    read.size("block_count", most=tensors)
     config: dict[str, Any] = {
         "architectures": [architecture.hf_class],
         "vocab_size": vocab_size,
@@ -73,11 +76,12 @@ def read_config(
     config |= {ours: value for key, ours in _KEYS.items() if (value := read.same(key)) is not None}
     heads, hidden = read.size("attention.head_count"), read.size("embedding_length")
     config.setdefault("num_key_value_heads", heads)
-    config.setdefault("head_dim", hidden // heads)
-    config.setdefault("rope_theta", _ROPE_THETA)
-    rotated = read.get("rope.dimension_count")
-    if rotated is not None and rotated != config["head_dim"]:
-        config["partial_rotary_factor"] = rotated / config["head_dim"]
+    head_dim = config.setdefault("head_dim", hidden // heads)
+    if read.get("attention.key_length") is not None:
+        head_dim = read.size("attention.key_length")
+    config["rope_theta"] = read.number("rope.freq_base") or _ROPE_THETA
+    if read.get("rope.dimension_count") not in (None, head_dim):
+        config["partial_rotary_factor"] = read.size("rope.dimension_count") / head_dim
     scaling = _rope_scaling(read)
     if scaling:
         config["rope_scaling"] = scaling
@@ -108,17 +112,31 @@ class _Metadata:
             )
         return value[0]
 
-    def size(self, key: str) -> int:
-        """A positive whole number."""
+    def size(self, key: str, most: int = 2**31) -> int:
+        """A positive whole number, at most `most`."""
         value = self.same(key)
-        if type(value) is not int or value <= 0:
+        if type(value) is not int or not 0 < value <= most:
             raise SourceError(
                 "a size cannot be used",
                 where=f"{self._where}, {self._name}.{key}",
-                expected="a positive whole number",
+                expected=f"a whole number from 1 to {most}",
                 found="nothing" if value is None else value,
             )
         return value
+
+    def number(self, key: str) -> float | None:
+        """A positive number, or None where nothing is said."""
+        value = self.same(key)
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not 0 < value < float("inf"):
+            raise SourceError(
+                "a number cannot be used",
+                where=f"{self._where}, {self._name}.{key}",
+                expected="a positive number",
+                found=value,
+            )
+        return float(value)
 
 
 def _rope_scaling(read: _Metadata) -> dict[str, Any]:
@@ -157,18 +175,18 @@ def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     layers = read.size("block_count")
     pattern = read.get("attention.sliding_window_pattern")
     if not isinstance(pattern, list):
-        period = pattern or _GEMMA3_PERIOD
+        period = read.size("attention.sliding_window_pattern") if pattern else _GEMMA3_PERIOD
         pattern = [(layer + 1) % period != 0 for layer in range(layers)]
-    scalar = config["head_dim"]
-    if read.get("attention.scale"):
+    scalar, scale = config["head_dim"], read.number("attention.scale")
+    if scale is not None:
         # A float32 has seven digits; 256 would come back as 256.00002.
-        scalar = float(f"{read.get('attention.scale') ** -2:.6g}")
+        scalar = float(f"{scale**-2:.6g}")
     elif layers == _GEMMA3_27B_LAYERS:
         scalar = config["hidden_size"] / config["num_attention_heads"]
     return {
         "layer_types": [SLIDING if slides else FULL for slides in pattern],
         "query_pre_attn_scalar": scalar,
-        "rope_local_base_freq": read.get("rope.freq_base_swa") or _ROPE_THETA,
+        "rope_local_base_freq": read.number("rope.freq_base_swa") or _ROPE_THETA,
         "sliding_window": read.get("attention.sliding_window"),
     }
 

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 from rdrr_format.layouts import geometry
@@ -31,6 +32,7 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+MAX_NAME = 256
 
 _SCALARS: Mapping[int, str] = MappingProxyType(
     {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4",
@@ -45,7 +47,9 @@ TENSOR_TYPES: Mapping[int, str] = MappingProxyType(
      23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
      30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"}
 )  # fmt: skip
-"""ggml's numbers of storage types. Those that `DTYPES` has too can be read."""
+"""ggml's numbers of storage types."""
+
+READABLE = tuple(name for name in TENSOR_TYPES.values() if name in CODECS)
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class GgufTensor:
     Attributes:
         name: As written.
         shape: Slowest dimension first.
-        dtype: A name of `DTYPES`.
+        dtype: One of `READABLE`.
         path: File that holds it.
         offset: First byte in the file.
         size: Bytes.
@@ -112,7 +116,7 @@ class _Parser:
         tensors, entries = self._head()
         metadata: dict[str, Any] = {}
         for _ in range(entries):
-            key = self._string()
+            key = self._name()
             if key in metadata:
                 raise SourceError("a key stands twice", where=self._path, found=key)
             metadata[key] = self._value(self._number("<I"), key)
@@ -164,6 +168,18 @@ class _Parser:
         # A tokenizer's pieces need not be UTF-8; what is not keeps its place.
         return self._take(self._number("<Q")).decode("utf-8", errors="replace")
 
+    def _name(self) -> str:
+        """A key or the name of a tensor: short, so that messages can show it."""
+        name = self._string()
+        if len(name) > MAX_NAME or not name.isprintable():
+            raise SourceError(
+                "damaged GGUF file",
+                where=self._path,
+                expected=f"a name of at most {MAX_NAME} characters",
+                found=ascii(name[:40]),
+            )
+        return name
+
     def _value(self, kind: int, key: str) -> Any:
         if kind == _STRING:
             return self._string()
@@ -188,7 +204,7 @@ class _Parser:
         return listed
 
     def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        name, count = self._string(), self._number("<I")
+        name, count = self._name(), self._number("<I")
         if count > MAX_DIMENSIONS:
             raise SourceError(
                 "too many dimensions",
@@ -213,11 +229,11 @@ class _Parser:
     def _checked(self, name: str, shape: tuple[int, ...], number: int, offset: int) -> GgufTensor:
         where = f"{self._path}, tensor {name}"
         dtype = TENSOR_TYPES.get(number, f"type {number}")
-        if dtype not in DTYPES:
+        if dtype not in READABLE:
             raise SourceError(
                 "weights of this type cannot be read",
                 where=where,
-                expected=", ".join(name for name in TENSOR_TYPES.values() if name in DTYPES),
+                expected=", ".join(READABLE),
                 found=dtype,
                 hint="convert from a version in one of these",
             )

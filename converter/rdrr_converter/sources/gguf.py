@@ -82,7 +82,8 @@ def open_file(path: Path) -> Source:
     config = read_config(
         metadata,
         architecture,
-        stored[EMBEDDING].shape[0],
+        vocab_size=stored[EMBEDDING].shape[0],
+        tensors=len(stored),
         tied=HEAD not in stored,
         where=path,
     )
