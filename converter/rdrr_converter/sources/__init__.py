@@ -19,13 +19,13 @@ __all__ = ["Source", "SourceTensor", "open_source"]
 _OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[[Path], Source]], ...] = (
     ("a .safetensors file", safetensors.is_file, safetensors.open_file),
     (
-        "a directory with model.safetensors or its index",
+        "a directory with config.json and model.safetensors or its index",
         safetensors.is_directory,
         safetensors.open_directory,
     ),
     ("a .bin, .pt or .pth file", torch_pickle.is_file, torch_pickle.open_file),
     (
-        "a directory with pytorch_model.bin or its index",
+        "one with pytorch_model.bin or its index",
         torch_pickle.is_directory,
         torch_pickle.open_directory,
     ),
