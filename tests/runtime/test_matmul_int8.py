@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.kernels.matmul_int8 import LARGE, SMALL, TYPES, matmul_int8
+from rdrr_runtime.kernels.matmul_int8 import LARGE, SMALL, TINY, TYPES, choose_tile, matmul_int8
 from rdrr_runtime.kernels.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
 from rdrr_runtime.packing import GpuWeight, upload_weight
 from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
 
-TILES = {"large": LARGE, "small": SMALL}
+TILES = {"large": LARGE, "small": SMALL, "tiny": TINY}
 
 
 def in_int8(x: F32) -> F32:
@@ -149,3 +151,17 @@ def test_a_matrix_without_int8_is_refused(bench, rng, form) -> None:
     target = rows_of(bench, 9, 256)
     with pytest.raises(DeviceError, match="no int8 kernel"):
         matmul_int8(bench.context(9), weight, target, bench.poisoned(9, 64), label="t")
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "storage", "tile"),
+    [
+        (512, 14336, 49152, LARGE),
+        (512, 14336, 10240, SMALL),
+        (512, 8192, 49152, SMALL),
+        (512, 512, 49152, TINY),
+    ],
+)
+def test_the_tile_follows_from_the_size_and_the_device(bench, rows, outputs, storage, tile) -> None:
+    ctx = replace(bench.context(1), max_rows=rows, workgroup_storage=storage)
+    assert choose_tile(ctx, TYPES["Q4_K"], outputs) == tile

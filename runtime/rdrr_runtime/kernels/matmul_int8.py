@@ -58,7 +58,9 @@ class Tile:
 
 LARGE = Tile(128, 64, 8, 4)
 SMALL = Tile(64, 64, 8, 4)
-ENOUGH_TILES = 600  # large tiles that fill the largest GPUs several times over
+TINY = Tile(32, 64, 4, 4)
+ENOUGH_LARGE = 600  # large tiles that fill the largest GPUs several times over
+ENOUGH_SMALL = 128  # small tiles that give each of their multiprocessors one
 
 
 def suits(ctx: OpContext, weight: GpuWeight) -> bool:
@@ -67,14 +69,21 @@ def suits(ctx: OpContext, weight: GpuWeight) -> bool:
 
 
 def choose_tile(ctx: OpContext, kind: _Type, outputs: int) -> Tile:
-    """The large tile, where the device holds it and there are enough of them, or the small one.
+    """The tile for a pass of `ctx.max_rows` rows.
 
-    It unpacks each weight half as often, but 512 rows of matrices up to 8192 by 2048 are no faster
-    with it on an H200; tiles of 8 by 8 outputs a thread were slower there.
+    The large one unpacks each weight half as often, but 512 rows of matrices up to 8192 by 2048
+    are no faster with it on an H200; tiles of 8 by 8 outputs a thread were slower there. The tiny
+    one takes two thirds of the time where outputs are few (512 by 2048).
     """
-    count = -(-ctx.max_rows // LARGE.rows) * -(-outputs // LARGE.outputs)
     fits = LARGE.storage(kind) <= ctx.workgroup_storage and LARGE.threads <= ctx.max_threads
-    return LARGE if fits and count >= ENOUGH_TILES else SMALL
+    if fits and _count(ctx, LARGE, outputs) >= ENOUGH_LARGE:
+        return LARGE
+    return SMALL if _count(ctx, SMALL, outputs) >= ENOUGH_SMALL else TINY
+
+
+def _count(ctx: OpContext, tile: Tile, outputs: int) -> int:
+    """Workgroups of a launch."""
+    return -(-ctx.max_rows // tile.rows) * -(-outputs // tile.outputs)
 
 
 def matmul_int8(

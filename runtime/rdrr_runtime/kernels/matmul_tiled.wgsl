@@ -1,3 +1,6 @@
+{% set WORDS = 1 if MICRO == 4 else 2 %}
+{% set SPLIT = 2 if MICRO == 8 and TILE_N == 64 else 1 %}
+{% set LANES = TILE_N // (4 * WORDS) %}
 // y = x W^T (+ bias) (+ y) for many token rows, weights stored by {{ LAYOUT }}.
 //
 // current  Step
@@ -8,7 +11,11 @@
 //
 // A workgroup of 128 threads computes {{ 8 * MICRO }} rows by {{ TILE_N }} outputs in steps of 32 inputs. The weights
 // of a step are dequantized into workgroup memory, each once, and x is staged beside them, while
-// a thread multiplies {{ MICRO }} rows by {{ TILE_N // 16 }} outputs of the step before. Accumulates in f32.
+// a thread multiplies {{ MICRO }} rows by {{ 4 * WORDS }} outputs of the step before. Accumulates in f32.
+{% if SPLIT == 2 %}
+// Half of the threads take the first 16 inputs of each step, half the others; they add up at the
+// end. So each has as many outputs as in a wider tile, and reads workgroup memory as seldom.
+{% endif %}
 // Inputs (by row) or outputs (by column) are taken in the order in which units hold them.
 {% include "snippets/step.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
@@ -46,10 +53,13 @@ fn main(
     if (m0 >= rows) {
         return;
     }
-    let tn = thread % 16u;
-    let tm = thread / 16u;
+{% if SPLIT == 2 %}
+    let share = thread / 64u;
+{% endif %}
+    let tn = thread % {{ LANES }}u;
+    let tm = (thread / {{ LANES }}u) % 8u;
 {% for m in range(MICRO) %}
-{% for j in range(TILE_N // 64) %}
+{% for j in range(WORDS) %}
     var acc{{ m }}_{{ j }} = vec4<f32>(0.0);
 {% endfor %}
 {% endfor %}
@@ -75,15 +85,19 @@ fn main(
         let next = min(s + 1u, steps() - 1u);
         w_next = fetch_weights(wid.x, next, j);
         x_next = fetch_x(next, row, half);
+{% if SPLIT == 2 %}
+        for (var k = share * 16u; k < share * 16u + 16u; k += 4u) {
+{% else %}
         for (var k = 0u; k < 32u; k += 4u) {
+{% endif %}
 {% for k in range(4) %}
-{% for j in range(TILE_N // 64) %}
-            let w{{ k }}_{{ j }} = tile_w[(k + {{ k }}u) * {{ TILE_N // 4 }}u + {{ 16 * j }}u + tn];
+{% for j in range(WORDS) %}
+            let w{{ k }}_{{ j }} = tile_w[(k + {{ k }}u) * {{ TILE_N // 4 }}u + {{ LANES * j }}u + tn];
 {% endfor %}
 {% for v in range(MICRO // 4) %}
             let x{{ k }}_{{ v }} = tile_x[((k + {{ k }}u) * 8u + tm) * {{ MICRO // 4 }}u + {{ v }}u];
 {% for c in range(4) %}
-{% for j in range(TILE_N // 64) %}
+{% for j in range(WORDS) %}
             acc{{ 4 * v + c }}_{{ j }} += x{{ k }}_{{ v }}[{{ c }}] * w{{ k }}_{{ j }};
 {% endfor %}
 {% endfor %}
@@ -92,9 +106,28 @@ fn main(
         }
         workgroupBarrier();
     }
+{% if SPLIT == 2 %}
+{% for j in range(WORDS) %}
+    if (share == 1u) {
 {% for m in range(MICRO) %}
-{% for j in range(TILE_N // 64) %}
-    store4(m0 + tm * {{ MICRO }}u + {{ m }}u, rows, wid.x, {{ 64 * j }}u + tn * 4u, acc{{ m }}_{{ j }});
+        tile_w[{{ m * 64 }}u + thread - 64u] = acc{{ m }}_{{ j }};
+{% endfor %}
+    }
+    workgroupBarrier();
+    if (share == 0u) {
+{% for m in range(MICRO) %}
+        acc{{ m }}_{{ j }} += tile_w[{{ m * 64 }}u + thread];
+{% endfor %}
+    }
+    workgroupBarrier();
+{% endfor %}
+    if (share == 1u) {
+        return;
+    }
+{% endif %}
+{% for m in range(MICRO) %}
+{% for j in range(WORDS) %}
+    store4(m0 + tm * {{ MICRO }}u + {{ m }}u, rows, wid.x, {{ 4 * LANES * j }}u + tn * 4u, acc{{ m }}_{{ j }});
 {% endfor %}
 {% endfor %}
 }
