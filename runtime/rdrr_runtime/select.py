@@ -123,18 +123,20 @@ class Select:
         hint = self.policy.get("q4kMatmul") if matmul and dtype.is_block else None
         if layout is Layout.FLAT and k % dtype.block_elements == 0:
             layout = Layout.ROW  # blocks that do not cross rows: the bytes are the same
-        by_row = Layout.ROW if layout is Layout.FLAT else layout
+        # Single values can be reordered without loss, and rows of K have the faster kernels.
         if hint and hint.value in EXPANSIONS:
             wide = EXPANSIONS[hint.value]
-            return Storage(DTYPES[wide], by_row, f"{dtype} expanded to {wide} at load, {hint}")
+            return Storage(DTYPES[wide], Layout.ROW, f"{dtype} expanded to {wide} at load, {hint}")
         crossing = layout is Layout.FLAT
         if not crossing and dtype.name in GPU_DTYPES:
+            if layout is Layout.COLUMN and not dtype.is_block:
+                return Storage(dtype, Layout.ROW, f"{dtype} turned from columns to rows at load")
             return Storage(dtype, layout)
         obstacle = "its flat blocks cross rows" if crossing else f"no kernel reads {dtype}"
         unmet = Unmet(hint, obstacle) if hint else None
         # F32 rather than F16: without a hint the values stay exactly those of the package.
         note = f"{dtype} expanded to F32 at load, as {obstacle}"
-        return Storage(DTYPES["F32"], by_row, note, unmet)
+        return Storage(DTYPES["F32"], Layout.ROW, note, unmet)
 
     def matmul(self, weights: Sequence[GpuWeight]) -> MatmulPlan:
         """What hints ask of one product with these matrices."""
@@ -154,7 +156,7 @@ class Select:
         if any(one.dtype.is_block for one in weights):
             parts.append(self._why_blocks(ctx, weights, int8=int8))
         if not all(one.dtype.is_block for one in weights):
-            parts.append(self._why_scalars(ctx, weights, rows))
+            parts.append(self._why_scalars(ctx, rows))
         unmet = [one.unmet for one in parts if one.unmet]
         return Why("; ".join(one.reason for one in parts), unmet[0] if unmet else None)
 
@@ -172,7 +174,7 @@ class Select:
         unmet = Unmet(hint, obstacle) if hint else None
         return Why(f"{who}: f32 activations, as {obstacle}", unmet)
 
-    def _why_scalars(self, ctx: OpContext, weights: Sequence[GpuWeight], rows: int) -> Why:
+    def _why_scalars(self, ctx: OpContext, rows: int) -> Why:
         hint = self.policy.get("f16Matmul")
         if hint is None:
             shared = "subgroups" if ctx.subgroups else "workgroup memory"
@@ -185,8 +187,6 @@ class Select:
         obstacle = ""
         if hint.value == "gemv_subgroup" and not ctx.subgroups:
             obstacle = "the device has no feature subgroup"
-        elif hint.value == "gemv_subgroup" and weights[0].layout is Layout.COLUMN:
-            obstacle = "layout column has no kernel with subgroups"
         return Why.following(hint, obstacle)
 
     def _int8(self) -> tuple[bool, str, Unmet | None]:

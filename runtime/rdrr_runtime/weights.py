@@ -1,7 +1,8 @@
 """A package's tensors in GPU memory, in the form that kernels read.
 
 Matrices keep their stored type unless `rdrr_runtime.select` says otherwise; what it wants expanded
-is decoded here, once, some rows at a time. Which kernel reads a matrix is not decided here.
+is decoded here, once, some rows at a time, and columns that it wants as rows are transposed. Which
+kernel reads a matrix is not decided here.
 """
 
 from __future__ import annotations
@@ -124,14 +125,33 @@ def _vector(package: Package, use: WeightUse, empty: bool) -> npt.NDArray[np.flo
 
 def _kept_rows(package: Package, use: WeightUse, tensor: Tensor, kept: Storage) -> Iterator[Bytes]:
     """The stored rows, in the type and layout in which they are kept."""
-    dtype = tensor.parsed_dtype()
+    dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
     if dtype == kept.dtype:
-        return _stored_rows(package, use.name, tensor)
-    if tensor.parsed_layout() is Layout.FLAT:
-        values = _flat_values(package, use, dtype)
+        rows = _stored_rows(package, use.name, tensor)
+    elif layout is Layout.FLAT:
+        rows = _encoded(_flat_values(package, use, dtype), kept.dtype, use.name)
     else:
-        values = _row_values(package, use.name, tensor)
-    return _encoded(values, kept.dtype, use.name)
+        rows = _encoded(_row_values(package, use.name, tensor), kept.dtype, use.name)
+    if layout is Layout.COLUMN and kept.layout is Layout.ROW:
+        return _transposed(rows, kept.dtype, use.shape)
+    return rows
+
+
+def _transposed(
+    columns: Iterator[Bytes], dtype: DType, shape: tuple[int, ...], limit: int = CHUNK_BYTES
+) -> Iterator[Bytes]:
+    """Rows of K scalars from rows of N. Every row needs all of them: one matrix is held whole."""
+    n, k = shape
+    turned = np.empty((n, k), f"V{dtype.block_bytes}")
+    at = 0
+    for some in columns:
+        values = some.reshape(len(some), -1).view(turned.dtype)
+        turned[:, at : at + len(values)] = values[:, :n].T
+        at += len(values)
+    rows = turned.view(np.uint8)
+    step = max(1, limit // max(rows.shape[1], 1))
+    for first in range(0, n, step):
+        yield rows[first : first + step]
 
 
 def _stored_rows(

@@ -9,6 +9,7 @@ import pytest
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
+from rdrr_runtime.buffers import Arena
 from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.hints import Policy, resolve
@@ -17,6 +18,7 @@ from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.program import PaperArena, Plan, choices_for
 from rdrr_runtime.select import Select, unhonoured
+from rdrr_runtime.weights import _transposed
 from support.comparison import relative_error, stepped
 from support.packages import VOCAB, llama_manifest, write_random_package
 
@@ -74,7 +76,7 @@ OBEYED = {
         },
         "column",
         {
-            "decode l1.down_proj": "gemv_col.f16",
+            "decode l1.down_proj": "matvec.f16",
             "decode l1.attn": "attention_tiled.16",
             "prefill l1.attn": "attention_tiled.16",
         },
@@ -159,8 +161,7 @@ def test_expanded_weights_are_counted_as_what_they_take(device, tmp_path, rng, l
     assert {name: hinted.matrices[name].size for name in products} == {
         name: n * k * size for name, (n, k) in shapes.items()
     }
-    kept = Layout.COLUMN if layout == "column" else Layout.ROW
-    assert {hinted.matrices[name].layout for name in products} == {kept}
+    assert {hinted.matrices[name].layout for name in products} == {Layout.ROW}
     if layout != "flat":
         assert {plain.matrices[name].dtype.name for name in products} == {"Q4_K"}
 
@@ -334,6 +335,47 @@ def test_without_a_hint_the_kernel_follows_from_rows_and_limits():
     assert _attention("auto", rows=64, storage=16384)[0] is AttentionKernel.TILED_SMALL
     assert _attention("auto", rows=64, storage=4096)[0] is AttentionKernel.STREAMING
     assert _attention("auto", rows=1)[0] is AttentionKernel.SPLIT_KV
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16", "F32"])
+def test_scalars_stored_by_columns_become_rows_of_the_same_bits(device, tmp_path, rng, dtype):
+    package = package_of(tmp_path, rng, dtype, "column")
+    arena = Arena(device)
+    plan = Plan(package, device, arena, Policy(), context=CONTEXT, kv_dtype="f16")
+    choices = [one for one in plan.weights.choices if "proj" in one.op]
+    assert {one.reason for one in choices} == {f"{dtype} turned from columns to rows at load"}
+    for one in choices:
+        matrix = plan.weights.matrices[one.op]
+        stored = np.asarray(package.read(one.op)).view(f"V{DTYPES[dtype].block_bytes}")
+        assert matrix.layout is Layout.ROW
+        (part,) = matrix.parts
+        ours = np.asarray(device.read(part.slice)).tobytes()
+        assert ours == stored.reshape(matrix.k, matrix.n).T.tobytes()
+    arena.dispose()
+
+
+@pytest.mark.parametrize("limit", [1, 100, 1 << 20])
+def test_columns_that_arrive_in_parts_leave_as_whole_rows(rng, limit):
+    n, k = 37, 52
+    columns = rng.integers(0, 1 << 16, (k, n), dtype=np.uint16)
+    parts = (columns[first : first + 9].view(np.uint8) for first in range(0, k, 9))
+    rows = list(_transposed(parts, DTYPES["F16"], (n, k), limit))
+    assert [len(one) for one in rows[:-1]] == [max(1, limit // (2 * k))] * (len(rows) - 1)
+    assert np.concatenate(rows).tobytes() == columns.T.tobytes()
+
+
+def test_scalars_stored_by_columns_decode_as_torch_does_in_the_kernels_of_rows(
+    device, tmp_path, rng
+):
+    package = package_of(tmp_path, rng, "F16", "column")
+    ids = rng.integers(0, VOCAB, 16).tolist()
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    kernels = served(backend.info.choices)
+    assert kernels["decode layer 1 qkv"] == "matvec.f16,f16,f16"
+    assert kernels["decode l1.down_proj"] == "matvec.f16"
+    reference = stepped(CpuBackend(package, context=CONTEXT), ids, 12)
+    assert relative_error(stepped(backend, ids, 12), reference) < EXACT
+    backend.close()
 
 
 def test_choices_are_known_without_loading_anything(device, tmp_path, rng):
