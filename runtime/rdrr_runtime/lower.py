@@ -31,9 +31,9 @@ from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.fuse import Fusion, fused_head
 from rdrr_runtime.kernels._context import OpContext
 from rdrr_runtime.kernels._kernel import Dispatch
-from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax, choose_best
+from rdrr_runtime.kernels.argmax import choose_best
 from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
-from rdrr_runtime.kernels.elementwise import copy_row, residual_add, scale, softcap
+from rdrr_runtime.kernels.elementwise import residual_add, scale
 from rdrr_runtime.kernels.embed import embed
 from rdrr_runtime.kernels.gated_activation import gated_activation
 from rdrr_runtime.kernels.kv_store import kv_store
@@ -44,6 +44,7 @@ from rdrr_runtime.kernels.quantize_rows import Int8Rows, int8_sizes, padded_rows
 from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
 from rdrr_runtime.kernels.rope import rope
 from rdrr_runtime.kvcache import KvCache
+from rdrr_runtime.lower_head import lower_head, lower_sample
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.select import PLAIN, Choice, Select, Why, recorded
 from rdrr_runtime.values import Values, Workspace, count_readers
@@ -108,7 +109,7 @@ class Lowering:
         self.cache = cache
         self.ropes = ropes
         self.workspace = workspace
-        self._all_rows = all_rows
+        self.all_rows = all_rows
         self.values = Values(workspace, count_readers(graph.ops))
         self._out: list[Dispatch] = []
         self._choices: list[Choice] = []
@@ -125,8 +126,8 @@ class Lowering:
         body, self._out = tuple(self._out), []
         fused = fused_head(self, norm, head) if self._fusions and self.ctx.max_rows == 1 else None
         if fused is None:
-            logits = self._head(norm, head)
-            made = self._sample(logits, head.weight.shape[0])
+            logits = lower_head(self, norm, head)
+            made = lower_sample(self, logits, head.weight.shape[0])
         else:
             logits, candidates, count = fused
             made = choose_best(self.ctx, candidates, count, label="argmax")
@@ -246,7 +247,7 @@ class Lowering:
         bias = None if op.bias is None else self.weights.vectors[op.bias.name]
         weight, x = self.weights.matrices[op.weight.name], self.values.get(op.x)
         if not (self.select.matmul((weight,)).int8 and suits_int8(self.ctx, weight)):
-            self._matmul(weight, x, out, bias=bias, accumulate=accumulate, label=op.out)
+            self.matmul(weight, x, out, bias=bias, accumulate=accumulate, label=op.out)
             return
         why = self.select.why_matmul(self.ctx, (weight,), self.ctx.max_rows, int8=True)
         rows = self._in_int8(op.x, x, weight.k, why)
@@ -270,7 +271,7 @@ class Lowering:
             self._int8_held[k] = name
         return target
 
-    def _matmul(
+    def matmul(
         self,
         weight: GpuWeight,
         x: BufferSlice,
@@ -374,56 +375,3 @@ class Lowering:
         self.emit(residual_add(self.ctx, values.get(op.x), branch, width=width, label=op.out))
         values.read(op.branch)
         values.rename(op.x, op.out)
-
-    def _head(self, norm: Norm, head: Head) -> BufferSlice:
-        """Final norm and logits, of the last row only unless all are wanted."""
-        ctx, (vocab, hidden) = self.ctx, head.weight.shape
-        single = not self._all_rows
-        x = self.values.get(norm.x)
-        if single and ctx.max_rows > 1:
-            last = self.workspace.named("last", 4 * hidden)
-            self.emit(copy_row(ctx, x, last, width=hidden, label="last row"))
-            x = last
-        rows = 1 if single else ctx.max_rows
-        normed = self.workspace.named(f"final.{rows}", 4 * rows * hidden)
-        logits = self.workspace.named(f"logits.{rows}", 4 * rows * vocab)
-        self.emit(
-            rms_norm(
-                ctx,
-                x,
-                self.weights.vectors[norm.weight.name],
-                normed,
-                width=hidden,
-                eps=norm.eps,
-                offset=float(norm.unit_offset),
-                single_row=single,
-                label="final norm",
-            )
-        )
-        matrix = self.weights.matrices[head.weight.name]
-        self._matmul(matrix, normed, logits, single_row=single, label="head")
-        if head.scale != 1.0:
-            self.emit(
-                scale(
-                    ctx,
-                    logits,
-                    width=vocab,
-                    factor=head.scale,
-                    single_row=single,
-                    label="head.scale",
-                )
-            )
-        if head.softcap is not None:
-            self.emit(
-                softcap(
-                    ctx, logits, width=vocab, cap=head.softcap, single_row=single, label="head.cap"
-                )
-            )
-        return logits
-
-    def _sample(self, logits: BufferSlice, vocab: int) -> Sequence[Dispatch]:
-        """Argmax of the last row, which also advances the step."""
-        if self._all_rows:
-            return ()
-        scratch = self.workspace.named("argmax", SCRATCH_BYTES)
-        return argmax(self.ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")

@@ -1,0 +1,70 @@
+"""The end of every pass by the general kernels: final norm, logits, and the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rdrr_manifests.graph import Head, Norm
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._kernel import Dispatch
+from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.kernels.elementwise import copy_row, scale, softcap
+from rdrr_runtime.kernels.rmsnorm import rms_norm
+
+if TYPE_CHECKING:
+    from rdrr_runtime.lower import Lowering
+
+
+def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
+    """Final norm and logits, of the last row only unless all are wanted."""
+    ctx, (vocab, hidden) = low.ctx, head.weight.shape
+    single = not low.all_rows
+    x = low.values.get(norm.x)
+    if single and ctx.max_rows > 1:
+        last = low.workspace.named("last", 4 * hidden)
+        low.emit(copy_row(ctx, x, last, width=hidden, label="last row"))
+        x = last
+    rows = 1 if single else ctx.max_rows
+    normed = low.workspace.named(f"final.{rows}", 4 * rows * hidden)
+    logits = low.workspace.named(f"logits.{rows}", 4 * rows * vocab)
+    low.emit(
+        rms_norm(
+            ctx,
+            x,
+            low.weights.vectors[norm.weight.name],
+            normed,
+            width=hidden,
+            eps=norm.eps,
+            offset=float(norm.unit_offset),
+            single_row=single,
+            label="final norm",
+        )
+    )
+    matrix = low.weights.matrices[head.weight.name]
+    low.matmul(matrix, normed, logits, single_row=single, label="head")
+    if head.scale != 1.0:
+        low.emit(
+            scale(
+                ctx,
+                logits,
+                width=vocab,
+                factor=head.scale,
+                single_row=single,
+                label="head.scale",
+            )
+        )
+    if head.softcap is not None:
+        low.emit(
+            softcap(ctx, logits, width=vocab, cap=head.softcap, single_row=single, label="head.cap")
+        )
+    return logits
+
+
+def lower_sample(low: Lowering, logits: BufferSlice, vocab: int) -> Sequence[Dispatch]:
+    """Argmax of the last row, which also advances the step."""
+    if low.all_rows:
+        return ()
+    scratch = low.workspace.named("argmax", SCRATCH_BYTES)
+    return argmax(low.ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")
