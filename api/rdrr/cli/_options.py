@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 from rdrr_format.errors import UsageError
@@ -15,6 +15,22 @@ JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSO
 KernelHints: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--kernel-hint", metavar="KEY=VALUE", help="A kernel hint; repeatable."),
+]
+StrictHints: TypeAlias = Annotated[
+    bool, typer.Option("--strict-hints", help="A hint that is not followed is an error.")
+]
+Backend: TypeAlias = Annotated[
+    Literal["auto", "wgpu", "cpu"],
+    typer.Option(help="auto: wgpu where there is an adapter, else torch on the CPU."),
+]
+Adapter: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Part of an adapter's name.")
+]
+KvDtype: TypeAlias = Annotated[
+    Literal["f16", "f32"], typer.Option(help="Storage of the key-value cache on the GPU.")
+]
+Context: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of prompt and text together.")
 ]
 
 

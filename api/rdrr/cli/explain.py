@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rdrr.cli._console import console, facts, note, print_json, table
-from rdrr.cli._options import JsonFlag, KernelHints, PackagePath, split_hints
+from rdrr.cli._options import (
+    Adapter,
+    Context,
+    JsonFlag,
+    KernelHints,
+    KvDtype,
+    PackagePath,
+    StrictHints,
+    split_hints,
+)
 
 if TYPE_CHECKING:
     from rdrr._explanation import Explanation
@@ -15,19 +24,11 @@ if TYPE_CHECKING:
 
 def explain(
     path: PackagePath,
-    adapter: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Part of an adapter's name.")
-    ] = None,
+    adapter: Adapter = None,
     kernel_hint: KernelHints = None,
-    strict_hints: Annotated[
-        bool, typer.Option("--strict-hints", help="Exit code 1 when a hint is not followed.")
-    ] = False,
-    kv_dtype: Annotated[
-        Literal["f16", "f32"], typer.Option(help="Storage of the key-value cache on the GPU.")
-    ] = "f16",
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of prompt and text together.")
-    ] = None,
+    strict_hints: StrictHints = False,
+    kv_dtype: KvDtype = "f16",
+    context: Context = None,
     every: Annotated[
         bool, typer.Option("--all", help="Show each layer, also those served alike.")
     ] = False,

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rdrr_format.errors import UsageError
 
 from rdrr.cli._console import console, facts, note, print_json
-from rdrr.cli._options import JsonFlag, KernelHints, PackagePath, split_hints
+from rdrr.cli._options import (
+    Adapter,
+    Backend,
+    Context,
+    JsonFlag,
+    KernelHints,
+    KvDtype,
+    PackagePath,
+    StrictHints,
+    split_hints,
+)
 from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
@@ -49,23 +59,12 @@ def generate(
     stop: Annotated[
         list[str] | None, typer.Option(help="End the text before this string; repeatable.")
     ] = None,
-    backend: Annotated[
-        Literal["auto", "wgpu", "cpu"],
-        typer.Option(help="auto: wgpu where there is an adapter, else torch on the CPU."),
-    ] = "auto",
-    adapter: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Part of an adapter's name.")
-    ] = None,
+    backend: Backend = "auto",
+    adapter: Adapter = None,
     kernel_hint: KernelHints = None,
-    strict_hints: Annotated[
-        bool, typer.Option("--strict-hints", help="A hint that is not followed is an error.")
-    ] = False,
-    kv_dtype: Annotated[
-        Literal["f16", "f32"], typer.Option(help="Storage of the key-value cache on the GPU.")
-    ] = "f16",
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of prompt and text together.")
-    ] = None,
+    strict_hints: StrictHints = False,
+    kv_dtype: KvDtype = "f16",
+    context: Context = None,
     interval: Annotated[
         int, typer.Option(min=1, help="Greedy: tokens between two readbacks from the GPU.")
     ] = 8,

@@ -7,13 +7,22 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rdrr_format.errors import StoreError, UsageError
 
 from rdrr.cli._console import console, facts, note, print_json
-from rdrr.cli._options import JsonFlag, KernelHints, PackagePath, split_hints
+from rdrr.cli._options import (
+    Adapter,
+    Backend,
+    JsonFlag,
+    KernelHints,
+    KvDtype,
+    PackagePath,
+    StrictHints,
+    split_hints,
+)
 
 if TYPE_CHECKING:
     from rdrr import Model
@@ -37,20 +46,11 @@ def perplexity(
         bool,
         typer.Option("--decode-path", help="One token a pass, as text is generated; slow."),
     ] = False,
-    backend: Annotated[
-        Literal["auto", "wgpu", "cpu"],
-        typer.Option(help="auto: wgpu where there is an adapter, else torch on the CPU."),
-    ] = "auto",
-    adapter: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Part of an adapter's name.")
-    ] = None,
+    backend: Backend = "auto",
+    adapter: Adapter = None,
     kernel_hint: KernelHints = None,
-    strict_hints: Annotated[
-        bool, typer.Option("--strict-hints", help="A hint that is not followed is an error.")
-    ] = False,
-    kv_dtype: Annotated[
-        Literal["f16", "f32"], typer.Option(help="Storage of the key-value cache on the GPU.")
-    ] = "f16",
+    strict_hints: StrictHints = False,
+    kv_dtype: KvDtype = "f16",
     json: JsonFlag = False,
 ) -> int:
     """Measure how well a package predicts a text."""
