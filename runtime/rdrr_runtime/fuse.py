@@ -22,7 +22,15 @@ from rdrr_manifests.graph import Attention, GatedActivation, Head, Linear, Norm,
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._kernel import Dispatch
 from rdrr_runtime.kernels.attention_decode import DecodeAttention, attention_decode
-from rdrr_runtime.kernels.matvec import Input, Output, leaves_int8, matvec, suits
+from rdrr_runtime.kernels.matvec import (
+    CANDIDATE_BYTES,
+    MAX_OUTPUT_GROUPS,
+    Input,
+    Output,
+    leaves_int8,
+    matvec,
+    suits,
+)
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.select import MatmulPlan, Why
 
@@ -292,7 +300,7 @@ def fused_head(
     if not plain or not product.suits():
         return None
     logits = low.workspace.named("logits.1", 4 * weight.n)
-    candidates = low.workspace.named("candidates", 1 << 14)
+    candidates = low.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
     output = Output(logits, "best", best=candidates)
     made = product.emit(_norm_input(low, norm), output, "head")
     return logits, candidates, made[0].grid.x

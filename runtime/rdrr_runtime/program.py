@@ -151,13 +151,12 @@ class Plan:
 
     def _lower(self, kind: str) -> Lowered:
         limits = self._device.limits
-        storage = limits["max-compute-workgroup-storage-size"]
         ctx = OpContext(
             self.state,
             self.rows[kind],
             self._device.features,
-            storage,
-            self._device.limits["max-compute-invocations-per-workgroup"],
+            limits["max-compute-workgroup-storage-size"],
+            limits["max-compute-invocations-per-workgroup"],
         )
         return Lowering(
             self.graph,

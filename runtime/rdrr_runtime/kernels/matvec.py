@@ -26,11 +26,15 @@ MANY_OUTPUTS = 32_768
 
 TEAM = 32
 """Threads that share a row."""
+
 MAX_WORKGROUPS = 528
 """Workgroups of a launch: enough to fill the largest GPUs, few enough to share their staging."""
 
 MAX_OUTPUT_GROUPS = MAX_WORKGROUPS
-"""Entries of `best` that a `best` launch may write, 8 bytes each."""
+"""Entries of `best` that a `best` launch may write."""
+
+CANDIDATE_BYTES = 8
+"""Bytes of one of them."""
 
 UNITS: Mapping[str, int] = MappingProxyType(
     {"F32": 4, "F16": 8, "BF16": 8, "Q8_0": 32, "Q4_K": 32, "Q6_K": 32}
