@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rdrr_format.errors import ConversionError, ManifestError, UsageError
+from rdrr_format.shards import ALIGNMENT
 from rdrr_format.stores import LocalStore, store_errors
 from rdrr_manifests.graph import derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
@@ -43,6 +44,8 @@ def convert(
     k_tail: str = "pad",
     kernel_hints: Mapping[str, str] | None = None,
     shard_size: int = SHARD_SIZE,
+    align: int = ALIGNMENT,
+    hash_algorithm: str = "sha256",
     model_id: str | None = None,
     arch: str | None = None,
     dry_run: bool = False,
@@ -63,6 +66,8 @@ def convert(
         k_tail: `pad`, `ggml` or `auto`: what becomes of rows that are not whole blocks.
         kernel_hints: Hints to write into the manifest, by their public names.
         shard_size: Bytes of a full shard.
+        align: Tensors begin at multiples of it; a power of two.
+        hash_algorithm: `sha256` or `blake3`, of the shards.
         model_id: Name of the package; derived from the source's folder when None.
         arch: Architecture to use whatever the configuration says.
         dry_run: Decide everything and write nothing.
@@ -84,6 +89,8 @@ def convert(
         k_tail=k_tail,
         kernel_hints=dict(kernel_hints or {}),
         shard_size=shard_size,
+        align=align,
+        hash_algorithm=hash_algorithm,
         model_id=model_id,
         arch=arch,
     )
@@ -128,8 +135,8 @@ def _write(
 ) -> dict[str, float]:
     """Fill the folder, manifest last, and return each tensor's error."""
     store = LocalStore(folder)
-    shards = write_shards(plan, store, options.shard_size, workers, progress)
-    errors = verify(plan, store, shards, workers, progress)
+    shards = write_shards(plan, store, options, workers, progress)
+    errors = verify(plan, store, shards, options.hash_algorithm, workers, progress)
     copy_files(source, store)
     manifest, _ = build_manifest(source, model, plan, options, shards)
     with store_errors(folder / MANIFEST_NAME):

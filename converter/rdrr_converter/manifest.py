@@ -64,6 +64,7 @@ def build_manifest(
         model_id=options.model_id or default_model_id(source),
         quantization=RECIPES[options.quantize].label,
         quantization_info=quantization_info(plan, options),
+        hash_algorithm=options.hash_algorithm,
         eos_token_id=eos,
         weights_transposed=plan.weights_transposed,
         architecture=model.sizes,

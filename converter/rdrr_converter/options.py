@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rdrr_format.errors import UsageError
+from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.layouts import Layout
+from rdrr_format.shards import ALIGNMENT
 from rdrr_manifests.models import parse_hint
 
 from rdrr_converter.recipes import RECIPES, TAILS
@@ -30,6 +32,8 @@ class Options:
         k_tail: What becomes of rows that are not whole blocks.
         kernel_hints: Hints to write, by their public names.
         shard_size: Bytes of a full shard.
+        align: Tensors begin at multiples of it in the stream of shards; a power of two.
+        hash_algorithm: Of the shards.
         model_id: Name of the package; None derives it from the source.
         arch: Architecture to use whatever the configuration says.
     """
@@ -41,6 +45,8 @@ class Options:
     k_tail: str = "pad"
     kernel_hints: Mapping[str, str] = field(default_factory=dict)
     shard_size: int = SHARD_SIZE
+    align: int = ALIGNMENT
+    hash_algorithm: str = "sha256"
     model_id: str | None = None
     arch: str | None = None
 
@@ -64,6 +70,8 @@ class Options:
             raise UsageError(
                 "--shard-size is too small", expected="at least 64 KiB", found=self.shard_size
             )
+        self._check_align()
+        _one_of("--hash", self.hash_algorithm, tuple(ALGORITHMS))
         if self.model_id is not None and not MODEL_ID.fullmatch(self.model_id):
             raise UsageError(
                 "--model-id cannot be used",
@@ -72,6 +80,17 @@ class Options:
             )
         for key, value in self.kernel_hints.items():
             parse_hint(f"{key}={value}")
+
+    def _check_align(self) -> None:
+        if self.align < 1 or self.align & (self.align - 1):
+            raise UsageError("--align cannot be used", expected="a power of two", found=self.align)
+        # A larger alignment is asked for to be found in files; the usual one is of the stream.
+        if self.align > ALIGNMENT and self.shard_size % self.align:
+            raise UsageError(
+                "--align is lost where shards begin",
+                expected=f"a --shard-size that is a multiple of {self.align}",
+                found=self.shard_size,
+            )
 
     @property
     def block_layout(self) -> Layout:
@@ -89,6 +108,7 @@ class Options:
             "fuseGateUp": self.fuse_gate_up,
             "kTail": self.k_tail,
             "shardSize": self.shard_size,
+            "align": self.align,
         }
         if self.arch:
             recorded["arch"] = self.arch

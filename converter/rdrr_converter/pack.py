@@ -6,6 +6,7 @@ from rdrr_format.errors import ConversionError
 from rdrr_format.shards import ShardInfo, ShardSpan, ShardWriter
 from rdrr_format.stores import Store
 
+from rdrr_converter.options import Options
 from rdrr_converter.plan import Plan, PlannedTensor
 from rdrr_converter.quantize import encoded
 from rdrr_converter.report import Progress
@@ -13,7 +14,7 @@ from rdrr_converter.transforms import chunk_weights
 
 
 def write_shards(
-    plan: Plan, store: Store, shard_size: int, workers: int, progress: Progress
+    plan: Plan, store: Store, options: Options, workers: int, progress: Progress
 ) -> tuple[ShardInfo, ...]:
     """Encode and write every tensor.
 
@@ -25,12 +26,12 @@ def write_shards(
         SourceError: A source file cannot be read any more.
     """
     progress.start("write", sum(tensor.weights for tensor in plan.tensors))
-    writer = ShardWriter(store, shard_size)
+    writer = ShardWriter(store, options.shard_size, options.hash_algorithm)
     written: dict[str, list[ShardSpan]] = {tensor.name: [] for tensor in plan.tensors}
     try:
         for tensor, chunk, data in encoded(plan.tensors, workers):
             if not written[tensor.name]:
-                writer.align()
+                writer.align(options.align)
             written[tensor.name] += writer.write(data.data)
             progress.advance(tensor.name, chunk_weights(tensor, chunk))
         shards = writer.close()

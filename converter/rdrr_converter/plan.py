@@ -166,7 +166,7 @@ def make_plan(model: Model, options: Options, magnitudes: Mapping[str, float]) -
             _check_flat_fusion(parts[0], tensor)
         largest = max(magnitudes[part.source.name] for part in parts)
         tensors.append(_name_origin(_avoid_overflow(tensor, options, largest)))
-    return _place(tensors, options.shard_size)
+    return _place(tensors, options.shard_size, options.align)
 
 
 def _name_origin(tensor: PlannedTensor) -> PlannedTensor:
@@ -180,12 +180,12 @@ def _name_origin(tensor: PlannedTensor) -> PlannedTensor:
     return tensor
 
 
-def _place(tensors: Sequence[PlannedTensor], shard_size: int) -> Plan:
+def _place(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> Plan:
     """Give each tensor its bytes in the stream that `ShardWriter` cuts into shards."""
     placed = []
     position = 0
     for tensor in tensors:
-        start = align_up(position)
+        start = align_up(position, align)
         placed.append(replace(tensor, spans=plan_spans(start, tensor.size, shard_size)))
         position = start + tensor.size
     whole, rest = divmod(position, shard_size)

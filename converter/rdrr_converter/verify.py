@@ -27,7 +27,12 @@ SLICE = 1 << 17
 
 
 def verify(
-    plan: Plan, store: Store, shards: Sequence[ShardInfo], workers: int, progress: Progress
+    plan: Plan,
+    store: Store,
+    shards: Sequence[ShardInfo],
+    algorithm: str,
+    workers: int,
+    progress: Progress,
 ) -> dict[str, float]:
     """Check every shard's hash and compare every tensor with its source.
 
@@ -38,7 +43,7 @@ def verify(
         ShardError: A shard on disk has another size or hash than was written.
         ConversionError: A tensor on disk does not hold the source's values.
     """
-    reader = ShardReader(store, shards)
+    reader = ShardReader(store, shards, algorithm)
     progress.start("verify", sum(tensor.weights for tensor in plan.tensors))
     errors: dict[str, float] = {}
     with ThreadPoolExecutor(workers) as pool:

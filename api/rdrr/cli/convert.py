@@ -48,6 +48,12 @@ def convert(
     shard_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Bytes of a full shard.")
     ] = "64MiB",
+    align: Annotated[
+        str, typer.Option(metavar="SIZE", help="Tensors begin at multiples of it; a power of two.")
+    ] = "256",
+    hash_algorithm: Annotated[
+        Literal["sha256", "blake3"], typer.Option("--hash", help="Hash of the shards.")
+    ] = "sha256",
     model_id: Annotated[
         str | None, typer.Option(help="Name of the package; the source's unless given.")
     ] = None,
@@ -60,6 +66,10 @@ def convert(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the package that is there.")
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads; the bytes do not depend on it.", show_default="cores"),
+    ] = None,
     json: JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
 ) -> int:
@@ -80,10 +90,13 @@ def convert(
             k_tail=k_tail,
             kernel_hints=split_hints(kernel_hint),
             shard_size=parse_size(shard_size),
+            align=parse_size(align),
+            hash_algorithm=hash_algorithm,
             model_id=model_id,
             arch=arch,
             dry_run=dry_run,
             overwrite=overwrite,
+            workers=workers,
             progress=progress,
         )
     seconds = time.perf_counter() - start

@@ -15,7 +15,7 @@ from rdrr_format.shards import ShardReader
 from rdrr_format.stores import Store
 
 from rdrr_manifests.faults import Fault, Severity, tensor_field
-from rdrr_manifests.models import Manifest, Tensor
+from rdrr_manifests.models import Manifest, Shard, Tensor
 from rdrr_manifests.rules.shards import is_hash, is_plain_name
 from rdrr_manifests.rules.subject import Finding, as_fault
 
@@ -67,17 +67,16 @@ def tokenizer_file(manifest: Manifest, store: Store) -> Iterator[Finding]:
 
 def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
     """The bytes of every shard have the declared hash."""
-    if manifest.hash_algorithm == "blake3":
-        yield from _blake3_hashes(manifest, store)
-        return
-    if manifest.hash_algorithm not in ALGORITHMS:
+    algorithm = manifest.hash_algorithm
+    if algorithm not in ALGORITHMS:
         yield Finding(
             "hashAlgorithm",
-            f"hashes of {manifest.hash_algorithm} are not checked by this version",
+            f"hashes of {algorithm} are not checked by this version",
             severity="warning",
         )
         return
     reader = _reader(manifest, store)
+    odd = 0
     for index in _sound_shards(manifest, store):
         shard = manifest.shards[index]
         if not is_hash(shard.hash):
@@ -85,34 +84,29 @@ def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
         try:
             reader.verify(index)
         except RdrrError as error:
-            yield Finding(shard.filename, error.message, error.expected, error.found)
-
-
-def _blake3_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
-    """Accept BLAKE3 and the variant that the public runtime writes under its name."""
-    from rdrr_format.blake3 import DOPPLER, STANDARD, blake3_hex
-
-    odd = 0
-    for index in _sound_shards(manifest, store):
-        shard = manifest.shards[index]
-        if not is_hash(shard.hash):
-            continue
-        data = store.read(shard.filename)
-        found = blake3_hex(data, STANDARD)
-        if found == shard.hash.lower():
-            continue
-        if blake3_hex(data, DOPPLER) == shard.hash.lower():
-            odd += 1
-        else:
-            yield Finding(shard.filename, "wrong hash", shard.hash, found)
+            if algorithm == "blake3" and _is_dopplers(shard, store):
+                odd += 1
+            else:
+                yield Finding(shard.filename, error.message, error.expected, error.found)
     if odd:
-        yield Finding(
-            "hashAlgorithm",
-            f"{odd} shards match {DOPPLER.name}, which other readers of blake3 refuse",
-            "sha256",
-            "blake3",
-            "warning",
-        )
+        yield _odd_hashes(odd, len(manifest.shards))
+
+
+def _is_dopplers(shard: Shard, store: Store) -> bool:
+    """Whether the hash is what the public runtime computes under the name of BLAKE3."""
+    from rdrr_format.doppler_blake3 import doppler_blake3_hex
+
+    try:
+        return doppler_blake3_hex(store.read(shard.filename)) == shard.hash.lower()
+    except RdrrError:
+        return False
+
+
+def _odd_hashes(odd: int, shards: int) -> Finding:
+    from rdrr_format.doppler_blake3 import NAME
+
+    which = f"{odd} of {shards} shards match {NAME}, which other readers of blake3 refuse"
+    return Finding("hashAlgorithm", which, "sha256", "blake3", "warning")
 
 
 def tensor_values(manifest: Manifest, store: Store) -> Iterator[Finding]:

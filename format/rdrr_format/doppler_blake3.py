@@ -1,15 +1,15 @@
-"""BLAKE3 in NumPy, and the variant of it that public packages carry under the same name.
+"""The variant of BLAKE3 that public packages carry under its name, in NumPy; never written.
 
-All chunks of the data go through the compression function together, one array lane each, so a
-shard takes seconds rather than hours. Only plain hashing to 256 bits: no keys, no longer output.
-The function is that of the BLAKE3 paper (section 2); the variant differs from it in two places,
-described at `Variant`. Writing packages needs neither: rdrr writes sha256.
+The function is that of the BLAKE3 paper (section 2) but for two places: counter, length and flags
+are XORed into the upper half of the initial values, where BLAKE3 puts them in their place; and the
+root gives out the lower half of its state, where BLAKE3 XORs both. All chunks of the data go
+through the compression function together, one array lane each, so a shard takes seconds rather
+than hours. BLAKE3 itself is in `rdrr_format.integrity`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,45 +37,27 @@ _BATCH = 4096
 """Chunks that are compressed together: their state then stays in the processor's cache."""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """How a hash differs from BLAKE3.
-
-    Attributes:
-        name: For messages.
-        mixes_iv: Counter, length and flags are XORed into the upper half of the initial values,
-            where BLAKE3 puts them in their place.
-        feeds_forward: The root's output XORs both halves of the state; BLAKE3 does, the variant
-            gives out the lower half alone.
-    """
-
-    name: str
-    mixes_iv: bool
-    feeds_forward: bool
+NAME = "DOPPLER's variant of BLAKE3"
 
 
-STANDARD = Variant("BLAKE3", mixes_iv=False, feeds_forward=True)
-DOPPLER = Variant("DOPPLER's variant of BLAKE3", mixes_iv=True, feeds_forward=False)
-
-
-def blake3_hex(data: Any, variant: Variant = STANDARD) -> str:
+def doppler_blake3_hex(data: Any) -> str:
     """The hash of bytes (anything with the buffer interface), 64 hexadecimal digits."""
     raw = np.frombuffer(data, np.uint8)
     full = max(0, (raw.size - 1) // _CHUNK)
     last = raw[full * _CHUNK :]
     if full == 0:
-        return _root(*_last_block(last, 0, variant), variant)
-    values = [*_full_chunks(raw[: full * _CHUNK], variant)]
-    inputs, words, length, flags, counter = _last_block(last, full, variant)
-    values.append(_chain(_compress(inputs, words, counter, length, flags, variant)))
+        return _root(*_last_block(last, 0))
+    values = [*_full_chunks(raw[: full * _CHUNK])]
+    inputs, words, length, flags, counter = _last_block(last, full)
+    values.append(_chain(_compress(inputs, words, counter, length, flags)))
     level = np.concatenate(values, axis=1)
     while level.shape[1] > 2:
-        level = _parents(level, variant)
+        level = _parents(level)
     key = np.repeat(_IV[:, None], 1, axis=1)
-    return _root(key, _joined(level), _BLOCK, _PARENT, np.zeros(1, np.uint64), variant)
+    return _root(key, _joined(level), _BLOCK, _PARENT, np.zeros(1, np.uint64))
 
 
-def _full_chunks(raw: npt.NDArray[np.uint8], variant: Variant) -> Iterator[Words]:
+def _full_chunks(raw: npt.NDArray[np.uint8]) -> Iterator[Words]:
     """Chaining values [8, n] of complete chunks, batch by batch."""
     for first in range(0, raw.size // _CHUNK, _BATCH):
         piece = raw[first * _CHUNK : (first + _BATCH) * _CHUNK]
@@ -86,12 +68,12 @@ def _full_chunks(raw: npt.NDArray[np.uint8], variant: Variant) -> Iterator[Words
         for block in range(16):
             flags = _CHUNK_START * (block == 0) | _CHUNK_END * (block == 15)
             message = np.ascontiguousarray(words[:, block].T)
-            chain = _chain(_compress(chain, message, counter, _BLOCK, flags, variant))
+            chain = _chain(_compress(chain, message, counter, _BLOCK, flags))
         yield chain
 
 
 def _last_block(
-    raw: npt.NDArray[np.uint8], index: int, variant: Variant
+    raw: npt.NDArray[np.uint8], index: int
 ) -> tuple[Words, Words, int, int, npt.NDArray[np.uint64]]:
     """What the last block of a chunk of at most 1024 bytes is compressed with."""
     counter = np.array([index], dtype=np.uint64)
@@ -105,17 +87,17 @@ def _last_block(
         flags = _CHUNK_START * (block == 0) | _CHUNK_END * (block == blocks - 1)
         if block == blocks - 1:
             break
-        chain = _chain(_compress(chain, words, counter, _BLOCK, flags, variant))
+        chain = _chain(_compress(chain, words, counter, _BLOCK, flags))
     return chain, words, part.size, flags, counter
 
 
-def _parents(level: Words, variant: Variant) -> Words:
+def _parents(level: Words) -> Words:
     """The next level of the tree; a value without a partner moves up as it is."""
     pairs = level.shape[1] // 2
     key = np.repeat(_IV[:, None], pairs, axis=1)
     counter = np.zeros(pairs, np.uint64)
     paired = level[:, : 2 * pairs]
-    above = _chain(_compress(key, _joined(paired), counter, _BLOCK, _PARENT, variant))
+    above = _chain(_compress(key, _joined(paired), counter, _BLOCK, _PARENT))
     return np.concatenate([above, level[:, 2 * pairs :]], axis=1)
 
 
@@ -130,11 +112,9 @@ def _root(
     length: int,
     flags: int,
     counter: npt.NDArray[np.uint64],
-    variant: Variant,
 ) -> str:
-    state = _compress(chain, words, np.zeros_like(counter), length, flags | _ROOT, variant)
-    output = _chain(state) if variant.feeds_forward else state[:8]
-    return output[:, 0].astype("<u4").tobytes().hex()
+    state = _compress(chain, words, np.zeros_like(counter), length, flags | _ROOT)
+    return state[:8, 0].astype("<u4").tobytes().hex()
 
 
 def _chain(state: Words) -> Words:
@@ -147,7 +127,6 @@ def _compress(
     counter: npt.NDArray[np.uint64],
     length: int,
     flags: int,
-    variant: Variant,
 ) -> Words:
     """The state [16, n] after seven rounds, before the halves are joined."""
     lanes = chain.shape[1]
@@ -155,8 +134,7 @@ def _compress(
     tail[0] = (counter & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     tail[1] = (counter >> np.uint64(32)).astype(np.uint32)
     tail[2], tail[3] = length, flags
-    if variant.mixes_iv:
-        tail ^= _IV[4:, None]
+    tail ^= _IV[4:, None]
     a, b = chain[:4].copy(), chain[4:].copy()
     c, d = np.repeat(_IV[:4, None], lanes, axis=1), tail
     for _ in range(_ROUNDS):
