@@ -1,20 +1,24 @@
 """Weights in GPU memory: the word-aligned form that the kernels read, and how they get there.
 
     type        a block on disk             in GPU memory
-    Q4_K        144 B                       36 words, as it is
+    Q4_K, Q5_K  144 B, 176 B                36 and 44 words, as they are
     Q6_K        210 B: ql qh scales d       54 words: ql qh scales as they are, d as f32, a zero
     Q8_0        34 B: d qs                  9 words: d as f32, then qs
+    Q4_0        18 B: d qs                  5 words: d as f32, then qs
+    Q5_0        22 B: d qh qs               6 words: d as f32, then qh and qs
+    Q5_1        24 B: d m qh qs             6 words, as it is
     F16, BF16   2 B an element              rows padded with zeros to 16 bytes
     F32         4 B an element              rows padded with zeros to 16 bytes
 
-Scales of Q6_K and Q8_0 are widened so that no shader decodes them: WGSL may flush subnormal f16
-values to zero, and block scales are often that small.
+Scales that would leave the rest of a block unaligned are widened, which also spares shaders their
+decoding: WGSL may flush subnormal f16 values to zero, and block scales are often that small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +32,33 @@ from rdrr_runtime.buffers import Arena, BufferSlice
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 
-GPU_DTYPES = ("Q4_K", "Q6_K", "Q8_0", "F16", "BF16", "F32")
+
+@dataclass(frozen=True)
+class BlockForm:
+    """A block in GPU memory.
+
+    Attributes:
+        words: 32-bit words of a block.
+        scale: Where the stored block has the f16 scale that is widened to f32, or None.
+    """
+
+    words: int
+    scale: slice | None = None
+
+
+BLOCK_FORMS: Mapping[str, BlockForm] = MappingProxyType(
+    {
+        "Q4_K": BlockForm(36),
+        "Q5_K": BlockForm(44),
+        "Q6_K": BlockForm(54, slice(208, 210)),
+        "Q8_0": BlockForm(9, slice(0, 2)),
+        "Q4_0": BlockForm(5, slice(0, 2)),
+        "Q5_0": BlockForm(6, slice(0, 2)),
+        "Q5_1": BlockForm(6),
+    }
+)
+
+GPU_DTYPES = (*BLOCK_FORMS, "F16", "BF16", "F32")
 PART_ROWS = 32  # parts begin at multiples, so that inputs of a part can be read four at a time
 _CHUNK_BYTES = 16 << 20  # host memory that packing may take at a time
 
@@ -81,7 +111,7 @@ def words_per_row(dtype: DType, row_elements: int) -> int:
     if not dtype.is_block:
         return -(-row_elements * dtype.block_bytes // 16) * 4
     blocks = -(-row_elements // dtype.block_elements)
-    return blocks * {"Q4_K": 36, "Q6_K": 54, "Q8_0": 9}[dtype.name]
+    return blocks * BLOCK_FORMS[dtype.name].words
 
 
 def pack_rows(dtype: DType, blocks: Bytes) -> Words:
@@ -104,12 +134,12 @@ def pack_rows(dtype: DType, blocks: Bytes) -> Words:
         )
     count = size // dtype.block_bytes
     words = words_per_row(dtype, count * dtype.block_elements)
-    if dtype.name == "Q4_K":
-        return np.ascontiguousarray(blocks).view("<u4")
-    if dtype.name in ("Q6_K", "Q8_0"):
-        scale = slice(208, 210) if dtype.name == "Q6_K" else slice(0, 2)
+    form = BLOCK_FORMS.get(dtype.name)
+    if form is not None:
+        if form.scale is None:
+            return np.ascontiguousarray(blocks).view("<u4")
         table = blocks.reshape(rows, count, -1)
-        return _widen_scales(table, scale, words // max(count, 1)).reshape(rows, words)
+        return _widen_scales(table, form.scale, form.words).reshape(rows, words)
     padded = np.zeros((rows, words * 4), np.uint8)
     padded[:, :size] = blocks
     return padded.view("<u4")

@@ -11,6 +11,7 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.kernels.matvec import (
     INT8_TYPES,
     MAX_OUTPUT_GROUPS,
+    UNITS,
     Input,
     Output,
     leaves_int8,
@@ -20,7 +21,7 @@ from rdrr_runtime.kernels.matvec import (
 from rdrr_runtime.packing import GpuWeight, upload_weight
 from support.gpu import Bench, normal, random_tensor, relative_error
 
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_K", "Q6_K")
+TYPES = tuple(UNITS)
 INPUTS = ("plain", "norm", "combine")
 OUTPUTS = ("store", "add", "gate", "best")
 EPS = 1e-5
@@ -136,6 +137,22 @@ def test_int8_activations_cost_about_a_hundredth(
     print(kind)
     found = launch_error(any_bench, rng, name, kind, source, int8=True)
     assert 1e-5 < found < 5e-2  # above the rounding of f32, so int8 was really used
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize("names", [("Q5_1", "Q4_K", "Q5_0"), ("Q4_0", "Q5_K", "Q8_0")], ids=str)
+def test_matrices_of_different_types_share_a_launch(
+    bench: Bench, rng: np.random.Generator, names: tuple[str, ...], int8: bool
+) -> None:
+    operands, k = Operands(bench, rng), 384
+    made = [operands.weight(name, 12 + index, k) for index, name in enumerate(names)]
+    source, x = operands.source("plain", k)
+    expected = np.concatenate([values @ x for _, values in made])
+    y = bench.poisoned(len(expected))
+    weights = tuple(weight for weight, _ in made)
+    bench.run(matvec(bench.context(1), weights, source, Output(y), int8=int8, label="t"), 1)
+    error = relative_error(bench.download(y, len(expected)), expected)
+    assert (1e-5 < error < 5e-2) if int8 else error < 1e-4
 
 
 def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random.Generator) -> None:

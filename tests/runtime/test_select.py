@@ -179,12 +179,22 @@ def test_only_what_is_multiplied_is_expanded(device, tmp_path, rng):
 
 
 @pytest.mark.parametrize(("dtype", "layout"), [("Q5_0", "row"), ("Q5_K", "column")])
-def test_what_no_kernel_reads_is_expanded_exactly_and_says_so(device, tmp_path, rng, dtype, layout):
+def test_every_block_type_is_read_as_it_is_stored(device, tmp_path, rng, dtype, layout):
     package = package_of(tmp_path, rng, dtype=dtype, layout=layout)
+    ids = rng.integers(0, VOCAB, 24).tolist()
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    assert not any("expanded" in one.reason for one in backend.info.choices)
+    reference = stepped(CpuBackend(package, context=CONTEXT), ids, 20)
+    assert relative_error(stepped(backend, ids, 20), reference) < EXACT
+    backend.close()
+
+
+def test_what_no_kernel_reads_is_expanded_exactly_and_says_so(device, tmp_path, rng):
+    package = package_of(tmp_path, rng, dtype="Q5_K", layout="flat")
     ids = rng.integers(0, VOCAB, 12).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     reasons = {one.reason for one in backend.info.choices if "q_proj.weight" in one.op}
-    assert reasons == {f"{dtype} expanded to F32 at load, as no kernel reads {dtype}"}
+    assert reasons == {"Q5_K expanded to F32 at load, as its flat blocks cross rows"}
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)
     assert relative_error(stepped(backend, ids, 10), reference) < EXACT
     backend.close()

@@ -23,6 +23,17 @@ F32 = npt.NDArray[np.float32]
 # Sum in f32 of some hundred products, in another order than torch's.
 TOLERANCE = 1e-4
 
+# Byte offset and size of the f16 scales of a block.
+SCALES = {
+    "Q4_K": ((0, 2), (2, 2)),
+    "Q5_K": ((0, 2), (2, 2)),
+    "Q6_K": ((208, 2),),
+    "Q8_0": ((0, 2),),
+    "Q4_0": ((0, 2),),
+    "Q5_0": ((0, 2),),
+    "Q5_1": ((0, 2), (2, 2)),
+}
+
 
 @dataclass
 class Bench:
@@ -98,9 +109,7 @@ def random_tensor(
     blocks = rng.integers(
         0, 256, (stored.rows, stored.row_blocks, kind.block_bytes), dtype=np.uint8
     )
-    for at, size in {"Q4_K": ((0, 2), (2, 2)), "Q6_K": ((208, 2),), "Q8_0": ((0, 2),)}.get(
-        dtype, ()
-    ):
+    for at, size in SCALES.get(dtype, ()):
         # Some scales are subnormal in f16, as those of real weights often are.
         signs = rng.choice([-1.0, 1.0], blocks.shape[:2])
         scales = (signs * rng.uniform(1e-6, 1e-4, blocks.shape[:2])).astype("<f2")

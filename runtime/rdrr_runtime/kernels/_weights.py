@@ -18,7 +18,18 @@ from rdrr_runtime.packing import GpuWeight
 UNIT = 32
 
 GRANULES: Mapping[str, int] = MappingProxyType(
-    {"F32": 32, "F16": 32, "BF16": 32, "Q8_0": 32, "Q4_K": 64, "Q6_K": 128}
+    {
+        "F32": 32,
+        "F16": 32,
+        "BF16": 32,
+        "Q8_0": 32,
+        "Q4_0": 32,
+        "Q5_0": 32,
+        "Q5_1": 32,
+        "Q4_K": 64,
+        "Q5_K": 64,
+        "Q6_K": 128,
+    }
 )
 
 

@@ -32,7 +32,15 @@ class _Type:
 
 
 TYPES: Mapping[str, _Type] = MappingProxyType(
-    {"Q8_0": _Type(32), "Q4_K": _Type(32, minimum=True), "Q6_K": _Type(16)}
+    {
+        "Q8_0": _Type(32),
+        "Q4_0": _Type(32),
+        "Q5_0": _Type(32),
+        "Q5_1": _Type(32, minimum=True),
+        "Q4_K": _Type(32, minimum=True),
+        "Q5_K": _Type(32, minimum=True),
+        "Q6_K": _Type(16),
+    }
 )
 
 

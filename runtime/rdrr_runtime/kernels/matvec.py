@@ -37,11 +37,24 @@ CANDIDATE_BYTES = 8
 """Bytes of one of them."""
 
 UNITS: Mapping[str, int] = MappingProxyType(
-    {"F32": 4, "F16": 8, "BF16": 8, "Q8_0": 32, "Q4_K": 32, "Q6_K": 32}
+    {
+        "F32": 4,
+        "F16": 8,
+        "BF16": 8,
+        "Q8_0": 32,
+        "Q4_0": 32,
+        "Q5_0": 32,
+        "Q5_1": 32,
+        "Q4_K": 32,
+        "Q5_K": 32,
+        "Q6_K": 32,
+    }
 )
 """Weights that a thread multiplies at a time."""
 
-INT8_UNITS: Mapping[str, int] = MappingProxyType({"Q8_0": 32, "Q4_K": 64, "Q6_K": 32})
+INT8_UNITS: Mapping[str, int] = MappingProxyType(
+    {"Q8_0": 32, "Q4_0": 32, "Q5_0": 32, "Q5_1": 32, "Q4_K": 64, "Q5_K": 64, "Q6_K": 32}
+)
 """The same for the types that multiply in int8."""
 
 INT8_TYPES = frozenset(INT8_UNITS)

@@ -1,13 +1,7 @@
 // Q4_K: a unit is 64 weights in 2 words of nibbles: low ones are sub-block 2c, high ones 2c + 1.
 alias Word{{ S }} = vec4<u32>;
 {% include "snippets/q4_k_header.wgsl" %}
-{% if S == 0 or "q4_k" not in SEGMENTS[:S] %}
-
-fn dot16(q: vec4<u32>, x: vec4<u32>) -> i32 {
-    return dot4I8Packed(q.x, x.x) + dot4I8Packed(q.y, x.y)
-        + dot4I8Packed(q.z, x.z) + dot4I8Packed(q.w, x.w);
-}
-{% endif %}
+{% include "snippets/dot16.wgsl" %}
 
 fn dot_unit{{ S }}(base: u32, unit: u32) -> f32 {
     let block = base / 4u + (unit / 4u) * 9u;

@@ -1,5 +1,6 @@
-// d, dmin and the six-bit scales of a Q4_K block; once a shader, whatever the number of matrices.
-{% if S == 0 or "q4_k" not in SEGMENTS[:S] %}
+// The f16 scale and minimum of a block, and the six-bit scales of Q4_K and Q5_K; once a shader,
+// whatever the number of matrices.
+{% if not (SEGMENTS[:S] | select("in", ["q4_k", "q5_k", "q5_1"]) | list) %}
 // The two f16 values of a word. Exact also for subnormal ones, which unpack2x16float may flush and
 // block scales often are: mantissa with its leading one, times a power of two.
 fn half_scales(word: u32) -> vec2<f32> {

@@ -3,25 +3,7 @@
 // sub-block 2c and 16 high ones of sub-block 2c + 1, so it spans two runs of 16 weights.
 alias Word = vec4<u32>;
 
-// Exact also for subnormal values, which unpack2x16float may flush and block scales often are.
-fn half_scale(bits: u32) -> f32 {
-    let exponent = (bits >> 10u) & 31u;
-    let mantissa = bits & 1023u;
-    let normal = bitcast<f32>(((exponent + 112u) << 23u) | (mantissa << 13u));
-    let value = select(normal, f32(mantissa) * 5.9604644775390625e-8, exponent == 0u);
-    return select(value, -value, (bits & 0x8000u) != 0u);
-}
-
-// (scale, minimum) of sub-block j; s is the 12 bytes of scales.
-fn scale_and_min(s: vec3<u32>, j: u32) -> vec2<f32> {
-    let shift = 8u * (j % 4u);
-    let a = s.x >> shift;
-    let b = s.y >> shift;
-    let c = s.z >> shift;
-    let low = vec2<u32>(a & 63u, b & 63u);
-    let high = vec2<u32>((c & 15u) | ((a & 192u) >> 2u), ((c >> 4u) & 15u) | ((b & 192u) >> 2u));
-    return vec2<f32>(select(high, low, j < 4u));
-}
+{% include "snippets/k_scales.wgsl" %}
 
 fn load_unit(base: u32, unit: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;

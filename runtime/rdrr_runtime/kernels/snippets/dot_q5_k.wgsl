@@ -1,0 +1,34 @@
+// Q5_K: a unit is one of the 8 words of nibbles: 16 low ones of sub-block 2c, 16 high of 2c + 1;
+// their fifth bits are bits 2c and 2c + 1 of one of the 2 words before.
+alias Word{{ S }} = vec4<u32>;
+{% include "snippets/q4_k_header.wgsl" %}
+
+fn dot_unit{{ S }}(base: u32, unit: u32) -> f32 {
+    let block = base / 4u + (unit / 8u) * 11u;
+    let head = weight{{ S }}[block];
+    let nibbles = weight{{ S }}[block + 3u + unit % 8u];
+    let sub = (unit % 8u) / 2u * 2u;
+    let fifth = weight{{ S }}[block + 1u + unit % 2u] >> vec4<u32>(sub);
+    let low = (nibbles & vec4<u32>(0x0f0f0f0fu))
+        | ((fifth & vec4<u32>(0x01010101u)) << vec4<u32>(4u));
+    let high = ((nibbles >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu))
+        | ((fifth & vec4<u32>(0x02020202u)) << vec4<u32>(3u));
+    let first = (unit / 8u) * 64u + sub * 8u + (unit % 2u) * 4u;
+    var a = vec4<f32>(0.0);
+    var b = vec4<f32>(0.0);
+    var sum_a = vec4<f32>(0.0);
+    var sum_b = vec4<f32>(0.0);
+{% for i in range(4) %}
+    let xa{{ i }} = staged[first + {{ i }}u];
+    let xb{{ i }} = staged[first + {{ 8 + i }}u];
+    a += vec4<f32>(unpack4xU8(low[{{ i }}])) * xa{{ i }};
+    b += vec4<f32>(unpack4xU8(high[{{ i }}])) * xb{{ i }};
+    sum_a += xa{{ i }};
+    sum_b += xb{{ i }};
+{% endfor %}
+    let one = vec4<f32>(1.0);
+    let s = scale_pairs(head.yzw, sub);
+    let d = half_scales(head.x);
+    return d.x * dot(s.xy, vec2<f32>(dot(a, one), dot(b, one)))
+        - d.y * dot(s.zw, vec2<f32>(dot(sum_a, one), dot(sum_b, one)));
+}

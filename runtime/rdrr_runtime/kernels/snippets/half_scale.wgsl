@@ -1,0 +1,8 @@
+// Exact also for subnormal values, which unpack2x16float may flush and block scales often are.
+fn half_scale(bits: u32) -> f32 {
+    let exponent = (bits >> 10u) & 31u;
+    let mantissa = bits & 1023u;
+    let normal = bitcast<f32>(((exponent + 112u) << 23u) | (mantissa << 13u));
+    let value = select(normal, f32(mantissa) * 5.9604644775390625e-8, exponent == 0u);
+    return select(value, -value, (bits & 0x8000u) != 0u);
+}
