@@ -1,13 +1,13 @@
 """A checkpoint in, a package out: the order of the steps and nothing else.
 
 open the source -> find the architecture -> match names and shapes -> scan magnitudes
--> plan -> encode and write -> verify what is on disk -> manifest, last
+-> plan -> encode and write -> verify what is on disk -> report -> manifest, last
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rdrr_format.errors import ConversionError, ManifestError, UsageError
@@ -15,15 +15,23 @@ from rdrr_format.shards import ALIGNMENT
 from rdrr_format.stores import LocalStore, store_errors
 from rdrr_manifests.graph import derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
+from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.destination import check_destination, complete_or_nothing
 from rdrr_converter.manifest import build_manifest
+from rdrr_converter.measure import TensorError
 from rdrr_converter.options import SHARD_SIZE, Options
 from rdrr_converter.pack import write_shards
 from rdrr_converter.plan import Plan, make_plan
 from rdrr_converter.reading import Model, read_model
-from rdrr_converter.report import ConversionResult, Progress, ProgressCallback, TensorReport
+from rdrr_converter.report import (
+    ConversionResult,
+    Progress,
+    ProgressCallback,
+    TensorReport,
+    describe_conversion,
+)
 from rdrr_converter.scan import scan
 from rdrr_converter.sources import Source, open_source
 from rdrr_converter.tokenizer import copy_files
@@ -108,10 +116,10 @@ def convert(
     plan = make_plan(model, options, scan(model, threads, counter))
     draft, notes = build_manifest(opened, model, plan, options, ())
     notes = (*opened.notes, *model.notes, *plan.origins(), *notes, *_check_graph(draft))
-    errors: dict[str, float] = {}
+    errors: dict[str, TensorError] = {}
     if not dry_run:
         with complete_or_nothing(destination) as folder:
-            errors = _write(opened, model, plan, options, folder, threads, counter)
+            errors = _write(opened, model, plan, options, notes, folder, threads, counter)
     return ConversionResult(
         destination=destination,
         model_id=draft.model_id,
@@ -129,16 +137,20 @@ def _write(
     model: Model,
     plan: Plan,
     options: Options,
+    notes: Sequence[str],
     folder: Path,
     workers: int,
     progress: Progress,
-) -> dict[str, float]:
-    """Fill the folder, manifest last, and return each tensor's error."""
+) -> dict[str, TensorError]:
+    """Fill the folder, manifest last, and return what each tensor lost."""
     store = LocalStore(folder)
     shards = write_shards(plan, store, options, workers, progress)
     errors = verify(plan, store, shards, options.hash_algorithm, workers, progress)
     copy_files(source, store)
     manifest, _ = build_manifest(source, model, plan, options, shards)
+    report = describe_conversion(manifest, model.name, plan, errors, notes)
+    with store_errors(folder / REPORT_NAME):
+        store.path(REPORT_NAME).write_text(report.to_json(), encoding="utf-8")
     with store_errors(folder / MANIFEST_NAME):
         store.path(MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     return errors

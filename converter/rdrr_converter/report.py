@@ -1,15 +1,26 @@
 """What a conversion says: progress while it runs, and the result.
 
-Nothing here is written into the package; timings belong to whoever prints.
+`describe_conversion` is the part that is written into the package (`conversion-report.json`);
+timings belong to whoever prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
 
+from rdrr_manifests.models import Manifest
+from rdrr_manifests.models.conversion_report import (
+    ConversionReport,
+    ReportedBlock,
+    ReportedSource,
+    ReportedTensor,
+    ReportedTotal,
+)
+
+from rdrr_converter.measure import TensorError, WorstBlock
 from rdrr_converter.plan import Plan, PlannedTensor
 
 
@@ -58,6 +69,7 @@ class TensorReport:
     Attributes:
         relative_rmse: sqrt(sum (stored - source)^2 / sum source^2) of what is on disk; None in a
             dry run.
+        worst_block: The block that lost most; None in a dry run and where nothing was lost.
     """
 
     name: str
@@ -68,10 +80,11 @@ class TensorReport:
     padding: int
     why: str
     relative_rmse: float | None
+    worst_block: WorstBlock | None = None
 
     @classmethod
-    def of(cls, tensor: PlannedTensor, relative_rmse: float | None) -> TensorReport:
-        """The report on a planned tensor."""
+    def of(cls, tensor: PlannedTensor, error: TensorError | None) -> TensorReport:
+        """The report on a planned tensor, and on what it lost once it is on disk."""
         return cls(
             name=tensor.name,
             shape=tensor.shape,
@@ -80,7 +93,8 @@ class TensorReport:
             size=tensor.size,
             padding=tensor.geometry.padding,
             why=tensor.why,
-            relative_rmse=relative_rmse,
+            relative_rmse=None if error is None else error.relative_rmse,
+            worst_block=None if error is None else error.worst,
         )
 
 
@@ -149,7 +163,85 @@ class ConversionResult:
             "overflowed": list(self.overflowed),
             "notes": list(self.notes),
             "tensors": [
-                {**row, "relative_rmse": report.relative_rmse}
+                {
+                    **row,
+                    "relative_rmse": report.relative_rmse,
+                    "worst_block": report.worst_block and asdict(report.worst_block),
+                }
                 for row, report in zip(self.plan.describe(), self.tensors, strict=True)
             ],
         }
+
+
+def describe_conversion(
+    manifest: Manifest,
+    architecture: str,
+    plan: Plan,
+    errors: Mapping[str, TensorError],
+    notes: Sequence[str],
+) -> ConversionReport:
+    """What is written beside the manifest.
+
+    Args:
+        manifest: That of the package.
+        architecture: Name of the architecture file that was used.
+        plan: What was written.
+        errors: What each tensor lost, by name.
+        notes: What the user should know.
+    """
+    tensors = tuple(_reported(tensor, errors[tensor.name]) for tensor in plan.tensors)
+    made = manifest.model_dump(mode="json", by_alias=True)["conversion"] or {}
+    return ConversionReport(
+        model_id=manifest.model_id,
+        architecture=architecture,
+        source_format=str(manifest.metadata.get("sourceFormat", "")),
+        tool=f"{made.get('tool')} {made.get('version')}",
+        options=made.get("options") or {},
+        parameters=sum(tensor.weights for tensor in plan.tensors),
+        total_size=manifest.total_size,
+        padding=sum(tensor.padding for tensor in tensors),
+        by_dtype=_totals(tensors),
+        notes=tuple(notes),
+        tensors=tensors,
+    )
+
+
+def _reported(tensor: PlannedTensor, error: TensorError) -> ReportedTensor:
+    return ReportedTensor(
+        name=tensor.name,
+        role=tensor.role,
+        group=tensor.group,
+        sources=tuple(ReportedSource(name=one.name, dtype=one.dtype) for one in tensor.sources),
+        shape=tensor.shape,
+        dtype=tensor.dtype.name,
+        layout=tensor.layout.value,
+        why=tensor.why,
+        bytes=tensor.size,
+        padding=tensor.geometry.padding,
+        overflowed=tensor.overflowed,
+        relative_rmse=_rounded(error.relative_rmse),
+        worst_block=error.worst
+        and ReportedBlock(
+            row=error.worst.row,
+            block=error.worst.block,
+            relative_rmse=_rounded(error.worst.relative_rmse),
+        ),
+    )
+
+
+def _totals(tensors: Sequence[ReportedTensor]) -> dict[str, ReportedTotal]:
+    totals: dict[str, ReportedTotal] = {}
+    for dtype in {tensor.dtype for tensor in tensors}:
+        group = [tensor for tensor in tensors if tensor.dtype == dtype]
+        totals[dtype] = ReportedTotal(
+            tensors=len(group),
+            weights=sum(prod(tensor.shape) for tensor in group),
+            bytes=sum(tensor.bytes for tensor in group),
+            relative_rmse=max(tensor.relative_rmse for tensor in group),
+        )
+    return dict(sorted(totals.items(), key=lambda item: (-item[1].bytes, item[0])))
+
+
+def _rounded(error: float) -> float:
+    """Six digits: machines that add in another order still write the same."""
+    return float(f"{error:.6g}")

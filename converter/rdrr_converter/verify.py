@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import isfinite, sqrt
+from math import isfinite
 
-import numpy as np
 from rdrr_format.codecs import CODECS
 from rdrr_format.errors import ConversionError
 from rdrr_format.layouts import Layout
 from rdrr_format.shards import ShardInfo, ShardReader
 from rdrr_format.stores import Store
 
+from rdrr_converter.measure import ErrorMeter, TensorError
 from rdrr_converter.plan import Plan, PlannedTensor
 from rdrr_converter.report import Progress
 from rdrr_converter.sources._base import F32Array
 from rdrr_converter.transforms import Chunk, byte_range, chunks, read_chunk
-
-SLICE = 1 << 17
-"""Values compared at once, in float64."""
 
 
 def verify(
@@ -33,11 +30,11 @@ def verify(
     algorithm: str,
     workers: int,
     progress: Progress,
-) -> dict[str, float]:
+) -> dict[str, TensorError]:
     """Check every shard's hash and compare every tensor with its source.
 
     Returns:
-        Relative root-mean-square error of each tensor, by name.
+        What each tensor lost, by name.
 
     Raises:
         ShardError: A shard on disk has another size or hash than was written.
@@ -45,37 +42,31 @@ def verify(
     """
     reader = ShardReader(store, shards, algorithm)
     progress.start("verify", sum(tensor.weights for tensor in plan.tensors))
-    errors: dict[str, float] = {}
+    errors: dict[str, TensorError] = {}
     with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(reader.verify, range(len(shards))):
             pass
-        measured = pool.map(lambda tensor: relative_rmse(tensor, reader), plan.tensors)
+        measured = pool.map(lambda tensor: measure(tensor, reader), plan.tensors)
         for tensor, error in zip(plan.tensors, measured, strict=True):
-            if not isfinite(error) or (not tensor.dtype.is_block and error > _rounding(tensor)):
+            rmse = error.relative_rmse
+            if not isfinite(rmse) or (not tensor.dtype.is_block and rmse > _rounding(tensor)):
                 raise ConversionError(
                     "what is on disk differs from the source",
                     where=tensor.name,
                     expected=f"{tensor.dtype} of the source",
-                    found=f"relative error {error:.3g}",
+                    found=f"relative error {rmse:.3g}",
                 )
             errors[tensor.name] = error
             progress.advance(tensor.name, tensor.weights)
     return errors
 
 
-def relative_rmse(tensor: PlannedTensor, reader: ShardReader) -> float:
-    """sqrt(sum (stored - source)^2 / sum source^2), in float64; 0 where both are all zero."""
-    difference = power = 0.0
+def measure(tensor: PlannedTensor, reader: ShardReader) -> TensorError:
+    """Compare a tensor on disk with its source, chunk by chunk."""
+    meter = ErrorMeter(tensor)
     for chunk in chunks(tensor):
-        wanted = read_chunk(tensor, chunk).reshape(-1)
-        found = _decode(tensor, chunk, reader).reshape(-1)
-        for first in range(0, wanted.size, SLICE):
-            source = wanted[first : first + SLICE].astype(np.float64)
-            difference += float(np.sum((found[first : first + SLICE] - source) ** 2))
-            power += float(np.sum(source**2))
-    if power == 0.0:
-        return 0.0 if difference == 0.0 else float("inf")
-    return sqrt(difference / power)
+        meter.add(chunk, read_chunk(tensor, chunk), _decode(tensor, chunk, reader))
+    return meter.result()
 
 
 def _decode(tensor: PlannedTensor, chunk: Chunk, reader: ShardReader) -> F32Array:

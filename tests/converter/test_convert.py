@@ -320,7 +320,8 @@ def test_tokenizer_files_are_copied_unchanged(tmp_path, folder):
     (folder / "README.md").write_text("not part of a package")
     convert(folder, tmp_path / "out")
     found = files_of(tmp_path / "out")
-    assert set(found) == {"manifest.json", "shard_00000.bin", "tokenizer.json", *extra}
+    made = {"manifest.json", "conversion-report.json", "shard_00000.bin"}
+    assert set(found) == {*made, "tokenizer.json", *extra}
     for name in ("tokenizer.json", *extra):
         assert found[name] == (folder / name).read_bytes()
 

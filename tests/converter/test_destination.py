@@ -128,7 +128,12 @@ def test_overwriting_replaces_the_whole_folder(folder, place):
     (place / "out/stray.txt").write_text("left by somebody")
     convert(folder, place / "out", quantize="f16", overwrite=True)
     assert listing(place) == ["out"]
-    assert listing(place / "out") == ["manifest.json", "shard_00000.bin", "tokenizer.json"]
+    assert listing(place / "out") == [
+        "conversion-report.json",
+        "manifest.json",
+        "shard_00000.bin",
+        "tokenizer.json",
+    ]
     assert validate(place / "out", deep=True).errors == ()
 
 
