@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rdrr_format.errors import DeviceError
 from rdrr_manifests.graph import (
     Attention,
     Embed,
+    Experts,
     GatedActivation,
     Graph,
     Head,
@@ -25,6 +27,8 @@ from rdrr_manifests.graph import (
     Op,
     Residual,
     Rope,
+    Router,
+    SigmoidGate,
 )
 
 from rdrr_runtime.buffers import BufferSlice
@@ -201,6 +205,12 @@ class Lowering:
                 self._attention(op)
             case GatedActivation():
                 self._activation(op)
+            case Router() | Experts() | SigmoidGate():
+                raise DeviceError(
+                    "a mixture of experts is not runnable on wgpu here yet",
+                    where=op.out,
+                    hint="use --backend cpu",
+                )
             case Residual():
                 self._residual(op)
             case Head():

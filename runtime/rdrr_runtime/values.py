@@ -85,7 +85,7 @@ class Values:
 
 def count_readers(ops: Sequence[Op]) -> Counter[str]:
     """How many ops read each value."""
-    fields = ("x", "q", "k", "v", "gate", "up", "branch")
+    fields = ("x", "q", "k", "v", "gate", "up", "branch", "router")
     return Counter(
         value
         for op in ops

@@ -247,7 +247,6 @@ def test_names_may_carry_any_known_prefix(prefix: str) -> None:
         ("ffn", {"activation": "relu"}, "inference.ffn.activation"),
         ("ffn", {"gatedActivation": False}, "inference.ffn.gatedActivation"),
         ("rope", {"ropeScalingType": "dynamic"}, "inference.rope.ropeScalingType"),
-        ("rope", {"mropeSection": [8, 4, 4]}, "inference.rope.mropeSection"),
         ("output", {"embeddingTranspose": True}, "inference.output.embeddingTranspose"),
         ("layerPattern", {"layerTypes": ["conv", "conv"]}, "inference.layerPattern.layerTypes"),
     ],
@@ -258,6 +257,20 @@ def test_what_no_op_computes_needs_a_newer_rdrr(
     with pytest.raises(ManifestError, match="needs a newer rdrr") as caught:
         graph_of(**{block: fields})
     assert caught.value.where == where
+
+
+def test_sections_of_an_image_s_positions_change_nothing_for_text() -> None:
+    sections = {"mropeSection": [8, 4, 4], "mropeInterleaved": True}
+    assert graph_of(rope=sections) == graph_of()
+
+
+def test_layers_without_rope_attend_to_queries_and_keys_as_they_are() -> None:
+    graph = graph_of(layers=3, rope={"unrotatedLayers": [1]})
+    assert {op.out for op in of_kind(graph, Rope)} == {
+        f"l{layer}.{kind}_proj.rope" for layer in (0, 2) for kind in "qk"
+    }
+    plain = of_kind(graph, Attention)[1]
+    assert (plain.q, plain.k) == ("l1.q_proj", "l1.k_proj")
 
 
 def test_a_pattern_that_covers_too_few_layers_is_refused() -> None:

@@ -9,6 +9,7 @@ from rdrr_manifests.graph.ops import (
     GRAPH_VERSION,
     Attention,
     Embed,
+    Experts,
     GatedActivation,
     Graph,
     Head,
@@ -18,13 +19,17 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     RopeSpec,
+    Router,
+    SigmoidGate,
     WeightUse,
+    uses,
 )
 
 __all__ = [
     "GRAPH_VERSION",
     "Attention",
     "Embed",
+    "Experts",
     "GatedActivation",
     "Graph",
     "Head",
@@ -34,6 +39,9 @@ __all__ = [
     "Residual",
     "Rope",
     "RopeSpec",
+    "Router",
+    "SigmoidGate",
     "WeightUse",
     "derive_graph",
+    "uses",
 ]

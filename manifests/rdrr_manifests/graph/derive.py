@@ -12,10 +12,11 @@ from math import sqrt
 
 from rdrr_format.errors import ManifestError
 
-from rdrr_manifests.graph.names import TensorNames
+from rdrr_manifests.graph.names import ExpertNames, TensorNames
 from rdrr_manifests.graph.ops import (
     Attention,
     Embed,
+    Experts,
     GatedActivation,
     Graph,
     Head,
@@ -25,24 +26,17 @@ from rdrr_manifests.graph.ops import (
     Residual,
     Rope,
     RopeSpec,
+    Router,
+    SigmoidGate,
     WeightUse,
 )
-from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.graph.rotary import rope_spec
+from rdrr_manifests.graph.support import check_supported
+from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.manifest import Manifest
 
 ACTIVATIONS = {"silu": "silu", "swiglu": "silu", "gelu": "gelu_tanh", "geglu": "gelu_tanh"}
 """Spellings of manifests; `gelu` has always meant the tanh form in this format."""
-
-_FOREIGN_SIZES = (
-    "globalHeadDim",
-    "hiddenSizePerLayerInput",
-    "numKvSharedLayers",
-    "linearNumKeyHeads",
-    "linearNumValueHeads",
-)
-"""Sizes of parts that no op here computes; null or 0 where a model does without them."""
-
-_SCALINGS = (None, "linear", "llama3", "yarn", "longrope")
 
 
 def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Graph:
@@ -57,11 +51,6 @@ def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Gr
     """
     builder = _Builder(manifest, TensorNames(manifest.tensors if names is None else names))
     return builder.build()
-
-
-def _says(block: ManifestModel, key: str) -> bool:
-    """Whether a block has a field of other writers with a value that asks for something."""
-    return bool((block.model_extra or {}).get(key))
 
 
 def is_global_layer(manifest: Manifest, layer: int) -> bool:
@@ -92,7 +81,7 @@ class _Builder:
         self.activation = self._activation()
 
     def build(self) -> Graph:
-        self._check_supported()
+        check_supported(self.manifest, self.names)
         stream = self._embed()
         for layer in range(self.sizes.num_layers):
             stream = self._layer(layer, stream)
@@ -108,43 +97,6 @@ class _Builder:
             vocab_size=sizes.vocab_size,
             context=sizes.max_seq_len,
         )
-
-    def _check_supported(self) -> None:
-        blocks, manifest = self.blocks, self.manifest
-        scaling = (blocks.rope.rope_scaling_type, blocks.rope.rope_local_scaling_type)
-        unsupported = {
-            "modelType": manifest.model_type not in ("transformer", "embedding"),
-            "moeConfig": manifest.moe_config is not None,
-            "inference.attention.causal": not blocks.attention.causal,
-            "inference.attention.valueNorm": blocks.attention.value_norm,
-            "inference.ffn.gatedActivation": not blocks.ffn.gated_activation,
-            "inference.ffn.useDoubleWideMlp": blocks.ffn.use_double_wide_mlp,
-            "inference.ffn.swigluLimit": blocks.ffn.swiglu_limit is not None,
-            "inference.rope.mropeSection": blocks.rope.mrope_section is not None,
-            "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),
-            "inference.attention.attentionOutputGate": _says(
-                blocks.attention, "attentionOutputGate"
-            ),
-            **{f"architecture.{key}": _says(manifest.architecture, key) for key in _FOREIGN_SIZES},
-            "inference.output.embeddingTranspose": blocks.output.embedding_transpose,
-            "inference.layerPattern.layerTypes": any(
-                kind not in ("full_attention", "sliding_attention")
-                for kind in blocks.layer_pattern.layer_types or ()
-            ),
-        }
-        kinds = blocks.layer_pattern.layer_types
-        if kinds is not None and len(kinds) < manifest.architecture.num_layers:
-            raise ManifestError(
-                "the pattern does not cover every layer",
-                where="inference.layerPattern.layerTypes",
-                expected=f"{manifest.architecture.num_layers} kinds",
-                found=len(kinds),
-            )
-        for where, is_unsupported in unsupported.items():
-            if is_unsupported:
-                raise ManifestError(
-                    "this package needs a newer rdrr: no op for what the field asks", where=where
-                )
 
     def _activation(self) -> str:
         found = ACTIVATIONS.get(self.blocks.ffn.activation)
@@ -189,14 +141,13 @@ class _Builder:
         sizes, attention = self.sizes, self.blocks.attention
         hidden = self._norm(layer, "input_layernorm", stream, f"l{layer}.attn_in")
         is_global = is_global_layer(self.manifest, layer)
-        table = self._rope_table(is_global)
+        is_rotated = layer not in (self.blocks.rope.unrotated_layers or ())
         heads = {"q": sizes.num_attention_heads, "k": sizes.num_key_value_heads}
         values = {}
         for kind, count in heads.items():
             value = self._linear(layer, f"self_attn.{kind}_proj", hidden, count * sizes.head_dim)
             value = self._head_norm(layer, kind, value, count)
-            self.ops.append(Rope(value, f"{value}.rope", count, table))
-            values[kind] = f"{value}.rope"
+            values[kind] = self._rotated(value, count, is_global) if is_rotated else value
         width = sizes.num_key_value_heads * sizes.head_dim
         values["v"] = self._linear(layer, "self_attn.v_proj", hidden, width)
         out = f"l{layer}.attn"
@@ -237,6 +188,9 @@ class _Builder:
         return f"{value}.norm"
 
     def _feed_forward(self, layer: int, hidden: str) -> str:
+        experts = self.names.experts(layer)
+        if experts is not None and self.manifest.moe_config is not None:
+            return self._mixture(layer, hidden, experts, self.manifest.moe_config)
         inner, out = self.sizes.intermediate_size, f"l{layer}.act"
         fused = self.names.layer(layer, "mlp.gate_up_proj.weight")
         if fused in self.names:
@@ -247,6 +201,50 @@ class _Builder:
             up = self._linear(layer, "mlp.up_proj", hidden, inner)
         self.ops.append(GatedActivation(gate, up, out, self.activation, inner))
         return self._linear(layer, "mlp.down_proj", out, self.sizes.hidden_size, inner)
+
+    def _mixture(self, layer: int, hidden: str, names: ExpertNames, moe: MoeConfig) -> str:
+        """The experts of a layer, with the one that all tokens share added where there is one."""
+        width, size = moe.expert_intermediate_size, self.sizes.hidden_size
+        width = width or self.sizes.intermediate_size
+        router, out = f"l{layer}.router", f"l{layer}.experts"
+        weight = self._use(layer, names.router, (moe.num_experts, size))
+        self.ops.append(
+            Router(hidden, router, weight, moe.num_experts_per_token, moe.normalize_weights)
+        )
+        gates, ups, downs = zip(*map(names.expert, range(moe.num_experts)), strict=True)
+        self.ops.append(
+            Experts(
+                x=hidden,
+                router=router,
+                out=out,
+                gates=tuple(self._use(layer, part, (width, size)) for part in gates),
+                ups=tuple(self._use(layer, part, (width, size)) for part in ups),
+                downs=tuple(self._use(layer, part, (size, width)) for part in downs),
+                activation=self.activation,
+                width=width,
+            )
+        )
+        if self.names.layer(layer, "mlp.shared_expert.gate_proj.weight") not in self.names:
+            return out
+        shared = self._shared_expert(layer, hidden, moe.shared_expert_intermediate_size or width)
+        self.ops.append(Residual(out, shared, f"l{layer}.ffn"))
+        return f"l{layer}.ffn"
+
+    def _shared_expert(self, layer: int, hidden: str, width: int) -> str:
+        part, size = "mlp.shared_expert", self.sizes.hidden_size
+        gate = self._linear(layer, f"{part}.gate_proj", hidden, width)
+        up = self._linear(layer, f"{part}.up_proj", hidden, width)
+        act, out = f"l{layer}.act", f"l{layer}.shared"
+        self.ops.append(GatedActivation(gate, up, act, self.activation, width))
+        branch = self._linear(layer, f"{part}.down_proj", act, size, width)
+        weight = self._use(layer, "mlp.shared_expert_gate", (1, size))
+        if weight.name not in self.names:
+            return branch
+        self.ops.append(SigmoidGate(hidden, branch, out, weight))
+        return out
+
+    def _use(self, layer: int, part: str, shape: tuple[int, ...]) -> WeightUse:
+        return WeightUse(self.names.layer(layer, f"{part}.weight"), shape)
 
     def _head(self, stream: str) -> None:
         sizes, output, norms = self.sizes, self.blocks.output, self.blocks.normalization
@@ -282,48 +280,9 @@ class _Builder:
         self.ops.append(Residual(x, branch, out, scale))
         return out
 
-    def _rope_table(self, is_global: bool) -> int:
+    def _rotated(self, value: str, heads: int, is_global: bool) -> str:
         spec = rope_spec(self.manifest, is_global=is_global)
         if spec not in self.ropes:
             self.ropes.append(spec)
-        return self.ropes.index(spec)
-
-
-def rope_spec(manifest: Manifest, *, is_global: bool) -> RopeSpec:
-    """The rotary embedding of global layers, or of sliding-window ones where that differs."""
-    rope, head_dim = manifest.inference.rope, manifest.architecture.head_dim
-    is_local = not is_global and rope.rope_local_theta is not None
-    partial = (
-        rope.rope_local_partial_rotary_factor if is_local else None
-    ) or rope.partial_rotary_factor
-    rotary_dim = int(head_dim * partial) if partial else head_dim
-    if is_local:
-        assert rope.rope_local_theta is not None
-        return RopeSpec(
-            theta=rope.rope_local_theta,
-            head_dim=head_dim,
-            rotary_dim=rotary_dim,
-            scaling=rope.rope_local_scaling_type,
-            factor=rope.rope_local_scaling_factor,
-            beta_fast=rope.rope_local_yarn_beta_fast,
-            beta_slow=rope.rope_local_yarn_beta_slow,
-            original_max_pos=rope.rope_local_yarn_original_max_pos,
-        )
-    return RopeSpec(
-        theta=rope.rope_theta,
-        head_dim=head_dim,
-        rotary_dim=rotary_dim,
-        scaling=rope.rope_scaling_type,
-        factor=rope.rope_scaling_factor,
-        low_freq_factor=rope.llama3_low_freq_factor,
-        high_freq_factor=rope.llama3_high_freq_factor,
-        beta_fast=rope.yarn_beta_fast,
-        beta_slow=rope.yarn_beta_slow,
-        original_max_pos=(
-            rope.llama3_original_max_pos
-            or rope.yarn_original_max_pos
-            or rope.longrope_original_max_pos
-        ),
-        short_factor=rope.longrope_short_factor,
-        long_factor=rope.longrope_long_factor,
-    )
+        self.ops.append(Rope(value, f"{value}.rope", heads, self.ropes.index(spec)))
+        return f"{value}.rope"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 PREFIXES = (
     "model.",
@@ -13,6 +14,43 @@ PREFIXES = (
     "",
 )
 """What stands before `layers.0...` in packages seen so far, the usual one first."""
+
+
+@dataclass(frozen=True)
+class ExpertNames:
+    """How a family of checkpoints calls the parts of a layer with experts.
+
+    Attributes:
+        router: The router's matrix.
+        gate: An expert's gate projection, `{expert}` for its number; so are the two after.
+    """
+
+    router: str
+    gate: str
+    up: str
+    down: str
+
+    def expert(self, number: int) -> tuple[str, str, str]:
+        """Names of an expert's gate, up and down projections, without `.weight`."""
+        gate, up, down = (part.format(expert=number) for part in (self.gate, self.up, self.down))
+        return gate, up, down
+
+
+EXPERT_NAMES = (
+    ExpertNames(
+        "mlp.gate",
+        "mlp.experts.{expert}.gate_proj",
+        "mlp.experts.{expert}.up_proj",
+        "mlp.experts.{expert}.down_proj",
+    ),
+    ExpertNames(
+        "block_sparse_moe.gate",
+        "block_sparse_moe.experts.{expert}.w1",
+        "block_sparse_moe.experts.{expert}.w3",
+        "block_sparse_moe.experts.{expert}.w2",
+    ),
+)
+"""Qwen's spelling and Mixtral's."""
 
 
 class TensorNames:
@@ -41,6 +79,12 @@ class TensorNames:
         """Full name of a tensor of a layer, present or not."""
         return f"{self._prefix}layers.{index}.{part}"
 
+    def experts(self, layer: int) -> ExpertNames | None:
+        """How this layer's experts are called; None for a layer without."""
+        return next(
+            (one for one in EXPERT_NAMES if self.layer(layer, f"{one.router}.weight") in self), None
+        )
+
     def head(self) -> str | None:
         """Name of the output head's own tensor, if there is one."""
         candidates = (
@@ -49,6 +93,9 @@ class TensorNames:
             self.body("lm_head.weight"),
         )
         return next((name for name in candidates if name in self._names), None)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
     def __contains__(self, name: str) -> bool:
         return name in self._names

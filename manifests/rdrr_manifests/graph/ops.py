@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-GRAPH_VERSION = 1
+GRAPH_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,64 @@ class GatedActivation:
 
 
 @dataclass(frozen=True)
+class Router:
+    """Which experts serve each row, and how much each counts.
+
+    out holds `top_k` pairs of expert and weight for each row: softmax over all experts of
+    x W^T, in float32 at least; its `top_k` largest, the larger first and ties to the lower expert;
+    with `normalize` divided by their sum.
+
+    Attributes:
+        weight: [experts, features of x].
+        top_k: Experts of a row.
+        normalize: The weights of a row sum to one.
+    """
+
+    x: str
+    out: str
+    weight: WeightUse
+    top_k: int
+    normalize: bool
+
+    @property
+    def experts(self) -> int:
+        """Experts to choose from."""
+        return self.weight.shape[0]
+
+
+@dataclass(frozen=True)
+class Experts:
+    """out = sum of weight * down(activation(gate(x)) * up(x)) over the experts of each row.
+
+    Attributes:
+        router: The value of the `Router` that says which experts and weights.
+        gates: One matrix for each expert, [width, features of x]; so are `ups`.
+        downs: One matrix for each expert, [features of x, width].
+        activation: As in `GatedActivation`.
+        width: Of an expert's inner layer.
+    """
+
+    x: str
+    router: str
+    out: str
+    gates: tuple[WeightUse, ...]
+    ups: tuple[WeightUse, ...]
+    downs: tuple[WeightUse, ...]
+    activation: str
+    width: int
+
+
+@dataclass(frozen=True)
+class SigmoidGate:
+    """out = branch * sigmoid(x w), one factor for each row; the weight's shape is [1, features]."""
+
+    x: str
+    branch: str
+    out: str
+    weight: WeightUse
+
+
+@dataclass(frozen=True)
 class Residual:
     """out = x + branch * scale."""
 
@@ -155,7 +213,28 @@ class Head:
     softcap: float | None = None
 
 
-Op = Embed | Norm | Linear | Rope | Attention | GatedActivation | Residual | Head
+Op = (
+    Embed
+    | Norm
+    | Linear
+    | Rope
+    | Attention
+    | GatedActivation
+    | Router
+    | Experts
+    | SigmoidGate
+    | Residual
+    | Head
+)
+
+
+def uses(op: Op) -> tuple[WeightUse, ...]:
+    """The tensors that an op reads; of experts, one expert after the other."""
+    if isinstance(op, Experts):
+        triples = zip(op.gates, op.ups, op.downs, strict=True)
+        return tuple(use for triple in triples for use in triple)
+    found = (getattr(op, "weight", None), getattr(op, "bias", None))
+    return tuple(use for use in found if use is not None)
 
 
 @dataclass(frozen=True)
@@ -185,12 +264,11 @@ class Graph:
 
     def weights(self) -> tuple[WeightUse, ...]:
         """Every tensor that the graph reads, in order of first use, each once."""
-        uses: dict[str, WeightUse] = {}
+        found: dict[str, WeightUse] = {}
         for op in self.ops:
-            for use in (getattr(op, "weight", None), getattr(op, "bias", None)):
-                if use is not None:
-                    uses.setdefault(use.name, use)
-        return tuple(uses.values())
+            for use in uses(op):
+                found.setdefault(use.name, use)
+        return tuple(found.values())
 
     def kv_bytes(self, tokens: int, bytes_per_element: int) -> int:
         """Bytes of the key-value cache for a context of `tokens`."""

@@ -1,6 +1,7 @@
 """Pydantic models of everything in a manifest; `Manifest` is the root."""
 
 from rdrr_manifests.models.architecture import Architecture
+from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.hints import HINT_VALUES, KernelHints, Optimizations, parse_hint
 from rdrr_manifests.models.identity import Conversion, QuantizationInfo, Shard
 from rdrr_manifests.models.inference import (
@@ -29,6 +30,7 @@ __all__ = [
     "KernelHints",
     "LayerPattern",
     "Manifest",
+    "MoeConfig",
     "Normalization",
     "Optimizations",
     "Output",

@@ -74,7 +74,10 @@ class Rope(ManifestModel):
         rope_local_theta: Base in sliding-window layers; None for the same.
         partial_rotary_factor: Share of the head that is rotated; None for all of it.
         rope_scaling_type: None, `linear`, `llama3`, `yarn` or `longrope`.
+        mrope_section: Pairs of each head that turn by the time, height and width of a part of an
+            image. The three are the position of a token of text, so it changes nothing for text.
         llama3_low_freq_factor: Of llama3 scaling (ours; absent elsewhere). So are the two after.
+        unrotated_layers: Layers whose queries and keys are not rotated (ours); None for no such.
     """
 
     rope_theta: float = Field(gt=0)
@@ -101,6 +104,7 @@ class Rope(ManifestModel):
     llama3_low_freq_factor: float | None = None
     llama3_high_freq_factor: float | None = None
     llama3_original_max_pos: int | None = None
+    unrotated_layers: tuple[int, ...] | None = None
 
 
 class Output(ManifestModel):

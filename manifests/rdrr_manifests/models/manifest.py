@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rdrr_manifests.models._base import ManifestModel
 from rdrr_manifests.models.architecture import Architecture
+from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.hints import KernelHints, Optimizations
 from rdrr_manifests.models.identity import Conversion, QuantizationInfo, Shard
 from rdrr_manifests.models.inference import Inference
@@ -38,7 +39,7 @@ class Manifest(ManifestModel):
     eos_token_id: int | tuple[int, ...] | None = Field(default=None, alias="eos_token_id")
     weights_transposed: bool | None = None
     architecture: Architecture
-    moe_config: dict[str, Any] | None = None
+    moe_config: MoeConfig | None = None
     inference: Inference
     tokenizer: Tokenizer | None = None
     optimizations: Optimizations = Optimizations()
@@ -68,7 +69,7 @@ class Manifest(ManifestModel):
         """
         data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         data["inference"] = self.inference.model_dump(mode="json", by_alias=True)
-        data["moeConfig"] = self.moe_config
+        data.setdefault("moeConfig", None)
         return data
 
     def to_json(self) -> str:

@@ -99,10 +99,10 @@ def experts(subject: Subject) -> Iterator[Finding]:
     moe = subject.manifest.moe_config
     if moe is None:
         return
-    total, used = moe.get("numExperts"), moe.get("numExpertsPerToken")
-    if not isinstance(total, int) or total < 1:
+    total, used = moe.num_experts, moe.num_experts_per_token
+    if total < 1:
         yield Finding("moeConfig.numExperts", "not a count", "a positive integer", total)
-    elif not isinstance(used, int) or not 1 <= used <= total:
+    elif not 1 <= used <= total:
         yield Finding("moeConfig.numExpertsPerToken", "not a count", f"1 to {total}", used)
 
 

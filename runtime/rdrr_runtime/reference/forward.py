@@ -11,6 +11,7 @@ import torch
 from rdrr_manifests.graph import (
     Attention,
     Embed,
+    Experts,
     GatedActivation,
     Graph,
     Head,
@@ -19,12 +20,28 @@ from rdrr_manifests.graph import (
     Op,
     Residual,
     Rope,
+    Router,
+    SigmoidGate,
     WeightUse,
 )
 from torch import Tensor
 
 from rdrr_runtime.reference import ops
 from rdrr_runtime.rope import rope_table
+
+ValueOp = (
+    Embed
+    | Norm
+    | Linear
+    | Rope
+    | Attention
+    | GatedActivation
+    | Experts
+    | SigmoidGate
+    | Residual
+    | Head
+)
+"""Ops whose value is a matrix of activations: all but the router."""
 
 
 class ReferenceModel:
@@ -88,12 +105,17 @@ class _Pass:
         self.positions = positions
         self.all_rows = all_rows
         self.values: dict[str, Tensor] = {}
+        self.routes: dict[str, tuple[Tensor, Tensor]] = {}
 
     def step(self, op: Op) -> None:
         """Compute one op's value."""
-        self.values[op.out] = self._compute(op)
+        if isinstance(op, Router):
+            weight = self.model.weight(op.weight)
+            self.routes[op.out] = ops.route(self.values[op.x], weight, op.top_k, op.normalize)
+        else:
+            self.values[op.out] = self._compute(op)
 
-    def _compute(self, op: Op) -> Tensor:
+    def _compute(self, op: ValueOp) -> Tensor:
         values, weight = self.values, self.model.weight
         match op:
             case Embed():
@@ -113,6 +135,10 @@ class _Pass:
             case GatedActivation():
                 gate, up = self._gate_and_up(op)
                 return ops.gated_activation(gate, up, op.activation)
+            case Experts():
+                return self._experts(op)
+            case SigmoidGate():
+                return ops.sigmoid_gate(values[op.x], values[op.branch], weight(op.weight))
             case Residual():
                 return values[op.x] + values[op.branch] * op.scale
             case Head():
@@ -133,6 +159,14 @@ class _Pass:
             window=op.window or 0,
             softcap=op.softcap or 0.0,
         ).flatten(-2)
+
+    def _experts(self, op: Experts) -> Tensor:
+        def expert(number: int) -> tuple[Tensor, Tensor, Tensor]:
+            gate, up, down = (part[number] for part in (op.gates, op.ups, op.downs))
+            return self.model.weight(gate), self.model.weight(up), self.model.weight(down)
+
+        ids, shares = self.routes[op.router]
+        return ops.experts(self.values[op.x], ids, shares, expert, op.activation)
 
     def _gate_and_up(self, op: GatedActivation) -> tuple[Tensor, Tensor]:
         if op.up is not None:

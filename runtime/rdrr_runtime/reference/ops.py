@@ -7,6 +7,7 @@ the formula says. Shapes are those of the kernels, with token rows first.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -102,6 +103,56 @@ def gelu_tanh(x: Tensor) -> Tensor:
     """The tanh form of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
     inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
     return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+def route(x: Tensor, weight: Tensor, top_k: int, normalize: bool) -> tuple[Tensor, Tensor]:
+    """The experts of each row and how much each counts.
+
+    Args:
+        x: [rows, K].
+        weight: [experts, K].
+        top_k: Experts of a row.
+        normalize: Let the weights of a row sum to one.
+
+    Returns:
+        Experts, int [rows, top_k], the likeliest first and ties to the lower number; and their
+        weights, [rows, top_k].
+    """
+    shares = torch.softmax(linear(x, weight), dim=-1)
+    # torch.topk leaves open which of equal values comes first.
+    shares, ids = shares.sort(dim=-1, descending=True, stable=True)
+    shares, ids = shares[:, :top_k], ids[:, :top_k]
+    return ids, shares / shares.sum(dim=-1, keepdim=True) if normalize else shares
+
+
+def experts(
+    x: Tensor,
+    ids: Tensor,
+    shares: Tensor,
+    expert: Callable[[int], tuple[Tensor, Tensor, Tensor]],
+    activation: str,
+) -> Tensor:
+    """The weighted sum of what the experts of each row make of it: [rows, K] -> [rows, K].
+
+    Args:
+        x: [rows, K].
+        ids: Experts of each row, int [rows, top_k].
+        shares: Their weights, [rows, top_k].
+        expert: Gate and up projections [width, K] and down projection [K, width] of an expert.
+        activation: As of `gated_activation`.
+    """
+    out = torch.zeros_like(x)
+    for number in ids.unique().tolist():
+        gate, up, down = expert(number)
+        rows, place = (ids == number).nonzero(as_tuple=True)
+        inner = gated_activation(linear(x[rows], gate), linear(x[rows], up), activation)
+        out[rows] += linear(inner, down) * shares[rows, place].unsqueeze(1)
+    return out
+
+
+def sigmoid_gate(x: Tensor, branch: Tensor, weight: Tensor) -> Tensor:
+    """branch * sigmoid(x w): [rows, K], [rows, N], [1, K] -> [rows, N]."""
+    return branch * torch.sigmoid(linear(x, weight))
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

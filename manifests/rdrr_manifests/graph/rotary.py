@@ -1,0 +1,46 @@
+"""The rotary embedding that the block `inference.rope` calls for, as data of the graph."""
+
+from __future__ import annotations
+
+from rdrr_manifests.graph.ops import RopeSpec
+from rdrr_manifests.models.manifest import Manifest
+
+
+def rope_spec(manifest: Manifest, *, is_global: bool) -> RopeSpec:
+    """The rotary embedding of global layers, or of sliding-window ones where that differs."""
+    rope, head_dim = manifest.inference.rope, manifest.architecture.head_dim
+    is_local = not is_global and rope.rope_local_theta is not None
+    partial = (
+        rope.rope_local_partial_rotary_factor if is_local else None
+    ) or rope.partial_rotary_factor
+    rotary_dim = int(head_dim * partial) if partial else head_dim
+    if is_local:
+        assert rope.rope_local_theta is not None
+        return RopeSpec(
+            theta=rope.rope_local_theta,
+            head_dim=head_dim,
+            rotary_dim=rotary_dim,
+            scaling=rope.rope_local_scaling_type,
+            factor=rope.rope_local_scaling_factor,
+            beta_fast=rope.rope_local_yarn_beta_fast,
+            beta_slow=rope.rope_local_yarn_beta_slow,
+            original_max_pos=rope.rope_local_yarn_original_max_pos,
+        )
+    return RopeSpec(
+        theta=rope.rope_theta,
+        head_dim=head_dim,
+        rotary_dim=rotary_dim,
+        scaling=rope.rope_scaling_type,
+        factor=rope.rope_scaling_factor,
+        low_freq_factor=rope.llama3_low_freq_factor,
+        high_freq_factor=rope.llama3_high_freq_factor,
+        beta_fast=rope.yarn_beta_fast,
+        beta_slow=rope.yarn_beta_slow,
+        original_max_pos=(
+            rope.llama3_original_max_pos
+            or rope.yarn_original_max_pos
+            or rope.longrope_original_max_pos
+        ),
+        short_factor=rope.longrope_short_factor,
+        long_factor=rope.longrope_long_factor,
+    )

@@ -1,0 +1,80 @@
+"""What no op of the graph computes: blocks that ask for it mean a newer rdrr."""
+
+from __future__ import annotations
+
+from rdrr_format.errors import ManifestError
+
+from rdrr_manifests.graph.names import TensorNames
+from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.experts import MoeConfig
+from rdrr_manifests.models.manifest import Manifest
+
+_FOREIGN_SIZES = (
+    "globalHeadDim",
+    "hiddenSizePerLayerInput",
+    "numKvSharedLayers",
+    "linearNumKeyHeads",
+    "linearNumValueHeads",
+)
+"""Sizes of parts that no op here computes; null or 0 where a model does without them."""
+
+_SCALINGS = (None, "linear", "llama3", "yarn", "longrope")
+
+
+def check_supported(manifest: Manifest, names: TensorNames) -> None:
+    """Refuse blocks that call for an op outside the set.
+
+    Raises:
+        ManifestError: They do ("needs a newer rdrr"), or the pattern leaves layers out.
+    """
+    kinds = manifest.inference.layer_pattern.layer_types
+    if kinds is not None and len(kinds) < manifest.architecture.num_layers:
+        raise ManifestError(
+            "the pattern does not cover every layer",
+            where="inference.layerPattern.layerTypes",
+            expected=f"{manifest.architecture.num_layers} kinds",
+            found=len(kinds),
+        )
+    for where, is_unsupported in _unsupported(manifest, names).items():
+        if is_unsupported:
+            raise ManifestError(
+                "this package needs a newer rdrr: no op for what the field asks", where=where
+            )
+
+
+def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
+    """Each field that may ask for too much, and whether it does."""
+    blocks, moe = manifest.inference, manifest.moe_config
+    scaling = (blocks.rope.rope_scaling_type, blocks.rope.rope_local_scaling_type)
+    return {
+        "modelType": manifest.model_type not in ("transformer", "embedding"),
+        "moeConfig": moe is not None and not _has_known_experts(manifest, moe, names),
+        "inference.attention.causal": not blocks.attention.causal,
+        "inference.attention.valueNorm": blocks.attention.value_norm,
+        "inference.ffn.gatedActivation": not blocks.ffn.gated_activation,
+        "inference.ffn.useDoubleWideMlp": blocks.ffn.use_double_wide_mlp,
+        "inference.ffn.swigluLimit": blocks.ffn.swiglu_limit is not None,
+        "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),
+        "inference.attention.attentionOutputGate": _says(blocks.attention, "attentionOutputGate"),
+        **{f"architecture.{key}": _says(manifest.architecture, key) for key in _FOREIGN_SIZES},
+        "inference.output.embeddingTranspose": blocks.output.embedding_transpose,
+        "inference.layerPattern.layerTypes": any(
+            kind not in ("full_attention", "sliding_attention")
+            for kind in blocks.layer_pattern.layer_types or ()
+        ),
+    }
+
+
+def _has_known_experts(manifest: Manifest, moe: MoeConfig, names: TensorNames) -> bool:
+    """Whether some layer has experts that are stored one by one, under known names."""
+    layers = range(manifest.architecture.num_layers)
+    with_experts = sum(names.experts(layer) is not None for layer in layers)
+    # Deriving takes time for every expert, which a hostile manifest may state by millions.
+    is_stored = with_experts * moe.num_experts <= len(names)
+    is_sound = 1 <= moe.num_experts_per_token <= moe.num_experts
+    return bool(with_experts) and is_stored and is_sound and moe.expert_format == "mixtral"
+
+
+def _says(block: ManifestModel, key: str) -> bool:
+    """Whether a block has a field of other writers with a value that asks for something."""
+    return bool((block.model_extra or {}).get(key))

@@ -1,0 +1,148 @@
+"""The graph of layers with experts, which follows from `moeConfig` and the tensors' names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from rdrr_format.errors import ManifestError
+from rdrr_manifests.graph import (
+    Experts,
+    GatedActivation,
+    Graph,
+    Linear,
+    Residual,
+    Router,
+    SigmoidGate,
+    derive_graph,
+)
+from rdrr_manifests.models import Manifest
+from rdrr_manifests.validation import validate
+from support.manifests import HIDDEN, INNER, tensor_shapes, valid_manifest, write_manifest
+
+EXPERTS, USED, WIDTH, SHARED = 4, 2, 48, 80
+MOE = {
+    "numExperts": EXPERTS,
+    "numExpertsPerToken": USED,
+    "expertFormat": "mixtral",
+    "expertIntermediateSize": WIDTH,
+    "normalizeWeights": False,
+}
+QWEN = (
+    "mlp.gate",
+    "mlp.experts.{}.gate_proj",
+    "mlp.experts.{}.up_proj",
+    "mlp.experts.{}.down_proj",
+)
+MIXTRAL = (
+    "block_sparse_moe.gate",
+    "block_sparse_moe.experts.{}.w1",
+    "block_sparse_moe.experts.{}.w3",
+    "block_sparse_moe.experts.{}.w2",
+)
+SHARED_EXPERT = (
+    "shared_expert.gate_proj",
+    "shared_expert.up_proj",
+    "shared_expert.down_proj",
+    "shared_expert_gate",
+)
+
+
+def names_of(spelling: Sequence[str], layers: Sequence[int], *, shared: bool = False) -> list[str]:
+    """Tensor names of a model of two layers, of which some have experts."""
+    names = [
+        name
+        for name in tensor_shapes(2)
+        if not any(name.startswith(f"model.layers.{layer}.mlp.") for layer in layers)
+    ]
+    router, *parts = spelling
+    for layer in layers:
+        own = [router, *(part.format(number) for part in parts for number in range(EXPERTS))]
+        own += [f"mlp.{part}" for part in SHARED_EXPERT] if shared else []
+        names += [f"model.layers.{layer}.{part}.weight" for part in own]
+    return names
+
+
+def graph_of(names: Sequence[str], **moe: Any) -> Graph:
+    data = valid_manifest() | {"moeConfig": {**MOE, **moe}}
+    return derive_graph(Manifest.model_validate(data), names)
+
+
+def of_kind(graph: Graph, kind: type) -> list[Any]:
+    return [op for op in graph.ops if isinstance(op, kind)]
+
+
+@pytest.mark.parametrize("spelling", [QWEN, MIXTRAL], ids=["qwen", "mixtral"])
+def test_experts_are_routed_and_read_one_by_one(spelling: tuple[str, ...]) -> None:
+    names = names_of(spelling, (0, 1))
+    graph = graph_of(names)
+    routers, experts = of_kind(graph, Router), of_kind(graph, Experts)
+    assert [(op.experts, op.top_k, op.normalize) for op in routers] == [(EXPERTS, USED, False)] * 2
+    for layer, op in enumerate(experts):
+        assert (op.router, op.x, op.width) == (routers[layer].out, routers[layer].x, WIDTH)
+        for number, (gate, up, down) in enumerate(zip(op.gates, op.ups, op.downs, strict=True)):
+            parts = [part.format(number) for part in spelling[1:]]
+            stem = f"model.layers.{layer}."
+            assert [gate.name, up.name, down.name] == [f"{stem}{one}.weight" for one in parts]
+            assert (gate.shape, up.shape, down.shape) == (
+                (WIDTH, HIDDEN),
+                (WIDTH, HIDDEN),
+                (HIDDEN, WIDTH),
+            )
+    assert of_kind(graph, GatedActivation) == []
+    assert {use.name for use in graph.weights()} == set(names)
+
+
+def test_layers_without_a_router_are_dense() -> None:
+    graph = graph_of(names_of(QWEN, (1,)))
+    (op,) = of_kind(graph, Experts)
+    assert op.out == "l1.experts"
+    (dense,) = of_kind(graph, GatedActivation)
+    assert (dense.out, dense.width) == ("l0.act", INNER)
+
+
+def test_the_shared_expert_is_gated_and_added_before_the_residual() -> None:
+    names = names_of(QWEN, (0, 1), shared=True)
+    graph = graph_of(names, sharedExpertIntermediateSize=SHARED)
+    gate = of_kind(graph, SigmoidGate)[0]
+    down = next(op for op in of_kind(graph, Linear) if op.out == gate.branch)
+    assert (gate.weight.shape, down.weight.shape) == ((1, HIDDEN), (HIDDEN, SHARED))
+    added = [op for op in of_kind(graph, Residual) if op.branch == gate.out]
+    assert [op.x for op in added] == ["l0.experts"]
+    stream = [op for op in of_kind(graph, Residual) if op.branch == added[0].out]
+    assert [op.out for op in stream] == ["l0.x_ffn"]
+    assert {use.name for use in graph.weights()} == set(names)
+
+
+def test_weights_of_the_chosen_are_normalized_unless_the_block_says_otherwise() -> None:
+    names = names_of(MIXTRAL, (0, 1))
+    assert all(op.normalize for op in of_kind(graph_of(names, normalizeWeights=True), Router))
+    silent = {key: value for key, value in MOE.items() if key != "normalizeWeights"}
+    data = valid_manifest() | {"moeConfig": silent}
+    graph = derive_graph(Manifest.model_validate(data), names)
+    assert all(op.normalize for op in of_kind(graph, Router))
+
+
+@pytest.mark.parametrize(
+    "moe",
+    [{"expertFormat": "gpt-oss"}, {"numExperts": 10**9}, {"numExpertsPerToken": 9}],
+    ids=["packed", "more than there are tensors", "more than there are"],
+)
+def test_experts_of_another_kind_need_a_newer_rdrr(moe: dict[str, Any]) -> None:
+    names = names_of(QWEN, (0, 1))
+    graph_of(names)  # the control
+    with pytest.raises(ManifestError, match="needs a newer rdrr") as caught:
+        graph_of(names, **moe)
+    assert caught.value.where == "moeConfig"
+
+
+def test_experts_without_any_tensor_of_theirs_need_a_newer_rdrr() -> None:
+    with pytest.raises(ManifestError, match="needs a newer rdrr"):
+        graph_of(list(tensor_shapes(2)))
+
+
+def test_a_count_of_the_wrong_type_is_reported_by_its_field(tmp_path: Any) -> None:
+    path = write_manifest(tmp_path, valid_manifest() | {"moeConfig": {**MOE, "numExperts": "8"}})
+    fields = {fault.field for fault in validate(path).faults}
+    assert any("moeConfig.numExperts" in field for field in fields), fields
