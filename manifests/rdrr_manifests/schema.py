@@ -1,4 +1,4 @@
-"""The JSON Schema of a manifest, for editors and other tools.
+"""The JSON Schema of a manifest and of a conversion report, for editors and other tools.
 
 It states types and ranges of single fields; what fields have to do with each other is the
 business of `rdrr_manifests.rules`.
@@ -9,15 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 from rdrr_manifests.models import Manifest
+from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.conversion_report import ConversionReport
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def manifest_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of the current generation's `manifest.json`."""
-    schema = Manifest.model_json_schema(by_alias=True, mode="validation")
-    return {"$schema": SCHEMA_DIALECT, "title": "RDRR manifest, version 1", **_untitled(schema)}
+    return _titled("RDRR manifest, version 1", Manifest)
 
 
-def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in schema.items() if key != "title"}
+def report_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of `conversion-report.json`."""
+    return _titled("RDRR conversion report, version 1", ConversionReport)
+
+
+def _titled(title: str, model: type[ManifestModel]) -> dict[str, Any]:
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    own = {key: value for key, value in schema.items() if key != "title"}
+    return {"$schema": SCHEMA_DIALECT, "title": title, **own}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
-from rdrr_manifests.schema import SCHEMA_DIALECT, manifest_schema
+from rdrr_manifests.schema import SCHEMA_DIALECT, manifest_schema, report_schema
 from support.manifests import valid_manifest
 
 HEAVY = ("torch", "numba", "wgpu", "fsspec", "tokenizers", "transformers")
@@ -30,6 +32,17 @@ def test_the_schema_names_every_field_by_its_public_spelling() -> None:
 
 def test_the_schema_is_the_same_each_time() -> None:
     assert manifest_schema() == manifest_schema()
+
+
+def test_the_copy_in_the_documentation_is_what_rdrr_schema_prints() -> None:
+    copy = Path(__file__).parents[2] / "docs" / "manifest.schema.json"
+    text = json.dumps(manifest_schema(), indent=2, ensure_ascii=False) + "\n"
+    assert copy.read_text(encoding="utf-8") == text, f"run: rdrr schema > docs/{copy.name}"
+
+
+def test_the_schema_of_a_report_is_another_one() -> None:
+    assert {"tensors", "byDtype", "notes"} <= set(report_schema()["properties"])
+    assert report_schema() != manifest_schema()
 
 
 def test_validating_imports_nothing_heavy() -> None:

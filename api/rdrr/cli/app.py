@@ -16,7 +16,17 @@ from typing import Annotated
 import typer
 from rdrr_format.errors import RdrrError, UsageError
 
-from rdrr.cli import convert, devices, explain, generate, inspect, perplexity, validate
+from rdrr.cli import (
+    convert,
+    devices,
+    explain,
+    generate,
+    hints,
+    inspect,
+    perplexity,
+    schema,
+    validate,
+)
 from rdrr.cli._console import print_error
 
 INTERRUPTED = 130
@@ -39,6 +49,8 @@ COMMANDS = (
     Command("generate", generate.generate),
     Command("explain", explain.explain),
     Command("perplexity", perplexity.perplexity),
+    Command("hints", hints.hints),
+    Command("schema", schema.schema),
     Command("devices", devices.devices),
 )
 

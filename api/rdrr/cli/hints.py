@@ -1,0 +1,40 @@
+"""`rdrr hints`: the kernel hints of a package, shown or changed without touching its shards."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rdrr.cli._console import console, facts, note, print_json
+from rdrr.cli._options import JsonFlag, PackagePath, split_hints
+
+
+def hints(
+    path: PackagePath,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Hints to write into the manifest; auto or nothing takes one away.",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> int:
+    """Show the kernel hints of a package, or change them in place."""
+    from rdrr_manifests.editing import set_hints
+    from rdrr_manifests.package import open_package
+
+    wanted = split_hints(changes)
+    before = open_package(path).manifest.kernel_hints
+    changed = set_hints(path, wanted) if wanted else ()
+    after = open_package(path).manifest.kernel_hints if changed else before
+    stated = after.model_dump(by_alias=True, exclude_none=True)
+    if json:
+        print_json({"kernelHints": stated, "changed": list(changed)})
+        return 0
+    console().print(facts(stated.items()))
+    if wanted:
+        note(f"changed: {', '.join(changed)}" if changed else "nothing to change")
+    return 0

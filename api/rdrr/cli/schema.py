@@ -1,0 +1,22 @@
+"""`rdrr schema`: the JSON Schema of a package's files, for editors and other tools."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+
+def schema(
+    of: Annotated[
+        Literal["manifest", "report"], typer.Option("--of", help="Which file's schema.")
+    ] = "manifest",
+) -> int:
+    """Print the JSON Schema of manifest.json, or of conversion-report.json."""
+    from rdrr_manifests.schema import manifest_schema, report_schema
+
+    found = {"manifest": manifest_schema, "report": report_schema}[of]()
+    sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    return 0
