@@ -19,6 +19,7 @@ from rdrr_format.errors import RdrrError, UsageError
 from rdrr.cli import (
     convert,
     devices,
+    diff,
     explain,
     generate,
     hints,
@@ -49,6 +50,7 @@ COMMANDS = (
     Command("generate", generate.generate),
     Command("explain", explain.explain),
     Command("perplexity", perplexity.perplexity),
+    Command("diff", diff.diff),
     Command("hints", hints.hints),
     Command("schema", schema.schema),
     Command("devices", devices.devices),

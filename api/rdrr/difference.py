@@ -1,0 +1,258 @@
+"""Two packages held against each other: the values of every tensor, and what the blocks say.
+
+Values are compared as the model has them, so layout, fusion and order in storage make no
+difference; neither does the 1 that some writers add to Gemma's norms. Tensors are read a few
+rows at a time. What a model makes of the difference is the business of `rdrr.evaluate`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import inf, isfinite, isnan, sqrt
+from typing import Any
+
+import numpy as np
+from rdrr_manifests.logical import (
+    EMBEDDING,
+    HEAD,
+    LogicalTensor,
+    RowReader,
+    logical_tensors,
+)
+from rdrr_manifests.package import Package
+
+ProgressCallback = Callable[[int, int], None]
+"""Called with the tensors done and the tensors in all."""
+
+MAX_WORKERS = 8
+
+SAME_BYTES, SAME_VALUES, DIFFERENT, SHAPE = "same bytes", "same values", "different", "shape"
+"""What became of a pair of tensors, best first."""
+
+_STORAGE_FIELDS = (
+    "inference.session",
+    "inference.normalization.rmsNormWeightOffset",
+    "inference.output.tieWordEmbeddings",
+    "tokenizer.file",
+)
+"""Fields that say how a model is stored; the values decide whether it is the same."""
+
+_MODEL_BLOCKS = ("architecture", "inference", "tokenizer", "eos_token_id")
+_STORAGE_BLOCKS = ("modelId", "quantization", "weightsTransposed", "optimizations", "hashAlgorithm")
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """A tensor that both packages have.
+
+    Attributes:
+        name: Canonical name.
+        verdict: `same bytes`, `same values`, `different`, or `shape` where shapes differ.
+        shapes: In the first package and the second; so are the next two.
+        dtypes: Storage types.
+        layouts: Orders in storage.
+        relative_rmse: sqrt(sum (second - first)^2 / sum first^2); None where shapes differ, and
+            where it is no number.
+        largest: Largest absolute difference.
+        where: Row and column of the largest.
+    """
+
+    name: str
+    verdict: str
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dtypes: tuple[str, str]
+    layouts: tuple[str, str]
+    relative_rmse: float | None = None
+    largest: float | None = None
+    where: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class FieldDifference:
+    """A field of the manifests that differs.
+
+    Attributes:
+        field: Its path.
+        first: Value in the first package; None where absent.
+        second: Value in the second.
+        is_storage: Whether it says how the model is stored rather than what it is.
+    """
+
+    field: str
+    first: Any
+    second: Any
+    is_storage: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Everything in which two packages differ.
+
+    Attributes:
+        tensors: Those that both have, in the order of the first.
+        only_first: Names that only the first has.
+        only_second: Names that only the second has.
+        fields: Fields of the manifests that differ.
+    """
+
+    tensors: tuple[TensorDifference, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    fields: tuple[FieldDifference, ...]
+
+    @property
+    def is_same_model(self) -> bool:
+        """Whether both hold one model: the same tensors and values, described alike."""
+        return (
+            not self.only_first
+            and not self.only_second
+            and all(one.verdict in (SAME_BYTES, SAME_VALUES) for one in self.tensors)
+            and all(one.is_storage for one in self.fields)
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The difference as JSON values."""
+        return {"same": self.is_same_model, **asdict(self)}
+
+
+def compare_packages(
+    first: Package,
+    second: Package,
+    *,
+    workers: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> Difference:
+    """Compare two packages.
+
+    Args:
+        first: The one that errors are relative to.
+        second: The other.
+        workers: Threads.
+        progress: Told after each tensor.
+
+    Raises:
+        FormatError: A tensor cannot be decoded.
+        ShardError: A shard is missing or too short.
+    """
+    one, two = _with_heads(_by_name(first), _by_name(second))
+    common = [name for name in one if name in two]
+    compare = partial(_compare, first, second, _shift(first, second))
+    found: list[TensorDifference] = []
+    threads = workers or min(os.cpu_count() or 1, MAX_WORKERS)
+    with ThreadPoolExecutor(threads) as pool:
+        for difference in pool.map(lambda name: compare(one[name], two[name]), common):
+            found.append(difference)
+            if progress is not None:
+                progress(len(found), len(common))
+    return Difference(
+        tensors=tuple(found),
+        only_first=tuple(name for name in one if name not in two),
+        only_second=tuple(name for name in two if name not in one),
+        fields=_fields(first, second),
+    )
+
+
+def _by_name(package: Package) -> dict[str, LogicalTensor]:
+    return {tensor.name: tensor for tensor in logical_tensors(package)}
+
+
+def _with_heads(
+    one: dict[str, LogicalTensor], two: dict[str, LogicalTensor]
+) -> tuple[dict[str, LogicalTensor], dict[str, LogicalTensor]]:
+    """A tied head stands for one of its own where the other package has one."""
+    for mine, other in ((one, two), (two, one)):
+        if HEAD in other and HEAD not in mine and EMBEDDING in mine:
+            mine[HEAD] = replace(mine[EMBEDDING], name=HEAD)
+    return one, two
+
+
+def _shift(first: Package, second: Package) -> float:
+    """What makes norms of the second comparable: its weights are w, or 1 + w, otherwise."""
+    offsets = [
+        one.manifest.inference.normalization.rms_norm_weight_offset for one in (first, second)
+    ]
+    return float(offsets[1]) - float(offsets[0])
+
+
+def _compare(
+    first: Package, second: Package, shift: float, one: LogicalTensor, two: LogicalTensor
+) -> TensorDifference:
+    result = TensorDifference(
+        name=one.name,
+        verdict=SHAPE,
+        shapes=(one.shape, two.shape),
+        dtypes=(one.dtype.name, two.dtype.name),
+        layouts=(one.layout.value, two.layout.value),
+    )
+    if one.shape != two.shape:
+        return result
+    readers = RowReader(first, one), RowReader(second, two)
+    shift = shift if one.role == "norm" else 0.0
+    if not shift and _same_bytes(readers, one, two):
+        return replace(result, verdict=SAME_BYTES, relative_rmse=0.0, largest=0.0)
+    return _compare_values(readers, shift, result)
+
+
+def _same_bytes(
+    readers: tuple[RowReader, RowReader], one: LogicalTensor, two: LogicalTensor
+) -> bool:
+    """Whether the stored rows are equal; False where they are not stored alike."""
+    if one.dtype != two.dtype or not (one.has_stored_rows and two.has_stored_rows):
+        return False
+    return all(
+        np.array_equal(readers[0].stored(*chunk), readers[1].stored(*chunk))
+        for chunk in readers[0].chunks()
+    )
+
+
+def _compare_values(
+    readers: tuple[RowReader, RowReader], shift: float, result: TensorDifference
+) -> TensorDifference:
+    power = difference = largest = 0.0
+    where: tuple[int, int] | None = None
+    for first, count in readers[0].chunks():
+        ours = readers[0].values(first, count).astype(np.float64)
+        apart = readers[1].values(first, count) - ours
+        apart += shift
+        power += float(np.vdot(ours, ours))
+        difference += float(np.vdot(apart, apart))
+        np.abs(apart, out=apart)
+        at = int(np.argmax(apart)) if apart.size else 0
+        if apart.size and not isnan(largest) and not apart.flat[at] <= largest:
+            largest = float(apart.flat[at])
+            where = first + at // apart.shape[1], at % apart.shape[1]
+    error = sqrt(difference / power) if power else (inf if difference else 0.0)
+    return replace(
+        result,
+        verdict=SAME_VALUES if largest == 0.0 else DIFFERENT,
+        relative_rmse=error if isfinite(error) else None,
+        largest=largest if isfinite(largest) else None,
+        where=where,
+    )
+
+
+def _fields(first: Package, second: Package) -> tuple[FieldDifference, ...]:
+    data = [one.manifest.model_dump(mode="json", by_alias=True) for one in (first, second)]
+    found = []
+    for blocks, is_storage in ((_MODEL_BLOCKS, False), (_STORAGE_BLOCKS, True)):
+        one, two = (_flat({block: values.get(block) for block in blocks}) for values in data)
+        for field in dict.fromkeys((*one, *two)):
+            if one.get(field) != two.get(field):
+                own = is_storage or field.startswith(_STORAGE_FIELDS)
+                found.append(FieldDifference(field, one.get(field), two.get(field), own))
+    return tuple(found)
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested objects as one, by paths with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{key}.")
+        else:
+            flat[f"{before}{key}"] = value
+    return flat

@@ -1,0 +1,197 @@
+"""The tensors of a package as the model has them, whatever their storage.
+
+Canonical names, gate and up apart, rows of outputs: what two packages are compared by, and what a
+checkpoint is written from. Tensors are read a few rows at a time. This module changes nothing and
+knows no architecture.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.dtypes import DType
+from rdrr_format.encoding import codec_of
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+
+from rdrr_manifests.graph.names import PREFIXES, TensorNames
+from rdrr_manifests.models import Tensor
+from rdrr_manifests.package import Package
+
+F32Array = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+CHUNK_WEIGHTS = 1 << 20
+_ALIGNMENT = 256
+"""Rows are read in multiples of it, so that no block of the column layout is decoded twice."""
+
+_FUSED = re.compile(r"(?P<stem>.*\.)gate_up_proj(?P<ending>\.\w+)")
+
+
+@dataclass(frozen=True)
+class LogicalTensor:
+    """One tensor of the model.
+
+    Attributes:
+        name: Canonical name.
+        shape: Logical shape.
+        role: Role in the manifest.
+        stored: Name of the package's tensor that holds it.
+        entry: That tensor's entry.
+        first: First logical row in it; above 0 for what was joined to another.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: str
+    stored: str
+    entry: Tensor
+    first: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix view: all dimensions but the last."""
+        return prod(self.shape[:-1])
+
+    @property
+    def columns(self) -> int:
+        """Columns of the matrix view: the last dimension."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def dtype(self) -> DType:
+        """Storage type."""
+        return self.entry.parsed_dtype()
+
+    @property
+    def layout(self) -> Layout:
+        """Order in storage."""
+        return self.entry.parsed_layout()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its stored tensor."""
+        return self.shape == self.entry.shape
+
+    @property
+    def has_stored_rows(self) -> bool:
+        """Whether its rows can be had as they are stored, without decoding a block."""
+        if not self.dtype.is_block:
+            return True
+        whole = self.columns % self.dtype.block_elements == 0
+        return self.layout is Layout.ROW or (self.layout is Layout.FLAT and whole)
+
+
+def logical_tensors(package: Package) -> tuple[LogicalTensor, ...]:
+    """Every tensor, in the order of the manifest."""
+    names = TensorNames(package.manifest.tensors)
+    found: list[LogicalTensor] = []
+    for stored, entry in package.manifest.tensors.items():
+        name = _canonical(stored, names)
+        match = _FUSED.fullmatch(name)
+        if match is None or not entry.shape or entry.shape[0] % 2:
+            found.append(LogicalTensor(name, entry.shape, entry.role, stored, entry))
+            continue
+        half = entry.shape[0] // 2, *entry.shape[1:]
+        for part, first in (("gate", 0), ("up", half[0])):
+            own = f"{match['stem']}{part}_proj{match['ending']}"
+            found.append(LogicalTensor(own, half, entry.role, stored, entry, first))
+    return tuple(found)
+
+
+def _canonical(name: str, names: TensorNames) -> str:
+    if name == names.head():
+        return HEAD
+    if names.prefix and name.startswith(names.prefix):
+        return PREFIXES[0] + name.removeprefix(names.prefix)
+    return name if names.prefix else PREFIXES[0] + name
+
+
+class RowReader:
+    """Reads one tensor by logical rows.
+
+    Args:
+        package: The package that holds it.
+        tensor: The tensor.
+    """
+
+    def __init__(self, package: Package, tensor: LogicalTensor) -> None:
+        self._package, self._tensor = package, tensor
+        self._dtype, self._layout = tensor.dtype, tensor.layout
+        self._geometry = tensor.entry.geometry()
+
+    @cached_property
+    def _raw(self) -> Bytes:
+        """All of the stored tensor; mapped, unless it lies in several shards."""
+        return self._package.read(self._tensor.stored)
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """First row and number of rows of pieces that are about `CHUNK_WEIGHTS` large."""
+        tensor = self._tensor
+        step = CHUNK_WEIGHTS // max(1, tensor.columns) // _ALIGNMENT * _ALIGNMENT
+        step = max(_ALIGNMENT, step)
+        for first in range(0, tensor.rows, step):
+            yield first, min(step, tensor.rows - first)
+
+    def values(self, first: int, count: int) -> F32Array:
+        """Decoded rows, float32 [count, columns].
+
+        Raises:
+            FormatError: The type has no codec, or the bytes do not follow the format.
+            ShardError: A shard is missing or too short.
+        """
+        first += self._tensor.first
+        if self._layout is Layout.COLUMN:
+            return self._from_columns(first, count)
+        if self._layout is Layout.FLAT:
+            return self._from_flat(first, count)
+        raw = self._package.read_rows(self._tensor.stored, first, count)
+        return codec_of(self._dtype).dequantize(raw, self._tensor.columns)
+
+    def stored(self, first: int, count: int) -> Bytes:
+        """Rows as they are stored in layout row, uint8 [count, row bytes].
+
+        Raises:
+            FormatError: The layout has no such rows (see `LogicalTensor.has_stored_rows`).
+            ShardError: A shard is missing or too short.
+        """
+        tensor, dtype = self._tensor, self._dtype
+        if not tensor.has_stored_rows:
+            raise FormatError(
+                "its blocks hold parts of several rows", where=tensor.stored, found=self._layout
+            )
+        first += tensor.first
+        if self._layout is Layout.ROW:
+            return self._package.read_rows(tensor.stored, first, count)
+        if self._layout is Layout.COLUMN:
+            size = dtype.block_bytes
+            matrix = self._raw.reshape(self._geometry.rows, -1, size)
+            part = np.ascontiguousarray(matrix[:, first : first + count].swapaxes(0, 1))
+            return part.reshape(count, -1)
+        row_bytes = tensor.columns // dtype.block_elements * dtype.block_bytes
+        return self._raw[first * row_bytes : (first + count) * row_bytes].reshape(count, -1)
+
+    def _from_columns(self, first: int, count: int) -> F32Array:
+        size, width = self._dtype.block_bytes, self._dtype.block_elements
+        low, high = first // width, -(-(first + count) // width)
+        matrix = self._raw.reshape(self._geometry.rows, self._geometry.row_bytes)
+        part = np.ascontiguousarray(matrix[:, low * size : high * size])
+        elements = min(high * width, self._geometry.row_elements) - low * width
+        values = codec_of(self._dtype).dequantize(part, elements)
+        start = first - low * width
+        return np.ascontiguousarray(values[:, start : start + count].T)
+
+    def _from_flat(self, first: int, count: int) -> F32Array:
+        size, width = self._dtype.block_bytes, self._dtype.block_elements
+        begin, end = first * self._tensor.columns, (first + count) * self._tensor.columns
+        low, high = begin // width, -(-end // width)
+        part = self._raw[low * size : high * size].reshape(1, -1)
+        values = codec_of(self._dtype).dequantize(part, end - low * width)
+        return values[0, begin - low * width :].reshape(count, -1)
