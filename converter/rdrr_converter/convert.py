@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rdrr_format.errors import ConversionError, ManifestError, UsageError
-from rdrr_format.shards import ALIGNMENT
+from rdrr_format.shards import ALIGNMENT, ShardInfo, ShardWriter
 from rdrr_format.stores import LocalStore, store_errors
 from rdrr_manifests.graph import derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.architectures import find_architecture
-from rdrr_converter.destination import check_destination, complete_or_nothing
+from rdrr_converter.destination import (
+    check_destination,
+    complete_or_nothing,
+    was_interrupted,
+)
+from rdrr_converter.engines import Engine, check_engine, open_engine
+from rdrr_converter.fingerprint import fingerprint
+from rdrr_converter.journal import Journal, finished_shards
 from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import TensorError
 from rdrr_converter.options import SHARD_SIZE, Options
@@ -58,7 +66,10 @@ def convert(
     arch: str | None = None,
     dry_run: bool = False,
     overwrite: bool = False,
+    resume: bool = False,
     workers: int | None = None,
+    engine: str = "threads",
+    ray_address: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> ConversionResult:
     """Convert a checkpoint to an RDRR package.
@@ -80,14 +91,20 @@ def convert(
         arch: Architecture to use whatever the configuration says.
         dry_run: Decide everything and write nothing.
         overwrite: Replace a package that is there, once the new one is complete.
+        resume: Go on with a conversion that was killed, re-using the shards whose bytes still
+            have the hashes they were written with; the package is the same as without the kill.
+            An interruption or a full disk then leaves what is finished for another try.
         workers: Threads; the bytes do not depend on it.
+        engine: Who encodes: `threads`, or `ray` for the workers of a Ray cluster.
+        ray_address: Of the cluster; without it `workers` Ray workers are started here.
         progress: Called as the work goes on, from the calling thread.
 
     Raises:
         UsageError: An option is wrong.
         SourceError: The checkpoint cannot be read.
         ConversionError: It cannot be packaged as asked.
-        StoreError: The destination exists or cannot be written.
+        StoreError: The destination exists or cannot be written, or holds an unfinished
+            conversion of something else.
     """
     options = Options(
         quantize=quantize,
@@ -105,21 +122,36 @@ def convert(
     options.check()
     if workers is not None and workers < 1:
         raise UsageError("workers", expected="at least 1", found=workers)
+    check_engine(engine, ray_address)
     source, destination = Path(source), Path(destination)
     threads = workers or min(os.cpu_count() or 1, MAX_WORKERS)
     counter = Progress(progress)
     opened = open_source(source)
-    if not dry_run:
+    if not dry_run and not (resume and was_interrupted(destination)):
         check_destination(source, destination, overwrite=overwrite)
     rule = find_architecture(opened.config, arch, opened.config_place)
     model = read_model(opened, rule)
-    plan = make_plan(model, options, scan(model, threads, counter))
+    magnitudes = scan(model, threads, counter)
+    plan = make_plan(model, options, magnitudes)
     draft, notes = build_manifest(opened, model, plan, options, ())
     notes = (*opened.notes, *model.notes, *plan.origins(), *notes, *_check_graph(draft))
     errors: dict[str, TensorError] = {}
+    reused = 0
     if not dry_run:
-        with complete_or_nothing(destination) as folder:
-            errors = _write(opened, model, plan, options, notes, folder, threads, counter)
+        job = _Job(opened, model, plan, options, notes, counter)
+        made = fingerprint(opened, plan, options, magnitudes)
+        with (
+            complete_or_nothing(destination, resume=resume) as work,
+            open_engine(engine, threads, ray_address) as workforce,
+        ):
+            check_destination(source, destination, overwrite=overwrite)
+            done = finished_shards(
+                work.journal, work.package, made, threads, options.hash_algorithm
+            )
+            with Journal(work.journal, work.package, made, done) as journal:
+                shards = job.write(LocalStore(work.package), done, journal, workforce)
+            errors = job.finish(LocalStore(work.package), shards, threads)
+            reused = len(done)
     return ConversionResult(
         destination=destination,
         model_id=draft.model_id,
@@ -129,31 +161,48 @@ def convert(
         tensors=tuple(TensorReport.of(t, errors.get(t.name)) for t in plan.tensors),
         overflowed=tuple(tensor.name for tensor in plan.tensors if tensor.overflowed),
         notes=notes,
+        reused_shards=reused,
     )
 
 
-def _write(
-    source: Source,
-    model: Model,
-    plan: Plan,
-    options: Options,
-    notes: Sequence[str],
-    folder: Path,
-    workers: int,
-    progress: Progress,
-) -> dict[str, TensorError]:
-    """Fill the folder, manifest last, and return what each tensor lost."""
-    store = LocalStore(folder)
-    shards = write_shards(plan, store, options, workers, progress)
-    errors = verify(plan, store, shards, options.hash_algorithm, workers, progress)
-    copy_files(source, store)
-    manifest, _ = build_manifest(source, model, plan, options, shards)
-    report = describe_conversion(manifest, model.name, plan, errors, notes)
-    with store_errors(folder / REPORT_NAME):
-        store.path(REPORT_NAME).write_text(report.to_json(), encoding="utf-8")
-    with store_errors(folder / MANIFEST_NAME):
-        store.path(MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
-    return errors
+@dataclass(frozen=True)
+class _Job:
+    """A conversion about which everything is decided."""
+
+    source: Source
+    model: Model
+    plan: Plan
+    options: Options
+    notes: Sequence[str]
+    progress: Progress
+
+    def write(
+        self, store: LocalStore, done: Sequence[ShardInfo], journal: Journal, engine: Engine
+    ) -> tuple[ShardInfo, ...]:
+        """Write the shards that are not done, and return them all."""
+        writer = ShardWriter(
+            store,
+            self.options.shard_size,
+            self.options.hash_algorithm,
+            done=done,
+            position=sum(self.plan.shard_sizes[: len(done)]),
+            finished=journal.record,
+        )
+        return write_shards(self.plan, writer, self.options, engine, self.progress)
+
+    def finish(
+        self, store: LocalStore, shards: Sequence[ShardInfo], workers: int
+    ) -> dict[str, TensorError]:
+        """Verify, write the other files, manifest last, and return what each tensor lost."""
+        algorithm = self.options.hash_algorithm
+        errors = verify(self.plan, store, shards, algorithm, workers, self.progress)
+        copy_files(self.source, store)
+        manifest, _ = build_manifest(self.source, self.model, self.plan, self.options, shards)
+        report = describe_conversion(manifest, self.model.name, self.plan, errors, self.notes)
+        for name, text in ((REPORT_NAME, report.to_json()), (MANIFEST_NAME, manifest.to_json())):
+            with store_errors(store.path(name)):
+                store.path(name).write_text(text, encoding="utf-8")
+        return errors
 
 
 def _check_graph(manifest: Manifest) -> tuple[str, ...]:

@@ -2,63 +2,72 @@
 
 from __future__ import annotations
 
-from rdrr_format.errors import ConversionError
-from rdrr_format.shards import ShardInfo, ShardSpan, ShardWriter
-from rdrr_format.stores import Store
+from collections.abc import Iterator
 
+from rdrr_format.errors import ConversionError
+from rdrr_format.shards import ShardInfo, ShardWriter
+
+from rdrr_converter.engines import Engine
 from rdrr_converter.options import Options
 from rdrr_converter.plan import Plan, PlannedTensor
-from rdrr_converter.quantize import encoded
+from rdrr_converter.quantize import Work, encoded
 from rdrr_converter.report import Progress
-from rdrr_converter.transforms import chunk_weights
+from rdrr_converter.transforms import byte_range, chunk_weights, chunks
 
 
 def write_shards(
-    plan: Plan, store: Store, options: Options, workers: int, progress: Progress
+    plan: Plan, writer: ShardWriter, options: Options, engine: Engine, progress: Progress
 ) -> tuple[ShardInfo, ...]:
-    """Encode and write every tensor.
+    """Encode and write every tensor, or what of them lies behind the writer's position.
 
     Returns:
-        The finished shards with their hashes.
+        All shards with their hashes.
 
     Raises:
         StoreError: The disk is full, or the store refuses.
         SourceError: A source file cannot be read any more.
+        ConversionError: The bytes do not come to lie where the plan says.
     """
     progress.start("write", sum(tensor.weights for tensor in plan.tensors))
-    writer = ShardWriter(store, options.shard_size, options.hash_algorithm)
-    written: dict[str, list[ShardSpan]] = {tensor.name: [] for tensor in plan.tensors}
+    start = writer.position
+    left = _left(plan, options.shard_size, start, progress)
     try:
-        for tensor, chunk, data in encoded(plan.tensors, workers):
-            if not written[tensor.name]:
+        for (tensor, chunk), data in encoded(left, engine):
+            at = _stream_start(tensor, options.shard_size) + byte_range(tensor, chunk)[0]
+            if chunk.first == 0 and at >= start:
                 writer.align(options.align)
-            written[tensor.name] += writer.write(data.data)
+            written = max(0, start - at)
+            _check_place(tensor, at + written, writer.position)
+            writer.write(data[written:].data)
             progress.advance(tensor.name, chunk_weights(tensor, chunk))
-        shards = writer.close()
+        _check_place(plan.tensors[-1], plan.total_size, writer.position)
+        return writer.close()
     finally:
         writer.abort()
+
+
+def _left(plan: Plan, shard_size: int, start: int, progress: Progress) -> Iterator[Work]:
+    """The chunks that end behind byte `start` of the stream, in storage order."""
     for tensor in plan.tensors:
-        _check_place(tensor, written[tensor.name])
-    return shards
+        for chunk in chunks(tensor):
+            first, size = byte_range(tensor, chunk)
+            if _stream_start(tensor, shard_size) + first + size > start:
+                yield tensor, chunk
+            else:
+                progress.advance(tensor.name, chunk_weights(tensor, chunk))
 
 
-def _check_place(tensor: PlannedTensor, written: list[ShardSpan]) -> None:
-    first = written[0] if written else None
-    if first is None or (first.shard_index, first.offset) != (
-        tensor.spans[0].shard_index,
-        tensor.spans[0].offset,
-    ):
+def _stream_start(tensor: PlannedTensor, shard_size: int) -> int:
+    """Where a tensor begins in the stream of all shards."""
+    first = tensor.spans[0]
+    return first.shard_index * shard_size + first.offset
+
+
+def _check_place(tensor: PlannedTensor, expected: int, found: int) -> None:
+    if found != expected:
         raise ConversionError(
             "written elsewhere than planned",
             where=tensor.name,
-            expected=tensor.spans[0],
-            found=first,
-        )
-    size = sum(span.size for span in written)
-    if size != tensor.size:
-        raise ConversionError(
-            "written with another size than planned",
-            where=tensor.name,
-            expected=tensor.size,
-            found=size,
+            expected=f"byte {expected} of all shards",
+            found=f"byte {found}",
         )

@@ -111,6 +111,8 @@ class ConversionResult:
         tensors: What became of each tensor.
         overflowed: Tensors kept in F32 because values do not fit the type asked for.
         notes: What the user should know.
+        reused_shards: Shards taken over from a conversion that was killed. No part of the package
+            depends on it.
     """
 
     destination: Path
@@ -121,6 +123,7 @@ class ConversionResult:
     tensors: tuple[TensorReport, ...]
     overflowed: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    reused_shards: int = 0
 
     @property
     def total_size(self) -> int:
@@ -155,6 +158,7 @@ class ConversionResult:
             "parameters": self.parameters,
             "total_size": self.total_size,
             "shards": len(self.plan.shard_sizes),
+            "reused_shards": self.reused_shards,
             "padding": self.padding,
             "by_dtype": {
                 dtype: {"tensors": count, "bytes": size}

@@ -6,7 +6,7 @@ starts at a multiple of `ALIGNMENT` in the stream; the zeros before it count in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
@@ -117,18 +117,29 @@ class ShardWriter:
         store: Where the files go.
         shard_size: Bytes of every shard but the last.
         algorithm: Of the hashes.
+        done: Shards that are in the store already; writing goes on behind them.
+        position: Bytes of the stream that they hold.
+        finished: Called with every shard that is written.
     """
 
     def __init__(
-        self, store: Store, shard_size: int = DEFAULT_SHARD_SIZE, algorithm: str = "sha256"
+        self,
+        store: Store,
+        shard_size: int = DEFAULT_SHARD_SIZE,
+        algorithm: str = "sha256",
+        *,
+        done: Sequence[ShardInfo] = (),
+        position: int = 0,
+        finished: Callable[[ShardInfo], None] | None = None,
     ) -> None:
         self._store = store
         self._shard_size = shard_size
         self._algorithm = algorithm
-        self._done: list[ShardInfo] = []
+        self._done: list[ShardInfo] = list(done)
+        self._finished = finished
         self._file: BinaryIO | None = None
         self._hasher: Hasher = new_hasher(algorithm)
-        self.position = 0
+        self.position = position
 
     def align(self, alignment: int = ALIGNMENT) -> None:
         """Pad with zeros up to the next multiple of `alignment`."""
@@ -190,6 +201,8 @@ class ShardWriter:
         size = self.position - offset
         self._done.append(ShardInfo(index, name, size, self._hasher.hexdigest(), offset))
         self._hasher = new_hasher(self._algorithm)
+        if self._finished is not None:
+            self._finished(self._done[-1])
 
 
 class ShardReader:

@@ -70,6 +70,17 @@ def convert(
         int | None,
         typer.Option(min=1, help="Threads; the bytes do not depend on it.", show_default="cores"),
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on where a conversion to DST was killed."),
+    ] = False,
+    engine: Annotated[
+        Literal["threads", "ray"],
+        typer.Option(help="Who encodes: threads here, or the workers of a Ray cluster."),
+    ] = "threads",
+    ray_address: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Ray cluster; one is started without it.")
+    ] = None,
     json: JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
 ) -> int:
@@ -97,6 +108,9 @@ def convert(
             dry_run=dry_run,
             overwrite=overwrite,
             workers=workers,
+            resume=resume,
+            engine=engine,
+            ray_address=ray_address,
             progress=progress,
         )
     seconds = time.perf_counter() - start
@@ -104,6 +118,8 @@ def convert(
         print_json({**result.as_dict(), "seconds": round(seconds, 3)})
     elif not quiet:
         show(result)
+        if result.reused_shards:
+            note(f"{result.reused_shards} of {len(result.plan.shard_sizes)} shards were re-used")
         note(f"{seconds:.1f} s, {result.parameters / seconds / 1e6:.1f} million weights/s")
     return 0
 

@@ -1,0 +1,53 @@
+"""What the converter asks of whoever does its work; it does not know what the work is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Ticket = TypeVar("Ticket")
+
+
+class Engine(Protocol):
+    """Applies a function to many things at once."""
+
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Iterator[tuple[Item, Result]]:
+        """Each item with its result, in the order of the items, whichever is done first.
+
+        Only a few are under way at a time, which bounds memory: the next is begun when a result
+        is taken.
+        """
+        ...
+
+
+def in_order(
+    items: Iterable[Item],
+    submit: Callable[[Item], Ticket],
+    result: Callable[[Ticket], Result],
+    limit: int,
+) -> Iterator[tuple[Item, Result]]:
+    """`Engine.map` for anything that gives tickets for its work.
+
+    Args:
+        items: What to work on.
+        submit: Begins the work on one item.
+        result: Waits for it.
+        limit: Items under way at most.
+    """
+    waiting: deque[tuple[Item, Ticket]] = deque()
+
+    def first() -> tuple[Item, Result]:
+        item, ticket = waiting.popleft()
+        return item, result(ticket)
+
+    for item in items:
+        waiting.append((item, submit(item)))
+        if len(waiting) >= limit:
+            yield first()
+    while waiting:
+        yield first()

@@ -1,0 +1,237 @@
+"""A conversion that is killed goes on, and ends with the bytes of one that was not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rdrr_converter import convert as convert_module
+from rdrr_converter.convert import convert
+from rdrr_format.errors import StoreError
+from rdrr_manifests.package import validate
+from support.killing import Converters
+from support.safetensor_files import llama_tensors, write_llama
+
+SHARD = 2**16
+OPTIONS = (
+    {"quantize": "q8_0"},
+    {"quantize": "q8_0", "q4k_layout": "column", "fuse_gate_up": True},
+    {"quantize": "q4_k_m", "transpose_weights": True},
+)
+
+
+@pytest.fixture
+def folder(tmp_path, rng):
+    return write_llama(tmp_path / "source", llama_tensors(rng))
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Where packages go, and nothing else."""
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+@pytest.fixture(scope="module")
+def converters():
+    with Converters() as running:
+        yield running
+
+
+class Killed(BaseException):
+    """What stands for a kill where the moment is chosen: with `resume` it leaves as much."""
+
+
+def cut_short(stage, fraction=0.0):
+    """A progress callback that ends the conversion in the middle of a stage."""
+
+    def end(event):
+        if event.stage == stage and event.done >= fraction * event.total:
+            raise Killed
+
+    return end
+
+
+def interrupted(folder, out, stage="verify", fraction=0.0, **options):
+    with pytest.raises(Killed):
+        convert(
+            folder,
+            out,
+            shard_size=SHARD,
+            resume=True,
+            progress=cut_short(stage, fraction),
+            **options,
+        )
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def listing(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def go_on(converters, folder, out, options):
+    """Resume, unless the kill came when all was done."""
+    if out.exists() and not out.with_name(f".{out.name}.partial").exists():
+        return 0
+    outcome = converters.convert(folder, out, resume=True, **options)
+    assert (outcome.killed, outcome.error) == (False, None)
+    return outcome.reused
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder, place, tmp_path, converters, rng):
+    """20 kills: half at random times, half before a random change of a file; some strike twice."""
+    reused = []
+    whole = {}
+    for number in range(20):
+        choice = number % len(OPTIONS)
+        options = {**OPTIONS[choice], "shard_size": SHARD, "workers": int(rng.integers(1, 4))}
+        if choice not in whole:
+            whole[choice] = converters.convert(folder, tmp_path / f"whole-{choice}", **options)
+            assert whole[choice].error is None
+        out = place / f"out-{number}"
+        for _ in range(rng.integers(1, 3)):
+            moment = {"kill_after": float(rng.uniform(0, 1.1 * whole[choice].seconds))}
+            if number % 2:
+                moment = {"kill_at": int(rng.integers(1, whole[choice].events + 1))}
+            print(number, options, moment)
+            converters.convert(folder, out, resume=True, **options, **moment)
+        reused.append(go_on(converters, folder, out, options))
+        assert contents(out) == contents(tmp_path / f"whole-{choice}")
+        assert [name for name in listing(place) if name.startswith(".")] == []
+    assert max(reused) > 0
+
+
+def test_a_kill_at_each_of_the_last_steps_of_replacing_a_package(folder, place, converters):
+    """Around the two renames that replace a package, one of the two is there, or comes back."""
+    options = {"quantize": "f16", "overwrite": True}
+    out = place / "out"
+    convert(folder, out, quantize="q8_0")
+    old = contents(out)
+    first = converters.convert(folder, out, **options)
+    new = contents(out)
+    assert first.error is None
+    states = set()
+    for step in range(first.events - 9, first.events + 1):
+        convert(folder, out, quantize="q8_0", overwrite=True)
+        assert contents(out) == old
+        converters.convert(folder, out, kill_at=step, resume=True, **options)
+        states.add("none" if not out.exists() else "old" if contents(out) == old else "new")
+        go_on(converters, folder, out, options)
+        assert contents(out) == new
+        assert [name for name in listing(place) if name != "out"] == []
+    assert states == {"old", "none", "new"}
+
+
+def test_nothing_is_encoded_again_that_was_finished(folder, place, monkeypatch):
+    interrupted(folder, place / "out", quantize="q8_0")
+    calls = []
+    encode = convert_module.write_shards.__globals__["encoded"]
+
+    def counted(work, engine):
+        listed = list(work)
+        calls.extend(listed)
+        return encode(listed, engine)
+
+    monkeypatch.setitem(convert_module.write_shards.__globals__, "encoded", counted)
+    result = convert(folder, place / "out", quantize="q8_0", shard_size=SHARD, resume=True)
+    assert result.reused_shards == len(result.plan.shard_sizes) > 5
+    assert calls == []
+    convert(folder, place / "other", quantize="q8_0", shard_size=SHARD)
+    assert calls
+    assert contents(place / "out") == contents(place / "other")
+
+
+def test_the_workers_may_be_others_when_it_goes_on(folder, place):
+    interrupted(folder, place / "out", "write", 0.5, workers=3)
+    result = convert(folder, place / "out", shard_size=SHARD, resume=True, workers=1)
+    assert result.reused_shards > 0
+    convert(folder, place / "whole", shard_size=SHARD, workers=2)
+    assert contents(place / "out") == contents(place / "whole")
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "journal torn", "journal garbage"])
+def test_only_what_is_still_intact_is_used_again(folder, place, damage):
+    interrupted(folder, place / "out")
+    work = place / ".out.partial"
+    shard = work / "package/shard_00003.bin"
+    journal = work / "journal.jsonl"
+    if damage == "remove":
+        shard.unlink()
+    elif damage == "journal torn":
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join(lines[:4]) + lines[4][:-5])
+    elif damage == "journal garbage":
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join([*lines[:4], b"\xff\x00[]\n", *lines[4:]]))
+    else:
+        data = bytearray(shard.read_bytes())
+        data[100] ^= 1
+        shard.write_bytes(data if damage == "flip" else data[:-1])
+    result = convert(folder, place / "out", shard_size=SHARD, resume=True)
+    assert result.reused_shards == 3
+    convert(folder, place / "whole", shard_size=SHARD)
+    assert contents(place / "out") == contents(place / "whole")
+
+
+def test_other_options_are_refused_by_name_and_nothing_is_lost(folder, place):
+    interrupted(folder, place / "out", quantize="q8_0")
+    before = contents(place / ".out.partial/package")
+    with pytest.raises(StoreError, match="other options") as caught:
+        convert(folder, place / "out", quantize="f16", shard_size=SHARD, resume=True)
+    assert (caught.value.expected, caught.value.found) == ("quantize q8_0", "quantize f16")
+    assert "--resume" in caught.value.line()
+    assert contents(place / ".out.partial/package") == before
+    convert(folder, place / "out", quantize="q8_0", shard_size=SHARD, resume=True)
+    assert listing(place) == ["out"]
+
+
+@pytest.mark.parametrize("change", ["weights", "time", "config.json", "tokenizer.json"])
+def test_a_source_that_changed_is_refused(folder, place, rng, change):
+    interrupted(folder, place / "out")
+    if change == "weights":
+        write_llama(folder, llama_tensors(rng))
+    elif change == "time":
+        (folder / "model.safetensors").touch()
+    else:
+        content = json.loads((folder / change).read_text())
+        (folder / change).write_text(json.dumps({**content, "note": "changed"}))
+    with pytest.raises(StoreError, match="unfinished conversion with other"):
+        convert(folder, place / "out", shard_size=SHARD, resume=True)
+    convert(folder, place / "out", shard_size=SHARD)
+    assert listing(place) == ["out"]
+    assert validate(place / "out", deep=True).errors == ()
+
+
+def test_without_resume_it_begins_anew_and_clears_away_what_was_left(folder, place):
+    interrupted(folder, place / "out", quantize="q8_0")
+    assert listing(place) == [".out.partial"]
+    result = convert(folder, place / "out", quantize="f16", shard_size=SHARD)
+    assert result.reused_shards == 0
+    assert listing(place) == ["out"]
+
+
+def test_where_nothing_was_begun_resume_just_converts(folder, place):
+    assert convert(folder, place / "out", resume=True).reused_shards == 0
+    with pytest.raises(StoreError, match="exists already"):
+        convert(folder, place / "out", resume=True)
+    assert listing(place) == ["out"]
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_second_conversion_to_the_same_name_is_refused_and_harms_nothing(folder, place, resume):
+    refused = []
+
+    def try_as_well(event):
+        if event.stage == "write" and not refused:
+            with pytest.raises(StoreError, match="another conversion") as caught:
+                convert(folder, place / "out", resume=resume)
+            refused.append(caught.value)
+
+    convert(folder, place / "out", shard_size=SHARD, progress=try_as_well)
+    assert refused
+    convert(folder, place / "whole", shard_size=SHARD)
+    assert contents(place / "out") == contents(place / "whole")
+    assert listing(place) == ["out", "whole"]
