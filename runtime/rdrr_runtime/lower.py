@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rdrr_format.errors import DeviceError
 from rdrr_manifests.graph import (
     Attention,
     Embed,
@@ -39,6 +38,7 @@ from rdrr_runtime.kernels.argmax import choose_best
 from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
 from rdrr_runtime.kernels.elementwise import residual_add, scale
 from rdrr_runtime.kernels.embed import embed
+from rdrr_runtime.kernels.expert_linear import Routed
 from rdrr_runtime.kernels.gated_activation import gated_activation
 from rdrr_runtime.kernels.kv_store import kv_store
 from rdrr_runtime.kernels.linear import linear
@@ -48,6 +48,7 @@ from rdrr_runtime.kernels.quantize_rows import Int8Rows, int8_sizes, padded_rows
 from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
 from rdrr_runtime.kernels.rope import rope
 from rdrr_runtime.kvcache import KvCache
+from rdrr_runtime.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
 from rdrr_runtime.lower_head import lower_head, lower_sample
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.select import PLAIN, Choice, Select, Why, recorded
@@ -117,6 +118,7 @@ class Lowering:
         self.values = Values(workspace, count_readers(graph.ops))
         self._out: list[Dispatch] = []
         self._choices: list[Choice] = []
+        self._routed: dict[str, Routed] = {}
         self._int8_held: dict[int, str] = {}  # the value last put in int8, by its width
 
     def run(self) -> Lowered:
@@ -145,7 +147,7 @@ class Lowering:
         step = "decode" if self.ctx.max_rows == 1 else "prefill"
         self._choices += recorded(step, dispatches, why)
 
-    def can_add(self, op: Linear | Norm, residual: Residual) -> bool:
+    def can_add(self, op: Linear | Norm | Experts, residual: Residual) -> bool:
         """Whether the op's output may be added into the stream where it is made."""
         readers = self.values.readers
         is_branch = op.out == residual.branch and residual.scale == 1.0
@@ -166,10 +168,12 @@ class Lowering:
     def _fuse(self, op: Op, residual: Residual) -> bool:
         """Add a branch into the stream where it is made, if nothing else reads either."""
         values = self.values
-        if not isinstance(op, Linear | Norm) or not self.can_add(op, residual):
+        if not isinstance(op, Linear | Norm | Experts) or not self.can_add(op, residual):
             return False
         stream = values.get(residual.x)
-        if isinstance(op, Linear):
+        if isinstance(op, Experts):
+            lower_experts(self, op, self._routed[op.router], stream, accumulate=True)
+        elif isinstance(op, Linear):
             self._linear(op, stream, accumulate=True)
         else:
             self.emit(
@@ -205,12 +209,14 @@ class Lowering:
                 self._attention(op)
             case GatedActivation():
                 self._activation(op)
-            case Router() | Experts() | SigmoidGate():
-                raise DeviceError(
-                    "a mixture of experts is not runnable on wgpu here yet",
-                    where=op.out,
-                    hint="use --backend cpu",
-                )
+            case Router():
+                self._routed[op.out] = lower_router(self, op)
+            case Experts():
+                out = self.values.take(op.out, op.downs[0].shape[0])
+                lower_experts(self, op, self._routed[op.router], out, accumulate=False)
+                self.values.read(op.x)
+            case SigmoidGate():
+                lower_sigmoid_gate(self, op)
             case Residual():
                 self._residual(op)
             case Head():

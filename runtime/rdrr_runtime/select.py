@@ -21,6 +21,7 @@ from rdrr_runtime.kernels.matvec import INT8_TYPES
 from rdrr_runtime.packing import GPU_DTYPES, GpuWeight
 
 EXPANSIONS = {"dequant_f16": "F16", "dequant_f32": "F32"}
+_NOT_FOR_EXPERTS = {"fused_q4k_int8": "int8", "tiled": "tiled"}
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,9 @@ class Select:
     software: bool
     max_binding: int
 
-    def storage(self, dtype: DType, layout: Layout, k: int, *, matmul: bool) -> Storage:
+    def storage(
+        self, dtype: DType, layout: Layout, k: int, *, matmul: bool, experts: bool = False
+    ) -> Storage:
         """How to keep a matrix of `k` inputs; `matmul` is false for a mere lookup table."""
         hint = self.policy.get("q4kMatmul") if matmul and dtype.is_block else None
         if layout is Layout.FLAT and k % dtype.block_elements == 0:
@@ -127,12 +130,11 @@ class Select:
         if hint and hint.value in EXPANSIONS:
             wide = EXPANSIONS[hint.value]
             return Storage(DTYPES[wide], Layout.ROW, f"{dtype} expanded to {wide} at load, {hint}")
-        crossing = layout is Layout.FLAT
-        if not crossing and dtype.name in GPU_DTYPES:
+        obstacle = _storage_obstacle(dtype, layout, experts=experts)
+        if not obstacle:
             if layout is Layout.COLUMN and not dtype.is_block:
                 return Storage(dtype, Layout.ROW, f"{dtype} turned from columns to rows at load")
             return Storage(dtype, layout)
-        obstacle = "its flat blocks cross rows" if crossing else f"no kernel reads {dtype}"
         unmet = Unmet(hint, obstacle) if hint else None
         # F32 rather than F16: without a hint the values stay exactly those of the package.
         note = f"{dtype} expanded to F32 at load, as {obstacle}"
@@ -159,6 +161,18 @@ class Select:
             parts.append(self._why_scalars(ctx, rows))
         unmet = [one.unmet for one in parts if one.unmet]
         return Why("; ".join(one.reason for one in parts), unmet[0] if unmet else None)
+
+    def why_experts(self, ctx: OpContext, weight: GpuWeight) -> Why:
+        """Why a product with routed experts was served as it was."""
+        hint = self.policy.get("q4kMatmul" if weight.dtype.is_block else "f16Matmul")
+        one = Why("auto: each route reads its expert's weights")
+        if hint and hint.value in _NOT_FOR_EXPERTS:
+            one = Why.following(hint, f"experts have no {_NOT_FOR_EXPERTS[hint.value]} kernel")
+        elif hint and hint.value == "gemv_subgroup" and not ctx.subgroups:
+            one = Why.following(hint, "the device has no feature subgroup")
+        elif hint:
+            one = Why(str(hint))
+        return replace(one, reason=f"{weight.note}; {one.reason}") if weight.note else one
 
     def _why_blocks(self, ctx: OpContext, weights: Sequence[GpuWeight], *, int8: bool) -> Why:
         wanted, who, unmet = self._int8()
@@ -250,6 +264,17 @@ class Select:
         if which is AttentionKernel.SPLIT_KV and scratch > self.max_binding:
             return f"its scratch of {scratch} bytes exceeds the device's binding limit"
         return ""
+
+
+def _storage_obstacle(dtype: DType, layout: Layout, *, experts: bool) -> str:
+    """Why no kernel reads a matrix as it is stored, or empty."""
+    if layout is Layout.FLAT:
+        return "its flat blocks cross rows"
+    if dtype.name not in GPU_DTYPES:
+        return f"no kernel reads {dtype}"
+    if experts and layout is Layout.COLUMN and dtype.is_block:
+        return "experts are read by rows"
+    return ""
 
 
 def recorded(step: str, dispatches: Sequence[Dispatch], why: Why) -> tuple[Choice, ...]:

@@ -15,10 +15,19 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.codecs import CODECS
 from rdrr_format.codecs.f16 import f16_overflow_count
-from rdrr_format.dtypes import DType
+from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_manifests.graph import Graph, Head, Linear, Norm, WeightUse
+from rdrr_manifests.graph import (
+    Experts,
+    Graph,
+    Head,
+    Linear,
+    Norm,
+    Router,
+    SigmoidGate,
+    WeightUse,
+)
 from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
@@ -40,12 +49,15 @@ class Weights:
         arena: Owner of the buffers.
         matrices: By tensor name; a tied head is the embedding's entry.
         vectors: Norm weights and biases as f32, by tensor name.
+        stacks: Matrices of all experts of a layer, their rows one after the other, by the name of
+            the first.
         choices: What was expanded and why.
     """
 
     arena: Arena
     matrices: dict[str, GpuWeight] = field(default_factory=dict)
     vectors: dict[str, BufferSlice] = field(default_factory=dict)
+    stacks: dict[str, GpuWeight] = field(default_factory=dict)
     choices: list[Choice] = field(default_factory=list)
     _joined: dict[tuple[str, ...], BufferSlice] = field(default_factory=dict)
     _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
@@ -63,11 +75,16 @@ class Weights:
             self._joined[key] = self.arena.upload("+".join(names), data)
         return self._joined[key]
 
+    def stack(self, uses: Sequence[WeightUse]) -> GpuWeight:
+        """The matrices of all experts as one."""
+        return self.stacks[uses[0].name]
+
     @property
     def size(self) -> int:
         """Bytes of GPU memory."""
         vectors = [*self.vectors.values(), *self._joined.values()]
-        return sum(one.size for one in self.matrices.values()) + sum(one.size for one in vectors)
+        matrices = [*self.matrices.values(), *self.stacks.values()]
+        return sum(one.size for one in matrices) + sum(one.size for one in vectors)
 
 
 def load_weights(
@@ -89,32 +106,77 @@ def load_weights(
     """
     weights = Weights(arena)
     vectors = {use.name for use in _vector_uses(graph)}
-    products = {op.weight.name for op in graph.ops if isinstance(op, Linear | Head)}
+    products = {op.weight.name for op in graph.ops if isinstance(op, Linear | Router | Head)}
+    groups = tuple(_expert_groups(graph))
+    stacked = {use.name for group in groups for use in group}
+    loader = _Loader(weights, package, select, empty)
     for use in graph.weights():
         if use.name in vectors:
             weights.add_vector(use.name, _vector(package, use, empty))
-            continue
-        tensor, (n, k) = package.tensor(use.name), use.shape
-        dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-        kept = select.storage(dtype, layout, k, matmul=use.name in products)
-        if kept.note:
-            choice = Choice("load", use.name, str(kept.dtype), kept.note, kept.unmet)
-            weights.choices.append(choice)
-        if empty:
-            made = allocate_weight(arena, kept.dtype, kept.layout, (n, k), use.name)
-        else:
-            rows = _kept_rows(package, use, tensor, kept)
-            made = upload_weight(arena, kept.dtype, kept.layout, (n, k), rows, use.name)
-        weights.matrices[use.name] = replace(made, note=kept.note)
+        elif use.name not in stacked:
+            weights.matrices[use.name] = loader.matrix(use, matmul=use.name in products)
+    for group in groups:
+        weights.stacks[group[0].name] = loader.stack(group)
     return weights
 
 
 def _vector_uses(graph: Graph) -> Iterator[WeightUse]:
     for op in graph.ops:
-        if isinstance(op, Norm):
+        if isinstance(op, Norm | SigmoidGate):
             yield op.weight
         elif isinstance(op, Linear) and op.bias is not None:
             yield op.bias
+
+
+def _expert_groups(graph: Graph) -> Iterator[tuple[WeightUse, ...]]:
+    """The matrices that are stacked, each group in the order of the experts."""
+    for op in graph.ops:
+        if isinstance(op, Experts):
+            yield from (op.gates, op.ups, op.downs)
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Puts matrices into GPU memory and says what became of them."""
+
+    weights: Weights
+    package: Package
+    select: Select
+    empty: bool
+
+    def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
+        """One matrix; `matmul` is false for a mere lookup table."""
+        tensor = self.package.tensor(use.name)
+        dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
+        kept = self.select.storage(dtype, layout, use.shape[1], matmul=matmul)
+        return self._upload((use,), kept, use.name)
+
+    def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
+        """The matrices of all experts, their rows one after the other."""
+        wanted = dict.fromkeys(self._expert_storage(use) for use in uses)
+        kept = next(iter(wanted))
+        if len(wanted) > 1:
+            note = "experts of different types expanded to F32 at load"
+            kept = Storage(DTYPES["F32"], Layout.ROW, note)
+        return self._upload(uses, kept, f"{uses[0].name} and {len(uses) - 1} more")
+
+    def _expert_storage(self, use: WeightUse) -> Storage:
+        tensor = self.package.tensor(use.name)
+        dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
+        return self.select.storage(dtype, layout, use.shape[1], matmul=True, experts=True)
+
+    def _upload(self, uses: Sequence[WeightUse], kept: Storage, label: str) -> GpuWeight:
+        if kept.note:
+            choice = Choice("load", label, str(kept.dtype), kept.note, kept.unmet)
+            self.weights.choices.append(choice)
+        shape = (sum(use.shape[0] for use in uses), uses[0].shape[1])
+        arena = self.weights.arena
+        if self.empty:
+            made = allocate_weight(arena, kept.dtype, kept.layout, shape, label)
+        else:
+            rows = (rows for use in uses for rows in _kept_rows(self.package, use, kept))
+            made = upload_weight(arena, kept.dtype, kept.layout, shape, rows, label)
+        return replace(made, note=kept.note)
 
 
 def _vector(package: Package, use: WeightUse, empty: bool) -> npt.NDArray[np.float32]:
@@ -123,8 +185,9 @@ def _vector(package: Package, use: WeightUse, empty: bool) -> npt.NDArray[np.flo
     return np.ascontiguousarray(package.dequantize(use.name), dtype=np.float32)
 
 
-def _kept_rows(package: Package, use: WeightUse, tensor: Tensor, kept: Storage) -> Iterator[Bytes]:
+def _kept_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:
     """The stored rows, in the type and layout in which they are kept."""
+    tensor = package.tensor(use.name)
     dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
     if dtype == kept.dtype:
         rows = _stored_rows(package, use.name, tensor)

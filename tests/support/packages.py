@@ -34,8 +34,12 @@ def llama_manifest(
     *,
     embedding: str = "F16",
     hints: Mapping[str, str] | None = None,
+    moe: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A two-layer Llama with K of 384, which is no multiple of 256, and a tied head."""
+    """A two-layer Llama with K of 384, which is no multiple of 256, and a tied head.
+
+    With `moe`, a `moeConfig`, the second layer has experts in Qwen's spelling.
+    """
     widths = {"q_proj": HEADS, "k_proj": KV_HEADS, "v_proj": KV_HEADS}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "model.embed_tokens.weight": ((VOCAB, HIDDEN), embedding)
@@ -46,9 +50,7 @@ def llama_manifest(
             shapes[f"{head}self_attn.{name}.weight"] = ((count * HEAD_DIM, HIDDEN), dtype)
         shapes |= {
             f"{head}self_attn.o_proj.weight": ((HIDDEN, HEADS * HEAD_DIM), dtype),
-            f"{head}mlp.gate_proj.weight": ((INNER, HIDDEN), dtype),
-            f"{head}mlp.up_proj.weight": ((INNER, HIDDEN), dtype),
-            f"{head}mlp.down_proj.weight": ((HIDDEN, INNER), dtype),
+            **_feed_forward(f"{head}mlp.", dtype, moe if layer else None),
             f"{head}input_layernorm.weight": ((HIDDEN,), "F32"),
             f"{head}post_attention_layernorm.weight": ((HIDDEN,), "F32"),
         }
@@ -66,10 +68,36 @@ def llama_manifest(
     }
     manifest["inference"]["attention"]["queryPreAttnScalar"] = HEAD_DIM
     manifest["optimizations"] = {"kernelHints": dict(hints or {})}
+    manifest["moeConfig"] = moe
     manifest["tensors"], total = _table(shapes, layout)
     manifest["totalSize"] = total
     manifest["shards"] = [manifest["shards"][0] | {"size": total}]
     return manifest
+
+
+def _feed_forward(
+    head: str, dtype: str, moe: Mapping[str, Any] | None
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    if moe is None:
+        return _gated(head, INNER, dtype)
+    experts, width = moe["numExperts"], moe["expertIntermediateSize"]
+    found: dict[str, tuple[tuple[int, ...], str]] = {
+        f"{head}gate.weight": ((experts, HIDDEN), "F32")
+    }
+    for number in range(experts):
+        found |= _gated(f"{head}experts.{number}.", width, dtype)
+    if shared := moe.get("sharedExpertIntermediateSize"):
+        found |= _gated(f"{head}shared_expert.", shared, dtype)
+        found[f"{head}shared_expert_gate.weight"] = ((1, HIDDEN), "F16")
+    return found
+
+
+def _gated(head: str, width: int, dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {
+        f"{head}gate_proj.weight": ((width, HIDDEN), dtype),
+        f"{head}up_proj.weight": ((width, HIDDEN), dtype),
+        f"{head}down_proj.weight": ((HIDDEN, width), dtype),
+    }
 
 
 def _table(

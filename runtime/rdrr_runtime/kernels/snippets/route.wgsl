@@ -1,0 +1,4 @@
+struct Route {
+    expert: u32,
+    share: f32,
+}

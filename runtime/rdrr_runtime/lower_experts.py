@@ -1,0 +1,83 @@
+"""Mixtures of experts as dispatches: the router, the experts it chose, and the shared one's gate.
+
+The choice stays on the GPU: kernels read the numbers of the experts from the buffer of routes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rdrr_manifests.graph import Experts, Router, SigmoidGate
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
+from rdrr_runtime.kernels.gated_activation import gated_activation
+from rdrr_runtime.kernels.router_topk import ROUTE_WORDS, router_topk
+from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
+
+if TYPE_CHECKING:
+    from rdrr_runtime.lower import Lowering
+
+
+def lower_router(low: Lowering, op: Router) -> Routed:
+    """The routes of all rows."""
+    rows, experts = low.ctx.max_rows, op.experts
+    logits = low.workspace.named(f"router.{rows}", 4 * rows * experts)
+    routes = low.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
+    low.matmul(low.weights.matrices[op.weight.name], low.values.get(op.x), logits, label=op.out)
+    low.emit(
+        router_topk(
+            low.ctx,
+            logits,
+            routes,
+            experts=experts,
+            top_k=op.top_k,
+            normalize=op.normalize,
+            label=op.out,
+        )
+    )
+    low.values.read(op.x)
+    return Routed(routes, experts, op.top_k)
+
+
+def lower_experts(
+    low: Lowering, op: Experts, routed: Routed, out: BufferSlice, *, accumulate: bool
+) -> None:
+    """The sum of the routed experts into `out`, or added to what it holds."""
+    rows, inner = low.ctx.max_rows, routed.top_k * op.width
+    gates, ups, downs = (low.weights.stack(group) for group in (op.gates, op.ups, op.downs))
+    x = low.values.get(op.x)
+    gate, up, act = (
+        low.workspace.named(f"experts.{part}.{rows}", 4 * rows * inner)
+        for part in ("gate", "up", "act")
+    )
+    for weight, y, name in ((gates, gate, "gate"), (ups, up, "up")):
+        ctx = low.select.matmul((weight,)).context(low.ctx)
+        made = expert_each(ctx, weight, routed, x, y, label=f"{op.out}.{name}")
+        low.emit(made, low.select.why_experts(ctx, weight))
+    low.emit(
+        gated_activation(
+            low.ctx, gate, up, act, width=inner, activation=op.activation, label=f"{op.out}.act"
+        )
+    )
+    ctx = low.select.matmul((downs,)).context(low.ctx)
+    made = expert_sum(ctx, downs, routed, act, out, accumulate=accumulate, label=op.out)
+    low.emit(made, low.select.why_experts(ctx, downs))
+
+
+def lower_sigmoid_gate(low: Lowering, op: SigmoidGate) -> None:
+    """The branch times its row's factor, in place."""
+    assert low.values.readers[op.branch] == 1, "only the gate reads its branch"
+    low.emit(
+        sigmoid_gate(
+            low.ctx,
+            low.values.get(op.x),
+            low.weights.vectors[op.weight.name],
+            low.values.get(op.branch),
+            k=op.weight.shape[1],
+            width=low.values.held[op.branch][0],
+            label=op.out,
+        )
+    )
+    low.values.read(op.x)
+    low.values.rename(op.branch, op.out)

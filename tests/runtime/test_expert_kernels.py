@@ -1,0 +1,152 @@
+"""Routing and products with routed experts on the GPU, against torch in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
+from rdrr_runtime.kernels.router_topk import router_topk
+from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
+from rdrr_runtime.packing import GpuWeight, upload_weight
+from rdrr_runtime.reference import ops
+from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
+
+TYPES = ("Q4_K", "Q6_K", "Q8_0", "F16", "F32")
+
+
+def routes_of(bench: Bench, buffer: BufferSlice, rows: int, top_k: int) -> tuple[F32, F32]:
+    words = bench.device.read(buffer).view(np.uint32)[: 2 * rows * top_k].reshape(rows, top_k, 2)
+    return words[:, :, 0], words[:, :, 1].copy().view(np.float32)
+
+
+def routed(bench: Bench, rng: np.random.Generator, rows: int, experts: int, top_k: int):
+    """Random routes, on the device and as arrays."""
+    ids = np.stack([rng.permutation(experts)[:top_k] for _ in range(rows)]).astype(np.uint32)
+    shares = rng.random((rows, top_k), dtype=np.float32)
+    words = np.stack([ids, shares.view(np.uint32)], axis=-1)
+    return Routed(bench.upload(words), experts, top_k), ids, shares
+
+
+def stacked(
+    bench: Bench, rng: np.random.Generator, dtype: str, experts: int, shape: tuple[int, int]
+) -> tuple[GpuWeight, F32]:
+    n, k = shape
+    raw, values = random_tensor(rng, dtype, Layout.ROW, (experts * n, k))
+    made = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (experts * n, k), raw, "experts")
+    return made, values.reshape(experts, n, k)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (300, 12), (1, 1)])
+def test_rows_go_to_the_experts_of_the_reference(any_bench, rng, experts, top_k, normalize):
+    rows = 5
+    x = np.eye(rows, dtype=np.float32)
+    logits = 3 * normal(rng, rows, experts)
+    logits[1] = np.float32(0.25)  # all alike: the lowest numbers win
+    logits[2, : experts // 2] = logits[2].max()
+    expected = ops.route(
+        torch.from_numpy(x).double(), torch.from_numpy(logits.T.copy()).double(), top_k, normalize
+    )
+    out = any_bench.poisoned(rows + 1, top_k, 2)
+    made = router_topk(
+        any_bench.context(rows, max_rows=rows + 1),
+        any_bench.upload(np.vstack([logits, logits[:1]])),
+        out,
+        experts=experts,
+        top_k=top_k,
+        normalize=normalize,
+        label="t",
+    )
+    any_bench.run(made, rows + 1)
+    ids, shares = routes_of(any_bench, out, rows + 1, top_k)
+    assert np.array_equal(ids[:rows], expected[0].numpy())
+    assert relative_error(shares[:rows], expected[1].numpy()) < TOLERANCE
+    assert np.isnan(shares[rows:]).all()  # no row of this step
+
+
+def test_scores_far_apart_give_no_nan(bench):
+    logits = np.array([[-3e38, 3e38, 0.0, 1e4]], np.float32)
+    out = bench.poisoned(1, 3, 2)
+    options = {"experts": 4, "top_k": 3, "normalize": True, "label": "t"}
+    bench.run(router_topk(bench.context(1), bench.upload(logits), out, **options), 1)
+    ids, shares = routes_of(bench, out, 1, 3)
+    assert ids.tolist() == [[1, 3, 2]]
+    assert shares.tolist() == [[1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_each_route_is_multiplied_by_its_expert(bench, rng, dtype):
+    rows, experts, top_k, n, k = 3, 5, 2, 70, 320
+    weight, values = stacked(bench, rng, dtype, experts, (n, k))
+    routes, ids, _ = routed(bench, rng, rows, experts, top_k)
+    x = normal(rng, rows, k)
+    y = bench.poisoned(rows, top_k, n)
+    made = expert_each(bench.context(rows), weight, routes, bench.upload(x), y, label="t")
+    bench.run(made, rows)
+    expected = np.einsum("rsnk,rk->rsn", values[ids].astype(np.float64), x)
+    assert relative_error(bench.download(y, rows, top_k, n), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("accumulate", [True, False])
+@pytest.mark.parametrize("dtype", ["Q6_K", "F16"])
+def test_the_experts_of_a_row_are_summed_by_their_shares(any_bench, rng, dtype, accumulate):
+    rows, experts, top_k, n, k = 4, 6, 3, 67, 192
+    weight, values = stacked(any_bench, rng, dtype, experts, (n, k))
+    routes, ids, shares = routed(any_bench, rng, rows, experts, top_k)
+    x, before = normal(rng, rows, top_k, k), normal(rng, rows, n)
+    expected = np.einsum("rsnk,rsk,rs->rn", values[ids].astype(np.float64), x, shares)
+    before *= np.float32(np.abs(expected).max())
+    y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
+    ctx = any_bench.context(rows)
+    x_on_gpu = any_bench.upload(x)
+    made = expert_sum(ctx, weight, routes, x_on_gpu, y, accumulate=accumulate, label="t")
+    any_bench.run(made, rows)
+    expected += before if accumulate else 0.0
+    assert relative_error(any_bench.download(y, rows, n), expected) < TOLERANCE
+
+
+def test_experts_beyond_the_binding_limit_are_split_anywhere(bench, rng, monkeypatch):
+    """Parts end within an expert, even within the four outputs of a workgroup."""
+    rows, experts, top_k, n, k = 3, 5, 2, 30, 64
+    monkeypatch.setattr(type(bench.arena), "max_binding", 4 * k * 64)
+    weight, values = stacked(bench, rng, "F32", experts, (n, k))
+    assert [part.first_row for part in weight.parts] == [0, 64, 128]
+    routes, ids, shares = routed(bench, rng, rows, experts, top_k)
+    x, inner = normal(rng, rows, k), normal(rng, rows, top_k, k)
+    each, summed = bench.poisoned(rows, top_k, n), bench.poisoned(rows, n)
+    ctx, products = bench.context(rows), values[ids].astype(np.float64)
+    bench.run(expert_each(ctx, weight, routes, bench.upload(x), each, label="t"), rows)
+    bench.run(expert_sum(ctx, weight, routes, bench.upload(inner), summed, label="t"), rows)
+    expected = np.einsum("rsnk,rk->rsn", products, x)
+    assert relative_error(bench.download(each, rows, top_k, n), expected) < TOLERANCE
+    expected = np.einsum("rsnk,rsk,rs->rn", products, inner, shares)
+    assert relative_error(bench.download(summed, rows, n), expected) < TOLERANCE
+
+
+def test_a_row_of_the_shared_expert_counts_by_its_gate(any_bench, rng):
+    rows, k, width = 3, 100, 36
+    x, weight, branch = normal(rng, rows, k), normal(rng, k), normal(rng, rows, width)
+    x[2] *= 1e4  # where the exponential alone would overflow
+    expected = ops.sigmoid_gate(*(torch.from_numpy(a).double() for a in (x, branch, weight[None])))
+    buffer = any_bench.upload(branch)
+    operands = any_bench.upload(x), any_bench.upload(weight), buffer
+    made = sigmoid_gate(any_bench.context(rows), *operands, k=k, width=width, label="t")
+    any_bench.run(made, rows)
+    assert relative_error(any_bench.download(buffer, rows, width), expected) < TOLERANCE
+
+
+def test_what_experts_cannot_be_is_refused(bench, rng):
+    raw, _ = random_tensor(rng, "F32", Layout.COLUMN, (8, 64))
+    weight = upload_weight(bench.arena, DTYPES["F32"], Layout.COLUMN, (8, 64), raw, "w")
+    routes, _, _ = routed(bench, rng, 1, 2, 1)
+    x = bench.poisoned(64)
+    with pytest.raises(FormatError, match="by rows"):
+        expert_each(bench.context(1), weight, routes, x, bench.poisoned(8), label="t")
+    options = {"experts": 2, "normalize": True, "label": "t"}
+    with pytest.raises(FormatError, match="so many experts"):
+        router_topk(bench.context(1), x, x, top_k=3, **options)

@@ -1,0 +1,107 @@
+"""Whole models with experts: the GPU's logits are those of torch on the same bytes."""
+
+from __future__ import annotations
+
+import pytest
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.hints import Policy, resolve
+from rdrr_runtime.program import choices_for
+from rdrr_runtime.select import unhonoured
+from support.comparison import relative_error, scored, stepped
+from support.packages import VOCAB, llama_manifest, write_random_package
+
+CONTEXT, EXACT = 96, 1e-4
+MOE = {
+    "numExperts": 6,
+    "numExpertsPerToken": 2,
+    "expertFormat": "mixtral",
+    "expertIntermediateSize": 192,
+}
+SHARED = {**MOE, "normalizeWeights": False, "sharedExpertIntermediateSize": 256}
+
+
+def package_of(tmp_path, rng, dtype="Q4_K", layout="row", moe=MOE):
+    manifest = llama_manifest(dtype, layout, moe=moe)
+    return write_random_package(tmp_path / "package", manifest, rng)
+
+
+def logits_agree(backend, package, rng) -> float:
+    """Error after a prompt, and after single tokens."""
+    ids = rng.integers(0, VOCAB, 23).tolist()
+    reference = scored(CpuBackend(package, context=CONTEXT), ids)
+    return relative_error(stepped(backend, ids, 20), reference[19:])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "moe"),
+    [("Q4_K", SHARED), ("Q6_K", MOE), ("F16", SHARED)],
+    ids=["Q4_K shared", "Q6_K", "F16 shared"],
+)
+def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
+    package = package_of(tmp_path, rng, dtype, moe=moe)
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    assert logits_agree(backend, package, rng) < EXACT
+    kernels = {(one.step, one.op): one.kernel for one in backend.info.choices}
+    for step in ("decode", "prefill"):
+        assert kernels[step, "l1.router"] == "router_topk"
+        assert kernels[step, "l1.experts"].startswith("expert_linear.sum")
+    backend.close()
+
+
+def test_a_device_without_optional_features_gives_the_same(plain_device, tmp_path, rng):
+    package = package_of(tmp_path, rng, moe=SHARED)
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=plain_device)
+    assert logits_agree(backend, package, rng) < EXACT
+    backend.close()
+
+
+def test_a_token_reads_back_no_routes(device, tmp_path, rng):
+    package = package_of(tmp_path, rng)
+    backend = GpuBackend(package, context=CONTEXT, device=device)
+    backend.greedy(rng.integers(0, VOCAB, 9).tolist(), 0, 3)
+    ids = backend.greedy([5], 11, 2)
+    before = backend.device.counters.copy()
+    backend.greedy(ids[-1:], 13, 4)
+    work = backend.device.counters.since(before)
+    assert (work.bytes_read, work.submits) == (4 * 4, 4 + 1)
+    backend.close()
+
+
+def test_experts_of_a_form_that_no_kernel_reads_are_expanded_and_it_is_said(device, tmp_path, rng):
+    package = package_of(tmp_path, rng, layout="column")
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    notes = {one.op: one.reason for one in backend.info.choices if one.step == "load"}
+    name = "model.layers.1.mlp.experts.0.gate_proj.weight and 5 more"
+    assert notes[name] == "Q4_K expanded to F32 at load, as experts are read by rows"
+    assert logits_agree(backend, package, rng) < EXACT
+    backend.close()
+
+
+def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
+    manifest = llama_manifest("Q8_0", moe=MOE)
+    entry = manifest["tensors"]["model.layers.1.mlp.experts.3.up_proj.weight"]
+    entry |= {"dtype": "Q5_0", "size": entry["size"] // 34 * 22}
+    package = write_random_package(tmp_path / "package", manifest, rng)
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    notes = [one for one in backend.info.choices if "different types" in one.reason]
+    assert [one.op for one in notes if one.step == "load"] == [
+        "model.layers.1.mlp.experts.0.up_proj.weight and 5 more"
+    ]
+    assert logits_agree(backend, package, rng) < EXACT
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "hints", "said"),
+    [
+        ("Q4_K", {"q4kMatmul": "fused_q4k_int8"}, "experts have no int8 kernel"),
+        ("F16", {"f16Matmul": "tiled"}, "experts have no tiled kernel"),
+    ],
+)
+def test_a_hint_that_experts_cannot_follow_is_said(device, tmp_path, rng, dtype, hints, said):
+    package = package_of(tmp_path, rng, dtype)
+    policy = resolve({"run flag": hints})
+    (line,) = unhonoured(choices_for(package, device, policy, CONTEXT, "f16"))
+    assert said in line
+    assert unhonoured(choices_for(package, device, Policy(), CONTEXT, "f16")) == ()
