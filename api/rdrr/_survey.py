@@ -173,12 +173,20 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
         "weights transposed": bool(manifest.weights_transposed),
         "shards": len(manifest.shards),
         "bytes": manifest.total_size,
+        "uncompressed": _uncompressed(manifest),
         "hash": manifest.hash_algorithm,
         "tokenizer": manifest.tokenizer and manifest.tokenizer.file,
         "end of text": list(manifest.eos_token_ids),
         "made by": tool and " ".join(str(tool[key]) for key in ("tool", "version") if key in tool),
     }
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def _uncompressed(manifest: Manifest) -> int | None:
+    """Bytes that compressed shards hold; None where none is compressed."""
+    if not any(shard.compression for shard in manifest.shards):
+        return None
+    return sum(shard.content_size for shard in manifest.shards)
 
 
 def _architecture(manifest: Manifest) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def convert(
     shard_size: int = SHARD_SIZE,
     align: int = ALIGNMENT,
     hash_algorithm: str = "sha256",
+    compress: str | None = None,
     model_id: str | None = None,
     arch: str | None = None,
     dry_run: bool = False,
@@ -87,6 +88,7 @@ def convert(
         shard_size: Bytes of a full shard.
         align: Tensors begin at multiples of it; a power of two.
         hash_algorithm: `sha256` or `blake3`, of the shards.
+        compress: `zstd` or `zstd:LEVEL` (1 to 22) compresses every shard.
         model_id: Name of the package; derived from the source's folder when None.
         arch: Architecture to use whatever the configuration says.
         dry_run: Decide everything and write nothing.
@@ -116,6 +118,7 @@ def convert(
         shard_size=shard_size,
         align=align,
         hash_algorithm=hash_algorithm,
+        compress=compress,
         model_id=model_id,
         arch=arch,
     )
@@ -149,14 +152,15 @@ def convert(
                 work.journal, work.package, made, threads, options.hash_algorithm
             )
             with Journal(work.journal, work.package, made, done) as journal:
-                shards = job.write(LocalStore(work.package), done, journal, workforce)
-            errors = job.finish(LocalStore(work.package), shards, threads)
+                shards = job.write(LocalStore(work.package), done, journal, workforce, threads)
+            draft, errors = job.finish(LocalStore(work.package), shards, threads)
             reused = len(done)
     return ConversionResult(
         destination=destination,
         model_id=draft.model_id,
         architecture=model.name,
         dry_run=dry_run,
+        total_size=draft.total_size,
         plan=plan,
         tensors=tuple(TensorReport.of(t, errors.get(t.name)) for t in plan.tensors),
         overflowed=tuple(tensor.name for tensor in plan.tensors if tensor.overflowed),
@@ -177,13 +181,20 @@ class _Job:
     progress: Progress
 
     def write(
-        self, store: LocalStore, done: Sequence[ShardInfo], journal: Journal, engine: Engine
+        self,
+        store: LocalStore,
+        done: Sequence[ShardInfo],
+        journal: Journal,
+        engine: Engine,
+        workers: int,
     ) -> tuple[ShardInfo, ...]:
         """Write the shards that are not done, and return them all."""
         writer = ShardWriter(
             store,
             self.options.shard_size,
             self.options.hash_algorithm,
+            self.options.compression,
+            workers,
             done=done,
             position=sum(self.plan.shard_sizes[: len(done)]),
             finished=journal.record,
@@ -192,8 +203,8 @@ class _Job:
 
     def finish(
         self, store: LocalStore, shards: Sequence[ShardInfo], workers: int
-    ) -> dict[str, TensorError]:
-        """Verify, write the other files, manifest last, and return what each tensor lost."""
+    ) -> tuple[Manifest, dict[str, TensorError]]:
+        """Verify, write the other files, manifest last; return it and what each tensor lost."""
         algorithm = self.options.hash_algorithm
         errors = verify(self.plan, store, shards, algorithm, workers, self.progress)
         copy_files(self.source, store)
@@ -202,7 +213,7 @@ class _Job:
         for name, text in ((REPORT_NAME, report.to_json()), (MANIFEST_NAME, manifest.to_json())):
             with store_errors(store.path(name)):
                 store.path(name).write_text(text, encoding="utf-8")
-        return errors
+        return manifest, errors
 
 
 def _check_graph(manifest: Manifest) -> tuple[str, ...]:

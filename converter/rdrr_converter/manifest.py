@@ -75,7 +75,7 @@ def build_manifest(
             tool="rdrr", version=rdrr_converter.__version__, options=options.recorded()
         ),
         metadata=_metadata(source, model),
-        total_size=plan.total_size,
+        total_size=sum(shard.size for shard in shards) if shards else plan.total_size,
         shards=tuple(_shard(shard) for shard in shards),
         tensors={tensor.name: _tensor(tensor) for tensor in plan.tensors},
     )
@@ -154,6 +154,8 @@ def _shard(shard: ShardInfo) -> Shard:
         size=shard.size,
         hash=shard.hash,
         offset=shard.offset,
+        compression=shard.compression,
+        uncompressed_size=shard.uncompressed_size,
     )
 
 

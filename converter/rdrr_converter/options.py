@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rdrr_format.compression import Compression, parse_compression
 from rdrr_format.errors import UsageError
 from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.layouts import Layout
@@ -34,6 +35,7 @@ class Options:
         shard_size: Bytes of a full shard.
         align: Tensors begin at multiples of it in the stream of shards; a power of two.
         hash_algorithm: Of the shards.
+        compress: How shards are compressed, as `zstd` or `zstd:19`; None for not at all.
         model_id: Name of the package; None derives it from the source.
         arch: Architecture to use whatever the configuration says.
     """
@@ -47,6 +49,7 @@ class Options:
     shard_size: int = SHARD_SIZE
     align: int = ALIGNMENT
     hash_algorithm: str = "sha256"
+    compress: str | None = None
     model_id: str | None = None
     arch: str | None = None
 
@@ -71,6 +74,7 @@ class Options:
                 "--shard-size is too small", expected="at least 64 KiB", found=self.shard_size
             )
         self._check_align()
+        _ = self.compression
         _one_of("--hash", self.hash_algorithm, tuple(ALGORITHMS))
         if self.model_id is not None and not MODEL_ID.fullmatch(self.model_id):
             raise UsageError(
@@ -93,6 +97,15 @@ class Options:
             )
 
     @property
+    def compression(self) -> Compression | None:
+        """How shards are compressed.
+
+        Raises:
+            UsageError: In no way that is known.
+        """
+        return None if self.compress is None else parse_compression(self.compress)
+
+    @property
     def block_layout(self) -> Layout:
         """Layout of block-quantized matmul weights."""
         if self.q4k_layout is not None:
@@ -110,6 +123,8 @@ class Options:
             "shardSize": self.shard_size,
             "align": self.align,
         }
+        if self.compression:
+            recorded["compress"] = str(self.compression)
         if self.arch:
             recorded["arch"] = self.arch
         if self.kernel_hints:

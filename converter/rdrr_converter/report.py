@@ -107,6 +107,7 @@ class ConversionResult:
         model_id: Name of the package.
         architecture: Name of the architecture file that was used.
         dry_run: Nothing was written.
+        total_size: Bytes of all shards on disk; in a dry run, what they would be uncompressed.
         plan: Everything that was decided.
         tensors: What became of each tensor.
         overflowed: Tensors kept in F32 because values do not fit the type asked for.
@@ -119,16 +120,12 @@ class ConversionResult:
     model_id: str
     architecture: str
     dry_run: bool
+    total_size: int
     plan: Plan
     tensors: tuple[TensorReport, ...]
     overflowed: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     reused_shards: int = 0
-
-    @property
-    def total_size(self) -> int:
-        """Bytes of all shards."""
-        return self.plan.total_size
 
     @property
     def parameters(self) -> int:

@@ -2,17 +2,22 @@
 
 Shards are filled exactly and only the last is short, so a tensor may lie in several. Each tensor
 starts at a multiple of `ALIGNMENT` in the stream; the zeros before it count in the shard's size.
+A shard may be compressed as a whole file (`rdrr_format.compression`): places are then those of its
+content, and size and hash those of the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from rdrr_format.compression import ZSTD, Compression, FrameWriter
+from rdrr_format.decompression import FrameReader
 from rdrr_format.errors import ShardError, StoreError
 from rdrr_format.integrity import Hasher, hash_bytes, new_hasher
 from rdrr_format.stores import Store, check_name, store_errors
@@ -39,9 +44,11 @@ class ShardInfo:
     Attributes:
         index: Position, counted from 0.
         filename: `shard_00000.bin` and so on.
-        size: Bytes.
-        hash: Hex digest of the bytes.
+        size: Bytes on disk.
+        hash: Hex digest of the bytes on disk.
         offset: Sum of the sizes of the shards before it.
+        compression: `zstd`, or None.
+        uncompressed_size: Bytes of the content of a compressed shard; else None.
     """
 
     index: int
@@ -49,6 +56,8 @@ class ShardInfo:
     size: int
     hash: str
     offset: int
+    compression: str | None = None
+    uncompressed_size: int | None = None
 
 
 class ShardLike(Protocol):
@@ -67,6 +76,16 @@ class ShardLike(Protocol):
     @property
     def hash(self) -> str:
         """Declared digest."""
+        ...
+
+    @property
+    def compression(self) -> str | None:
+        """`zstd`, or None."""
+        ...
+
+    @property
+    def uncompressed_size(self) -> int | None:
+        """Declared bytes of the content of a compressed shard."""
         ...
 
 
@@ -89,9 +108,9 @@ class RunLike(Protocol):
         ...
 
 
-def shard_name(index: int) -> str:
+def shard_name(index: int, compression: Compression | None = None) -> str:
     """File name of the shard at a position."""
-    return f"shard_{index:05d}.bin"
+    return f"shard_{index:05d}.bin" + (".zst" if compression else "")
 
 
 def plan_spans(start: int, size: int, shard_size: int) -> tuple[ShardSpan, ...]:
@@ -115,8 +134,10 @@ class ShardWriter:
 
     Args:
         store: Where the files go.
-        shard_size: Bytes of every shard but the last.
+        shard_size: Bytes of the content of every shard but the last.
         algorithm: Of the hashes.
+        compression: Of every shard; None writes the content as it is.
+        workers: Threads that compress; the bytes do not depend on it.
         done: Shards that are in the store already; writing goes on behind them.
         position: Bytes of the stream that they hold.
         finished: Called with every shard that is written.
@@ -127,6 +148,8 @@ class ShardWriter:
         store: Store,
         shard_size: int = DEFAULT_SHARD_SIZE,
         algorithm: str = "sha256",
+        compression: Compression | None = None,
+        workers: int = 1,
         *,
         done: Sequence[ShardInfo] = (),
         position: int = 0,
@@ -135,10 +158,14 @@ class ShardWriter:
         self._store = store
         self._shard_size = shard_size
         self._algorithm = algorithm
+        self._compression = compression
+        self._workers = workers
+        self._pool = ThreadPoolExecutor(workers) if compression and workers > 1 else None
         self._done: list[ShardInfo] = list(done)
         self._finished = finished
-        self._file: BinaryIO | None = None
-        self._hasher: Hasher = new_hasher(algorithm)
+        self._file: _ShardFile | None = None
+        self._frames: FrameWriter | None = None
+        new_hasher(algorithm)  # an unknown one is an error before anything is written
         self.position = position
 
     def align(self, alignment: int = ALIGNMENT) -> None:
@@ -170,39 +197,87 @@ class ShardWriter:
         """Finish the last shard and describe them all."""
         if self._file is not None:
             self._finish()
+        self._stop_pool()
         return tuple(self._done)
 
     def abort(self) -> None:
         """Close the open file; what was written so far is the caller's to remove."""
+        self._stop_pool()
         if self._file is not None:
             file, self._file = self._file, None
             try:
-                file.close()
+                file.file.close()
             except OSError:
                 return  # closing flushes; the error that led here is the one to report
 
     def _append(self, span: ShardSpan, data: memoryview) -> None:
         if self._file is None:
-            self._file = self._store.open_write(shard_name(span.shard_index))
-        with store_errors(f"{self._store.describe()}/{shard_name(span.shard_index)}"):
+            self._begin(span.shard_index)
+        assert self._file is not None
+        if self._frames is not None:
+            self._frames.write(data)
+        else:
             self._file.write(data)
-        self._hasher.update(data)
         self.position += span.size
         if self.position % self._shard_size == 0:
             self._finish()
 
+    def _begin(self, index: int) -> None:
+        name = shard_name(index, self._compression)
+        where = f"{self._store.describe()}/{name}"
+        self._file = _ShardFile(name, where, self._store.open_write(name), self._algorithm)
+        if self._compression is not None:
+            self._frames = FrameWriter(
+                self._file.write, self._compression, self._pool, 2 * self._workers
+            )
+
     def _finish(self) -> None:
         assert self._file is not None
-        index, offset = len(self._done), len(self._done) * self._shard_size
-        name = shard_name(index)
-        with store_errors(f"{self._store.describe()}/{name}"):
-            self._file.close()
-        self._file = None
-        size = self.position - offset
-        self._done.append(ShardInfo(index, name, size, self._hasher.hexdigest(), offset))
-        self._hasher = new_hasher(self._algorithm)
+        if self._frames is not None:
+            self._frames.close()
+        file = self._file
+        file.close()
+        self._file = self._frames = None
+        index = len(self._done)
+        packed = self._compression is not None
+        self._done.append(
+            ShardInfo(
+                index=index,
+                filename=file.name,
+                size=file.size,
+                hash=file.hasher.hexdigest(),
+                offset=sum(shard.size for shard in self._done),
+                compression=ZSTD if packed else None,
+                uncompressed_size=self.position - index * self._shard_size if packed else None,
+            )
+        )
         if self._finished is not None:
             self._finished(self._done[-1])
+
+    def _stop_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _ShardFile:
+    """A file that is being written, with its size and hash so far."""
+
+    def __init__(self, name: str, where: str, file: BinaryIO, algorithm: str) -> None:
+        self.name = name
+        self.file = file
+        self.hasher: Hasher = new_hasher(algorithm)
+        self.size = 0
+        self._where = where
+
+    def write(self, data: bytes | memoryview) -> None:
+        with store_errors(self._where):
+            self.file.write(data)
+        self.hasher.update(data)
+        self.size += len(data)
+
+    def close(self) -> None:
+        with store_errors(self._where):
+            self.file.close()
 
 
 class ShardReader:
@@ -220,12 +295,13 @@ class ShardReader:
         self._store = store
         self._shards = shards
         self._algorithm = algorithm
+        self._frames: dict[int, FrameReader] = {}
 
     def read(self, runs: Sequence[RunLike]) -> Bytes:
-        """The bytes of some runs, joined; a single run of a local shard is not copied.
+        """The bytes of some runs, joined; a single run of a local plain shard is not copied.
 
         Raises:
-            ShardError: A shard is missing or shorter than the run needs.
+            ShardError: A shard is missing, damaged, or shorter than the run needs.
         """
         parts = [self._read_run(run) for run in runs]
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, np.uint8)])
@@ -287,6 +363,26 @@ class ShardReader:
                 found=f"{size} bytes",
             )
 
+    def frames(self, index: int) -> FrameReader:
+        """The reader of a compressed shard.
+
+        Raises:
+            ShardError: It is compressed by an unknown method, or does not say how large it is.
+        """
+        shard = self._shards[index]
+        if shard.compression != ZSTD or shard.uncompressed_size is None:
+            raise ShardError(
+                "unknown compression",
+                where=self._where(shard),
+                expected=f"{ZSTD}, with the uncompressed size",
+                found=shard.compression,
+            )
+        found = self._frames.get(index)
+        if found is None:
+            found = FrameReader(self._store, shard.filename, shard.size, shard.uncompressed_size)
+            found = self._frames.setdefault(index, found)
+        return found
+
     def _read_run(self, run: RunLike) -> Bytes:
         if not 0 <= run.shard_index < len(self._shards):
             raise ShardError(
@@ -294,6 +390,8 @@ class ShardReader:
             )
         shard = self._shards[run.shard_index]
         try:
+            if shard.compression is not None:
+                return self.frames(run.shard_index).read(run.offset, run.size)
             data = self._store.read(shard.filename, run.offset, run.size)
         except StoreError as error:
             raise ShardError(error.message, where=self._where(shard)) from error

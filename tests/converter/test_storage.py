@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from uuid import uuid4
 
+import fsspec
+import numpy as np
 import pytest
 from blake3 import blake3
 from rdrr_converter.convert import convert
@@ -43,6 +46,87 @@ def test_shards_are_hashed_by_blake3_when_asked(tmp_path, folder):
     assert validate(tmp_path / "out", deep=True, strict=True).ok()
 
 
+def tensors_of(location):
+    with open_package(location) as package:
+        return {name: bytes(package.read(name)) for name in package.manifest.tensors}
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def packages(tmp_path, folder):
+    """The same weights in several shards, as they are and compressed."""
+    for name, options in (("plain", {}), ("packed", {"compress": "zstd:1"})):
+        convert(folder, tmp_path / name, quantize="f16", shard_size=1 << 16, workers=2, **options)
+    return tmp_path / "plain", tmp_path / "packed"
+
+
+def test_a_compressed_package_holds_the_same_tensors_in_fewer_bytes(packages):
+    plain, packed = packages
+    before, after = (json.loads((one / "manifest.json").read_text()) for one in packages)
+    assert after["totalSize"] < 0.95 * before["totalSize"]
+    assert after["tensors"] == before["tensors"]  # places are those of the content
+    assert after["conversion"]["options"]["compress"] == "zstd:1"
+    assert len(after["shards"]) > 2
+    for shard, old in zip(after["shards"], before["shards"], strict=True):
+        assert shard["compression"] == "zstd"
+        assert shard["uncompressedSize"] == old["size"]
+        assert shard["size"] == (packed / shard["filename"]).stat().st_size
+        assert "compression" not in old
+    report = validate(packed, deep=True, strict=True)
+    assert report.ok(), [fault.line() for fault in report.faults]
+    assert tensors_of(packed) == tensors_of(plain)
+    name = max(before["tensors"], key=lambda one: before["tensors"][one]["size"])
+    with open_package(packed) as package:  # a tensor over several shards, a few rows of it
+        rows = package.read_rows(name, 3, 2)
+        assert np.array_equal(rows, package.read(name).reshape(-1, rows.shape[1])[3:5])
+        assert np.isfinite(package.dequantize(name)).all()
+
+
+def test_a_compressed_package_is_read_from_a_url(packages):
+    url = f"memory://{uuid4().hex}"
+    for path in packages[1].iterdir():
+        fsspec.filesystem("memory").pipe_file(f"{url}/{path.name}", path.read_bytes())
+    assert tensors_of(url) == tensors_of(packages[0])
+    assert validate(url, deep=True).ok()
+
+
+def test_compressed_bytes_do_not_depend_on_the_workers(tmp_path, folder, packages):
+    again = tmp_path / "again"
+    convert(folder, again, quantize="f16", shard_size=1 << 16, workers=1, compress="zstd:1")
+    assert content(again) == content(packages[1])
+
+
+def spoil(folder, change):
+    """Change the second shard, and state sizes and hashes as if nothing had happened."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    changed = folder / manifest["shards"][1]["filename"]
+    changed.write_bytes(change(changed.read_bytes()))
+    position = 0
+    for shard in manifest["shards"]:
+        raw = (folder / shard["filename"]).read_bytes()
+        shard |= {"size": len(raw), "hash": blake3(raw).hexdigest(), "offset": position}
+        position += len(raw)
+    manifest |= {"totalSize": position, "hashAlgorithm": "blake3"}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return {(fault.rule, fault.message) for fault in validate(folder, deep=True).errors}
+
+
+def test_damage_behind_a_true_hash_is_found_and_named(packages):
+    folder = packages[1]
+    assert spoil(folder, lambda raw: raw) == set()  # control
+    assert spoil(folder, lambda raw: raw[:9] + bytes([raw[9] ^ 0xFF]) + raw[10:]) == {
+        ("tensor-values", "shard_00001.bin.zst: frame 0 cannot be decompressed")
+    }
+    missing = "no seek table at the end"
+    assert spoil(folder, lambda raw: raw[:-3]) == {
+        ("shard-frames", missing),
+        ("tensor-values", f"shard_00001.bin.zst: {missing}"),
+    }
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -50,6 +134,8 @@ def test_shards_are_hashed_by_blake3_when_asked(tmp_path, folder):
         ({"align": 96}, "power of two"),
         ({"align": 4096, "shard_size": 100_000}, "--shard-size that is a multiple of 4096"),
         ({"hash_algorithm": "md5"}, "--hash"),
+        ({"compress": "gzip"}, "--compress"),
+        ({"compress": "zstd:23"}, "--compress"),
     ],
 )
 def test_storage_that_means_nothing_is_wrong_usage(tmp_path, folder, options, message):

@@ -180,6 +180,17 @@ CASES = (
         "shards[1].filename",
         put("shards[1].filename", "SHARD_00000.bin"),
     ),
+    case("shard-compression", "shards[0].compression", put("shards[0].compression", "lzma")),
+    case(
+        "shard-compression",
+        "shards[0].uncompressedSize",
+        put("shards[0].compression", "zstd"),
+    ),
+    case(
+        "shard-compression",
+        "shards[0].uncompressedSize",
+        put("shards[0].uncompressedSize", 40_000),
+    ),
     case("shard-hash-form", "shards[0].hash", put("shards[0].hash", "fixture-placeholder")),
     case("shard-hash-form", "shards[0].hash", put("shards[0].hash", "z" * 64)),
     case("shard-hash-form", "shards[0].hash", put("shards[0].hash", "a" * 63)),

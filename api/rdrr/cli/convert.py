@@ -54,6 +54,10 @@ def convert(
     hash_algorithm: Annotated[
         Literal["sha256", "blake3"], typer.Option("--hash", help="Hash of the shards.")
     ] = "sha256",
+    compress: Annotated[
+        str | None,
+        typer.Option(metavar="zstd[:LEVEL]", help="Compress the shards; levels are 1 to 22."),
+    ] = None,
     model_id: Annotated[
         str | None, typer.Option(help="Name of the package; the source's unless given.")
     ] = None,
@@ -103,6 +107,7 @@ def convert(
             shard_size=parse_size(shard_size),
             align=parse_size(align),
             hash_algorithm=hash_algorithm,
+            compress=compress,
             model_id=model_id,
             arch=arch,
             dry_run=dry_run,
@@ -140,9 +145,15 @@ def show(result: ConversionResult) -> None:
     line = (
         f"{result.model_id} ({result.architecture}), {result.parameters / 1e6:.1f} million weights,"
         f" {verb} {format_size(result.total_size)} in {shards} shard{'s' * (shards > 1)}"
-        f" at {result.destination}"
+        f"{_before(result)} at {result.destination}"
     )
     out.print(_plain(line, "bold green"), soft_wrap=True)
+
+
+def _before(result: ConversionResult) -> str:
+    """What compressed shards hold, where that differs."""
+    size = result.plan.total_size
+    return "" if size == result.total_size else f", {format_size(size)} uncompressed,"
 
 
 def _show_totals(out: Console, result: ConversionResult) -> None:

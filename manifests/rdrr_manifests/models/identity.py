@@ -36,6 +36,8 @@ class Shard(ManifestModel):
         size: Bytes on disk.
         hash: Hex digest of the bytes on disk, 64 characters.
         offset: Sum of the sizes of the shards before it.
+        compression: `zstd` for a file in Zstandard's seekable format; None for plain bytes.
+        uncompressed_size: Bytes of a compressed shard's content, which tensors' offsets refer to.
     """
 
     index: int = Field(ge=0)
@@ -43,6 +45,13 @@ class Shard(ManifestModel):
     size: int = Field(ge=0)
     hash: str
     offset: int = Field(default=0, ge=0)
+    compression: str | None = None
+    uncompressed_size: int | None = Field(default=None, ge=0)
+
+    @property
+    def content_size(self) -> int:
+        """Bytes that tensors' offsets refer to."""
+        return self.size if self.uncompressed_size is None else self.uncompressed_size
 
 
 class Conversion(ManifestModel):

@@ -6,7 +6,8 @@ Each shard and each tensor is examined on its own, so one bad file does not hide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 import numpy as np
 from rdrr_format.errors import FormatError, RdrrError, ShardError, StoreError
@@ -109,6 +110,19 @@ def _odd_hashes(odd: int, shards: int) -> Finding:
     return Finding("hashAlgorithm", which, "sha256", "blake3", "warning")
 
 
+def shard_frames(manifest: Manifest, store: Store) -> Iterator[Finding]:
+    """A compressed shard's table fits the file and holds as many bytes as are declared."""
+    reader = _reader(manifest, store)
+    for index in _sound_shards(manifest, store):
+        shard = manifest.shards[index]
+        if shard.compression is None:
+            continue
+        try:
+            reader.frames(index).check()
+        except RdrrError as error:
+            yield Finding(shard.filename, error.message, error.expected, error.found)
+
+
 def tensor_values(manifest: Manifest, store: Store) -> Iterator[Finding]:
     """Every tensor can be decoded, and all its values are finite."""
     reader = _reader(manifest, store)
@@ -119,7 +133,9 @@ def tensor_values(manifest: Manifest, store: Store) -> Iterator[Finding]:
         try:
             bad, where = count_non_finite(tensor, reader)
         except RdrrError as error:
-            yield Finding(tensor_field(name), error.message, error.expected, error.found)
+            file = f"{PurePath(error.where).name}: " if error.where else ""
+            message = f"{file}{error.message}"
+            yield Finding(tensor_field(name), message, error.expected, error.found)
             continue
         if bad:
             yield Finding(
@@ -147,12 +163,14 @@ def count_non_finite(tensor: Tensor, reader: ShardReader) -> tuple[int, int]:
     geometry = tensor.geometry()
     if dtype.name not in CODECS or geometry.size != tensor.size:
         return 0, -1
-    raw = reader.read(tensor.runs())
     step = max(1, CHUNK_BYTES // max(1, geometry.row_bytes))
     bad, first_bad = 0, -1
     for first in range(0, geometry.rows, step):
+        count = min(step, geometry.rows - first)
+        part = replace(geometry, rows=count)
+        raw = reader.read_range(tensor.runs(), first * geometry.row_bytes, part.size)
         with np.errstate(all="ignore"):  # NaNs are what is looked for, not a surprise
-            rows = decode_rows(raw, dtype, geometry, first, min(step, geometry.rows - first))
+            rows = decode_rows(raw, dtype, part, 0, count)
         finite = np.isfinite(rows)
         if not finite.all():
             bad += int(finite.size - np.count_nonzero(finite))
@@ -175,4 +193,8 @@ def _sound_shards(manifest: Manifest, store: Store) -> Iterator[int]:
 
 
 FILES = (FileRule("shard-file", shard_files), FileRule("tokenizer-file", tokenizer_file))
-DEEP = (FileRule("shard-hash", shard_hashes), FileRule("tensor-values", tensor_values))
+DEEP = (
+    FileRule("shard-hash", shard_hashes),
+    FileRule("shard-frames", shard_frames),
+    FileRule("tensor-values", tensor_values),
+)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from rdrr_format.compression import ZSTD
+
 from rdrr_manifests.rules.subject import Finding, Rule, Subject
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
@@ -71,6 +73,18 @@ def total_size(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def compressions(subject: Subject) -> Iterator[Finding]:
+    """A compressed shard names a known method and its content's size; another names neither."""
+    for position, shard in enumerate(subject.manifest.shards):
+        field, size = f"shards[{position}]", shard.uncompressed_size
+        if shard.compression not in (None, ZSTD):
+            yield Finding(f"{field}.compression", "unknown compression", ZSTD, shard.compression)
+        elif shard.compression is not None and not size:
+            yield Finding(f"{field}.uncompressedSize", "missing", "more than 0", size)
+        elif shard.compression is None and size is not None:
+            yield Finding(f"{field}.uncompressedSize", "given without compression", None, size)
+
+
 def names(subject: Subject) -> Iterator[Finding]:
     """A shard's file name is a plain name, so that it cannot lead out of the folder."""
     for position, shard in enumerate(subject.manifest.shards):
@@ -117,6 +131,7 @@ RULES = (
     Rule("shard-size", sizes, needs=_NEEDS),
     Rule("shard-offset", offsets, needs=_NEEDS),
     Rule("total-size", total_size, needs=("shards", "totalSize")),
+    Rule("shard-compression", compressions, needs=_NEEDS),
     Rule("shard-name", names, needs=_NEEDS),
     Rule("shard-name-unique", unique_names, needs=_NEEDS),
     Rule("shard-hash-form", hashes, needs=_NEEDS),

@@ -131,11 +131,11 @@ def bounds(subject: Subject) -> Iterator[Finding]:
         if not 0 <= index < len(shards):
             found = f"shard {index}"
             yield Finding(field, "no such shard", f"0 to {len(shards) - 1}", found)
-        elif offset < 0 or offset + size > shards[index].size:
+        elif offset < 0 or offset + size > shards[index].content_size:
             yield Finding(
                 field,
                 f"outside shard {index}",
-                f"an end of at most {shards[index].size}",
+                f"an end of at most {shards[index].content_size}",
                 f"bytes {offset} to {offset + size}",
             )
 

@@ -1,0 +1,162 @@
+"""Reading any part of a compressed shard: only the frames that hold it are fetched and decoded.
+
+Nothing is allocated on a frame's own word: its size must be the one in the table, whose sum must be
+the one that the manifest declares. A shard that lies about itself is an error that names the frame.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import cached_property
+from threading import Lock
+
+import numpy as np
+
+from rdrr_format.errors import ShardError
+from rdrr_format.seek_table import SeekTable, read_seek_table
+from rdrr_format.stores import Bytes, Store
+
+_FETCH = 16 << 20
+"""Compressed bytes fetched at a time, unless a single frame has more."""
+
+_KEPT = 8
+"""Frames kept decoded: the next part of a tensor begins in the frame where the last one ended."""
+
+
+class FrameReader:
+    """Reads parts of one compressed shard. Several threads may use it.
+
+    Args:
+        store: Where the shard is.
+        name: Its file name.
+        file_size: Declared bytes on disk.
+        data_size: Declared bytes of its content.
+    """
+
+    def __init__(self, store: Store, name: str, file_size: int, data_size: int) -> None:
+        self._store = store
+        self._name = name
+        self._file_size = file_size
+        self._data_size = data_size
+        self._kept: OrderedDict[int, Bytes] = OrderedDict()
+        self._lock = Lock()
+
+    @cached_property
+    def table(self) -> SeekTable:
+        """The table of frames, read when it is first needed.
+
+        Raises:
+            ShardError: It is missing, or disagrees with what is declared.
+        """
+        return read_seek_table(self._fetch, self._file_size, self._data_size, self._where)
+
+    def check(self) -> None:
+        """Look at the table, without decoding anything.
+
+        Raises:
+            ShardError: It is missing, or disagrees with what is declared.
+            StoreError: The shard cannot be read.
+        """
+        _ = self.table
+
+    def read(self, start: int, size: int) -> Bytes:
+        """Bytes `start` to `start + size` of the content.
+
+        Raises:
+            ShardError: The content is shorter, or a frame is damaged.
+            StoreError: The shard cannot be read.
+        """
+        if start < 0 or start + size > self._data_size:
+            raise ShardError(
+                "shard is too short",
+                where=self._where,
+                expected=f"{start + size} bytes",
+                found=f"{self._data_size} bytes",
+            )
+        out = np.empty(size, np.uint8)
+        starts = self.table.starts
+        for frame, content in self._contents(self.table.covering(start, size)):
+            at = int(starts[frame])
+            low, high = max(start, at), min(start + size, at + len(content))
+            out[low - start : high - start] = content[low - at : high - at]
+        return out
+
+    def _contents(self, frames: range) -> Iterator[tuple[int, Bytes]]:
+        """Frames in order, decoded; the last one is kept for whoever reads on."""
+        for group in self._groups(frames):
+            first = int(self.table.offsets[group[0]])
+            found = [self._recall(frame) for frame in group]
+            if all(content is not None for content in found):
+                raw = np.empty(0, np.uint8)
+            else:
+                raw = self._fetch(first, int(self.table.offsets[group[-1] + 1]) - first)
+            for frame, content in zip(group, found, strict=True):
+                if content is None:
+                    low, high = self.table.offsets[frame : frame + 2] - first
+                    content = self._decode(frame, raw[low:high])
+                    if frame in (frames[0], frames[-1]):
+                        self._keep(frame, content)
+                yield frame, content
+
+    def _groups(self, frames: range) -> Iterator[range]:
+        """Neighbours that are fetched together."""
+        first = frames.start
+        for frame in frames:
+            size = self.table.offsets[frame + 1] - self.table.offsets[first]
+            if size > _FETCH and frame > first:
+                yield range(first, frame)
+                first = frame
+        if first < frames.stop:
+            yield range(first, frames.stop)
+
+    def _decode(self, frame: int, raw: Bytes) -> Bytes:
+        from zstandard import ZstdDecompressor, ZstdError, get_frame_parameters
+
+        size = int(self.table.starts[frame + 1] - self.table.starts[frame])
+        if size == 0:  # a skippable frame
+            return np.empty(0, np.uint8)
+        data = raw.tobytes()
+        try:
+            stated = get_frame_parameters(data).content_size
+            if stated != size:
+                raise ShardError(
+                    f"frame {frame} has another size than the seek table says",
+                    where=self._where,
+                    expected=f"{size} bytes",
+                    found=f"{stated} bytes",
+                )
+            content = ZstdDecompressor().decompress(data, size, allow_extra_data=False)
+        except ZstdError as error:
+            raise ShardError(
+                f"frame {frame} cannot be decompressed",
+                where=self._where,
+                found=error,
+                hint="the bytes were changed or damaged; get the shard again",
+            ) from error
+        return np.frombuffer(content, np.uint8)
+
+    def _fetch(self, offset: int, size: int) -> Bytes:
+        raw = self._store.read(self._name, offset, size)
+        if len(raw) != size:
+            raise ShardError(
+                "shard is too short",
+                where=self._where,
+                expected=f"{offset + size} bytes",
+                found=f"{offset + len(raw)} bytes",
+            )
+        return raw
+
+    def _recall(self, frame: int) -> Bytes | None:
+        with self._lock:
+            return self._kept.get(frame)
+
+    def _keep(self, frame: int, content: Bytes) -> None:
+        with self._lock:
+            self._kept[frame] = content
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+
+    @property
+    def _where(self) -> str:
+        return f"{self._store.describe()}/{self._name}"
