@@ -76,15 +76,15 @@ class PlannedTensor:
         return (
             self.dtype.is_block
             and self.layout is Layout.ROW
-            and all(part.dtype == self.dtype.name for part in self.sources)
+            and all(part.is_block and part.dtype == self.dtype.name for part in self.sources)
         )
 
     @property
     def dequantized_from(self) -> tuple[str, ...]:
-        """Block types of the source that were decoded to store it; none where blocks are copied."""
+        """How the source had quantized it; empty where it had not, or where blocks are copied."""
         if self.is_copied:
             return ()
-        return tuple(sorted({part.dtype for part in self.sources if part.is_block}))
+        return tuple(sorted({part.dtype for part in self.sources if part.is_quantized}))
 
     @property
     def is_matmul(self) -> bool:

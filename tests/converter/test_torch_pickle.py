@@ -150,7 +150,7 @@ def test_a_file_without_weights_is_refused(tmp_path, content):
     ("tensor", "found"),
     [
         (torch.zeros(2, 2, dtype=torch.float64), "float64"),
-        (torch.zeros(2, 2, dtype=torch.int8), "int8"),
+        (torch.zeros(2, 2, dtype=torch.int8), "I8"),
         (torch.zeros(2, 2).to_sparse(), "sparse_coo"),
     ],
 )

@@ -13,6 +13,7 @@ from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._base import Source, SourceTensor
+from rdrr_converter.sources.quantized import dequantized
 
 __all__ = ["Source", "SourceTensor", "open_source"]
 
@@ -36,10 +37,11 @@ _OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[[Path], Source]], ..
 
 
 def open_source(path: str | Path) -> Source:
-    """Open a checkpoint; no weight is read yet.
+    """Open a checkpoint; no weight is read yet. Quantized weights will be dequantized when read.
 
     Raises:
-        SourceError: No such path, not a checkpoint of a known kind, or a damaged one.
+        SourceError: No such path, not a checkpoint of a known kind, or a damaged one, or one that
+            is quantized in a way that is not known.
         ConversionError: A GGUF of an architecture that is not known.
     """
     path = Path(path)
@@ -47,6 +49,6 @@ def open_source(path: str | Path) -> Source:
         raise SourceError("no such checkpoint", where=path)
     for _, recognises, opener in _OPENERS:
         if recognises(path):
-            return opener(path)
+            return dequantized(opener(path))
     kinds = ", ".join(kind for kind, _, _ in _OPENERS)
     raise SourceError("not a checkpoint that can be read", where=path, expected=kinds)

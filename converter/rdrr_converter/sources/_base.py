@@ -19,8 +19,14 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 
 F32Array = npt.NDArray[np.float32]
+Decode = Callable[[slice, slice], F32Array]
+"""Computes some rows and columns of a tensor from what is stored."""
+
 SCAN_ELEMENTS = 1 << 22
 """Weights that a pass over a tensor holds at once."""
+
+SCALARS = ("F32", "F16", "BF16")
+"""Storage types whose values are weights as they are."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +36,16 @@ class SourceTensor:
     Attributes:
         name: Name in the checkpoint.
         shape: Logical shape.
-        dtype: Storage type: F32, F16, BF16, or a block type of the format.
+        dtype: Storage type: F32, F16, BF16, or a block type of the format. What is no weight by
+            itself has another one, as I32 or F8_E4M3; what is decoded says how it is stored.
         file: File that holds it, for messages.
-        native: Opens the stored values: [rows, columns], BF16 as uint16; blocks as uint8
-            [rows, bytes of a row]. Cheap; maps, not reads.
+        native: Opens the stored values: [rows, columns], BF16 as uint16, eight-bit floats as
+            uint8; blocks as uint8 [rows, bytes of a row]. Cheap; maps, not reads.
         interleaved: Rows of a head whose halves are stored alternately, as llama.cpp's rope wants
             them; 0 where rows are in order. What is read is in order.
         offset: Added to every value that is read.
+        decode: Gives the values of a tensor that is made of several stored ones; `native` is of
+            no use then.
     """
 
     name: str
@@ -46,6 +55,7 @@ class SourceTensor:
     native: Callable[[], npt.NDArray[Any]]
     interleaved: int = 0
     offset: float = 0.0
+    decode: Decode | None = None
 
     @property
     def rows(self) -> int:
@@ -59,8 +69,13 @@ class SourceTensor:
 
     @property
     def is_block(self) -> bool:
-        """Whether several values share a block."""
-        return self.dtype in DTYPES and DTYPES[self.dtype].is_block
+        """Whether it is stored in blocks of the format, several values in each."""
+        return self.decode is None and self.dtype in DTYPES and DTYPES[self.dtype].is_block
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether reading it dequantizes."""
+        return self.is_block or (self.decode is not None and self.dtype not in SCALARS)
 
     def stored(self, rows: slice = slice(None), columns: slice = slice(None)) -> npt.NDArray[Any]:
         """A part of `native()` with its rows in order; columns of blocks count bytes."""
@@ -74,7 +89,13 @@ class SourceTensor:
         return ordered
 
     def read(self, rows: slice = slice(None), columns: slice = slice(None)) -> F32Array:
-        """A part of the matrix as float32, which holds every source type exactly."""
+        """A part of the matrix as float32, which holds every scalar and block type exactly.
+
+        Raises:
+            SourceError: What is stored are no weights.
+        """
+        if self.decode is not None:
+            return self.decode(rows, columns)
         if not self.is_block:
             return self._to_f32(self.stored(rows, columns))
         dtype = DTYPES[self.dtype]
@@ -87,11 +108,12 @@ class SourceTensor:
 
     def read_transposed(self, columns: slice) -> F32Array:
         """Some columns as rows, float32 [columns, rows]; turned while the values are small."""
-        if self.is_block:
+        if self.is_block or self.decode is not None:
             return np.ascontiguousarray(self.read(columns=columns).T)
         return self._to_f32(np.ascontiguousarray(self.stored(columns=columns).T))
 
     def _to_f32(self, stored: npt.NDArray[Any]) -> F32Array:
+        self._check_scalar()
         if self.dtype != "BF16":
             return self._shifted(stored.astype(np.float32))
         bits = stored.astype(np.uint32)
@@ -101,11 +123,20 @@ class SourceTensor:
     def _shifted(self, values: F32Array) -> F32Array:
         return values + np.float32(self.offset) if self.offset else values
 
+    def _check_scalar(self) -> None:
+        if self.dtype not in SCALARS:
+            raise SourceError(
+                "weights of this dtype cannot be converted",
+                where=f"{self.file}, tensor {self.name}",
+                expected=", ".join(SCALARS),
+                found=self.dtype,
+            )
+
     def magnitude(self) -> float:
         """Largest absolute value; infinite or NaN where any value is."""
         step = max(1, SCAN_ELEMENTS // max(1, self.columns))
         starts = range(0, self.rows, step)
-        if self.is_block or self.offset:
+        if self.is_block or self.offset or self.decode is not None:
             parts = (np.abs(self.read(rows=slice(first, first + step))) for first in starts)
             return float(np.max([part.max(initial=0.0) for part in parts], initial=0.0))
         return self._largest_bits(starts, step)
@@ -115,6 +146,7 @@ class SourceTensor:
 
         Infinity comes above every number and NaN above infinity.
         """
+        self._check_scalar()
         stored = self.native()
         width = np.dtype(f"u{stored.dtype.itemsize}")
         mask = width.type((1 << (8 * width.itemsize - 1)) - 1)
@@ -132,6 +164,9 @@ def same_values(a: SourceTensor, b: SourceTensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype or a.offset != b.offset:
         return False
     step = max(1, SCAN_ELEMENTS // max(1, a.columns))
+    if a.decode is not None or b.decode is not None:
+        parts = (slice(first, first + step) for first in range(0, a.rows, step))
+        return all(np.array_equal(a.read(part), b.read(part)) for part in parts)
     unsigned = np.dtype(f"u{a.native().dtype.itemsize}")
     return all(
         np.array_equal(

@@ -9,7 +9,6 @@ count from the end of the header.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -27,11 +26,12 @@ INDEX = "model.safetensors.index.json"
 MAX_HEADER = 100_000_000
 """Bytes; the limit of the format's own library."""
 
-_NUMPY = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-_BYTES = {
-    "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2,
-    "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+_NUMPY = {
+    "F64": "<f8", "I64": "<i8", "U64": "<u8", "F32": "<f4", "I32": "<i4", "U32": "<u4",
+    "F16": "<f2", "BF16": "<u2", "I16": "<i2", "U16": "<u2", "I8": "i1", "U8": "u1",
+    "BOOL": "u1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
 }  # fmt: skip
+"""Type of the mapped values; what NumPy has no type for is mapped as bits."""
 
 
 def is_directory(path: Path) -> bool:
@@ -115,14 +115,15 @@ def _tensor(
         raise SourceError(
             "the header's entry is damaged", where=where, expected="shape and two data_offsets"
         )
-    if dtype not in _BYTES:
-        raise SourceError("unknown dtype", where=where, expected=", ".join(_BYTES), found=dtype)
+    if dtype not in _NUMPY:
+        raise SourceError("unknown dtype", where=where, expected=", ".join(_NUMPY), found=dtype)
     begin, end = offsets
-    if end - begin != prod(shape) * _BYTES[dtype]:
+    size = prod(shape) * np.dtype(_NUMPY[dtype]).itemsize
+    if end - begin != size:
         raise SourceError(
             "shape and offsets disagree",
             where=where,
-            expected=f"{prod(shape) * _BYTES[dtype]} bytes",
+            expected=f"{size} bytes",
             found=f"{end - begin} bytes",
         )
     if start + end > file_size:
@@ -134,11 +135,7 @@ def _tensor(
             hint="download it again",
         )
     matrix = (prod(shape[:-1]), shape[-1] if shape else 1)
-    native: Callable[[], npt.NDArray[Any]]
-    if dtype in _NUMPY:
-        native = partial(_map, path, _NUMPY[dtype], start + begin, matrix)
-    else:
-        native = partial(_refuse, where, dtype)
+    native = partial(_map, path, _NUMPY[dtype], start + begin, matrix)
     return begin, SourceTensor(name, tuple(shape), dtype, path.name, native)
 
 
@@ -153,12 +150,3 @@ def _map(path: Path, dtype: str, offset: int, shape: tuple[int, int]) -> npt.NDA
         return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
     except (OSError, ValueError) as error:
         raise SourceError("cannot be mapped", where=path, found=error) from error
-
-
-def _refuse(where: str, dtype: str) -> npt.NDArray[Any]:
-    raise SourceError(
-        "weights of this dtype cannot be converted",
-        where=where,
-        expected=", ".join(_NUMPY),
-        found=dtype,
-    )

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import Source, SourceTensor
+from rdrr_converter.sources._base import SCALARS, Source, SourceTensor
 from rdrr_converter.sources._directories import read_sharded, source_beside
 
 if TYPE_CHECKING:
@@ -30,7 +30,19 @@ NESTED = ("state_dict", "model")
 """Keys under which training programs put the weights."""
 
 _ZIP = b"PK\x03\x04"
-_DTYPES = {"torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16"}
+_DTYPES = {
+    "torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16",
+    "torch.int64": "I64", "torch.int32": "I32", "torch.int8": "I8", "torch.uint8": "U8",
+    "torch.float8_e4m3fn": "F8_E4M3", "torch.float8_e5m2": "F8_E5M2",
+    "torch.float8_e8m0fnu": "F8_E8M0",
+}  # fmt: skip
+_BITS = {
+    "BF16": ("int16", np.uint16),
+    "F8_E4M3": ("uint8", np.uint8),
+    "F8_E5M2": ("uint8", np.uint8),
+    "F8_E8M0": ("uint8", np.uint8),
+}
+"""What NumPy has no type for: torch's type of the same bits, and NumPy's."""
 
 
 def is_directory(path: Path) -> bool:
@@ -141,24 +153,27 @@ def _tensor(path: Path, name: str, tensor: torch.Tensor) -> SourceTensor:
         return SourceTensor(
             name, tuple(tensor.shape), found, path.name, partial(_refuse, where, found)
         )
-    return SourceTensor(name, tuple(tensor.shape), dtype, path.name, partial(_matrix, tensor))
+    return SourceTensor(
+        name, tuple(tensor.shape), dtype, path.name, partial(_matrix, tensor, dtype)
+    )
 
 
-def _matrix(tensor: torch.Tensor) -> npt.NDArray[Any]:
+def _matrix(tensor: torch.Tensor, dtype: str) -> npt.NDArray[Any]:
     """The mapped values as a matrix; a view unless their strides forbid one."""
     import torch
 
     shape = tuple(tensor.shape)
     matrix = tensor.detach().reshape(prod(shape[:-1]), shape[-1] if shape else 1)
-    if matrix.dtype == torch.bfloat16:
-        return matrix.view(torch.int16).numpy().view(np.uint16)
-    return matrix.numpy()
+    if dtype not in _BITS:
+        return matrix.numpy()
+    ours, theirs = _BITS[dtype]
+    return matrix.view(getattr(torch, ours)).numpy().view(theirs)
 
 
 def _refuse(where: str, found: str) -> npt.NDArray[Any]:
     raise SourceError(
         "weights of this dtype cannot be converted",
         where=where,
-        expected=", ".join(_DTYPES.values()),
+        expected=", ".join(SCALARS),
         found=found,
     )

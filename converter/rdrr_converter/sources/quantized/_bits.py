@@ -1,0 +1,49 @@
+"""Small integers out of 32-bit words: the lowest bits hold the first value, without gaps.
+
+Widths that do not divide 32 let a value straddle two words, as GPTQ's three bits do.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+WIDTHS = (2, 3, 4, 8)
+
+
+def word_span(begin: int, end: int, bits: int) -> tuple[slice, int]:
+    """The words that hold values `begin` to `end`, and the number of the first value in them.
+
+    They begin and end with whole values, so that they can be unpacked alone.
+    """
+    shared = gcd(bits, 32)
+    values, words = 32 // shared, bits // shared
+    first, last = begin // values, -(-end // values)
+    return slice(first * words, last * words), first * values
+
+
+def unpack(words: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
+    """All values of some words.
+
+    Args:
+        words: 32-bit integers [rows, words], of as many words as `word_span` gives.
+        bits: Width, one of `WIDTHS`.
+
+    Returns:
+        uint8 [rows, 32 * words / bits].
+    """
+    words = np.ascontiguousarray(words).view("<u4")
+    rows, mask = words.shape[0], (1 << bits) - 1
+    shape = (rows, 32 * words.shape[1] // bits)
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        octets = words.view(np.uint8)[..., None]
+        return ((octets >> shifts) & np.uint8(mask)).reshape(shape)
+    index, shift = np.divmod(np.arange(0, 32 * bits, bits), 32)
+    groups = words.reshape(rows, words.shape[1] // bits, bits).astype(np.uint64)
+    following = groups[..., np.minimum(index + 1, bits - 1)] << np.uint64(32)
+    values = (groups[..., index] | following) >> shift.astype(np.uint64)
+    return (values & np.uint64(mask)).astype(np.uint8).reshape(shape)

@@ -1,0 +1,112 @@
+"""Weights of eight bits that keep their shape, with a scale for each tile of them.
+
+    weight      F8_E4M3, F8_E5M2 or I8 [N, K]
+    scale       one, one a row, or one a tile: [ceil(N / rows), ceil(K / columns)]
+    zero point  numbers, as many as scales
+
+A tile is the whole weight, a row, a part of a row, or a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from rdrr_converter.sources._base import F32Array, SourceTensor
+from rdrr_converter.sources.quantized._groups import Groups
+from rdrr_converter.sources.quantized._modules import Module
+from rdrr_converter.sources.quantized._scales import (
+    FLOATS,
+    Scales,
+    float_table,
+    scales_of,
+    zeros_of,
+)
+
+_ZERO = "weight_zero_point"
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {"F8_E4M3": "fp8", "F8_E5M2": "fp8 (E5M2)", "I8": "int8"}
+)
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """Decodes a part of one weight.
+
+    Attributes:
+        rows: Rows of a tile.
+        groups: Tiles of columns.
+    """
+
+    weight: SourceTensor
+    scales: Scales
+    zeros: Scales | None
+    rows: int
+    groups: Groups
+
+    def __call__(self, rows: slice, columns: slice) -> F32Array:
+        first, end, _ = rows.indices(self.weight.rows)
+        begin, stop, _ = columns.indices(self.weight.columns)
+        stored = self.weight.stored(slice(first, end), slice(begin, stop))
+        values = stored if self.weight.dtype == "I8" else float_table(self.weight.dtype)[stored]
+        scales = self._spread(self.scales, first, end, begin, stop)
+        zeros = None
+        if self.zeros is not None:
+            zeros = self._spread(self.zeros, first, end, begin, stop)
+        return self.groups.scaled(values, begin, scales, zeros)
+
+    def _spread(self, numbers: Scales, first: int, end: int, begin: int, stop: int) -> F32Array:
+        """Numbers of the tiles of some rows and columns, repeated for each row."""
+        tiles = slice(first // self.rows, -(-end // self.rows))
+        read = numbers.read(tiles, self.groups.window(begin, stop))
+        spread: F32Array = read[np.arange(first, end) // self.rows - tiles.start]
+        return spread
+
+
+def decode_scaled(
+    module: Module, scale_part: str, tiles: Iterable[tuple[int, int]]
+) -> SourceTensor:
+    """The weight of a module.
+
+    Args:
+        module: With a weight, and maybe zero points.
+        scale_part: Name of the scales.
+        tiles: Rows and columns of the blocks and groups that the settings name.
+
+    Raises:
+        SourceError: The scales are of no use for the weight.
+    """
+    weight = module.matrix("weight", (*FLOATS, "I8"))
+    rows, columns = _tile(module, scale_part, weight, tiles)
+    shape = (-(-weight.rows // rows), -(-weight.columns // columns))
+    decode = _Weight(
+        weight,
+        scales_of(module, scale_part, shape),
+        None if module.get(_ZERO) is None else zeros_of(module, _ZERO, shape),
+        rows,
+        Groups(shape[1], columns),
+    )
+    size = (weight.rows, weight.columns)
+    return module.decoded(size, _NAMES[weight.dtype], decode, weight.file)
+
+
+def _tile(
+    module: Module, part: str, weight: SourceTensor, stated: Iterable[tuple[int, int]]
+) -> tuple[int, int]:
+    """Rows and columns that share a scale."""
+    outputs, inputs = weight.rows, weight.columns
+    shape = module[part].shape
+    if all(size == 1 for size in shape):
+        return outputs, inputs
+    if shape in ((outputs,), (outputs, 1)):
+        return 1, inputs
+    for rows, columns in stated:
+        if shape == (-(-outputs // rows), -(-inputs // columns)):
+            return rows, columns
+    if len(shape) == 2 and shape[0] == outputs and shape[1] and inputs % shape[1] == 0:
+        return 1, inputs // shape[1]
+    expected = f"one scale, or {outputs} of them, or one a block or group of the settings"
+    raise module.fault("does not fit the weight", part, expected, list(shape))

@@ -1,0 +1,100 @@
+"""AWQ, version gemm: four-bit values packed along N, even columns of eight before odd ones.
+
+qweight  int32 [K, N / 8]
+qzeros   int32 [groups, N / 8]
+scales   float [groups, N]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources._base import SCALARS, F32Array, SourceTensor
+from rdrr_converter.sources.quantized._bits import unpack
+from rdrr_converter.sources.quantized._groups import Groups, find_groups
+from rdrr_converter.sources.quantized._modules import Method, Module, Settings, number
+
+_BITS = 4
+_PACKED = 32 // _BITS
+_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Where in a word each of eight values lies."""
+
+_MIDDLE = 8.0
+"""The zero point where none is stored."""
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """Decodes a part of one weight."""
+
+    qweight: SourceTensor
+    qzeros: SourceTensor | None
+    scales: SourceTensor
+    groups: Groups
+
+    def __call__(self, rows: slice, columns: slice) -> F32Array:
+        first, end, _ = rows.indices(self.scales.columns)
+        begin, stop, _ = columns.indices(self.qweight.rows)
+        values = _in_order(self.qweight, slice(begin, stop), first, end)
+        window = self.groups.window(begin, stop)
+        scales = self.scales.read(window, slice(first, end)).T
+        if self.qzeros is None:
+            zeros = np.full(scales.shape, _MIDDLE, np.float32)
+        else:
+            zeros = _in_order(self.qzeros, window, first, end).astype(np.float32)
+        return self.groups.scaled(values, begin, scales, zeros)
+
+
+def _in_order(tensor: SourceTensor, rows: slice, first: int, end: int) -> npt.NDArray[np.uint8]:
+    """Some values of a packed tensor, its columns `first` to `end` as rows."""
+    words = slice(first // _PACKED, -(-end // _PACKED))
+    values = unpack(tensor.stored(rows, words), _BITS)
+    eights = values.reshape(values.shape[0], values.shape[1] // _PACKED, _PACKED)[..., _PLACES]
+    start = words.start * _PACKED
+    return np.ascontiguousarray(eights.reshape(values.shape)[:, first - start : end - start].T)
+
+
+def _decode(module: Module, settings: Settings) -> SourceTensor:
+    integers = ("I32", "U32")
+    qweight, scales = module.matrix("qweight", integers), module.matrix("scales", SCALARS)
+    count, outputs = scales.shape
+    if qweight.columns * _PACKED != outputs:
+        expected = f"{outputs} columns of {_BITS}-bit values"
+        raise module.fault("does not fit the scales", "qweight", expected, list(qweight.shape))
+    qzeros = None
+    if settings.get("zero_point", True) or module.get("qzeros") is not None:
+        qzeros = module.matrix("qzeros", integers)
+        if qzeros.shape != (count, qweight.columns):
+            raise module.fault(
+                "does not fit the scales",
+                "qzeros",
+                [count, qweight.columns],
+                list(qzeros.shape),
+            )
+    size = number(settings, "group_size", "q_group_size")
+    groups = find_groups(
+        module, "scales", qweight.rows, count, () if size is None else (size,), "g_idx"
+    )
+    decode = _Weight(qweight, qzeros, scales, groups)
+    return module.decoded((outputs, qweight.rows), f"AWQ {_BITS}-bit", decode, qweight.file)
+
+
+def _check(settings: Settings, where: object) -> None:
+    version = str(settings.get("version", "gemm")).lower()
+    bits = number(settings, "bits", "w_bit")
+    if version != "gemm" or bits not in (None, _BITS):
+        raise SourceError(
+            "AWQ weights in an order that cannot be read",
+            where=where,
+            expected=f"version gemm of {_BITS} bits",
+            found=f"version {version}" + (f" of {bits} bits" if bits else ""),
+        )
+
+
+METHOD = Method(
+    marks=("qweight",), parts=("qweight", "qzeros", "scales"), check=_check, decode=_decode
+)

@@ -1,0 +1,39 @@
+"""Weights in eight-bit floats with scales to multiply them by: one, one a row, or one a block.
+
+weight            F8_E4M3 [N, K]
+weight_scale_inv  [ceil(N / 128), ceil(K / 128)], as DeepSeek and Qwen publish; or one
+weight_scale      one, or one a row
+"""
+
+from __future__ import annotations
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources._base import SourceTensor
+from rdrr_converter.sources.quantized._modules import Method, Module, Settings
+from rdrr_converter.sources.quantized._scaled import decode_scaled
+
+_SCALES = ("weight_scale_inv", "weight_scale")
+
+
+def _decode(module: Module, settings: Settings) -> SourceTensor:
+    part = next(part for part in _SCALES if part in module.parts)
+    return decode_scaled(module, part, _blocks(settings))
+
+
+def _blocks(settings: Settings) -> tuple[tuple[int, int], ...]:
+    size = settings.get("weight_block_size")
+    return ((size[0], size[1]),) if size else ()
+
+
+def _check(settings: Settings, where: object) -> None:
+    size = settings.get("weight_block_size")
+    if size is not None and not (
+        isinstance(size, list) and len(size) == 2 and all(type(n) is int and n > 0 for n in size)
+    ):
+        raise SourceError(
+            "impossible weight_block_size", where=where, expected="two numbers", found=size
+        )
+
+
+METHOD = Method(marks=_SCALES, parts=("weight", *_SCALES), check=_check, decode=_decode)

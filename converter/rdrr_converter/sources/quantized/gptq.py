@@ -1,0 +1,117 @@
+"""GPTQ: values packed along K, one scale and zero point for each group of columns.
+
+    qweight  int32 [K * bits / 32, N]
+    qzeros   int32 [groups, N * bits / 32]
+    scales   float [groups, N]
+    g_idx    int32 [K], the group of each column; in any order after "act order"
+
+The first version of the format stores zero points less one. That of AutoGPTQ wraps within the
+value; GPTQModel, when it writes the first version, subtracts from whole words, so that what
+borrows from the next value must be given back. Bits, K and groups follow from the shapes, which
+holds also where single modules were quantized otherwise than the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources._base import SCALARS, F32Array, SourceTensor
+from rdrr_converter.sources.quantized._bits import WIDTHS, unpack, word_span
+from rdrr_converter.sources.quantized._groups import Groups, find_groups
+from rdrr_converter.sources.quantized._modules import Method, Module, Settings, number
+
+_FORMATS = ("gptq", "gptq_v2")
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """Decodes a part of one weight.
+
+    Attributes:
+        zero_offset: What stored zero points lack: 1 in the first version.
+        borrows: It was subtracted from whole words.
+    """
+
+    qweight: SourceTensor
+    qzeros: SourceTensor
+    scales: SourceTensor
+    bits: int
+    groups: Groups
+    zero_offset: int
+    borrows: bool
+
+    def __call__(self, rows: slice, columns: slice) -> F32Array:
+        first, end, _ = rows.indices(self.scales.columns)
+        begin, stop, _ = columns.indices(self.qweight.rows * 32 // self.bits)
+        words, start = word_span(begin, stop, self.bits)
+        packed = self.qweight.stored(words, slice(first, end))
+        values = unpack(packed.T, self.bits)[:, begin - start : stop - start]
+        window = self.groups.window(begin, stop)
+        scales = self.scales.read(window, slice(first, end)).T
+        return self.groups.scaled(values, begin, scales, self._zeros(window, first, end))
+
+    def _zeros(self, groups: slice, first: int, end: int) -> F32Array:
+        """Zero points [rows, groups]."""
+        words, start = word_span(first, end, self.bits)
+        packed: npt.NDArray[np.uint32] = np.ascontiguousarray(self.qzeros.stored(groups, words))
+        packed = packed.view("<u4")
+        offset = self.zero_offset
+        if self.borrows and offset:
+            packed = packed + np.uint32(sum(1 << shift for shift in range(0, 32, self.bits)))
+            offset = 0
+        zeros = unpack(packed, self.bits)[:, first - start : end - start]
+        if offset:
+            zeros = (zeros + np.uint8(offset)) & np.uint8((1 << self.bits) - 1)
+        return zeros.T.astype(np.float32)
+
+
+def _decode(module: Module, settings: Settings) -> SourceTensor:
+    integers = ("I32", "U32")
+    qweight, qzeros = module.matrix("qweight", integers), module.matrix("qzeros", integers)
+    scales = module.matrix("scales", SCALARS)
+    count, outputs = scales.shape
+    bits = qzeros.columns * 32 // max(1, outputs)
+    if bits not in WIDTHS or qzeros.shape != (count, -(-outputs * bits // 32)):
+        expected = f"{count} rows for {outputs} values of {', '.join(map(str, WIDTHS))} bits"
+        raise module.fault("does not fit the scales", "qzeros", expected, list(qzeros.shape))
+    columns = qweight.rows * 32 // bits
+    if qweight.columns != outputs or qweight.rows * 32 % bits:
+        expected = f"{outputs} columns of {bits}-bit values"
+        raise module.fault("does not fit the scales", "qweight", expected, list(qweight.shape))
+    size = number(settings, "group_size")
+    stated = () if size is None else (size,)
+    groups = find_groups(module, "scales", columns, count, stated, "g_idx")
+    old = settings.get("checkpoint_format", _FORMATS[0]) == _FORMATS[0]
+    borrows = 32 % bits == 0 and "gptqmodel" in str(_maker(settings)).lower()
+    decode = _Weight(qweight, qzeros, scales, bits, groups, int(old), borrows)
+    return module.decoded((outputs, columns), f"GPTQ {bits}-bit", decode, qweight.file)
+
+
+def _maker(settings: Settings) -> object:
+    meta = settings.get("meta")
+    return meta.get("quantizer") if isinstance(meta, dict) else None
+
+
+def _check(settings: Settings, where: object) -> None:
+    found = settings.get("checkpoint_format", _FORMATS[0])
+    if settings.get("is_marlin_format"):
+        found = "marlin"
+    if found not in _FORMATS:
+        raise SourceError(
+            "GPTQ weights in an order that cannot be read",
+            where=where,
+            expected=f"checkpoint_format {' or '.join(_FORMATS)}",
+            found=found,
+        )
+
+
+METHOD = Method(
+    marks=("qweight",),
+    parts=("qweight", "qzeros", "scales", "g_idx"),
+    check=_check,
+    decode=_decode,
+)

@@ -1,0 +1,199 @@
+"""Weights that other programs quantized: what is read is what their numbers stand for."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from rdrr_converter.sources import open_source
+from rdrr_converter.sources._base import same_values
+from rdrr_converter.sources.quantized._bits import unpack, word_span
+from rdrr_converter.sources.quantized._scales import float_table
+from rdrr_format.errors import SourceError
+from support.quantized_checkpoints import awq, fp8, gptq, pack, write_quantized
+
+N, K = 96, 256
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64}
+V2 = {**GPTQ, "checkpoint_format": "gptq_v2"}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}
+FP8 = {"quant_method": "fp8", "weight_block_size": [64, 48]}
+PLAIN = {"quant_method": "fp8"}
+
+CASES = {
+    "gptq": (GPTQ, gptq()),
+    "gptq-act-order": ({**GPTQ, "desc_act": True}, gptq(act_order=True)),
+    "gptq-v2": (V2, gptq(version=2)),
+    "gptq-8": ({**GPTQ, "bits": 8}, gptq(8)),
+    "gptq-3": ({**GPTQ, "bits": 3}, gptq(3)),
+    "gptq-2-v2": ({**V2, "bits": 2}, gptq(2, version=2)),
+    "gptq-one-group": ({**GPTQ, "group_size": -1}, gptq(4, K, listed=False)),
+    "gptq-uneven-groups": ({**GPTQ, "group_size": 96}, gptq(4, 96, listed=False)),
+    "gptq-unlisted": (GPTQ, gptq(listed=False)),
+    "gptq-module-of-its-own": (GPTQ, gptq(8, 32, act_order=True)),
+    "gptq-of-gptqmodel": ({**GPTQ, "meta": {"quantizer": ["gptqmodel:2.0"]}}, gptq()),
+    "awq": (AWQ, awq()),
+    "awq-old-words": ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, awq()),
+    "awq-symmetric": ({**AWQ, "zero_point": False}, awq(symmetric=True)),
+    "fp8-blocks": (FP8, fp8(64, 48)),
+    "fp8-blocks-of-128": ({**FP8, "weight_block_size": [128, 128]}, fp8(128, 128)),
+    "fp8-powers-of-two": (FP8, fp8(64, 48, scales="float8_e8m0fnu")),
+    "fp8-tensor": (PLAIN, fp8(0, 0, "weight_scale", "bfloat16")),
+    "fp8-tensor-inverse": (PLAIN, fp8(0, 0)),
+    "fp8-rows": ({"quant_method": "fbgemm_fp8"}, fp8(1, 0, "weight_scale")),
+}
+
+
+def opened(folder, parts, settings, **options):
+    tensors = {f"m.{part}": value for part, value in parts.items()}
+    return open_source(write_quantized(folder, {}, tensors, settings, **options))
+
+
+def weights(rng, shape=(N, K)):
+    return rng.standard_normal(shape, np.float32)
+
+
+def check_reading(tensor, meaning, rng):
+    """All ways to read a tensor give the parts of one matrix."""
+    assert tensor.shape == meaning.shape
+    np.testing.assert_array_equal(tensor.read(), meaning)
+    rows, columns = (slice(*sorted(rng.integers(0, size, 2))) for size in meaning.shape)
+    np.testing.assert_array_equal(tensor.read(rows, columns), meaning[rows, columns])
+    np.testing.assert_array_equal(tensor.read(rows), meaning[rows])
+    np.testing.assert_array_equal(tensor.read_transposed(columns), meaning[:, columns].T)
+    assert tensor.magnitude() == np.abs(meaning).max()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("pickled", [False, True], ids=["safetensors", "pytorch"])
+def test_values_are_those_that_were_packed(case, pickled, tmp_path, rng):
+    settings, quantize = CASES[case]
+    parts, meaning = quantize(weights(rng), rng)
+    source = opened(tmp_path, parts, settings, pickled=pickled)
+    assert list(source.tensors) == ["m.weight"]
+    tensor = source.tensors["m.weight"]
+    assert tensor.is_quantized
+    assert not tensor.is_block
+    check_reading(tensor, meaning, rng)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_any_span_of_values_can_be_unpacked_alone(bits, rng):
+    values = rng.integers(0, 1 << bits, (3, 160))
+    words = pack(values, bits)
+    for _ in range(20):
+        begin, end = sorted(rng.integers(0, 161, 2))
+        span, start = word_span(int(begin), int(end), bits)
+        part = unpack(words[:, span], bits)[:, begin - start : end - start]
+        np.testing.assert_array_equal(part, values[:, begin:end])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("F8_E4M3", torch.float8_e4m3fn),
+        ("F8_E5M2", torch.float8_e5m2),
+        ("F8_E8M0", torch.float8_e8m0fnu),
+    ],
+)
+def test_codes_of_eight_bit_floats_mean_what_torch_says(name, dtype):
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype)
+    np.testing.assert_array_equal(float_table(name), codes.float().numpy())
+
+
+def test_a_zero_point_that_borrows_from_its_neighbour_is_given_back_by_its_writer_only(
+    tmp_path, rng
+):
+    """GPTQModel takes one from whole words; others wrap within a value."""
+    parts, meaning = gptq(version=2)(weights(rng), rng)
+    parts["qzeros"] = parts["qzeros"].copy()
+    parts["qzeros"][0, 0] &= ~0xF  # the first zero point is 0
+    one_less = {**parts, "qzeros": (parts["qzeros"].view(np.uint32) - 0x11111111).view(np.int32)}
+    ours = {**GPTQ, "meta": {"quantizer": ["gptqmodel:2.0"]}}
+    expected = opened(tmp_path / "v2", parts, V2).tensors["m.weight"]
+    lent = opened(tmp_path / "lent", one_less, ours).tensors["m.weight"]
+    assert same_values(expected, lent)
+    wrapped = opened(tmp_path / "wrapped", one_less, GPTQ).tensors["m.weight"]
+    assert not same_values(expected, wrapped)
+    np.testing.assert_array_equal(wrapped.read(slice(2, N)), meaning[2:])
+
+
+def test_the_old_place_of_gptq_settings_is_read(tmp_path, rng):
+    parts, meaning = gptq()(weights(rng), rng)
+    tensors = {f"m.{part}": value for part, value in parts.items()}
+    write_quantized(tmp_path, {}, tensors, None)
+    assert "m.qweight" in open_source(tmp_path).tensors
+    (tmp_path / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": 64}))
+    np.testing.assert_array_equal(open_source(tmp_path).tensors["m.weight"].read(), meaning)
+
+
+def test_other_tensors_are_left_alone_and_scales_of_activations_are_named(tmp_path, rng):
+    parts, _ = fp8(64, 48)(weights(rng), rng)
+    extra = {"bias": weights(rng, (N,)), "input_scale": weights(rng, (1,))}
+    source = opened(tmp_path, {**parts, **extra}, FP8)
+    assert set(source.tensors) == {"m.weight", "m.bias"}
+    np.testing.assert_array_equal(source.tensors["m.bias"].read()[0], extra["bias"])
+    assert source.notes == (
+        "1 scales of activations and caches: left out, those are not quantized here",
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"quant_method": "bitsandbytes"}, "found bitsandbytes"),
+        ({"load_in_4bit": True}, "found none"),
+        ({"quant_method": ["gptq"]}, "cannot be read"),
+        ({**GPTQ, "checkpoint_format": "marlin"}, "found marlin"),
+        ({**GPTQ, "is_marlin_format": True}, "found marlin"),
+        ({**AWQ, "version": "gemv"}, "found version gemv"),
+        ({**AWQ, "bits": 8}, "of 8 bits"),
+        ({**FP8, "weight_block_size": [128]}, "weight_block_size"),
+        ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "found nvfp4"),
+        (
+            {"quant_method": "compressed-tensors", "sparsity_config": {"format": "marlin-24"}},
+            "found marlin-24",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "transform_config": {"config_groups": {"R1": {}}},
+            },
+            "rotated.*found R1",
+        ),
+    ],
+)
+def test_settings_that_mean_something_else_are_refused_by_name(settings, words, tmp_path, rng):
+    parts = {"weight": weights(rng)}
+    assert opened(tmp_path / "good", parts, GPTQ).tensors["m.weight"].dtype == "F32"
+    with pytest.raises(SourceError, match=words):
+        opened(tmp_path / "bad", parts, settings)
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "words"),
+    [
+        ("gptq", {"scales": None}, "m.scales.*part.*missing|part.*missing.*m.scales"),
+        ("gptq", {"qzeros": np.zeros((4, 13), np.int32)}, "m.qzeros.*does not fit"),
+        ("gptq", {"qweight": np.zeros((32, 95), np.int32)}, "m.qweight.*does not fit"),
+        ("gptq", {"g_idx": np.full(K, 4, np.int32)}, "m.g_idx.*0 to 3"),
+        ("gptq", {"g_idx": np.zeros(7, np.int32)}, "m.g_idx.*does not fit"),
+        ("awq", {"qzeros": None}, "m.qzeros"),
+        ("awq", {"qweight": np.zeros((K, 11), np.int32)}, "m.qweight.*does not fit"),
+        ("awq", {"scales": np.zeros((7, N), np.float16)}, "m.qzeros.*does not fit"),
+        ("fp8-blocks", {"weight_scale_inv": np.ones((3, 3), np.float32)}, "does not fit"),
+        ("fp8-blocks", {"weight": np.ones((N, K), np.float32)}, "m.weight.*F8_E4M3"),
+        ("fp8-blocks", {"weight_scale_inv": np.ones((2, 6), np.int32)}, "weight_scale_inv"),
+    ],
+)
+def test_parts_that_contradict_each_other_are_refused_by_name(case, change, words, tmp_path, rng):
+    settings, quantize = CASES[case]
+    parts, _ = quantize(weights(rng), rng)
+    opened(tmp_path / "good", parts, settings).tensors["m.weight"].read()
+    changed = {part: value for part, value in {**parts, **change}.items() if value is not None}
+    with pytest.raises(SourceError) as caught:
+        opened(tmp_path / "bad", changed, settings).tensors["m.weight"].read()
+    text = str(caught.value)
+    assert re.search(words, text), text
