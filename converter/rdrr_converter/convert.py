@@ -13,20 +13,15 @@ from pathlib import Path
 
 from rdrr_format.errors import ConversionError, ManifestError, UsageError
 from rdrr_format.shards import ALIGNMENT, ShardInfo, ShardWriter
-from rdrr_format.stores import LocalStore, store_errors
+from rdrr_format.stores import Store, write_file
 from rdrr_manifests.graph import derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.architectures import find_architecture
-from rdrr_converter.destination import (
-    check_destination,
-    complete_or_nothing,
-    was_interrupted,
-)
+from rdrr_converter.delivery import Delivery, Target, delivery
 from rdrr_converter.engines import Engine, check_engine, open_engine
 from rdrr_converter.fingerprint import fingerprint
-from rdrr_converter.journal import Journal, finished_shards
 from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import TensorError
 from rdrr_converter.options import SHARD_SIZE, Options
@@ -42,6 +37,7 @@ from rdrr_converter.report import (
 )
 from rdrr_converter.scan import scan
 from rdrr_converter.sources import Source, open_source
+from rdrr_converter.sources.nearby import nearby
 from rdrr_converter.tokenizer import copy_files
 from rdrr_converter.verify import verify
 
@@ -77,8 +73,9 @@ def convert(
 
     Args:
         source: Hugging Face directory (safetensors or PyTorch), one of its files of weights, or
-            a GGUF file.
-        destination: Folder to make. It appears when the package is complete.
+            a GGUF file; by its path, its URL, or `hf://org/name[@revision]`.
+        destination: Folder to make, or its URL on an object store. The package appears when it is
+            complete.
         quantize: `q4_k_m`, `q8_0`, `f16` or `f32`.
         q4k_layout: `row`, `column` or `flat` for block-quantized matmul weights.
         transpose_weights: Store every matmul weight of any dtype as [K, N].
@@ -126,13 +123,35 @@ def convert(
     if workers is not None and workers < 1:
         raise UsageError("workers", expected="at least 1", found=workers)
     check_engine(engine, ray_address)
-    source, destination = Path(source), Path(destination)
-    threads = workers or min(os.cpu_count() or 1, MAX_WORKERS)
-    counter = Progress(progress)
+    target = Target(source, destination, overwrite=overwrite, resume=resume)
+    if not dry_run:
+        target.check()
+    crew = _Crew(workers or min(os.cpu_count() or 1, MAX_WORKERS), engine, ray_address)
+    with nearby(source) as path:
+        return _convert(path, target, options, crew, Progress(progress), dry_run=dry_run)
+
+
+@dataclass(frozen=True)
+class _Crew:
+    """Who works: threads here, and the engine that encodes."""
+
+    threads: int
+    engine: str
+    ray_address: str | None
+
+
+def _convert(
+    source: Path,
+    target: Target,
+    options: Options,
+    crew: _Crew,
+    counter: Progress,
+    *,
+    dry_run: bool,
+) -> ConversionResult:
+    threads = crew.threads
     opened = open_source(source)
-    if not dry_run and not (resume and was_interrupted(destination)):
-        check_destination(source, destination, overwrite=overwrite)
-    rule = find_architecture(opened.config, arch, opened.config_place)
+    rule = find_architecture(opened.config, options.arch, opened.config_place)
     model = read_model(opened, rule)
     magnitudes = scan(model, threads, counter)
     plan = make_plan(model, options, magnitudes)
@@ -144,19 +163,14 @@ def convert(
         job = _Job(opened, model, plan, options, notes, counter)
         made = fingerprint(opened, plan, options, magnitudes)
         with (
-            complete_or_nothing(destination, resume=resume) as work,
-            open_engine(engine, threads, ray_address) as workforce,
+            delivery(target, made, threads, options.hash_algorithm) as package,
+            open_engine(crew.engine, threads, crew.ray_address) as workforce,
         ):
-            check_destination(source, destination, overwrite=overwrite)
-            done = finished_shards(
-                work.journal, work.package, made, threads, options.hash_algorithm
-            )
-            with Journal(work.journal, work.package, made, done) as journal:
-                shards = job.write(LocalStore(work.package), done, journal, workforce, threads)
-            draft, errors = job.finish(LocalStore(work.package), shards, threads)
-            reused = len(done)
+            shards = job.write(package, workforce, threads)
+            draft, errors = job.finish(package.store, shards, threads)
+            reused = len(package.done)
     return ConversionResult(
-        destination=destination,
+        destination=target.place,
         model_id=draft.model_id,
         architecture=model.name,
         dry_run=dry_run,
@@ -180,29 +194,22 @@ class _Job:
     notes: Sequence[str]
     progress: Progress
 
-    def write(
-        self,
-        store: LocalStore,
-        done: Sequence[ShardInfo],
-        journal: Journal,
-        engine: Engine,
-        workers: int,
-    ) -> tuple[ShardInfo, ...]:
+    def write(self, package: Delivery, engine: Engine, workers: int) -> tuple[ShardInfo, ...]:
         """Write the shards that are not done, and return them all."""
         writer = ShardWriter(
-            store,
+            package.store,
             self.options.shard_size,
             self.options.hash_algorithm,
             self.options.compression,
             workers,
-            done=done,
-            position=sum(self.plan.shard_sizes[: len(done)]),
-            finished=journal.record,
+            done=package.done,
+            position=sum(self.plan.shard_sizes[: len(package.done)]),
+            finished=package.finished,
         )
         return write_shards(self.plan, writer, self.options, engine, self.progress)
 
     def finish(
-        self, store: LocalStore, shards: Sequence[ShardInfo], workers: int
+        self, store: Store, shards: Sequence[ShardInfo], workers: int
     ) -> tuple[Manifest, dict[str, TensorError]]:
         """Verify, write the other files, manifest last; return it and what each tensor lost."""
         algorithm = self.options.hash_algorithm
@@ -211,8 +218,7 @@ class _Job:
         manifest, _ = build_manifest(self.source, self.model, self.plan, self.options, shards)
         report = describe_conversion(manifest, self.model.name, self.plan, errors, self.notes)
         for name, text in ((REPORT_NAME, report.to_json()), (MANIFEST_NAME, manifest.to_json())):
-            with store_errors(store.path(name)):
-                store.path(name).write_text(text, encoding="utf-8")
+            write_file(store, name, text.encode())
         return manifest, errors
 
 

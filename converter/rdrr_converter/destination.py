@@ -64,8 +64,13 @@ class Workplace:
         return self.root / "lock"
 
 
-def check_destination(source: Path, destination: Path, *, overwrite: bool) -> None:
+def check_destination(source: Path | None, destination: Path, *, overwrite: bool) -> None:
     """Refuse a destination that is there and may not be replaced.
+
+    Args:
+        source: The checkpoint, where it is a path.
+        destination: The folder to make.
+        overwrite: Whether a package that is there may be replaced.
 
     Raises:
         StoreError: It exists and may not be replaced.
@@ -76,7 +81,7 @@ def check_destination(source: Path, destination: Path, *, overwrite: bool) -> No
         raise StoreError(
             "exists already", where=destination, hint="name another folder, or use --overwrite"
         )
-    if source.resolve().is_relative_to(destination.resolve()):
+    if source is not None and source.resolve().is_relative_to(destination.resolve()):
         raise StoreError("holds the source itself, so it is not replaced", where=destination)
     if not _is_replaceable(destination):
         raise StoreError(

@@ -103,7 +103,7 @@ class ConversionResult:
     """What a conversion did, or would do.
 
     Attributes:
-        destination: Where the package is.
+        destination: Where the package is: a path, or a URL.
         model_id: Name of the package.
         architecture: Name of the architecture file that was used.
         dry_run: Nothing was written.
@@ -116,7 +116,7 @@ class ConversionResult:
             depends on it.
     """
 
-    destination: Path
+    destination: str | Path
     model_id: str
     architecture: str
     dry_run: bool

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rdrr_format.errors import SourceError
-from rdrr_format.stores import LocalStore, store_errors
+from rdrr_format.stores import Store, write_file
 from rdrr_manifests.models import Tokenizer
 
 from rdrr_converter.sources import Source
@@ -31,7 +31,7 @@ MISSING = (
 )
 
 
-def copy_files(source: Source, store: LocalStore) -> None:
+def copy_files(source: Source, store: Store) -> None:
     """Copy them.
 
     Raises:
@@ -41,8 +41,7 @@ def copy_files(source: Source, store: LocalStore) -> None:
     for name in COPIED:
         content = source.content(name)
         if content is not None:
-            with store_errors(store.path(name)):
-                store.path(name).write_bytes(content)
+            write_file(store, name, content)
 
 
 def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:

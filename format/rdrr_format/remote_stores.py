@@ -6,8 +6,11 @@ without optional dependencies.
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
@@ -148,7 +151,16 @@ class FsspecStore:
     def open_write(self, name: str) -> BinaryIO:
         """A new file; on object stores it appears when it is closed."""
         opened: BinaryIO = self._call("open", check_name(name), "wb")
-        return opened
+        return cast("BinaryIO", _Upload(opened, f"{self._url}/{name}"))
+
+    def delete(self, name: str) -> None:
+        """Remove a file; nothing happens where there is none."""
+        if self.exists(name):
+            self._call("rm_file", name)
+
+    def list_or_empty(self) -> list[str]:
+        """Names of all files, sorted; none where there is no such folder."""
+        return self.list() if self._call("exists", "") else []
 
     def list(self) -> list[str]:
         """Names of all files, sorted."""
@@ -157,10 +169,44 @@ class FsspecStore:
 
     def _call(self, action: str, name: str, *arguments: Any, **options: Any) -> Any:
         path, where = (f"{part}/{name}".rstrip("/") for part in (self._root, self._url))
+        with _client_errors(where):
+            return getattr(self._fs, action)(path, *arguments, **options)
+
+
+class _Upload(io.RawIOBase):
+    """A file that is being written, whose client's errors are ours."""
+
+    def __init__(self, file: BinaryIO, where: str) -> None:
+        super().__init__()
+        self._file, self._where = file, where
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Append bytes."""
+        with _client_errors(self._where):
+            return self._file.write(data)
+
+    def close(self) -> None:
+        """Finish; the file is there afterwards."""
+        if self.closed:
+            return
         try:
-            with store_errors(where):
-                return getattr(self._fs, action)(path, *arguments, **options)
-        except StoreError:
-            raise
-        except Exception as error:  # clients of each protocol have errors of their own
-            raise StoreError("cannot be reached", where=where, found=repr(error)) from error
+            with _client_errors(self._where):
+                self._file.close()
+        finally:
+            super().close()
+
+
+@contextmanager
+def _client_errors(where: str) -> Iterator[None]:
+    """Turn whatever the client of a protocol raises into one-line `StoreError`s."""
+    try:
+        with store_errors(where):
+            yield
+    except StoreError:
+        raise
+    except Exception as error:  # each client has errors of its own
+        raise StoreError("cannot be reached", where=where, found=repr(error)) from error

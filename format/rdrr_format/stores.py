@@ -98,6 +98,16 @@ _OS_ERRORS: dict[int, tuple[str, str | None]] = {
 }
 
 
+def write_file(store: Store, name: str, content: bytes) -> None:
+    """Write a whole file.
+
+    Raises:
+        StoreError: The disk is full, or the store refuses.
+    """
+    with store_errors(f"{store.describe()}/{name}"), store.open_write(name) as file:
+        file.write(content)
+
+
 class LocalStore:
     """A folder. Reads are memory maps, so they cost address space rather than memory.
 

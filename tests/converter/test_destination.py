@@ -50,6 +50,12 @@ class FullDisk:
     def close(self):
         self._file.close()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self.close()
+
 
 def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(folder, place, monkeypatch):
     opened = LocalStore.open_write
@@ -64,13 +70,21 @@ def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(folder, place, mon
     assert listing(place) == ["out"]
 
 
-@pytest.mark.parametrize("step", ["write_bytes", "write_text", "fsync", "rename"])
+@pytest.mark.parametrize("step", ["tokenizer.json", "manifest.json", "fsync", "rename"])
 def test_a_disk_that_fills_up_later_leaves_nothing_either(folder, place, monkeypatch, step):
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    owner = os if step == "fsync" else Path
-    monkeypatch.setattr(owner, step, full)
+    opened = LocalStore.open_write
+
+    def open_write(self, name):
+        file = opened(self, name)
+        return FullDisk(file, 0) if name == step else file
+
+    if step.endswith(".json"):
+        monkeypatch.setattr(LocalStore, "open_write", open_write)
+    else:
+        monkeypatch.setattr(os if step == "fsync" else Path, step, full)
     with pytest.raises(StoreError, match="disk is full"):
         convert(folder, place / "out")
     assert listing(place) == []

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import threading
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from http.server import ThreadingHTTPServer
 from uuid import uuid4
 
 import pytest
 from rdrr_format.errors import FormatError, StoreError
 from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import LocalStore, MemoryStore, open_store, store_errors
+from support.range_server import QuietHandler, RangeHandler
 
 CONTENT = bytes(range(256)) * 4
 
@@ -111,13 +111,8 @@ class TestFsspecMemory(StoreTests):
         return fill(FsspecStore(f"memory://{uuid4().hex}"))
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
-
 class TestHttp(ReadTests):
-    handler = _Quiet
+    handler = QuietHandler
 
     @pytest.fixture
     def store(self, tmp_path):
@@ -139,26 +134,8 @@ class TestHttp(ReadTests):
             store.list()
 
 
-class _Ranges(_Quiet):
-    """A server that honours range requests, which the standard library's does not."""
-
-    def do_GET(self):
-        wanted = self.headers.get("Range")
-        if wanted is None:
-            super().do_GET()
-            return
-        first, last = wanted.removeprefix("bytes=").split("-")
-        content = Path(self.translate_path(self.path)).read_bytes()
-        part = content[int(first) : int(last) + 1 if last else None]
-        self.send_response(206)
-        self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
-        self.send_header("Content-Length", str(len(part)))
-        self.end_headers()
-        self.wfile.write(part)
-
-
 class TestHttpWithRanges(TestHttp):
-    handler = _Ranges
+    handler = RangeHandler
 
 
 def test_a_server_that_is_not_there_is_a_store_error_of_one_line():

@@ -28,11 +28,14 @@ from rdrr_format.errors import SourceError
 from rdrr_format.layouts import geometry
 from rdrr_format.shards import align_up
 
+from rdrr_converter.sources._pieces import present
+
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
 MAX_NAME = 256
+READ_AHEAD = 1 << 20
 
 _SCALARS: Mapping[int, str] = MappingProxyType(
     {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4",
@@ -111,6 +114,7 @@ class _Parser:
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._at = path, data, 0
+        self._present = 0
 
     def file(self) -> GgufFile:
         tensors, entries = self._head()
@@ -148,6 +152,8 @@ class _Parser:
 
     def _take(self, size: int) -> bytes:
         end = self._at + size
+        if end > self._present:
+            self._reach(end)
         if end > len(self._data):
             raise SourceError(
                 "truncated GGUF file",
@@ -159,6 +165,11 @@ class _Parser:
         taken = self._data[self._at : end]
         self._at = end
         return taken
+
+    def _reach(self, end: int) -> None:
+        """Have the bytes up to `end` and some more, for values are small and many."""
+        self._present = max(end, self._present + READ_AHEAD)
+        present(self._path, 0, self._present)
 
     def _number(self, form: str) -> int:
         value: int = struct.unpack(form, self._take(struct.calcsize(form)))[0]

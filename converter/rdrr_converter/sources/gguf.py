@@ -31,6 +31,7 @@ from rdrr_converter.sources._gguf_names import (
 )
 from rdrr_converter.sources._gguf_rope import from_metadata
 from rdrr_converter.sources._gguf_tokenizer import tokenizer_files
+from rdrr_converter.sources._pieces import present
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 SUFFIX = ".gguf"
@@ -105,14 +106,19 @@ def open_file(path: Path) -> Source:
     )
 
 
-def _parts(path: Path) -> list[Path]:
-    match = _PART.fullmatch(path.name)
+def part_names(name: str) -> tuple[str, ...]:
+    """The files that make up a GGUF, given one of them: itself, or all parts in order."""
+    match = _PART.fullmatch(name)
     if match is None:
-        return [path]
-    names = [
-        path.with_name(f"{match['stem']}-{number:05d}-of-{match['count']}{SUFFIX}")
+        return (name,)
+    return tuple(
+        f"{match['stem']}-{number:05d}-of-{match['count']}{SUFFIX}"
         for number in range(1, int(match["count"]) + 1)
-    ]
+    )
+
+
+def _parts(path: Path) -> list[Path]:
+    names = [path.with_name(name) for name in part_names(path.name)]
     missing = [name for name in names if not name.is_file()]
     if missing or not names:
         raise SourceError(
@@ -165,6 +171,7 @@ def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
     kind = np.uint8 if dtype.numpy is None else np.dtype(dtype.numpy)
     if not rows * columns:
         return np.empty((rows, columns), kind)
+    present(tensor.path, tensor.offset, tensor.size)
     try:
         return np.memmap(
             tensor.path, dtype=kind, mode="r", offset=tensor.offset, shape=(rows, columns)

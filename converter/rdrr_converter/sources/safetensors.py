@@ -20,6 +20,7 @@ from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources._base import Source, SourceTensor
 from rdrr_converter.sources._directories import read_sharded, source_beside
+from rdrr_converter.sources._pieces import present
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -82,6 +83,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     """Header, position of the first data byte, size of the file."""
     try:
         size = path.stat().st_size
+        present(path, 0, 8)
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > MAX_HEADER or 8 + length > size:
@@ -91,6 +93,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
                     expected=f"a header of {length} bytes" if size >= 8 else "at least 8 bytes",
                     found=f"a file of {size} bytes",
                 )
+            present(path, 8, length)
             text = file.read(length)
     except OSError as error:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error
@@ -146,6 +149,7 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:
 def _map(path: Path, dtype: str, offset: int, shape: tuple[int, int]) -> npt.NDArray[Any]:
     if 0 in shape:
         return np.empty(shape, dtype)
+    present(path, offset, prod(shape) * np.dtype(dtype).itemsize)
     try:
         return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
     except (OSError, ValueError) as error:

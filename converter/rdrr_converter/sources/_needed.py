@@ -1,0 +1,84 @@
+"""Which of a repository's files are the checkpoint: one set of weights and what explains it.
+
+Repositories hold the same weights several times over (safetensors, PyTorch, other frameworks).
+The order of preference is that of the readers in `sources`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from rdrr_converter.sources import gguf, safetensors, torch_pickle
+
+BESIDE = ("*.json", "*.jinja", "*.model")
+"""Small files: configurations, indices, tokenizers, chat templates."""
+
+KNOWN = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    safetensors.INDEX,
+    safetensors.SINGLE,
+    torch_pickle.INDEX,
+    torch_pickle.SINGLE,
+)
+"""Names to ask for where nothing lists them."""
+
+_KINDS = (
+    (safetensors.INDEX, safetensors.SINGLE),
+    (torch_pickle.INDEX, torch_pickle.SINGLE),
+)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Files of a checkpoint.
+
+    Attributes:
+        beside: Small files.
+        weights: Files of weights, all of one kind; none where there are none that can be read.
+    """
+
+    beside: tuple[str, ...]
+    weights: tuple[str, ...]
+
+
+def needed_files(
+    names: Collection[str], read: Callable[[str], bytes], file: str | None = None
+) -> Needed:
+    """Choose.
+
+    Args:
+        names: All files of the folder.
+        read: Content of one of them; called for an index only.
+        file: The file of weights to take; chosen when None.
+    """
+    if file is not None and file.endswith(gguf.SUFFIX):
+        return Needed((), gguf.part_names(file))
+    beside = tuple(sorted(n for n in names if any(fnmatch(n, form) for form in BESIDE)))
+    return Needed(beside, (file,) if file is not None else _weights(names, read))
+
+
+def _weights(names: Collection[str], read: Callable[[str], bytes]) -> tuple[str, ...]:
+    for index, single in _KINDS:
+        if index in names:
+            return _indexed(read(index))
+        if single in names:
+            return (single,)
+    return tuple(sorted(name for name in names if name.endswith(gguf.SUFFIX)))
+
+
+def _indexed(content: bytes) -> tuple[str, ...]:
+    """The shards an index names; none if it is damaged, which its reader says better."""
+    try:
+        shards = set(json.loads(content)["weight_map"].values())
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return ()
+    return tuple(sorted(name for name in shards if isinstance(name, str)))

@@ -1,0 +1,90 @@
+"""Files of weights that are fetched as they are read.
+
+A sparse file of the full size stands where a reader expects the weights, and beside it a hidden
+folder says where its bytes come from and which pieces are there. Readers map it like any other
+file; before they look at a range they call `present`. The state is on disk, so threads and
+processes share it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rdrr_format.errors import SourceError
+from rdrr_format.stores import Store, open_store, store_errors
+
+PIECE = 8 << 20
+"""Bytes of a request: large enough that its latency does not count, small enough to hold."""
+
+_ORIGIN = "origin"
+
+
+def lay_out(store: Store, name: str, folder: Path) -> Path:
+    """Make a sparse file for a file of a store; none of its bytes are fetched.
+
+    Args:
+        store: Where the bytes are; `describe()` is the URL that opens it again.
+        name: The file.
+        folder: Where to make it.
+
+    Raises:
+        StoreError: The store has no such file, or the folder cannot be written.
+    """
+    path = folder / name
+    size = store.size(name)
+    with store_errors(path):
+        _side(path).mkdir()
+        (_side(path) / _ORIGIN).write_text(store.describe(), encoding="utf-8")
+        with path.open("wb") as file:
+            file.truncate(size)
+        os.utime(path, ns=(0, 0))
+    return path
+
+
+def present(path: Path, offset: int, size: int) -> None:
+    """Make sure that a range of a file is there; a range beyond the end is cut.
+
+    Costs one look at the folder for a file that was not laid out.
+
+    Raises:
+        StoreError: The bytes cannot be fetched, or the disk is full.
+    """
+    side = _side(path)
+    if not side.is_dir():
+        return
+    end = min(offset + size, path.stat().st_size)
+    for index in range(offset // PIECE, -(-end // PIECE)):
+        if not (side / str(index)).exists():
+            _fetch(path, side, index)
+
+
+def _side(path: Path) -> Path:
+    return path.with_name(f".{path.name}.pieces")
+
+
+def _fetch(path: Path, side: Path, index: int) -> None:
+    """Fetch one piece, unless somebody else did so in the meantime."""
+    from filelock import FileLock
+
+    marker = side / str(index)
+    with FileLock(side / f"{index}.lock"):
+        if marker.exists():
+            return
+        start = index * PIECE
+        wanted = min(PIECE, path.stat().st_size - start)
+        store = open_store((side / _ORIGIN).read_text(encoding="utf-8"))
+        content = store.read(path.name, start, wanted)
+        if len(content) != wanted:
+            raise SourceError(
+                "changed while it was read",
+                where=f"{store.describe()}/{path.name}",
+                expected=f"{wanted} bytes from byte {start}",
+                found=len(content),
+            )
+        with store_errors(path), path.open("r+b") as file:
+            file.seek(start)
+            file.write(content.data)
+        # The time of change says whether a source is the same; fetching does not change it.
+        os.utime(path, ns=(0, 0))
+        marker.touch()

@@ -1,0 +1,58 @@
+"""A server that speaks S3, in this process, and what is needed to put folders on it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+BUCKET = "bucket"
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """A server with an empty bucket that clients of this process find; gives the bucket's URL."""
+    import pytest
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        import s3fs
+
+        s3fs.S3FileSystem().mkdir(BUCKET)
+        yield f"s3://{BUCKET}"
+    server.stop()
+
+
+def upload(folder: Path, url: str) -> str:
+    """Put the files of a folder under a URL, through the client alone; gives the URL."""
+    from fsspec.core import url_to_fs
+
+    fs, root = url_to_fs(url)
+    for path in folder.iterdir():
+        fs.pipe_file(f"{root}/{path.name}", path.read_bytes())
+    return url
+
+
+def contents(url: str) -> dict[str, bytes]:
+    """What is under a URL, by name; nothing where there is no such folder."""
+    from fsspec.core import url_to_fs
+
+    fs, root = url_to_fs(url)
+    fs.invalidate_cache()
+    return {path.rsplit("/", 1)[-1]: fs.cat_file(path) for path in fs.find(root)}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What is in a folder, by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
