@@ -35,6 +35,7 @@ def llama_manifest(
     embedding: str = "F16",
     hints: Mapping[str, str] | None = None,
     moe: Mapping[str, Any] | None = None,
+    head_dim: int = HEAD_DIM,
 ) -> dict[str, Any]:
     """A two-layer Llama with K of 384, which is no multiple of 256, and a tied head.
 
@@ -47,9 +48,9 @@ def llama_manifest(
     for layer in range(LAYERS):
         head = f"model.layers.{layer}."
         for name, count in widths.items():
-            shapes[f"{head}self_attn.{name}.weight"] = ((count * HEAD_DIM, HIDDEN), dtype)
+            shapes[f"{head}self_attn.{name}.weight"] = ((count * head_dim, HIDDEN), dtype)
         shapes |= {
-            f"{head}self_attn.o_proj.weight": ((HIDDEN, HEADS * HEAD_DIM), dtype),
+            f"{head}self_attn.o_proj.weight": ((HIDDEN, HEADS * head_dim), dtype),
             **_feed_forward(f"{head}mlp.", dtype, moe if layer else None),
             f"{head}input_layernorm.weight": ((HIDDEN,), "F32"),
             f"{head}post_attention_layernorm.weight": ((HIDDEN,), "F32"),
@@ -62,11 +63,11 @@ def llama_manifest(
         "intermediateSize": INNER,
         "numAttentionHeads": HEADS,
         "numKeyValueHeads": KV_HEADS,
-        "headDim": HEAD_DIM,
+        "headDim": head_dim,
         "vocabSize": VOCAB,
         "maxSeqLen": CONTEXT,
     }
-    manifest["inference"]["attention"]["queryPreAttnScalar"] = HEAD_DIM
+    manifest["inference"]["attention"]["queryPreAttnScalar"] = head_dim
     manifest["optimizations"] = {"kernelHints": dict(hints or {})}
     manifest["moeConfig"] = moe
     manifest["tensors"], total = _table(shapes, layout)

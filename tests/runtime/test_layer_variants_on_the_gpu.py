@@ -1,0 +1,97 @@
+"""Layers as architectures vary them: the GPU's logits are those of torch, fused or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from rdrr_manifests.package import open_package
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.gpu import GpuBackend
+from support.comparison import relative_error, scored, stepped
+from support.manifests import write_manifest
+from support.packages import LAYERS, VOCAB, llama_manifest, write_random_package
+
+CONTEXT, EXACT = 96, 1e-4
+PREFILL, IDS = 20, 24
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model's head size and what its blocks say; which layers decode with the fused kernel."""
+
+    head_dim: int
+    blocks: dict[str, dict[str, Any]]
+    fused: tuple[int, ...] = field(default=tuple(range(LAYERS)))
+
+
+def factors(head_dim: int, first: float) -> list[float]:
+    return [first + index / head_dim for index in range(head_dim // 2)]
+
+
+VARIANTS = {
+    "a layer without rope": Variant(80, {"rope": {"unrotatedLayers": [1]}}, fused=(0,)),
+    "no layer with rope": Variant(64, {"rope": {"unrotatedLayers": [0, 1]}}, fused=()),
+    "partial rotary": Variant(96, {"rope": {"partialRotaryFactor": 0.75}}),
+    "longrope": Variant(
+        128,
+        {
+            "rope": {
+                "ropeScalingType": "longrope",
+                "ropeScalingFactor": 4.0,
+                "longropeShortFactor": factors(128, 1.0),
+                "longropeLongFactor": factors(128, 3.0),
+                "longropeOriginalMaxPos": 32,
+            }
+        },
+    ),
+    "yarn with sections": Variant(
+        64,
+        {
+            "rope": {
+                "ropeScalingType": "yarn",
+                "ropeScalingFactor": 4.0,
+                "yarnOriginalMaxPos": 32,
+                "mropeSection": [12, 10, 10],
+            }
+        },
+    ),
+    "softcaps and a window": Variant(
+        256,
+        {
+            "attention": {
+                "queryPreAttnScalar": 100,
+                "attnLogitSoftcapping": 2.0,
+                "slidingWindow": 9,
+            },
+            "output": {"finalLogitSoftcapping": 0.05, "logitInputScale": 1},
+            "layerPattern": {
+                "type": "custom",
+                "layerTypes": ["sliding_attention", "full_attention"],
+            },
+            "rope": {"ropeTheta": 1e6, "ropeLocalTheta": 1e4},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_logits_are_those_of_torch(device, tmp_path, rng, variant):
+    manifest = llama_manifest("Q8_0", head_dim=variant.head_dim)
+    package = write_random_package(tmp_path / "package", manifest, rng)
+    ids = rng.integers(0, VOCAB, IDS).tolist()
+    plain = scored(CpuBackend(package, context=CONTEXT), ids)[PREFILL - 1 :]
+    for block, values in variant.blocks.items():
+        manifest["inference"][block] |= values
+    write_manifest(tmp_path / "package", manifest)
+    package = open_package(tmp_path / "package")
+    reference = scored(CpuBackend(package, context=CONTEXT), ids)[PREFILL - 1 :]
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    ours = stepped(backend, ids, PREFILL)
+    kernels = {one.op: one.kernel for one in backend.info.choices if one.step == "decode"}
+    backend.close()
+    assert relative_error(ours, reference) < EXACT
+    assert relative_error(plain, reference) > 10 * EXACT  # the blocks do change the model
+    fused = [layer for layer in range(LAYERS) if f"layer {layer} attention" in kernels]
+    assert fused == list(variant.fused)
