@@ -16,7 +16,7 @@ SHARD = 2**16
 OPTIONS = (
     {"quantize": "q8_0"},
     {"quantize": "q8_0", "q4k_layout": "column", "fuse_gate_up": True},
-    {"quantize": "q4_k_m", "transpose_weights": True},
+    {"quantize": "q4_k_m", "transpose_weights": True, "compress": "zstd:1"},
 )
 
 
