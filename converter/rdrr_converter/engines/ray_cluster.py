@@ -7,6 +7,9 @@ same path on every machine, and this package be installed there.
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +20,8 @@ from rdrr_converter.engines._base import Item, Result, in_order
 
 AHEAD = 4
 """Items under way for each processor of the cluster; a round trip takes longer than in a thread."""
+
+KNOCK_SECONDS = 10
 
 
 class RayEngine:
@@ -39,13 +44,20 @@ class RayEngine:
         return in_order(items, remote.remote, self._result, self._limit)
 
     def _result(self, ticket: Any) -> Any:
+        errors = self._ray.exceptions
         try:
             return self._ray.get(ticket)
-        except self._ray.exceptions.RayTaskError as error:
+        except errors.RayTaskError as error:
             if isinstance(error.cause, RdrrError):
                 raise error.cause from None
+            if isinstance(error.cause, (errors.RaySystemError, ImportError)):
+                raise ConversionError(
+                    "a Ray worker cannot do the work",
+                    found=str(error.cause).strip().splitlines()[-1],
+                    hint="install the same rdrr on every machine of the cluster",
+                ) from error
             raise
-        except self._ray.exceptions.RayError as error:
+        except errors.RayError as error:
             raise ConversionError("a Ray worker was lost", found=error) from error
 
 
@@ -72,10 +84,28 @@ def open_engine(workers: int, address: str | None = None) -> Iterator[RayEngine]
 
 
 def _connect(ray: Any, workers: int, address: str | None) -> None:
-    options: dict[str, Any] = {"address": address} if address else {"num_cpus": workers}
+    # A cluster that is started here reports nothing to anybody.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    here = {"num_cpus": workers, "include_dashboard": False}
     try:
-        ray.init(log_to_driver=False, include_dashboard=False, **options)
+        if address is not None:
+            _knock(address)
+        ray.init(
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **(here if address is None else {"address": address}),
+        )
     except (ConnectionError, ValueError, OSError, RuntimeError) as error:
         raise ConversionError(
-            "the Ray cluster cannot be reached", where=address, found=error
+            "the Ray cluster cannot be reached",
+            where=address,
+            expected="HOST:PORT of a running cluster, or auto",
+            found=error,
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Fail at once where nobody listens: Ray itself tries for minutes."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()

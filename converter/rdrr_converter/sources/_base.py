@@ -40,7 +40,8 @@ class SourceTensor:
             itself has another one, as I32 or F8_E4M3; what is decoded says how it is stored.
         file: File that holds it, for messages.
         native: Opens the stored values: [rows, columns], BF16 as uint16, eight-bit floats as
-            uint8; blocks as uint8 [rows, bytes of a row]. Cheap; maps, not reads.
+            uint8; blocks as uint8 [rows, bytes of a row]. Cheap; maps, not reads. It can be
+            pickled, and then says where the values are, so that another process can open them.
         interleaved: Rows of a head whose halves are stored alternately, as llama.cpp's rope wants
             them; 0 where rows are in order. What is read is in order.
         offset: Added to every value that is read.

@@ -7,7 +7,8 @@ the rest; there is no way around that here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
 from pickle import UnpicklingError
@@ -83,10 +84,7 @@ def read_file(path: Path) -> dict[str, SourceTensor]:
     Raises:
         SourceError: It is no file of weights, or it would run code.
     """
-    state = _load(path)
-    for key in NESTED:
-        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
-            state = state[key]
+    state = _state(path)
     if not isinstance(state, Mapping):
         raise SourceError(
             "holds no weights", where=path, expected="{name: tensor}", found=type(state).__name__
@@ -99,6 +97,15 @@ def read_file(path: Path) -> dict[str, SourceTensor]:
     if not tensors:
         raise SourceError("holds no weights", where=path, expected="{name: tensor}")
     return tensors
+
+
+def _state(path: Path) -> Any:
+    """What the file holds, or what it holds under the key for weights."""
+    state = _load(path)
+    for key in NESTED:
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    return state
 
 
 def _load(path: Path) -> Any:
@@ -153,9 +160,35 @@ def _tensor(path: Path, name: str, tensor: torch.Tensor) -> SourceTensor:
         return SourceTensor(
             name, tuple(tensor.shape), found, path.name, partial(_refuse, where, found)
         )
-    return SourceTensor(
-        name, tuple(tensor.shape), dtype, path.name, partial(_matrix, tensor, dtype)
-    )
+    native = _Stored(path, name, tensor, dtype)
+    return SourceTensor(name, tuple(tensor.shape), dtype, path.name, native)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """Opens a tensor of a file. Another process is told where it is, not what it holds."""
+
+    path: Path
+    name: str
+    tensor: torch.Tensor
+    dtype: str
+
+    def __call__(self) -> npt.NDArray[Any]:
+        return _matrix(self.tensor, self.dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.path, self.name, self.dtype, self.path.stat().st_mtime_ns)
+
+
+def _reopened(path: Path, name: str, dtype: str, changed: int) -> _Stored:
+    return _Stored(path, name, _cached_state(path, changed)[name], dtype)
+
+
+@lru_cache(maxsize=64)
+def _cached_state(path: Path, changed: int) -> Any:
+    """The weights of a file as it was at a time; mapped, so that keeping them costs nothing."""
+    del changed
+    return _state(path)
 
 
 def _matrix(tensor: torch.Tensor, dtype: str) -> npt.NDArray[Any]:
