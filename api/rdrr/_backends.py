@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.hints import Policy
 
 BACKENDS = ("auto", "wgpu", "cpu")
-KV_DTYPES = ("f16", "f32")
+KV_DTYPES = ("f16", "f32", "q8_0")
 
 _CPU_SERVES: Mapping[str, str] = MappingProxyType(
     {"q4kMatmul": "dequant_f32", "computePrecision": "f32"}

@@ -164,7 +164,7 @@ def load(
         kernel_hints: Hints for this run, before those of the user's configuration
             (`rdrr/config.toml`, table `kernel_hints`) and of the manifest.
         strict_hints: A hint that cannot be honoured is an error.
-        kv_dtype: Storage of the key-value cache on the GPU, `f16` or `f32`.
+        kv_dtype: Storage of the key-value cache on the GPU, `f16`, `f32` or `q8_0`.
         context: Tokens of prompt and text together; at most 8192 of the model's own by default.
 
     Raises:

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.errors import UsageError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.buffers import Arena
 from rdrr_runtime.device import Device, open_device
 from rdrr_runtime.hints import Policy
-from rdrr_runtime.kernels._context import KV_BYTES
+from rdrr_runtime.kernels._context import KvSpec
 from rdrr_runtime.program import RING, Pass, Plan, Program
 
 F32 = npt.NDArray[np.float32]
@@ -30,14 +29,14 @@ class GpuBackend:
     Args:
         package: What to load.
         context: KV slots.
-        kv_dtype: `f16` or `f32`.
+        kv_dtype: `f16`, `f32` or `q8_0`.
         device: Where; opened on the best adapter when None.
         policy: Kernel hints; none when None.
         fused: Use the fused kernels of the decode pass.
 
     Raises:
         DeviceError: No adapter, or too little memory.
-        UsageError: Another KV dtype.
+        UsageError: Another KV dtype, or one that does not suit the model.
     """
 
     def __init__(
@@ -50,8 +49,7 @@ class GpuBackend:
         policy: Policy | None = None,
         fused: bool = True,
     ) -> None:
-        if kv_dtype not in KV_BYTES:
-            raise UsageError("unknown KV dtype", expected=" or ".join(KV_BYTES), found=kv_dtype)
+        KvSpec.make(package.graph.kv_heads, package.graph.head_dim, context, kv_dtype)
         self.device = device if device is not None else open_device()
         self._owns_device = device is None
         self._arena = Arena(self.device, package.manifest.model_id)

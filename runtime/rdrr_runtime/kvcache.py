@@ -42,8 +42,12 @@ class KvCache:
 
     @staticmethod
     def allocate(arena: Arena, graph: Graph, context: int, dtype: str) -> KvCache:
-        """Zeroed caches for `context` tokens."""
-        spec = KvSpec(graph.kv_heads, graph.head_dim, context, dtype)
+        """Zeroed caches for `context` tokens.
+
+        Raises:
+            UsageError: A type that does not suit the model.
+        """
+        spec = KvSpec.make(graph.kv_heads, graph.head_dim, context, dtype)
         layers = tuple(
             LayerCache(
                 arena.empty(f"keys.{layer}", spec.size),

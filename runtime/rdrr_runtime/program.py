@@ -92,7 +92,7 @@ class Plan:
         arena: Owner of the buffers; a `PaperArena` to see the choices without loading.
         policy: Hints.
         context: KV slots.
-        kv_dtype: `f16` or `f32`.
+        kv_dtype: `f16`, `f32` or `q8_0`.
         fused: Whether ops are fused or reordered, rather than lowered one by one.
 
     Raises:

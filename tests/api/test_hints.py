@@ -121,5 +121,5 @@ def test_under_strict_a_hint_that_is_not_followed_is_an_error(
 
 @pytest.mark.parametrize("backend", ["wgpu", "cpu"])
 def test_a_cache_type_that_is_not_there_is_wrong_usage(open_with, backend):
-    with pytest.raises(UsageError, match="expected f16 or f32, found q8_0"):
-        open_with(backend, kv_dtype="q8_0")
+    with pytest.raises(UsageError, match="expected f16 or f32 or q8_0, found q4_0"):
+        open_with(backend, kv_dtype="q4_0")

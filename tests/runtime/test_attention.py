@@ -17,7 +17,7 @@ from rdrr_runtime.kernels.attention import (
 )
 from rdrr_runtime.kernels.kv_store import kv_store
 from rdrr_runtime.reference import ops
-from support.gpu import F32, TOLERANCE, Bench, normal, relative_error
+from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, relative_error
 
 CONTEXT = 640
 PREFILL = [one for one in AttentionKernel if one is not AttentionKernel.SPLIT_KV]
@@ -27,8 +27,14 @@ def filled_cache(
     bench: Bench, rng: np.random.Generator, cache: KvSpec, used: int
 ) -> tuple[list[F32], list]:
     """Random keys and values, and caches that hold NaN beyond the first `used` slots."""
-    kind = np.float16 if cache.dtype == "f16" else np.float32
     shape = (cache.kv_heads, cache.context, cache.head_dim)
+    if cache.dtype == "q8_0":
+        wide = [normal(rng, *shape) for _ in range(2)]
+        for array in wide:
+            array[:, used:] = 1e5  # no q8_0 is NaN, so what must not be read is large
+        packed = [cache_in_q8_0(array) for array in wide]
+        return [one[:, :used] for _, one in packed], [bench.upload(raw) for raw, _ in packed]
+    kind = np.float16 if cache.dtype == "f16" else np.float32
     arrays = [normal(rng, *shape).astype(kind) for _ in range(2)]
     for array in arrays:
         array[:, used:] = np.nan
@@ -88,6 +94,13 @@ def test_grouped_queries_softcap_and_f32_equal_torch(
 
 
 @pytest.mark.parametrize("which", list(AttentionKernel))
+@pytest.mark.parametrize("head_dim", [64, 96])
+def test_a_cache_in_q8_0_equals_torch_on_what_it_holds(any_bench, rng, head_dim, which) -> None:
+    spec = AttentionSpec(6, KvSpec(2, head_dim, CONTEXT, "q8_0"), 0.2)
+    check(any_bench, rng, spec, rows=5, base=250, which=which)
+
+
+@pytest.mark.parametrize("which", list(AttentionKernel))
 @pytest.mark.parametrize("base", [0, 126, 127, 128, 500])
 def test_the_window_ends_where_it_should(bench, rng, base, which) -> None:
     spec = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 0.125, window=128)
@@ -138,6 +151,38 @@ def test_keys_and_values_are_stored_at_their_slots(bench, rng, dtype) -> None:
         assert np.array_equal(stored, expected)
 
 
+@pytest.mark.parametrize(("head_dim", "context"), [(64, 16), (96, 16), (32, 10)])
+@pytest.mark.parametrize(("base", "rows"), [(0, 4), (5, 1), (5, 2), (4, 3)])
+def test_keys_are_stored_in_q8_0_beside_those_of_other_passes(
+    bench, rng, head_dim, context, base, rows
+) -> None:
+    cache = KvSpec(3, head_dim, context, "q8_0")
+    k, v = normal(rng, rows, 3, head_dim), normal(rng, rows, 3, head_dim)
+    k[0, 0, :32] *= 1e-4  # a scale that f16 holds as a subnormal number
+    v[-1, 1, -32:] = 0.0
+    before = normal(rng, 3, context, head_dim)
+    raw, held = cache_in_q8_0(before)
+    assert len(raw) == cache.size == before.size // 32 * 34
+    caches = [bench.upload(raw) for _ in range(2)]
+    operands = bench.upload(k), bench.upload(v)
+    ctx = bench.context(rows, base=base)
+    bench.run(kv_store(ctx, *operands, *caches, cache=cache, label="t"), rows)
+    for new, buffer in zip((k, v), caches, strict=True):
+        stored = bench.device.read(buffer)[: cache.size]
+        codes = stored[: before.size].view(np.int8).reshape(before.shape).astype(np.float32)
+        scales = stored[before.size :].view("<f2").astype(np.float32)
+        found = codes * scales.repeat(32).reshape(before.shape)
+        written = new.transpose(1, 0, 2)
+        most = np.abs(written.reshape(-1, 32)).max(axis=1).repeat(32).reshape(written.shape)
+        expected = held.copy()
+        expected[:, base : base + rows] = found[:, base : base + rows]
+        assert np.array_equal(found, expected)  # other slots stay
+        # Half a step, and what rounding the scale costs, a unit of the smallest f16 included.
+        limit = most / 127 * (0.5 + 127 * 2**-11) + 127 * 2.0**-25
+        assert (np.abs(found[:, base : base + rows] - written) <= limit).all()
+        assert found[:, base : base + rows].any()
+
+
 def test_rows_beyond_the_context_are_dropped(bench, rng) -> None:
     cache = KvSpec(2, 4, 8, "f32")
     k = normal(rng, 4, 2, 4)
@@ -151,6 +196,12 @@ def test_rows_beyond_the_context_are_dropped(bench, rng) -> None:
 
 def test_an_f16_cache_has_half_the_bytes() -> None:
     assert 2 * KvSpec(2, 64, 100, "f16").size == KvSpec(2, 64, 100, "f32").size
+
+
+def test_a_q8_0_cache_has_34_bytes_for_32_elements() -> None:
+    spec = KvSpec.make(2, 96, 101, "q8_0")
+    assert spec.context == 102  # two scales share a word
+    assert spec.size == 2 * 102 * 96 * 34 // 32
 
 
 @pytest.mark.parametrize(

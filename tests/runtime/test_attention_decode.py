@@ -9,7 +9,7 @@ from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import KvSpec
 from rdrr_runtime.kernels.attention_decode import DecodeAttention, attention_decode
 from rdrr_runtime.reference import ops
-from support.gpu import Bench, normal, relative_error
+from support.gpu import Bench, cache_in_q8_0, normal, relative_error
 
 CONTEXT = 640
 LONG = 2304  # parts longer than their least span
@@ -17,6 +17,8 @@ POISON = 60000.0  # of slots that must not be read; within the range of f16
 
 
 def stored(bench: Bench, values: np.ndarray, dtype: str) -> BufferSlice:
+    if dtype == "q8_0":
+        return bench.upload(cache_in_q8_0(values)[0])
     return bench.upload(values.astype(np.float16) if dtype == "f16" else values)
 
 
@@ -45,7 +47,8 @@ def test_the_parts_join_to_attention(
     long = rng.random() < 0.3
     context = LONG if long else CONTEXT
     base = int(rng.choice([0, 63, 64, 127, context - 20]))
-    dtype = str(rng.choice(["f16", "f32"]))
+    dtypes = ["f16", "f32", "q8_0"]
+    dtype = str(rng.choice(dtypes if head_dim % 64 == 0 else dtypes[:2]))
     window = int(rng.choice([0, 100]))
     softcap = float(rng.choice([0.0, 5.0]))
     pairs = head_dim // int(rng.choice([2, 4]))
@@ -94,6 +97,8 @@ def test_the_parts_join_to_attention(
     keys[:, base], values[:, base] = k[0].numpy(), v[0].numpy()
     if dtype == "f16":
         keys, values = (x.astype(np.float16).astype(np.float32) for x in (keys, values))
+    if dtype == "q8_0":
+        keys, values = (cache_in_q8_0(x)[1] for x in (keys, values))
     expected = ops.attention(
         q,
         torch.from_numpy(keys[:, : base + 1]),
@@ -103,8 +108,9 @@ def test_the_parts_join_to_attention(
         window=window,
         softcap=softcap,
     )
-    # A rounding of f32 may tip one of f16, so the new key allows a little more.
-    assert relative_error(found, expected[0].numpy()) < (2e-3 if dtype == "f16" else 1e-4)
+    # A rounding of f32 may tip one of f16 or of a code, so the new key allows a little more.
+    tolerance = {"f32": 1e-4, "f16": 2e-3, "q8_0": 1e-2}[dtype]
+    assert relative_error(found, expected[0].numpy()) < tolerance
 
 
 def test_the_kernel_says_what_it_does_not_suit(bench: Bench) -> None:

@@ -132,7 +132,29 @@ def test_fusing_changes_dispatches_and_not_logits(device, backend, package, rng)
 
 
 def test_a_cache_type_that_is_not_there_is_wrong_usage_and_says_what_is(device, package):
-    with pytest.raises(UsageError, match="f32 or f16"):
+    with pytest.raises(UsageError, match="f32 or f16 or q8_0"):
+        GpuBackend(package, context=CONTEXT, kv_dtype="q4_0", device=device)
+
+
+def test_a_cache_in_q8_0_has_its_size_and_costs_little(device, package, rng):
+    ids = prompt(rng, 40)
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device)
+    in_f16 = GpuBackend(package, context=CONTEXT, kv_dtype="f16", device=device)
+    assert backend.info.kv_bytes * 2 * 32 == in_f16.info.kv_bytes * 34
+    in_f16.close()
+    reference = scored(CpuBackend(package, context=CONTEXT), ids)[35:]
+    error = relative_error(stepped(backend, ids, 36), reference)
+    apart = GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device, fused=False)
+    again = relative_error(stepped(apart, ids, 36), reference)
+    apart.close()
+    backend.close()
+    assert 1e-5 < error < 2e-2
+    assert 1e-5 < again < 2e-2
+
+
+def test_a_head_of_no_whole_blocks_has_no_cache_in_q8_0(device, tmp_path, rng):
+    package = write_random_package(tmp_path, llama_manifest("Q8_0", head_dim=80), rng)
+    with pytest.raises(UsageError, match=r"multiple of 32, found 80.*--kv-dtype f16"):
         GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device)
 
 

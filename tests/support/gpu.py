@@ -120,3 +120,13 @@ def random_tensor(
         raw = CODECS[dtype].quantize(values)
     decoded = CODECS[dtype].dequantize(raw, stored.row_elements)
     return raw.reshape(-1), np.ascontiguousarray(decoded if layout is Layout.ROW else decoded.T)
+
+
+def cache_in_q8_0(values: F32) -> tuple[npt.NDArray[np.uint8], F32]:
+    """A cache [kv_heads, context, head_dim] as codes, then scales; and the values it holds."""
+    blocks = values.reshape(-1, 32)
+    scales = (np.abs(blocks).max(axis=1) / 127).astype("<f2")
+    wide = scales.astype(np.float32)[:, None]
+    codes = np.clip(np.rint(blocks / np.where(wide > 0, wide, 1)), -128, 127).astype(np.int8)
+    raw = np.concatenate([codes.reshape(-1).view(np.uint8), scales.view(np.uint8)])
+    return raw, (codes * wide).reshape(values.shape)

@@ -27,7 +27,7 @@ Adapter: TypeAlias = Annotated[
     str | None, typer.Option(metavar="NAME", help="Part of an adapter's name.")
 ]
 KvDtype: TypeAlias = Annotated[
-    Literal["f16", "f32"], typer.Option(help="Storage of the key-value cache on the GPU.")
+    Literal["f16", "f32", "q8_0"], typer.Option(help="Storage of the key-value cache on the GPU.")
 ]
 Context: TypeAlias = Annotated[
     int | None, typer.Option(min=1, help="Tokens of prompt and text together.")

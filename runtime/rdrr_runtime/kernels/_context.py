@@ -13,9 +13,11 @@ itself advances after sampling, so one bound program is replayed for each token:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from rdrr_format.errors import FormatError
+from rdrr_format.errors import FormatError, UsageError
 
 from rdrr_runtime.buffers import Arena, BufferSlice
 
@@ -91,18 +93,37 @@ def need_floats(what: str, buffer: BufferSlice, count: int) -> None:
         )
 
 
-KV_BYTES = {"f32": 4, "f16": 2}
+@dataclass(frozen=True)
+class KvType:
+    """How a cache stores its elements.
+
+    Attributes:
+        block: Elements that share a scale; 1 where there is none.
+        block_bytes: Bytes of so many elements, the scale included.
+        tile_bytes: Bytes of an element in the workgroup memory of the tiled kernels.
+    """
+
+    block: int
+    block_bytes: int
+    tile_bytes: int
+
+
+KV_TYPES: Mapping[str, KvType] = MappingProxyType(
+    {"f32": KvType(1, 4, 4), "f16": KvType(1, 2, 2), "q8_0": KvType(32, 34, 4)}
+)
 
 
 @dataclass(frozen=True)
 class KvSpec:
     """Sizes and type of a layer's key and value caches, each [kv_heads, context, head_dim].
 
+    A cache of blocks holds the codes of all elements, then the scales in the same order.
+
     Attributes:
         kv_heads: Key-value heads.
-        head_dim: Elements of a head, a multiple of 4 up to 256.
+        head_dim: Elements of a head, a multiple of 4 up to 256, and of whole blocks.
         context: Slots.
-        dtype: `f16` or `f32`.
+        dtype: A key of `KV_TYPES`.
     """
 
     kv_heads: int
@@ -110,10 +131,42 @@ class KvSpec:
     context: int
     dtype: str = "f16"
 
+    @staticmethod
+    def make(kv_heads: int, head_dim: int, context: int, dtype: str) -> KvSpec:
+        """Caches of at least `context` slots.
+
+        Raises:
+            UsageError: An unknown type, or heads of no whole blocks.
+        """
+        if dtype not in KV_TYPES:
+            raise UsageError("unknown KV dtype", expected=" or ".join(KV_TYPES), found=dtype)
+        kind = KV_TYPES[dtype]
+        if head_dim % kind.block:
+            raise UsageError(
+                f"a cache in {dtype} does not suit this model",
+                expected=f"a head size that is a multiple of {kind.block}",
+                found=head_dim,
+                hint="use --kv-dtype f16",
+            )
+        if kind.block > 1:
+            context += context % 2  # two scales share a word, which two heads must not
+        return KvSpec(kv_heads, head_dim, context, dtype)
+
+    @property
+    def elements(self) -> int:
+        """Elements of one cache."""
+        return self.kv_heads * self.context * self.head_dim
+
     @property
     def size(self) -> int:
         """Bytes of one cache."""
-        return self.kv_heads * self.context * self.head_dim * KV_BYTES[self.dtype]
+        kind = KV_TYPES[self.dtype]
+        return self.elements // kind.block * kind.block_bytes
+
+    @property
+    def constants(self) -> dict[str, float | int | bool]:
+        """Override constants of the cache type's snippet."""
+        return {"SCALES_AT": self.elements // 4} if KV_TYPES[self.dtype].block > 1 else {}
 
     def check(self, label: str, *caches: BufferSlice) -> None:
         """Guard of the caches.
@@ -129,7 +182,8 @@ class KvSpec:
                 expected=f"at most {MAX_HEAD_DIM}",
                 found=self.head_dim,
             )
-        if self.dtype not in KV_BYTES:
-            raise FormatError("unknown cache type", expected=list(KV_BYTES), found=self.dtype)
+        if self.dtype not in KV_TYPES:
+            raise FormatError("unknown cache type", expected=list(KV_TYPES), found=self.dtype)
+        need_multiple(f"{label}: head size", self.head_dim, KV_TYPES[self.dtype].block)
         for cache in caches:
             need_floats(f"{label}: cache", cache, self.size // 4)

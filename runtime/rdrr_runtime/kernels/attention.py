@@ -13,7 +13,7 @@ from enum import StrEnum
 from rdrr_format.errors import DeviceError, FormatError
 
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels._context import KV_BYTES, KvSpec, OpContext, need_floats
+from rdrr_runtime.kernels._context import KV_TYPES, KvSpec, OpContext, need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 
 WORKGROUP = 128
@@ -139,7 +139,7 @@ def tile_keys(spec: AttentionSpec, rows: int, workgroup_storage: int) -> int:
     cache = spec.cache
     for keys in TILE_KEYS:
         queries = 4 * rows * cache.head_dim
-        tile = keys * (cache.head_dim + 4) * KV_BYTES[cache.dtype]
+        tile = keys * (cache.head_dim + 4) * KV_TYPES[cache.dtype].tile_bytes
         weights = 4 * rows * (keys + 8)
         if queries + tile + weights <= workgroup_storage:
             return keys
@@ -171,7 +171,7 @@ def _tiled(
     return dispatch(what, buffers, Grid(spec.heads, 1, 1, 1, rows), label)
 
 
-def _constants(spec: AttentionSpec) -> dict[str, float | int]:
+def _constants(spec: AttentionSpec) -> dict[str, float | int | bool]:
     return {
         "HEADS": spec.heads,
         "GROUP": spec.heads // spec.cache.kv_heads,
@@ -180,6 +180,7 @@ def _constants(spec: AttentionSpec) -> dict[str, float | int]:
         "SCALE": spec.scale,
         "WINDOW": spec.window,
         "SOFTCAP": spec.softcap,
+        **spec.cache.constants,
     }
 
 

@@ -56,14 +56,14 @@ fn score(first: u32) -> f32 {
     var i = 0u;
     for (; i + 4u <= WORDS; i += 4u) {  // four loads in flight
 {% for u in range(4) %}
-        let k{{ u }} = kv_unpack(k_cache[first + i + {{ u }}u]);
+        let k{{ u }} = k_at(first + i + {{ u }}u);
 {% endfor %}
 {% for u in range(4) %}
         sum += query[i + {{ u }}u] * k{{ u }};
 {% endfor %}
     }
     for (; i < WORDS; i++) {
-        sum += query[i] * kv_unpack(k_cache[first + i]);
+        sum += query[i] * k_at(first + i);
     }
     var s = SCALE * dot(sum, vec4<f32>(1.0));
     if (SOFTCAP > 0.0) {
@@ -115,7 +115,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
             for (var j = t / WORDS; j < keys; j += 4u * LANES) {  // four loads in flight
 {% for u in range(4) %}
                 let j{{ u }} = min(j + {{ u }}u * LANES, keys - 1u);
-                let v{{ u }} = kv_unpack(v_cache[(slab + first + j{{ u }}) * WORDS + t % WORDS]);
+                let v{{ u }} = v_at((slab + first + j{{ u }}) * WORDS + t % WORDS);
 {% endfor %}
                 acc += weights[j] * v0;
 {% for u in range(1, 4) %}

@@ -6,7 +6,9 @@ projection.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import KvSpec, OpContext
@@ -19,6 +21,10 @@ MAX_GROUP = 8
 MIN_SPAN = 64
 MAX_SPLITS = 32
 BINDINGS = 10
+
+WHOLE_WORDS: Mapping[str, int] = MappingProxyType({"f16": 4, "f32": 4, "q8_0": 64})
+"""Elements of a head that fill whole words of the cache, scales included: the new key's words are
+written while other workgroups read those beside them."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class DecodeAttention:
             and group <= MAX_GROUP
             and 8 * (group + 1) <= WORKGROUPS[-1]
             and head_dim // 4 <= WORKGROUPS[-1]
-            and head_dim % 4 == 0
+            and head_dim % WHOLE_WORDS[self.cache.dtype] == 0
             and self.threads(ctx) > 0
             and limits_buffers >= BINDINGS
         )
@@ -150,6 +156,7 @@ def attention_decode(
             "SOFTCAP": spec.softcap,
             "EPS": spec.eps,
             "OFFSET": spec.offset,
+            **cache.constants,
         },
         variant=cache.dtype,
         trusted=True,

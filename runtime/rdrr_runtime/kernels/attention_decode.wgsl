@@ -140,16 +140,53 @@ fn prepare(kv_head: u32, t: u32) {
     workgroupBarrier();
 }
 
+fn new_key(kv_head: u32, i: u32) -> vec4<f32> {
+    return query[GROUP * WORDS + i];
+}
+
+fn new_value(kv_head: u32, i: u32) -> vec4<f32> {
+    let first = (HEADS + KV_HEADS + kv_head) * HEAD_DIM + 4u * i;
+    return vec4<f32>(
+        projected[first], projected[first + 1u], projected[first + 2u], projected[first + 3u]
+    );
+}
+
+{% if KV == "q8_0" %}
+{% for cache, new in (("k", "new_key"), ("v", "new_value")) %}
+// f16 bits of the scale of the 32 elements from word i on.
+fn {{ new }}_scale(kv_head: u32, i: u32) -> u32 {
+    var most = 0.0;
+    for (var j = 0u; j < 8u; j++) {
+        most = max(most, largest_of({{ new }}(kv_head, i + j)));
+    }
+    return scale_bits(most);
+}
+
+{% endfor %}
+// A thread writes 4 codes; the first of 64 elements also their two scales.
 fn store_new(kv_head: u32, slot: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
         let target_word = (kv_head * CONTEXT + slot) * WORDS + i;
-        let first = (HEADS + KV_HEADS + kv_head) * HEAD_DIM + 4u * i;
-        k_cache[target_word] = kv_pack(query[GROUP * WORDS + i]);
-        v_cache[target_word] = kv_pack(vec4<f32>(
-            projected[first], projected[first + 1u], projected[first + 2u], projected[first + 3u]
-        ));
+        let block = i / 8u * 8u;
+{% for cache, new in (("k", "new_key"), ("v", "new_value")) %}
+        let {{ cache }}_scale = {{ new }}_scale(kv_head, block);
+        {{ cache }}_cache[target_word] = codes({{ new }}(kv_head, i), {{ cache }}_scale);
+        if (i % 16u == 0u) {
+            let after = {{ new }}_scale(kv_head, block + 8u);
+            {{ cache }}_cache[SCALES_AT + target_word / 16u] = {{ cache }}_scale | (after << 16u);
+        }
+{% endfor %}
     }
 }
+{% else %}
+fn store_new(kv_head: u32, slot: u32, t: u32) {
+    for (var i = t; i < WORDS; i += WG) {
+        let target_word = (kv_head * CONTEXT + slot) * WORDS + i;
+        k_cache[target_word] = kv_pack(new_key(kv_head, i));
+        v_cache[target_word] = kv_pack(new_value(kv_head, i));
+    }
+}
+{% endif %}
 
 fn capped(sum: vec4<f32>) -> f32 {
     let score = dot(sum, vec4<f32>(1.0));
@@ -202,7 +239,7 @@ fn main(
         if (live) {
             let key_at = (slab + first + t) * WORDS;
             for (var i = 0u; i < WORDS; i++) {
-                let key = kv_unpack(k_cache[key_at + i]);
+                let key = k_at(key_at + i);
 {% for g in HEADS_OF_GROUP %}
                 s{{ g }} += key * query[{{ g }}u * WORDS + i];
 {% endfor %}
@@ -238,9 +275,8 @@ fn main(
             for (var j = t / WORDS; j < count; j += 4u * LANES) {
 {% for u in range(4) %}
                 let j{{ u }} = min(j + {{ u }}u * LANES, WG - 1u);
-                let value{{ u }} = kv_unpack(
-                    v_cache[(slab + first + min(j{{ u }}, count - 1u)) * WORDS + t % WORDS]
-                );
+                let value{{ u }} =
+                    v_at((slab + first + min(j{{ u }}, count - 1u)) * WORDS + t % WORDS);
 {% endfor %}
 {% for u in range(4) %}
                 if (j + {{ u }}u * LANES < count) {

@@ -34,7 +34,7 @@ const KEYS = {{ 8 * KEYS_PER_THREAD }}u;
 const LOWEST = -3.0e38;  // finite, so that no difference of scores is NaN
 
 var<workgroup> queries: array<vec4<f32>, TILE_ROWS * WORDS>;
-var<workgroup> tile: array<KvWord, KEYS * STRIDE>;
+var<workgroup> tile: array<TileWord, KEYS * STRIDE>;
 var<workgroup> weights: array<f32, TILE_ROWS * KEYS>;
 var<workgroup> shared_values: array<f32, WG>;  // one of each thread
 
@@ -79,7 +79,7 @@ fn main(
         let keys = min(KEYS, tile_end - first);
         workgroupBarrier();  // the values of the tile before have been read
         for (var i = t; i < keys * WORDS; i += WG) {
-            tile[(i / WORDS) * STRIDE + i % WORDS] = k_cache[(slab + first) * WORDS + i];
+            tile[(i / WORDS) * STRIDE + i % WORDS] = k_tile((slab + first) * WORDS + i);
         }
         workgroupBarrier();
 {% for u in range(KEYS_PER_THREAD) %}
@@ -88,7 +88,7 @@ fn main(
         for (var i = 0u; i < WORDS; i++) {
             let query = queries[mine * WORDS + i];
 {% for u in range(KEYS_PER_THREAD) %}
-            sum{{ u }} += query * kv_unpack(tile[(lane + {{ 8 * u }}u) * STRIDE + i]);
+            sum{{ u }} += query * tile_unpack(tile[(lane + {{ 8 * u }}u) * STRIDE + i]);
 {% endfor %}
         }
         var most = largest;
@@ -112,7 +112,7 @@ fn main(
         mass += p{{ u }};
 {% endfor %}
         for (var i = t; i < keys * WORDS; i += WG) {
-            tile[(i / WORDS) * STRIDE + i % WORDS] = v_cache[(slab + first) * WORDS + i];
+            tile[(i / WORDS) * STRIDE + i % WORDS] = v_tile((slab + first) * WORDS + i);
         }
 {% for w in range(OWN_WORDS) %}
         acc{{ w }} *= fade;
@@ -121,7 +121,7 @@ fn main(
         for (var j = 0u; j < keys; j++) {
             let p = weights[mine * KEYS + j];
 {% for w in range(OWN_WORDS) %}
-            acc{{ w }} += p * kv_unpack(tile[j * STRIDE + word{{ w }}]);
+            acc{{ w }} += p * tile_unpack(tile[j * STRIDE + word{{ w }}]);
 {% endfor %}
         }
     }

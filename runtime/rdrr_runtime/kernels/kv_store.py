@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels._context import KvSpec, OpContext, need_floats
+from rdrr_runtime.kernels._context import KV_TYPES, KvSpec, OpContext, need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 
 
@@ -35,13 +35,15 @@ def kv_store(
     cache.check(label, k_cache, v_cache)
     need_floats(f"{label}: k", k, ctx.max_rows * width)
     need_floats(f"{label}: v", v, ctx.max_rows * width)
+    block = KV_TYPES[cache.dtype].block
     what = kernel(
-        "kv_store",
+        "kv_store" if block == 1 else "kv_store_blocks",
         variables={"KV": cache.dtype},
         constants={
             "KV_HEADS": cache.kv_heads,
             "HEAD_DIM": cache.head_dim,
             "CONTEXT": cache.context,
+            **cache.constants,
         },
         variant=cache.dtype,
     )
@@ -52,4 +54,4 @@ def kv_store(
         "k_cache": k_cache,
         "v_cache": v_cache,
     }
-    return [dispatch(what, buffers, Grid(-(-width // 256), 1, 1, 1), label)]
+    return [dispatch(what, buffers, Grid(-(-width // (64 * max(block, 4))), 1, 1, 1), label)]

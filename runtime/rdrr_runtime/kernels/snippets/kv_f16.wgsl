@@ -1,10 +1,22 @@
 // A cache of f16: 4 elements in 8 bytes. Needs no shader-f16. Values beyond the range of f16
 // saturate, since an infinity would turn the softmax into NaN.
+// k_at and v_at give 4 elements; k_tile and v_tile the form that is kept in workgroup memory.
 alias KvWord = vec2<u32>;
+alias TileWord = KvWord;
 
-fn kv_unpack(word: KvWord) -> vec4<f32> {
+fn tile_unpack(word: TileWord) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(word.x), unpack2x16float(word.y));
 }
+{% for cache in ("k", "v") %}
+
+fn {{ cache }}_at(i: u32) -> vec4<f32> {
+    return tile_unpack({{ cache }}_cache[i]);
+}
+
+fn {{ cache }}_tile(i: u32) -> TileWord {
+    return {{ cache }}_cache[i];
+}
+{% endfor %}
 
 fn kv_pack(v: vec4<f32>) -> KvWord {
     let c = clamp(v, vec4<f32>(-65504.0), vec4<f32>(65504.0));

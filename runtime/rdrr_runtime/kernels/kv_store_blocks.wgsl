@@ -1,0 +1,68 @@
+// k_cache[h, base + r, :] = k[r, h, :], and the same for v; stored as {{ KV }}.
+//
+// current           Step
+// k, v              f32 [rows, KV_HEADS, HEAD_DIM]
+// k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM]
+//
+// A thread stores a block of 32 of each. Two blocks share a word of scales: the first of them that
+// this pass stores writes it, and a half that belongs to a slot of another pass stays. A row beyond
+// the context is dropped.
+{% include "snippets/step.wgsl" %}
+{% include "snippets/kv_" ~ KV ~ ".wgsl" %}
+@group(0) @binding(0) var<storage, read> current: Step;
+@group(0) @binding(1) var<storage, read> k: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> v: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> k_cache: array<KvWord>;
+@group(0) @binding(4) var<storage, read_write> v_cache: array<KvWord>;
+
+override KV_HEADS: u32;
+override HEAD_DIM: u32;
+override CONTEXT: u32;  // even, so that no word is shared by two heads
+
+{% for cache in ("k", "v") %}
+// f16 bits of the scale of the block that begins at vector i.
+fn {{ cache }}_scale(i: u32) -> u32 {
+    var most = 0.0;
+    for (var j = 0u; j < 8u; j++) {
+        most = max(most, largest_of({{ cache }}[i + j]));
+    }
+    return scale_bits(most);
+}
+
+{% endfor %}
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let row = id.y;
+    let blocks = HEAD_DIM / 32u;
+    let slot = current.base + row;
+    if (row >= current.rows || slot >= CONTEXT || id.x >= KV_HEADS * blocks) {
+        return;
+    }
+    let within = id.x % blocks;
+    let source = (row * KV_HEADS * blocks + id.x) * 8u;
+    let block = (id.x / blocks * CONTEXT + slot) * blocks + within;
+    let is_second = block % 2u == 1u;
+    // Where the other block of the word is from, and whether this pass stores it.
+    let step = select(1u, 1u + (KV_HEADS - 1u) * blocks, within + 1u == blocks) * 8u;
+    let last = row + 1u >= current.rows || slot + 1u >= CONTEXT;
+    let next_is_stored = within + 1u < blocks || !last;
+    let is_owner = !is_second || (within == 0u && row == 0u);
+    let at = SCALES_AT + block / 2u;
+{% for cache in ("k", "v") %}
+    let {{ cache }}_bits = {{ cache }}_scale(source);
+    for (var j = 0u; j < 8u; j++) {
+        {{ cache }}_cache[block * 8u + j] = codes({{ cache }}[source + j], {{ cache }}_bits);
+    }
+    if (is_owner) {
+        let before = {{ cache }}_cache[at];
+        var word = (before & 0xffffu) | ({{ cache }}_bits << 16u);
+        if (!is_second) {
+            word = (before & 0xffff0000u) | {{ cache }}_bits;
+            if (next_is_stored) {
+                word = ({{ cache }}_scale(source + step) << 16u) | {{ cache }}_bits;
+            }
+        }
+        {{ cache }}_cache[at] = word;
+    }
+{% endfor %}
+}

@@ -1,0 +1,44 @@
+// A cache of Q8_0: the codes of all elements, 4 in a word, and from word SCALES_AT on an f16 scale
+// for each 32 of them, 2 in a word. An element is its scale times its code.
+alias KvWord = u32;
+alias TileWord = vec4<f32>;
+
+override SCALES_AT: u32;
+
+{% include "snippets/half_scale.wgsl" %}
+
+fn tile_unpack(word: TileWord) -> vec4<f32> {
+    return word;
+}
+{% for cache in ("k", "v") %}
+
+fn {{ cache }}_at(i: u32) -> vec4<f32> {
+    let pair = {{ cache }}_cache[SCALES_AT + i / 16u];
+    let scale = half_scale((pair >> (2u * (i & 8u))) & 0xffffu);
+    return scale * vec4<f32>(unpack4xI8({{ cache }}_cache[i]));
+}
+
+fn {{ cache }}_tile(i: u32) -> TileWord {
+    return {{ cache }}_at(i);
+}
+{% endfor %}
+
+fn largest_of(v: vec4<f32>) -> f32 {
+    let a = abs(v);
+    return max(max(a.x, a.y), max(a.z, a.w));
+}
+
+// f16 bits of the scale of elements up to `most`. Subnormal ones are made by hand, since
+// pack2x16float may flush them to zero.
+fn scale_bits(most: f32) -> u32 {
+    let scale = min(most / 127.0, 65504.0);
+    let tiny = u32(round(scale * 16777216.0));  // in units of 2^-24
+    return select(pack2x16float(vec2<f32>(scale, 0.0)), tiny, scale < 6.103515625e-5);
+}
+
+// Four codes under the scale as it is stored.
+fn codes(v: vec4<f32>, bits: u32) -> u32 {
+    let scale = half_scale(bits);
+    let inverse = select(0.0, 1.0 / scale, scale > 0.0);
+    return pack4xI8Clamp(vec4<i32>(round(v * inverse)));
+}
