@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rdrr_format.errors import ManifestError, RdrrError, StoreError
+from rdrr_format.locations import HubLocation, is_hub, parse_hub
 from rdrr_format.stores import Store, open_store
 
 from rdrr_manifests.models import MANIFEST_NAME
@@ -74,9 +75,12 @@ def locate(location: str | os.PathLike[str]) -> Location:
     """Find the manifest that a path or URL names; a folder, or the manifest itself.
 
     Raises:
-        StoreError: There is no such path.
+        UsageError: It begins with `hf://` but names no repository.
+        StoreError: There is no such path or repository.
     """
     text = os.fspath(location)
+    if is_hub(text):
+        return _on_the_hub(parse_hub(text))
     if "://" in text and not text.startswith("file://"):
         folder, _, name = text.rstrip("/").rpartition("/")
         if name.endswith(".json"):
@@ -88,3 +92,11 @@ def locate(location: str | os.PathLike[str]) -> Location:
     if path.is_dir():
         return Location(open_store(path), MANIFEST_NAME, False, text)
     return Location(open_store(path.parent), path.name, True, text)
+
+
+def _on_the_hub(location: HubLocation) -> Location:
+    from rdrr_format.hub import HubStore, list_files
+
+    name = location.file or MANIFEST_NAME
+    store = HubStore(list_files(location, name))
+    return Location(store, name, location.file is not None, str(location))

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,3 +99,32 @@ def error_line(done: Done) -> str:
     assert len(lines) == 1, done.err
     assert lines[0].startswith("error: "), done.err
     return lines[0]
+
+
+_MANY = """
+import dataclasses, json, sys
+from support.commands import rdrr
+for words in json.loads(sys.argv[1]):
+    sys.stdout.write(json.dumps(dataclasses.asdict(rdrr(*words))) + "\\n")
+"""
+
+
+def rdrr_each(*commands: Sequence[object], **extra: str) -> list[Done]:
+    """Run command lines one after the other in one process of their own.
+
+    Args:
+        commands: The words of each.
+        extra: Further environment variables.
+    """
+    words = json.dumps([[str(word) for word in command] for command in commands])
+    variables = environment(**extra)
+    variables["PYTHONPATH"] += os.pathsep + str(ROOT / "tests")
+    done = subprocess.run(
+        [sys.executable, "-c", _MANY, words],
+        capture_output=True,
+        text=True,
+        env=variables,
+        timeout=TIMEOUT_SECONDS,
+        check=True,
+    )
+    return [Done(**json.loads(line)) for line in done.stdout.splitlines()]

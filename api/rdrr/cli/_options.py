@@ -9,7 +9,10 @@ import typer
 from rdrr_format.errors import UsageError
 
 PackagePath: TypeAlias = Annotated[
-    str, typer.Argument(metavar="PATH", help="A package's folder or URL.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="PATH", help="A package: folder, URL or hf://org/name.", show_default=False
+    ),
 ]
 JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 KernelHints: TypeAlias = Annotated[

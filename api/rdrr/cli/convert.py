@@ -23,10 +23,13 @@ def convert(
         str,
         typer.Argument(
             metavar="SRC",
-            help="A Hugging Face checkpoint (folder or file of weights), or a GGUF file.",
+            help="A Hugging Face checkpoint (folder or file of weights) or a GGUF file; a path, "
+            "a URL (s3://, https://...) or hf://org/name[@revision][/file].",
         ),
     ],
-    destination: Annotated[str, typer.Argument(metavar="DST", help="Folder to make.")],
+    destination: Annotated[
+        str, typer.Argument(metavar="DST", help="Folder to make, or its URL on an object store.")
+    ],
     quantize: Annotated[
         Literal["q4_k_m", "q8_0", "f16", "f32"], typer.Option(help="Storage of the weights.")
     ] = "q4_k_m",

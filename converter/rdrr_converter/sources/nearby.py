@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from rdrr_format.errors import RdrrError, SourceError
-from rdrr_format.locations import is_url, local_path
+from rdrr_format.errors import RdrrError, SourceError, StoreError
+from rdrr_format.hub import download, list_files
+from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
 from rdrr_format.remote_stores import FsspecStore
 from rdrr_format.stores import Store, open_store, store_errors
 
@@ -42,6 +43,9 @@ def nearby(location: str | os.PathLike[str]) -> Iterator[Path]:
     if not is_url(location):
         yield local_path(location)
         return
+    if is_hub(location):
+        yield _downloaded(parse_hub(location))
+        return
     url = os.fspath(location).rstrip("/")
     with tempfile.TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name:
         root = Path(name)
@@ -50,6 +54,32 @@ def nearby(location: str | os.PathLike[str]) -> Iterator[Path]:
         except RdrrError as error:
             _name_url(error, root, url)
             raise
+
+
+def _downloaded(location: HubLocation) -> Path:
+    """The checkpoint in the hub's cache."""
+    listing = list_files(location, location.file or "config.json")
+    if location.file is not None and location.file not in listing.sizes:
+        raise StoreError("no such file in the repository", where=location)
+    needed = needed_files(listing.sizes, lambda n: listing.path(n).read_bytes(), location.file)
+    _check(needed, str(location), listing.sizes)
+    file = location.file or _only_gguf(needed.weights, str(location))
+    folder = download(listing, (*needed.beside, *needed.weights))
+    return folder if file is None else folder / file
+
+
+def _only_gguf(weights: Sequence[str], where: str) -> str | None:
+    """The GGUF to open where the weights are one; there may be one for each quantization."""
+    wholes = [name for name in weights if name.endswith(gguf.SUFFIX)]
+    wholes = [name for name in wholes if gguf.part_names(name)[0] == name]
+    if len(wholes) > 1:
+        raise SourceError(
+            "several GGUF files",
+            where=where,
+            found=", ".join(wholes),
+            hint=f"name one of them, as in {where}/{wholes[0]}",
+        )
+    return wholes[0] if wholes else None
 
 
 def _laid_out(url: str, root: Path) -> Path:
@@ -61,6 +91,7 @@ def _laid_out(url: str, root: Path) -> Path:
     names = _names(store, file)
     needed = needed_files(names, lambda name: store.read(name).tobytes(), file)
     _check(needed, url, names)
+    file = file or _only_gguf(needed.weights, url)
     folder = root / (folder_url.rpartition("/")[2] or "model")
     with store_errors(folder):
         folder.mkdir()
@@ -87,7 +118,7 @@ def _names(store: Store, file: str | None) -> list[str]:
     return known + [name for name in asked if name not in known and store.exists(name)]
 
 
-def _check(needed: Needed, url: str, names: list[str]) -> None:
+def _check(needed: Needed, url: str, names: Collection[str]) -> None:
     if not names:
         raise SourceError("no such checkpoint", where=url)
     if not needed.weights:
@@ -95,7 +126,7 @@ def _check(needed: Needed, url: str, names: list[str]) -> None:
             "not a checkpoint that can be read",
             where=url,
             expected="safetensors, PyTorch or GGUF weights",
-            found=", ".join(names[:8]),
+            found=", ".join(sorted(names)[:8]),
         )
 
 

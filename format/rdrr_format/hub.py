@@ -1,0 +1,228 @@
+"""Repositories on the Hugging Face Hub, through its own client and its own cache.
+
+The client honours its variables (`HF_ENDPOINT`, `HF_HUB_OFFLINE`, `HF_HOME`, `HF_TOKEN`...). What
+cannot be reached is looked for in the cache, so that what worked once works offline.
+"""
+
+from __future__ import annotations
+
+import glob
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rdrr_format.errors import RdrrError, StoreError, UsageError
+from rdrr_format.locations import HubLocation
+from rdrr_format.stores import Bytes, LocalStore, check_name
+
+LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a repository.
+
+    Attributes:
+        location: The repository.
+        sizes: Bytes of each file, by its name.
+        folder: Where they are, when only the cache could be asked; it may lack some.
+    """
+
+    location: HubLocation
+    sizes: Mapping[str, int]
+    folder: Path | None = None
+
+    def path(self, name: str) -> Path:
+        """Download a file, unless the cache has it.
+
+        Raises:
+            StoreError: It cannot be downloaded.
+        """
+        if self.folder is not None:
+            return self.folder / name
+        from huggingface_hub import hf_hub_download
+
+        with hub_errors(self.location):
+            return Path(
+                hf_hub_download(self.location.repository, name, revision=self.location.revision)
+            )
+
+
+def list_files(location: HubLocation, landmark: str) -> Listing:
+    """Ask the hub, or the cache where the hub cannot be reached.
+
+    Args:
+        location: The repository.
+        landmark: A file that the repository has if it is of any use, which shows whether the cache
+            has it.
+
+    Raises:
+        UsageError: No repository can have such a name.
+        StoreError: There is no such repository or revision, or neither hub nor cache has it.
+    """
+    from huggingface_hub import HfApi, errors
+
+    with hub_errors(location):
+        try:
+            info = HfApi().model_info(
+                location.repository, revision=location.revision, files_metadata=True
+            )
+        except errors.HFValidationError as error:
+            raise UsageError("not a model on the hub", found=location) from error
+        except errors.HfHubHTTPError:
+            raise
+        except Exception:  # its transport has errors of its own, which are no part of its API
+            return _cached(location, landmark)
+    files = {one.rfilename: one.size or 0 for one in info.siblings or ()}
+    return Listing(location, {name: size for name, size in files.items() if "/" not in name})
+
+
+def _cached(location: HubLocation, landmark: str) -> Listing:
+    from huggingface_hub import snapshot_download
+
+    folder = Path(
+        snapshot_download(
+            location.repository,
+            revision=location.revision,
+            allow_patterns=[glob.escape(landmark)],
+            local_files_only=True,
+        )
+    )
+    files = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+    return Listing(location, files, folder)
+
+
+def download(listing: Listing, wanted: Sequence[str]) -> Path:
+    """Download the files that are wanted, and no other.
+
+    Args:
+        listing: The repository.
+        wanted: Names of files.
+
+    Returns:
+        The folder in the cache.
+
+    Raises:
+        StoreError: One cannot be downloaded.
+    """
+    if listing.folder is not None:
+        return listing.folder
+    from huggingface_hub import snapshot_download
+
+    with hub_errors(listing.location):
+        return Path(
+            snapshot_download(
+                listing.location.repository,
+                revision=listing.location.revision,
+                allow_patterns=[glob.escape(name) for name in wanted],
+                tqdm_class=_terminal_bar(),
+            )
+        )
+
+
+def _terminal_bar() -> type[Any]:
+    """The client's progress bar, which it shows only where somebody sees it."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            options["disable"] = options.get("disable") or not sys.stderr.isatty()
+            super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
+
+    return Bar
+
+
+class HubStore:
+    """A repository as a store. A file is downloaded into the cache when it is first read.
+
+    Args:
+        listing: Its files.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
+        self._paths: dict[str, Path] = {}
+
+    def describe(self) -> str:
+        """The repository's location."""
+        return str(self._listing.location)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return check_name(name) in self._listing.sizes
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        self._check(name)
+        return self._listing.sizes[name]
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
+        """Bytes of a file as a read-only memory map."""
+        self._check(name)
+        path = self._paths.get(name)
+        if path is None:
+            path = self._paths[name] = self._listing.path(name)
+        return LocalStore(path.parent).read(name, offset, size)
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Always refused.
+
+        Raises:
+            StoreError: Always.
+        """
+        raise StoreError(
+            "the hub takes whole packages",
+            where=f"{self.describe()}/{check_name(name)}",
+            hint="use rdrr push",
+        )
+
+    def list(self) -> list[str]:
+        """Names of all files, sorted."""
+        return sorted(self._listing.sizes)
+
+    def _check(self, name: str) -> None:
+        if not self.exists(name):
+            raise StoreError("no such file", where=f"{self.describe()}/{name}")
+
+
+@contextmanager
+def hub_errors(location: HubLocation) -> Iterator[None]:
+    """Turn what the client raises into one-line `StoreError`s."""
+    try:
+        yield
+    except RdrrError:
+        raise
+    except Exception as error:
+        message, hint = _explained(error)
+        raise StoreError(message, where=location, hint=hint) from error
+
+
+def _explained(error: Exception) -> tuple[str, str | None]:
+    """What is wrong, and what to do about it."""
+    from huggingface_hub import errors
+
+    table: tuple[tuple[type[Exception], str, str | None], ...] = (
+        (errors.GatedRepoError, "access has to be granted", f"ask on its page, then {LOG_IN}"),
+        (errors.RepositoryNotFoundError, "no such repository, or a private one", LOG_IN),
+        (errors.RevisionNotFoundError, "no such revision", None),
+        (
+            errors.LocalEntryNotFoundError,
+            "the hub cannot be reached and the cache lacks it",
+            "check the connection, HF_ENDPOINT and HF_HUB_OFFLINE",
+        ),
+        (errors.EntryNotFoundError, "no such file in the repository", None),
+    )
+    for kind, message, hint in table:
+        if isinstance(error, kind):
+            return message, hint
+    if isinstance(error, errors.HfHubHTTPError):
+        return f"the hub answers {_status(error)}", LOG_IN if _status(error) in (401, 403) else None
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"the hub cannot be reached: {first}", None
+
+
+def _status(error: Any) -> int:
+    return int(error.response.status_code)

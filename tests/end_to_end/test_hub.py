@@ -1,0 +1,147 @@
+"""The Hugging Face Hub through its own client: a hub that runs here, its cache, its variables."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.commands import EXAMPLE, error_line, rdrr, rdrr_each
+from support.fake_hub import fake_hub
+from support.object_store import files
+
+NAME = "org/small-llama"
+WANTED = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+]
+QUICK = ("--prompt", "And it", "--max-tokens", "4", "--backend", "cpu")
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    """The bundled checkpoint, converted from its folder."""
+    folder = tmp_path_factory.mktemp("local") / "out"
+    assert rdrr("convert", EXAMPLE, folder, "--quiet").code == 0
+    return folder
+
+
+@pytest.fixture
+def hub():
+    with fake_hub() as running:
+        yield running
+
+
+@pytest.fixture
+def variables(hub, tmp_path):
+    """What makes the client talk to that hub, with an empty cache."""
+    return {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_TOKEN": "hf_token",
+    }
+
+
+def test_a_checkpoint_on_the_hub_gives_the_bytes_of_a_local_one_and_works_offline_later(
+    hub, variables, local, tmp_path
+):
+    others = {"README.md": b"card", "pytorch_model.bin": b"the same again", "notes.txt": b""}
+    hub.add(NAME, files(EXAMPLE) | others | {"consolidated.safetensors": b"and again"})
+    [done] = rdrr_each(["convert", f"hf://{NAME}", tmp_path / "out", "--quiet"], **variables)
+    assert (done.code, done.err) == (0, "")
+    assert files(tmp_path / "out") == files(local)
+    assert hub.downloads() == WANTED
+    del hub.requests[:]
+    offline = variables | {"HF_HUB_OFFLINE": "1"}
+    again, unknown = rdrr_each(
+        ["convert", f"hf://{NAME}", tmp_path / "again", "--quiet"],
+        ["convert", "hf://org/other", tmp_path / "other", "--quiet"],
+        **offline,
+    )
+    assert again.code == 0, again.err
+    assert files(tmp_path / "again") == files(local)
+    assert hub.requests == []
+    assert "the cache lacks it" in error_line(unknown)
+
+
+def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_path):
+    hub.add(NAME, {"README.md": b"nothing here yet"})
+    hub.add(NAME, files(EXAMPLE), revision="v1/final")
+    gguf = {"a.Q8_0.gguf": b"not a model", "a.F16.gguf": b"nor this"}
+    hub.add("org/ggufs", gguf)
+    named, main, several, one = rdrr_each(
+        ["convert", f"hf://{NAME}@v1%2Ffinal", tmp_path / "out", "--quiet"],
+        ["convert", f"hf://{NAME}", tmp_path / "main", "--quiet"],
+        ["convert", "hf://org/ggufs", tmp_path / "several", "--quiet"],
+        ["convert", "hf://org/ggufs/a.F16.gguf", tmp_path / "one", "--quiet"],
+        **variables,
+    )
+    assert named.code == 0, named.err
+    assert files(tmp_path / "out") == files(local)
+    assert "not a checkpoint that can be read" in error_line(main)
+    line = error_line(several)
+    assert "several GGUF files" in line
+    assert "hf://org/ggufs/a.F16.gguf" in line
+    assert "not a GGUF file" in error_line(one)
+    assert "a.Q8_0.gguf" not in hub.downloads()
+
+
+def test_what_cannot_be_had_is_said_in_one_line(hub, variables, tmp_path):
+    hub.add("org/gated", files(EXAMPLE)).gated = True
+    hub.add(NAME, files(EXAMPLE))
+    table = {
+        "hf://org/none": "no such repository, or a private one.*hf auth login",
+        f"hf://{NAME}@v9": "no such revision",
+        f"hf://{NAME}/b.gguf": "no such file in the repository",
+        "hf://org/gated": "access has to be granted.*HF_TOKEN",
+        "hf://org": r"expected hf://org/name\[@revision\]",
+        "hf://org/..": r"expected hf://org/name\[@revision\]",
+        "hf://org/a--b": "not a model on the hub",
+    }
+    results = rdrr_each(
+        *(["convert", source, tmp_path / "out", "--quiet"] for source in table), **variables
+    )
+    for (source, words), done in zip(table.items(), results, strict=True):
+        assert done.code == (2 if "not a model" in done.err else 1), source
+        assert re.search(words, error_line(done)), source
+    assert not (tmp_path / "out").exists()
+    dead = variables | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    [done] = rdrr_each(["convert", f"hf://{NAME}", tmp_path / "out", "--quiet"], **dead)
+    assert "the hub cannot be reached and the cache lacks it" in error_line(done)
+
+
+def test_packages_on_the_hub_are_read_like_any_other_and_only_as_far_as_needed(
+    hub, variables, local
+):
+    hub.add(NAME, files(local) | {"README.md": b"card"})
+    url = f"hf://{NAME}"
+    valid, inspected = rdrr_each(["validate", url], ["inspect", url, "--json"], **variables)
+    assert valid.code == 0, valid.err
+    assert inspected.json() == rdrr("inspect", local, "--json").json()
+    assert set(hub.downloads()) == {"manifest.json"}
+    deep, text = rdrr_each(["validate", url, "--deep"], ["generate", url, *QUICK], **variables)
+    assert deep.code == 0, deep.out
+    assert text.out == rdrr("generate", local, *QUICK).out
+    assert hub.downloads().count("shard_00000.bin") == 1
+    del hub.requests[:]
+    offline = variables | {"HF_HUB_OFFLINE": "1"}
+    bare, again, wrong = rdrr_each(
+        ["validate", f"{url}/manifest.json"],
+        ["validate", url, "--deep"],
+        ["validate", "hf://org/none"],
+        **offline,
+    )
+    assert bare.code == 0, bare.err
+    assert again.code == 0, again.err
+    assert "the cache lacks it" in error_line(wrong)
+    assert hub.requests == []
+
+
+def test_a_checkpoint_on_the_hub_is_not_taken_for_a_package(hub, variables):
+    hub.add(NAME, files(EXAMPLE))
+    [done] = rdrr_each(["inspect", f"hf://{NAME}"], **variables)
+    assert "convert it first" in error_line(done)
