@@ -22,6 +22,7 @@ from rdrr_converter.architectures import find_architecture
 from rdrr_converter.delivery import Delivery, Target, delivery
 from rdrr_converter.engines import Engine, check_engine, open_engine
 from rdrr_converter.fingerprint import fingerprint
+from rdrr_converter.lora import merge_adapter
 from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import TensorError
 from rdrr_converter.options import SHARD_SIZE, Options
@@ -61,6 +62,7 @@ def convert(
     compress: str | None = None,
     model_id: str | None = None,
     arch: str | None = None,
+    lora: str | Path | None = None,
     dry_run: bool = False,
     overwrite: bool = False,
     resume: bool = False,
@@ -88,6 +90,7 @@ def convert(
         compress: `zstd` or `zstd:LEVEL` (1 to 22) compresses every shard.
         model_id: Name of the package; derived from the source's folder when None.
         arch: Architecture to use whatever the configuration says.
+        lora: Folder of a PEFT adapter to merge into the weights.
         dry_run: Decide everything and write nothing.
         overwrite: Replace a package that is there, once the new one is complete.
         resume: Go on with a conversion that was killed, re-using the shards whose bytes still
@@ -118,6 +121,7 @@ def convert(
         compress=compress,
         model_id=model_id,
         arch=arch,
+        lora=None if lora is None else str(lora),
     )
     options.check()
     if workers is not None and workers < 1:
@@ -151,6 +155,8 @@ def _convert(
 ) -> ConversionResult:
     threads = crew.threads
     opened = open_source(source)
+    if options.lora is not None:
+        opened = merge_adapter(opened, Path(options.lora))
     rule = find_architecture(opened.config, options.arch, opened.config_place)
     model = read_model(opened, rule)
     magnitudes = scan(model, threads, counter)

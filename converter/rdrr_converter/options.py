@@ -38,6 +38,7 @@ class Options:
         compress: How shards are compressed, as `zstd` or `zstd:19`; None for not at all.
         model_id: Name of the package; None derives it from the source.
         arch: Architecture to use whatever the configuration says.
+        lora: Folder of an adapter that is merged.
     """
 
     quantize: str = "q4_k_m"
@@ -52,6 +53,7 @@ class Options:
     compress: str | None = None
     model_id: str | None = None
     arch: str | None = None
+    lora: str | None = None
 
     def check(self) -> None:
         """Refuse values and combinations that mean nothing.
@@ -127,6 +129,9 @@ class Options:
             recorded["compress"] = str(self.compression)
         if self.arch:
             recorded["arch"] = self.arch
+        if self.lora:
+            # Not its path: the same adapter elsewhere gives the same package.
+            recorded["lora"] = True
         if self.kernel_hints:
             recorded["kernelHints"] = dict(sorted(self.kernel_hints.items()))
         return recorded

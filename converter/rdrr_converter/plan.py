@@ -170,14 +170,13 @@ def make_plan(model: Model, options: Options, magnitudes: Mapping[str, float]) -
 
 
 def _name_origin(tensor: PlannedTensor) -> PlannedTensor:
-    """The tensor with what becomes of a quantized source in its reason."""
+    """The tensor with what became of its source in its reason."""
+    reasons = [tensor.why, *sorted({part.note for part in tensor.sources if part.note})]
     if tensor.is_copied:
-        return replace(tensor, why=f"{tensor.why}; blocks of the source copied")
-    if tensor.dequantized_from:
-        return replace(
-            tensor, why=f"{tensor.why}; {' and '.join(tensor.dequantized_from)} in the source"
-        )
-    return tensor
+        reasons.append("blocks of the source copied")
+    elif tensor.dequantized_from:
+        reasons.append(f"{' and '.join(tensor.dequantized_from)} in the source")
+    return replace(tensor, why="; ".join(reasons))
 
 
 def _place(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> Plan:

@@ -67,6 +67,10 @@ def convert(
     arch: Annotated[
         str | None, typer.Option(help="Architecture, whatever the configuration says.")
     ] = None,
+    lora: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Folder of a PEFT adapter to merge into the weights."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and write nothing.")
     ] = False,
@@ -113,6 +117,7 @@ def convert(
             compress=compress,
             model_id=model_id,
             arch=arch,
+            lora=lora,
             dry_run=dry_run,
             overwrite=overwrite,
             workers=workers,

@@ -47,6 +47,7 @@ class SourceTensor:
         offset: Added to every value that is read.
         decode: Gives the values of a tensor that is made of several stored ones; `native` is of
             no use then.
+        note: What was done to it before it is read, for reports.
     """
 
     name: str
@@ -57,6 +58,7 @@ class SourceTensor:
     interleaved: int = 0
     offset: float = 0.0
     decode: Decode | None = None
+    note: str = ""
 
     @property
     def rows(self) -> int:

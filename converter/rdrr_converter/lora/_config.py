@@ -1,0 +1,166 @@
+"""An adapter's configuration: rank and scale of each module, and refusal of what is no LoRA.
+
+Whether the base stores weights as [inputs, outputs] (`fan_in_fan_out`) is not asked: PEFT itself
+does not for linear layers, and no architecture here has others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources._base import read_json_object
+
+_Number = TypeVar("_Number", int, float)
+
+CONFIG = "adapter_config.json"
+
+_REFUSED = (
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "layer_replication",
+    "megatron_config",
+    "monteclora_config",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_qalora",
+    "velora_config",
+)
+"""Settings with which an adapter is more than two matrices a module."""
+
+_STARTS = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
+"""Values of `init_lora_weights` that leave the base as it is; others need another base."""
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """What the configuration says.
+
+    Attributes:
+        where: The file, for messages.
+        rank: Rank of modules that `ranks` does not name.
+        alpha: What is divided by the rank to give the scale, likewise.
+        ranks: Rank of modules whose names match a pattern.
+        alphas: Alpha of such modules.
+        stabilized: The divisor is the root of the rank.
+        dora: Rows are given the lengths that the adapter states.
+        ties: The head is changed with the embedding that it is.
+    """
+
+    where: Path
+    rank: int
+    alpha: float
+    ranks: Mapping[str, int]
+    alphas: Mapping[str, float]
+    stabilized: bool
+    dora: bool
+    ties: bool
+
+    def rank_of(self, module: str) -> int:
+        """Rank of a module of the base."""
+        return _by_pattern(self.ranks, module, self.rank)
+
+    def scale_of(self, module: str) -> float:
+        """What the product of a module's matrices is multiplied by."""
+        rank = self.rank_of(module)
+        return _by_pattern(self.alphas, module, self.alpha) / (
+            sqrt(rank) if self.stabilized else rank
+        )
+
+
+def read_adapter_config(folder: Path) -> AdapterConfig:
+    """Read the configuration in an adapter's folder.
+
+    Raises:
+        SourceError: There is none, it is damaged, or the adapter is of a kind that cannot be
+            merged.
+    """
+    where = folder / CONFIG
+    if not where.is_file():
+        raise SourceError("not a LoRA adapter", where=folder, expected=f"a folder with {CONFIG}")
+    values = read_json_object(where)
+    _check_kind(values, where)
+    return AdapterConfig(
+        where=where,
+        rank=_positive(values.get("r", 8), "r", where),
+        alpha=_number(values.get("lora_alpha", 8), "lora_alpha", where),
+        ranks={
+            pattern: _positive(rank, f"rank_pattern.{pattern}", where)
+            for pattern, rank in _patterns(values, "rank_pattern", where).items()
+        },
+        alphas={
+            pattern: _number(alpha, f"alpha_pattern.{pattern}", where)
+            for pattern, alpha in _patterns(values, "alpha_pattern", where).items()
+        },
+        stabilized=values.get("use_rslora") is True,
+        dora=values.get("use_dora") is True,
+        ties=values.get("ensure_weight_tying") is True,
+    )
+
+
+def _check_kind(values: Mapping[str, Any], where: Path) -> None:
+    kind = values.get("peft_type")
+    if kind != "LORA":
+        raise SourceError(
+            "an adapter of a kind that cannot be merged",
+            where=where,
+            expected="peft_type LORA",
+            found=kind,
+        )
+    for key in _REFUSED:
+        if values.get(key):
+            raise SourceError(
+                f"an adapter with {key} cannot be merged", where=where, found=values[key]
+            )
+    start = values.get("init_lora_weights")
+    if start not in _STARTS:
+        raise SourceError(
+            "the adapter belongs to a base that was changed before training",
+            where=where,
+            expected="another init_lora_weights",
+            found=start,
+            hint="save it with path_initial_model_for_weight_conversion, which makes it a LoRA",
+        )
+
+
+def _by_pattern(table: Mapping[str, _Number], module: str, otherwise: _Number) -> _Number:
+    for pattern, value in table.items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return value
+    return otherwise
+
+
+def _patterns(values: Mapping[str, Any], key: str, where: Path) -> Mapping[str, Any]:
+    table = values.get(key) or {}
+    if not isinstance(table, dict):
+        raise _fault(key, "an object", table, where)
+    for pattern in table:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise _fault(key, "regular expressions", f"{pattern}: {error}", where) from error
+    return table
+
+
+def _positive(value: object, key: str, where: Path) -> int:
+    if type(value) is not int or value < 1:
+        raise _fault(key, "a number above 0", value, where)
+    return value
+
+
+def _number(value: object, key: str, where: Path) -> float:
+    if type(value) not in (int, float):
+        raise _fault(key, "a number", value, where)
+    return float(value)  # type: ignore[arg-type]
+
+
+def _fault(key: str, expected: str, found: object, where: Path) -> SourceError:
+    return SourceError(f"impossible {key}", where=where, expected=expected, found=found)

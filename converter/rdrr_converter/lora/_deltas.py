@@ -1,0 +1,146 @@
+"""Tensors of a base with an adapter's change added where they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources._base import SCAN_ELEMENTS, Decode, F32Array, SourceTensor
+
+NOTE = "LoRA merged"
+
+
+@dataclass(frozen=True)
+class Product:
+    """base + scale * left @ right, for some rows and columns.
+
+    Attributes:
+        base: The tensor that is changed.
+        left: `lora_B` [outputs, rank]; of an embedding `lora_embedding_A` [rank, vocabulary].
+        right: `lora_A` [rank, inputs]; of an embedding `lora_embedding_B` [hidden size, rank].
+        scale: Multiplies the product.
+        turned: Both are stored transposed, as an embedding's are.
+    """
+
+    base: SourceTensor
+    left: SourceTensor
+    right: SourceTensor
+    scale: float
+    turned: bool
+
+    def __call__(self, rows: slice, columns: slice) -> F32Array:
+        from rdrr_converter.lora._product import add_product
+
+        if self.turned:
+            left, right = self.left.read(columns=rows).T, self.right.read(rows=columns).T
+        else:
+            left, right = self.left.read(rows=rows), self.right.read(columns=columns)
+        merged = np.array(self.base.read(rows, columns), np.float32, order="C")
+        pair = (np.ascontiguousarray(left), np.ascontiguousarray(right))
+        add_product(merged, *pair, np.float32(self.scale))
+        return merged
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """DoRA: the rows of a merged weight, with the lengths that the adapter states.
+
+    Attributes:
+        merged: Gives the weight without them.
+        shape: Rows and columns.
+        lengths: One for each row.
+    """
+
+    merged: Decode
+    shape: tuple[int, int]
+    lengths: SourceTensor
+
+    def __call__(self, rows: slice, columns: slice) -> F32Array:
+        factors = self._factors[rows, None]
+        return self.merged(rows, columns) * factors
+
+    @cached_property
+    def _factors(self) -> F32Array:
+        """Stated length by length of each row; a row of zeros stays one."""
+        step = max(1, SCAN_ELEMENTS // self.shape[1])
+        starts = range(0, self.shape[0], step)
+        found = np.concatenate([self._lengths_of(slice(at, at + step)) for at in starts])
+        stated = self.lengths.read().reshape(-1)
+        factors = np.divide(stated, found, out=np.zeros_like(found), where=found > 0)
+        return np.asarray(factors, np.float32)
+
+    def _lengths_of(self, rows: slice) -> npt.NDArray[np.float64]:
+        squares = np.square(self.merged(rows, slice(None)), dtype=np.float64)
+        return np.asarray(np.sqrt(squares.sum(axis=1)))
+
+
+@dataclass(frozen=True)
+class Sum:
+    """base + scale * addend, of two tensors of one shape."""
+
+    base: SourceTensor
+    addend: SourceTensor
+    scale: float
+
+    def __call__(self, rows: slice, columns: slice) -> F32Array:
+        added = np.float32(self.scale) * self.addend.read(rows, columns)
+        return self.base.read(rows, columns) + added
+
+
+def merged_weight(
+    base: SourceTensor,
+    left: SourceTensor,
+    right: SourceTensor,
+    scale: float,
+    *,
+    turned: bool = False,
+    lengths: SourceTensor | None = None,
+) -> SourceTensor:
+    """A weight with a product added, and of DoRA the lengths of its rows set.
+
+    Raises:
+        SourceError: The matrices do not fit it.
+    """
+    outputs, rank = left.shape[::-1] if turned else left.shape
+    inner, inputs = right.shape[::-1] if turned else right.shape
+    if (outputs, inputs) != base.shape or rank != inner:
+        raise SourceError(
+            "the adapter does not fit the checkpoint",
+            where=f"{left.file}, tensor {left.name}",
+            expected=f"a product of shape {list(base.shape)}, as {base.name} has",
+            found=f"{list(left.shape)} and {list(right.shape)}",
+        )
+    decode: Decode = Product(base, left, right, scale, turned)
+    if lengths is not None:
+        _check_shape(lengths, (outputs,))
+        decode = Rescaled(decode, (outputs, inputs), lengths)
+    return _changed(base, decode)
+
+
+def merged_bias(base: SourceTensor, addend: SourceTensor, scale: float) -> SourceTensor:
+    """A bias with another added.
+
+    Raises:
+        SourceError: They are not of one shape.
+    """
+    _check_shape(addend, base.shape)
+    return _changed(base, Sum(base, addend, scale))
+
+
+def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
+    if tensor.shape != expected:
+        raise SourceError(
+            "the adapter does not fit the checkpoint",
+            where=f"{tensor.file}, tensor {tensor.name}",
+            expected=list(expected),
+            found=list(tensor.shape),
+        )
+
+
+def _changed(base: SourceTensor, decode: Decode) -> SourceTensor:
+    """The base's tensor with other values; how it was stored is still said of it."""
+    return replace(base, interleaved=0, offset=0.0, decode=decode, note=NOTE)

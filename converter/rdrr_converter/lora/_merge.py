@@ -1,0 +1,146 @@
+"""A checkpoint with an adapter in it: every tensor of the adapter used, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.lora._config import AdapterConfig, read_adapter_config
+from rdrr_converter.lora._deltas import merged_bias, merged_weight
+from rdrr_converter.lora._weights import read_adapter_weights
+from rdrr_converter.sources._base import Source, SourceTensor
+
+_EMBEDDING = {"embedding_A", "embedding_B"}
+_WRAPPERS = ("model", "language_model", "text_model")
+"""What names of one and the same module may begin with, or not."""
+
+_HEAD, _EMBED = "lm_head.weight", "embed_tokens.weight"
+
+
+def merge_adapter(source: Source, folder: Path) -> Source:
+    """The checkpoint with a LoRA adapter merged.
+
+    Args:
+        source: The base.
+        folder: Of the adapter, with its configuration and weights.
+
+    Raises:
+        SourceError: It is no adapter, or one that cannot be merged, or of another base.
+    """
+    config, weights = read_adapter_config(folder), read_adapter_weights(folder)
+    names = _Names(source.tensors, folder)
+    tensors = dict(source.tensors)
+    changed: set[str] = set()
+    for name, tensor in weights.replaced.items():
+        known = names.find(name, missing=_HEAD)
+        tensors[known] = replace(tensor, name=known, note="of the adapter")
+        changed.add(known)
+    names = _Names(tensors, folder)
+    for module, parts in weights.parts.items():
+        merged = _merged(module, parts, config, tensors, names)
+        tensors |= merged
+        changed |= set(merged)
+    if not config.ties and not any(name.endswith(_HEAD) for name in tensors):
+        _refuse_half_of_a_tie(changed, config)
+    plural = "tensors" if len(changed) != 1 else "tensor"
+    note = f"LoRA adapter of rank {config.rank}: {len(changed)} {plural} changed"
+    return replace(source, tensors=tensors, notes=(*source.notes, note))
+
+
+def _merged(
+    module: str,
+    parts: Mapping[str, SourceTensor],
+    config: AdapterConfig,
+    tensors: Mapping[str, SourceTensor],
+    names: _Names,
+) -> dict[str, SourceTensor]:
+    """The tensors of one module of the base, merged."""
+    turned = set(parts) >= _EMBEDDING
+    pair = ("embedding_A", "embedding_B") if turned else ("B", "A")
+    allowed = {*pair, "magnitude_vector"} if config.dora and not turned else {*pair}
+    extra = set(parts) - allowed - ({"B.bias"} if not turned else set())
+    if extra or not set(pair) <= set(parts) or (config.dora and "magnitude_vector" not in parts):
+        raise SourceError(
+            "a module of the adapter cannot be merged",
+            where=f"{config.where.parent}, {module}",
+            expected="lora_A and lora_B" + (", and a magnitude of a linear layer" * config.dora),
+            found=", ".join(sorted(parts)),
+        )
+    left, right = (parts[part] for part in pair)
+    _check_rank(left.shape[0] if turned else left.shape[-1], module, config)
+    scale = config.scale_of(module)
+    known = names.find(f"{module}.weight")
+    weight = merged_weight(
+        tensors[known],
+        left,
+        right,
+        scale,
+        turned=turned,
+        lengths=parts.get("magnitude_vector"),
+    )
+    if "B.bias" not in parts:
+        return {known: weight}
+    bias = names.find(f"{module}.bias")
+    return {known: weight, bias: merged_bias(tensors[bias], parts["B.bias"], scale)}
+
+
+def _check_rank(rank: int, module: str, config: AdapterConfig) -> None:
+    if rank != config.rank_of(module):
+        raise SourceError(
+            "the adapter's matrices have another rank than its configuration says",
+            where=f"{config.where.parent}, {module}",
+            expected=config.rank_of(module),
+            found=rank,
+        )
+
+
+def _refuse_half_of_a_tie(changed: set[str], config: AdapterConfig) -> None:
+    """A head that is the embedding was not trained as what the embedding becomes."""
+    embeddings = [name for name in changed if name.endswith(_EMBED)]
+    if embeddings:
+        raise SourceError(
+            "the adapter changes the embedding, but not the head that it also is",
+            where=config.where,
+            expected="ensure_weight_tying, or a head of its own in the checkpoint",
+            found=embeddings[0],
+            hint="save the base with an lm_head.weight of its own",
+        )
+
+
+class _Names:
+    """Finds what the adapter calls a tensor among the names of the checkpoint."""
+
+    def __init__(self, tensors: Mapping[str, SourceTensor], folder: Path) -> None:
+        self._folder = folder
+        self._known = {_inner(name): name for name in tensors}
+
+    def find(self, name: str, missing: str | None = None) -> str:
+        """The checkpoint's name.
+
+        Args:
+            name: The adapter's.
+            missing: Name that need not be in the checkpoint.
+
+        Raises:
+            SourceError: There is no such tensor.
+        """
+        known = self._known.get(_inner(name))
+        if known is not None:
+            return known
+        if name == missing:
+            return name
+        raise SourceError(
+            "the adapter changes a tensor that the checkpoint lacks",
+            where=self._folder,
+            expected="an adapter of this checkpoint",
+            found=name,
+        )
+
+
+def _inner(name: str) -> str:
+    """A name without the models that wrap each other around it."""
+    first, _, rest = name.partition(".")
+    return _inner(rest) if first in _WRAPPERS and rest else name

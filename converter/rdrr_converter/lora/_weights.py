@@ -1,0 +1,83 @@
+"""An adapter's tensors by the module and the part that their names say.
+
+base_model.model.MODULE.lora_A.weight            [rank, inputs]
+base_model.model.MODULE.lora_B.weight            [outputs, rank]
+base_model.model.MODULE.lora_B.bias              [outputs]
+base_model.model.MODULE.lora_embedding_A         [rank, vocabulary]
+base_model.model.MODULE.lora_embedding_B         [hidden size, rank]
+base_model.model.MODULE.lora_magnitude_vector    [outputs], of DoRA
+base_model.model.MODULE.weight or .bias          in place of the base's
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources import safetensors, torch_pickle
+from rdrr_converter.sources._base import SourceTensor
+
+_FILES = (
+    ("adapter_model.safetensors", safetensors.read_file),
+    ("adapter_model.bin", torch_pickle.read_file),
+)
+_PREFIX = "base_model.model."
+_PART = re.compile(
+    r"(?P<module>.+)\.lora_(?P<part>A|B|embedding_A|embedding_B|magnitude_vector)"
+    r"(\.default)?(\.(?P<kind>weight|bias))?"
+)
+_WHOLE = re.compile(
+    r"(?P<module>.+?)(\.base_layer|\.modules_to_save(\.default)?)?\.(?P<kind>weight|bias)"
+)
+
+
+@dataclass(frozen=True)
+class AdapterWeights:
+    """What an adapter holds.
+
+    Attributes:
+        parts: Of each module that it changes, by the part's name: `A`, `B`, `B.bias`,
+            `embedding_A`, `embedding_B`, `magnitude_vector`.
+        replaced: Tensors that stand in place of the base's, by the base's names.
+    """
+
+    parts: Mapping[str, Mapping[str, SourceTensor]]
+    replaced: Mapping[str, SourceTensor]
+
+
+def read_adapter_weights(folder: Path) -> AdapterWeights:
+    """The tensors in an adapter's folder.
+
+    Raises:
+        SourceError: There are none, the file is damaged, or a tensor is of no known kind.
+    """
+    for name, read in _FILES:
+        if (folder / name).is_file():
+            return _sorted(read(folder / name), folder / name)
+    expected = " or ".join(name for name, _ in _FILES)
+    raise SourceError("the adapter has no weights", where=folder, expected=expected)
+
+
+def _sorted(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeights:
+    parts: defaultdict[str, dict[str, SourceTensor]] = defaultdict(dict)
+    replaced: dict[str, SourceTensor] = {}
+    for name, tensor in tensors.items():
+        inner = name.removeprefix(_PREFIX)
+        if part := _PART.fullmatch(inner):
+            kind = part["part"] + (".bias" if part["kind"] == "bias" else "")
+            parts[part["module"]][kind] = tensor
+        elif "lora_" not in inner and (whole := _WHOLE.fullmatch(inner)):
+            replaced[f"{whole['module']}.{whole['kind']}"] = tensor
+        else:
+            raise SourceError(
+                "the adapter has a tensor that cannot be merged",
+                where=where,
+                expected="parts of LoRA, or weights and biases in place of the base's",
+                found=name,
+            )
+    return AdapterWeights(parts, replaced)
