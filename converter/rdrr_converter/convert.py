@@ -55,6 +55,7 @@ def convert(
     transpose_weights: bool = False,
     fuse_gate_up: bool = False,
     k_tail: str = "pad",
+    tensor_types: Mapping[str, str] | None = None,
     kernel_hints: Mapping[str, str] | None = None,
     shard_size: int = SHARD_SIZE,
     align: int = ALIGNMENT,
@@ -78,11 +79,14 @@ def convert(
             a GGUF file; by its path, its URL, or `hf://org/name[@revision]`.
         destination: Folder to make, or its URL on an object store. The package appears when it is
             complete.
-        quantize: `q4_k_m`, `q8_0`, `f16` or `f32`.
+        quantize: Name of a recipe: `q4_k_m`, `q4_k_s`, `q5_k_m`, `q5_k_s`, `q6_k`, `q4_0`,
+            `q5_0`, `q8_0`, `f16` or `f32`.
         q4k_layout: `row`, `column` or `flat` for block-quantized matmul weights.
         transpose_weights: Store every matmul weight of any dtype as [K, N].
         fuse_gate_up: Store gate and up projections as one matrix.
         k_tail: `pad`, `ggml` or `auto`: what becomes of rows that are not whole blocks.
+        tensor_types: Storage types by regular expressions that are searched in the names of the
+            package's tensors; the last that matches wins.
         kernel_hints: Hints to write into the manifest, by their public names.
         shard_size: Bytes of a full shard.
         align: Tensors begin at multiples of it; a power of two.
@@ -114,6 +118,7 @@ def convert(
         transpose_weights=transpose_weights,
         fuse_gate_up=fuse_gate_up,
         k_tail=k_tail,
+        tensor_types=dict(tensor_types or {}),
         kernel_hints=dict(kernel_hints or {}),
         shard_size=shard_size,
         align=align,

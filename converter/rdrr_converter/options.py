@@ -13,6 +13,7 @@ from rdrr_format.layouts import Layout
 from rdrr_format.shards import ALIGNMENT
 from rdrr_manifests.models import parse_hint
 
+from rdrr_converter.overrides import parse_overrides
 from rdrr_converter.recipes import RECIPES, TAILS
 
 SHARD_SIZE = 64 * 2**20
@@ -31,6 +32,7 @@ class Options:
         transpose_weights: Store every matmul weight of any dtype in the column layout.
         fuse_gate_up: Store gate and up as one matrix.
         k_tail: What becomes of rows that are not whole blocks.
+        tensor_types: Storage types by regular expressions of names; the last that matches wins.
         kernel_hints: Hints to write, by their public names.
         shard_size: Bytes of a full shard.
         align: Tensors begin at multiples of it in the stream of shards; a power of two.
@@ -46,6 +48,7 @@ class Options:
     transpose_weights: bool = False
     fuse_gate_up: bool = False
     k_tail: str = "pad"
+    tensor_types: Mapping[str, str] = field(default_factory=dict)
     kernel_hints: Mapping[str, str] = field(default_factory=dict)
     shard_size: int = SHARD_SIZE
     align: int = ALIGNMENT
@@ -84,6 +87,7 @@ class Options:
                 expected="1 to 64 of a-z, 0-9, - and _, beginning with a letter or digit",
                 found=self.model_id,
             )
+        parse_overrides(self.tensor_types)
         for key, value in self.kernel_hints.items():
             parse_hint(f"{key}={value}")
 
@@ -132,6 +136,8 @@ class Options:
         if self.lora:
             # Not its path: the same adapter elsewhere gives the same package.
             recorded["lora"] = True
+        if self.tensor_types:
+            recorded["tensorTypes"] = [str(one) for one in parse_overrides(self.tensor_types)]
         if self.kernel_hints:
             recorded["kernelHints"] = dict(sorted(self.kernel_hints.items()))
         return recorded

@@ -5,6 +5,7 @@ Pure: it reads no weight and writes nothing, so `--dry-run` prints exactly what 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from rdrr_format.layouts import Geometry, Layout, geometry
 from rdrr_format.shards import ShardSpan, align_up, plan_spans
 
 from rdrr_converter.options import Options
+from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.reading import Model, ModelTensor
 from rdrr_converter.recipes import RECIPES, choose_dtype, settle_tail
 from rdrr_converter.sources import SourceTensor
@@ -156,16 +158,19 @@ def make_plan(model: Model, options: Options, magnitudes: Mapping[str, float]) -
         magnitudes: Largest absolute value of each source tensor, by its source name.
 
     Raises:
-        UsageError: The layout cannot hold a fused tensor without cutting a block.
+        UsageError: The layout cannot hold a fused tensor without cutting a block, or a pattern
+            of names matches none.
         ConversionError: Gate and up cannot be joined.
     """
     tensors: list[PlannedTensor] = []
+    overrides = parse_overrides(options.tensor_types)
     for parts, name in _outputs(model, fuse=options.fuse_gate_up):
-        tensor = _decide(parts, name, model, options)
+        tensor = _decide(parts, name, model, options, overrides)
         if len(parts) > 1 and tensor.layout is Layout.FLAT:
             _check_flat_fusion(parts[0], tensor)
         largest = max(magnitudes[part.source.name] for part in parts)
         tensors.append(_name_origin(_avoid_overflow(tensor, options, largest)))
+    check_all_used(overrides, {tensor.name: tensor.role for tensor in tensors})
     return _place(tensors, options.shard_size, options.align)
 
 
@@ -208,13 +213,14 @@ def _outputs(model: Model, *, fuse: bool) -> Iterator[tuple[tuple[ModelTensor, .
 
 
 def _decide(
-    parts: Sequence[ModelTensor], name: str, model: Model, options: Options
+    parts: Sequence[ModelTensor],
+    name: str,
+    model: Model,
+    options: Options,
+    overrides: Sequence[Override],
 ) -> PlannedTensor:
     first = parts[0]
-    recipe = RECIPES[options.quantize]
-    dtype, why = choose_dtype(
-        recipe, first.role, name, first.layer, model.sizes.num_layers, tied=model.tied
-    )
+    dtype, why = _choose(first, name, model, options, overrides)
     shape = first.shape
     if len(parts) > 1:
         shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
@@ -234,6 +240,32 @@ def _decide(
         layout=layout,
         why=tail or why,
     )
+
+
+def _choose(
+    first: ModelTensor, name: str, model: Model, options: Options, overrides: Sequence[Override]
+) -> tuple[DType, str]:
+    """The type by the user's patterns, or else by the recipe, and why."""
+    override = find_override(overrides, name, first.role)
+    if override is not None:
+        return override.dtype, f"--tensor-type {override}"
+    sizes = model.sizes
+    return choose_dtype(
+        RECIPES[options.quantize],
+        first.role,
+        name,
+        first.layer,
+        sizes.num_layers,
+        tied=model.tied,
+        experts=_experts(model),
+        grouped=sizes.num_key_value_heads < sizes.num_attention_heads,
+    )
+
+
+def _experts(model: Model) -> int:
+    """Experts of a layer, 0 where there are none."""
+    found = (re.search(r"\.experts\.(\d+)\.", tensor.name) for tensor in model.tensors)
+    return max((int(match[1]) + 1 for match in found if match), default=0)
 
 
 def _scalar_layout(options: Options) -> Layout:

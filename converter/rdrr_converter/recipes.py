@@ -1,13 +1,13 @@
 """Which storage type a tensor gets: by its role, its part and its place among the layers.
 
-`q4_k_m` is the mix of that name in llama.cpp, Q6_K for the tensors that lose most: the head (the
-embedding where the two are one), and values and down-projections in about half of the layers.
+The mixes are those of the same names in llama.cpp: more bits for the tensors that lose most, the
+head (the embedding where the two are one), and values and down-projections in some layers.
 This module knows names and numbers; it reads no weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -20,7 +20,46 @@ TAILS = ("pad", "ggml", "auto")
 _GGML_TAIL: Mapping[str, str] = MappingProxyType({"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"})
 """What llama.cpp stores instead when a row is not a multiple of 256; F16 if not of 32 either."""
 
-_KEPT_F32 = ("norm", "bias")
+_KEPT_F32 = ("norm", "bias", "router")
+
+_MIXTRAL = 8
+"""Experts of the models whose attention is small beside them, which llama.cpp gives more bits."""
+
+_DEEP = 80
+"""Layers of the models of 70 billion weights, whose few value heads it gives more bits too."""
+
+LayerRule = Callable[[int, int], bool]
+"""Whether a layer, of so many, is meant."""
+
+
+def gets_more_bits(layer: int, layers: int) -> bool:
+    """llama.cpp's rule: the first and last eighth of the layers, every third between them."""
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+
+
+def is_in_first_eighth(layer: int, layers: int) -> bool:
+    """llama.cpp's rule for down-projections of its small mixes."""
+    return layer < layers // 8
+
+
+def is_in_first_four(layer: int, layers: int) -> bool:
+    """llama.cpp's rule for values of its small mixes."""
+    del layers
+    return layer < 4
+
+
+@dataclass(frozen=True)
+class More:
+    """Another type for a part in some layers.
+
+    Attributes:
+        dtype: That type.
+        layers: Which layers.
+    """
+
+    dtype: str
+    layers: LayerRule
 
 
 @dataclass(frozen=True)
@@ -33,7 +72,8 @@ class Recipe:
         word: The short word for it in `quantizationInfo`.
         weights: Matmul weights.
         head: The output head, whether it is a tensor of its own or the embedding.
-        more: Parts that get another type in the layers that `gets_more_bits` names.
+        more: Parts that get another type in some layers.
+        beside_experts: Parts that get another type in a model of eight experts.
     """
 
     name: str
@@ -41,16 +81,34 @@ class Recipe:
     word: str
     weights: str
     head: str
-    more: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, More] = field(default_factory=dict)
+    beside_experts: Mapping[str, str] = field(default_factory=dict)
 
+
+_MEDIUM: Mapping[str, More] = MappingProxyType(
+    {part: More("Q6_K", gets_more_bits) for part in ("v_proj", "qkv_proj", "down_proj")}
+)
+_SMALL: Mapping[str, More] = MappingProxyType(
+    {
+        "v_proj": More("Q5_K", is_in_first_four),
+        "qkv_proj": More("Q5_K", is_in_first_four),
+        "down_proj": More("Q5_K", is_in_first_eighth),
+    }
+)
+_KEYS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("v_proj", "k_proj", "qkv_proj"), "Q8_0"))
+_KEYS_AND_OUT: Mapping[str, str] = MappingProxyType({**_KEYS, "o_proj": "Q5_K"})
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         recipe.name: recipe
         for recipe in (
-            Recipe(
-                "q4_k_m", "Q4_K_M", "q4k", "Q4_K", "Q6_K", {"v_proj": "Q6_K", "down_proj": "Q6_K"}
-            ),
+            Recipe("q4_k_m", "Q4_K_M", "q4k", "Q4_K", "Q6_K", _MEDIUM, _KEYS_AND_OUT),
+            Recipe("q4_k_s", "Q4_K_S", "q4k", "Q4_K", "Q6_K", _SMALL, _KEYS_AND_OUT),
+            Recipe("q5_k_m", "Q5_K_M", "q5k", "Q5_K", "Q6_K", _MEDIUM, _KEYS),
+            Recipe("q5_k_s", "Q5_K_S", "q5k", "Q5_K", "Q6_K", {}, _KEYS),
+            Recipe("q6_k", "Q6_K", "q6k", "Q6_K", "Q6_K", {}, _KEYS),
+            Recipe("q4_0", "Q4_0", "q4_0", "Q4_0", "Q6_K", {}, _KEYS),
+            Recipe("q5_0", "Q5_0", "q5_0", "Q5_0", "Q6_K", {}, _KEYS),
             Recipe("q8_0", "Q8_0", "q8_0", "Q8_0", "Q8_0"),
             Recipe("f16", "F16", "f16", "F16", "F16"),
             Recipe("f32", "F32", "f32", "F32", "F32"),
@@ -59,35 +117,51 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 )
 
 
-def gets_more_bits(layer: int, layers: int) -> bool:
-    """llama.cpp's rule: the first and last eighth of the layers, every third between them."""
-    eighth = layers // 8
-    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
-
-
 def choose_dtype(
-    recipe: Recipe, role: str, name: str, layer: int | None, layers: int, *, tied: bool
+    recipe: Recipe,
+    role: str,
+    name: str,
+    layer: int | None,
+    layers: int,
+    *,
+    tied: bool,
+    experts: int = 0,
+    grouped: bool = False,
 ) -> tuple[DType, str]:
     """The storage type of a tensor and the reason for it.
 
     Args:
         recipe: One of `RECIPES`.
         role: Role in the manifest.
-        name: Canonical name; its part before `.weight` is what `Recipe.more` names.
+        name: Canonical name; its part before `.weight` is what a recipe's parts name.
         layer: Its layer, or None.
         layers: Number of layers.
         tied: The embedding is also the head.
+        experts: Experts of a layer, 0 where there are none.
+        grouped: Several query heads share a value head.
     """
     if role in _KEPT_F32:
         return DTYPES["F32"], f"{role}s stay F32"
     if role == "lm_head" or (role == "embedding" and tied):
         return DTYPES[recipe.head], "output head" if role == "lm_head" else "embedding and head"
     part = name.split(".")[-2]
-    if layer is not None and part in recipe.more:
-        if gets_more_bits(layer, layers):
-            return DTYPES[recipe.more[part]], f"{part} in a layer that gets more bits"
-        return DTYPES[recipe.weights], f"{part} in a layer that does not get more bits"
-    return DTYPES[recipe.weights], recipe.name
+    if layer is None:
+        return DTYPES[recipe.weights], recipe.name
+    if experts == _MIXTRAL and part in recipe.beside_experts:
+        return DTYPES[recipe.beside_experts[part]], f"{part} beside eight experts"
+    dtype, why = _by_layer(recipe, part, layer, layers)
+    if dtype == "Q4_K" and part in ("v_proj", "qkv_proj") and grouped and layers == _DEEP:
+        return DTYPES["Q5_K"], f"{part} shared by many heads"
+    return DTYPES[dtype], why
+
+
+def _by_layer(recipe: Recipe, part: str, layer: int, layers: int) -> tuple[str, str]:
+    more = recipe.more.get(part)
+    if more is None:
+        return recipe.weights, recipe.name
+    if more.layers(layer, layers):
+        return more.dtype, f"{part} in a layer that gets more bits"
+    return recipe.weights, f"{part} in a layer that does not get more bits"
 
 
 def settle_tail(

@@ -50,6 +50,57 @@ def test_q4_k_m_is_the_mix(role, part, layer, tied, expected):
     assert dtype_of(Q4_K_M, role, part, layer, tied) == expected
 
 
+@pytest.mark.parametrize("part", ["v_proj", "qkv_proj"])
+def test_q4_k_s_gives_values_of_four_layers_and_an_eighth_of_the_down_projections_q5_k(part):
+    recipe = RECIPES["q4_k_s"]
+    values = [dtype_of(recipe, "matmul", f"x.self_attn.{part}.weight", at) for at in range(16)]
+    assert values == ["Q5_K"] * 4 + ["Q4_K"] * 12
+    down = [dtype_of(recipe, "matmul", "x.mlp.down_proj.weight", at) for at in range(16)]
+    assert down == ["Q5_K"] * 2 + ["Q4_K"] * 14
+    assert dtype_of(recipe, "lm_head", "lm_head.weight") == "Q6_K"
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "more"),
+    [
+        ("q5_k_m", "Q5_K", "Q6_K"),
+        ("q5_k_s", "Q5_K", "Q5_K"),
+        ("q6_k", "Q6_K", "Q6_K"),
+        ("q4_0", "Q4_0", "Q4_0"),
+        ("q5_0", "Q5_0", "Q5_0"),
+    ],
+)
+def test_the_other_mixes_are_those_of_llama_cpp(name, base, more):
+    recipe = RECIPES[name]
+    assert dtype_of(recipe, "matmul", "x.self_attn.q_proj.weight", 0) == base
+    assert dtype_of(recipe, "matmul", "x.self_attn.v_proj.weight", 0) == more
+    assert dtype_of(recipe, "matmul", "x.mlp.down_proj.weight", 15) == more
+    assert dtype_of(recipe, "matmul", "x.mlp.down_proj.weight", 2) == base
+    assert dtype_of(recipe, "lm_head", "lm_head.weight") == "Q6_K"
+
+
+@pytest.mark.parametrize(("experts", "key", "out"), [(0, "Q4_K", "Q4_K"), (8, "Q8_0", "Q5_K")])
+def test_attention_beside_eight_experts_gets_more_bits(experts, key, out):
+    def found(recipe, part):
+        name = f"x.self_attn.{part}.weight"
+        chosen = choose_dtype(RECIPES[recipe], "matmul", name, 2, 16, tied=False, experts=experts)
+        return chosen[0].name
+
+    assert (found("q4_k_m", "k_proj"), found("q4_k_s", "o_proj")) == (key, out)
+    assert found("q5_k_m", "o_proj") == "Q5_K"
+    assert found("q4_k_m", "q_proj") == "Q4_K"
+
+
+@pytest.mark.parametrize(
+    ("layers", "grouped", "expected"), [(80, True, "Q5_K"), (80, False, "Q4_K"), (32, True, "Q4_K")]
+)
+def test_shared_value_heads_of_eighty_layers_get_q5_k(layers, grouped, expected):
+    found = choose_dtype(
+        Q4_K_M, "matmul", "x.self_attn.v_proj.weight", 11, layers, tied=False, grouped=grouped
+    )
+    assert found[0].name == expected
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("q8_0", "Q8_0"), ("f16", "F16"), ("f32", "F32")])
 def test_plain_recipes_use_one_type_and_leave_norms_and_biases_alone(name, dtype):
     recipe = RECIPES[name]

@@ -31,7 +31,19 @@ def convert(
         str, typer.Argument(metavar="DST", help="Folder to make, or its URL on an object store.")
     ],
     quantize: Annotated[
-        Literal["q4_k_m", "q8_0", "f16", "f32"], typer.Option(help="Storage of the weights.")
+        Literal[
+            "q4_k_m",
+            "q4_k_s",
+            "q5_k_m",
+            "q5_k_s",
+            "q6_k",
+            "q4_0",
+            "q5_0",
+            "q8_0",
+            "f16",
+            "f32",
+        ],
+        typer.Option(help="Storage of the weights."),
     ] = "q4_k_m",
     q4k_layout: Annotated[
         Literal["row", "column", "flat"] | None,
@@ -47,6 +59,14 @@ def convert(
         Literal["pad", "ggml", "auto"],
         typer.Option(help="Rows that are not whole blocks: pad them, or use ggml's other types."),
     ] = "pad",
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor-type",
+            metavar="REGEX=TYPE",
+            help="Type of the tensors whose name it finds; repeatable, the last match wins.",
+        ),
+    ] = None,
     kernel_hint: KernelHints = None,
     shard_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Bytes of a full shard.")
@@ -98,6 +118,8 @@ def convert(
     """Make a package from a checkpoint. DST appears only when it is complete."""
     if json and quiet:
         raise UsageError("--json and --quiet contradict each other")
+    from rdrr_converter.overrides import split_overrides
+
     import rdrr
 
     start = time.perf_counter()
@@ -110,6 +132,7 @@ def convert(
             transpose_weights=transpose_weights,
             fuse_gate_up=fuse_gate_up,
             k_tail=k_tail,
+            tensor_types=split_overrides(tensor_type or ()),
             kernel_hints=split_hints(kernel_hint),
             shard_size=parse_size(shard_size),
             align=parse_size(align),

@@ -1,0 +1,75 @@
+"""`--tensor-type`: which tensors a pattern takes, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.overrides import split_overrides
+from rdrr_format.errors import UsageError
+from rdrr_manifests.package import open_package, validate
+from support.safetensor_files import llama_tensors, write_llama
+
+
+@pytest.fixture
+def source(tmp_path, rng):
+    return write_llama(tmp_path / "source", llama_tensors(rng))
+
+
+def types_of(source, types, **options):
+    result = convert(source, "nowhere", tensor_types=types, dry_run=True, **options)
+    return {tensor.name: tensor.dtype.name for tensor in result.plan.tensors}
+
+
+def test_a_pattern_decides_on_the_tensors_whose_name_it_finds_and_on_no_others(source):
+    plain, found = types_of(source, {}), types_of(source, {r"layers\.0\..*o_proj": "q8_0"})
+    changed = {name for name in plain if plain[name] != found[name]}
+    assert changed == {"model.layers.0.self_attn.o_proj.weight"}
+    assert found[changed.pop()] == "Q8_0"
+
+
+def test_the_last_pattern_that_matches_wins(source):
+    name = "model.layers.1.mlp.up_proj.weight"
+    assert types_of(source, {"up_proj": "Q6_K", "layers": "Q5_K"})[name] == "Q5_K"
+    assert types_of(source, {"layers": "Q5_K", "up_proj": "Q6_K"})[name] == "Q6_K"
+    repeated = split_overrides(["up_proj=Q6_K", "layers=Q5_K", "up_proj=Q6_K"])
+    assert types_of(source, repeated)[name] == "Q6_K"
+
+
+def test_blocks_are_for_matrices_and_norms_take_scalars_only(source):
+    found = types_of(source, {"": "Q8_0"})
+    assert {dtype for name, dtype in found.items() if "norm" in name} == {"F32"}
+    assert {dtype for name, dtype in found.items() if "norm" not in name} == {"Q8_0"}
+    assert set(types_of(source, {"norm": "F16"}).values()) == {"F16", "Q4_K", "Q6_K"}
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        ({"o_prog": "Q8_0"}, "matches no tensor"),
+        ({"norm": "Q8_0"}, "can be stored in blocks"),
+        ({"o_proj": "Q3_K"}, "no such type"),
+        ({"o_proj": "I64"}, "no such type"),
+        ({"o_proj(": "Q8_0"}, "regular expression"),
+    ],
+)
+def test_a_pattern_or_type_that_means_nothing_is_wrong_usage(source, types, message):
+    with pytest.raises(UsageError, match=message):
+        types_of(source, types)
+    assert types_of(source, {"o_proj": "Q8_0"})
+
+
+def test_text_is_split_at_its_last_equals_sign():
+    assert split_overrides(["a=b=Q8_0"]) == {"a=b": "Q8_0"}
+    for wrong in ("o_proj", "=Q8_0", "o_proj="):
+        with pytest.raises(UsageError, match="cannot be read"):
+            split_overrides([wrong])
+
+
+def test_the_package_has_the_types_and_the_manifest_the_patterns(tmp_path, source):
+    types = {"layers": "Q5_K", "o_proj": "bf16"}
+    convert(source, tmp_path / "out", tensor_types=types)
+    assert validate(tmp_path / "out", deep=True).errors == ()
+    manifest = open_package(tmp_path / "out").manifest
+    assert manifest.tensors["model.layers.0.self_attn.o_proj.weight"].dtype == "BF16"
+    assert manifest.tensors["model.layers.0.mlp.up_proj.weight"].dtype == "Q5_K"
+    assert manifest.conversion.options["tensorTypes"] == ["layers=Q5_K", "o_proj=BF16"]
