@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from rdrr._generation import Generation
     from rdrr._model import Model, load
+    from rdrr._push import Pushed, push
 
 __version__ = "0.1.0"
 
@@ -57,10 +58,12 @@ _HOMES = {
     "Generation": "rdrr._generation",
     "Model": "rdrr._model",
     "Package": "rdrr_manifests.package",
+    "Pushed": "rdrr._push",
     "ValidationReport": "rdrr_manifests.faults",
     "convert": "rdrr_converter.convert",
     "load": "rdrr._model",
     "open_package": "rdrr_manifests.package",
+    "push": "rdrr._push",
     "validate": "rdrr_manifests.validation",
     **dict.fromkeys(_ERRORS, "rdrr_format.errors"),
 }
@@ -76,6 +79,7 @@ __all__ = [
     "ManifestError",
     "Model",
     "Package",
+    "Pushed",
     "RdrrError",
     "ShardError",
     "SourceError",
@@ -86,6 +90,7 @@ __all__ = [
     "convert",
     "load",
     "open_package",
+    "push",
     "validate",
 ]
 

@@ -213,6 +213,7 @@ def _explained(error: Exception) -> tuple[str, str | None]:
             "the hub cannot be reached and the cache lacks it",
             "check the connection, HF_ENDPOINT and HF_HUB_OFFLINE",
         ),
+        (errors.LocalTokenNotFoundError, "a token is needed", LOG_IN),
         (errors.EntryNotFoundError, "no such file in the repository", None),
     )
     for kind, message, hint in table:

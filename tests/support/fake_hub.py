@@ -122,6 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._api("/".join(parts[2:4]), parts[4:], body)
         elif parts == ["api", "repos", "create"]:
             self._create(json.loads(body))
+        elif parts == ["api", "validate-yaml"]:
+            self._json({"errors": [], "warnings": []})
         elif parts[0] == "objects":
             self.hub.objects[parts[1]] = body
             self._json({})

@@ -25,6 +25,7 @@ from rdrr.cli import (
     hints,
     inspect,
     perplexity,
+    push,
     schema,
     validate,
 )
@@ -52,6 +53,7 @@ COMMANDS = (
     Command("perplexity", perplexity.perplexity),
     Command("diff", diff.diff),
     Command("hints", hints.hints),
+    Command("push", push.push),
     Command("schema", schema.schema),
     Command("devices", devices.devices),
 )

@@ -1,0 +1,85 @@
+"""The model card of a package: what the hub shows of it, written from the manifest alone.
+
+What a manifest does not know, a card does not claim: the base model is stated by whoever pushes.
+"""
+
+from __future__ import annotations
+
+from rdrr_format.dtypes import parse_dtype
+from rdrr_format.locations import HubLocation
+from rdrr_manifests.models import Manifest
+from rdrr_manifests.models.conversion_report import ConversionReport
+
+from rdrr._survey import survey
+from rdrr.cli._units import format_size
+
+CARD_NAME = "README.md"
+LIBRARY = "rdrr"
+TAGS = ("rdrr", "webgpu")
+
+
+def model_card(
+    manifest: Manifest,
+    location: HubLocation,
+    *,
+    base_model: str | None = None,
+    report: ConversionReport | None = None,
+) -> str:
+    """The card's text: metadata for the hub, then Markdown.
+
+    Args:
+        manifest: Of the package.
+        location: Where it will be.
+        base_model: The repository it was converted from, `org/name`.
+        report: What the conversion cost, where the package has its report.
+    """
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        library_name=LIBRARY,
+        pipeline_tag="text-generation",
+        base_model=base_model,
+        base_model_relation="quantized" if base_model else None,
+        tags=[*TAGS, manifest.quantization.lower()],
+    )
+    parts = [
+        f"---\n{data.to_yaml()}\n---\n",
+        f"# {manifest.model_id}\n",
+        _introduction(manifest, base_model),
+        "## Use\n",
+        f'```sh\nrdrr generate {location} --prompt "Once upon a time"\n```\n',
+        "## Weights\n",
+        _weights(manifest, report),
+    ]
+    return "\n".join(parts)
+
+
+def _introduction(manifest: Manifest, base_model: str | None) -> str:
+    weights = sum(group.weights for group in survey(manifest).by_dtype)
+    origin = f", converted from [{base_model}](https://huggingface.co/{base_model})"
+    shards = len(manifest.shards)
+    return (
+        f"A language model of {weights / 1e6:,.1f} million weights in the RDRR format"
+        f"{origin if base_model else ''}: {format_size(manifest.total_size)} in "
+        f"{shards} shard{'s' * (shards > 1)}, for any GPU through WebGPU.\n"
+        f"Texts of up to {manifest.architecture.max_seq_len:,} tokens.\n"
+    )
+
+
+def _weights(manifest: Manifest, report: ConversionReport | None) -> str:
+    """A table of the storage types, with the worst error of each where it is known."""
+    errors: dict[str, float] = {}
+    for tensor in report.tensors if report is not None else ():
+        errors[tensor.dtype] = max(errors.get(tensor.dtype, 0.0), tensor.relative_rmse)
+    head = ["stored as", "tensors", "weights", "size", "bits a weight"]
+    rows: list[list[str]] = []
+    for group in survey(manifest).by_dtype:
+        counts = f"{group.tensors}", f"{group.weights:,}", format_size(group.bytes)
+        rows.append([group.name, *counts, group.bits_text])
+        if errors:
+            error = errors.get(parse_dtype(group.name.partition(",")[0]).name, 0.0)
+            rows[-1].append(f"{100 * error:.2f} %" if error else "none")
+    if errors:
+        head.append("worst relative error")
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

@@ -1,0 +1,180 @@
+"""A package to the Hugging Face Hub, in one commit, so that it is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import ManifestError, StoreError, UsageError
+from rdrr_format.hub import hub_errors
+from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
+from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
+
+from rdrr._model_card import CARD_NAME, model_card
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+
+_SHARD = re.compile(r"shard_\d+\.bin")
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What was pushed, or would be.
+
+    Attributes:
+        location: The repository.
+        files: Bytes of each file, by name, the card included.
+        card: The model card's text.
+        message: Of the commit.
+        url: The commit; None in a dry run.
+    """
+
+    location: str
+    files: Mapping[str, int]
+    card: str
+    message: str
+    url: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {
+            "location": self.location,
+            "files": dict(self.files),
+            "card": self.card,
+            "message": self.message,
+            "url": self.url,
+        }
+
+
+def push(
+    path: str | os.PathLike[str],
+    location: str,
+    *,
+    private: bool = False,
+    base_model: str | None = None,
+    message: str | None = None,
+    dry_run: bool = False,
+) -> Pushed:
+    """Push a package to the hub, once every byte of it was found sound.
+
+    Args:
+        path: Its folder. A `README.md` in it becomes the model card; otherwise one is written.
+        location: `hf://org/name`, made where it does not exist, or `hf://org/name@branch`.
+        private: Make the repository a private one; a public one is refused.
+        base_model: The repository the model was converted from, for the card.
+        message: Of the commit.
+        dry_run: Do everything but talk to the hub.
+
+    Raises:
+        UsageError: The location is no repository, or the package is not in a folder.
+        ManifestError: The package has errors.
+        StoreError: The hub refuses or cannot be reached.
+    """
+    target, folder = _checked(path, location, base_model)
+    package = _sound(folder)
+    contents = _contents(folder)
+    card = contents.pop(CARD_NAME, None)
+    text = (
+        card.read_text(encoding="utf-8")
+        if card is not None
+        else _card(package, target, contents, base_model)
+    )
+    sizes = {name: file.stat().st_size for name, file in contents.items()}
+    pushed = Pushed(
+        location=str(target),
+        files=dict(sorted({CARD_NAME: len(text.encode()), **sizes}.items())),
+        card=text,
+        message=message or f"Add {package.manifest.model_id} as an RDRR package",
+        url=None,
+    )
+    if dry_run:
+        return pushed
+    return replace(pushed, url=_commit(target, contents, pushed, private=private))
+
+
+def _checked(
+    path: str | os.PathLike[str], location: str, base_model: str | None
+) -> tuple[HubLocation, Path]:
+    if not is_hub(location):
+        raise UsageError(
+            "not a place to push to", expected="hf://org/name[@branch]", found=location
+        )
+    target = parse_hub(location)
+    if target.file is not None:
+        raise UsageError("a package is a whole repository", found=location)
+    if base_model is not None and (not re.fullmatch(r"[\w.-]+/[\w.-]+", base_model)):
+        raise UsageError("--base-model", expected="org/name", found=base_model)
+    folder = local_path(path)
+    if is_url(path) or folder.is_file():
+        raise UsageError("only a package in a folder can be pushed", found=os.fspath(path))
+    return target, folder
+
+
+def _sound(folder: Path) -> Package:
+    """The package, of which every byte was looked at.
+
+    Raises:
+        ManifestError: It has errors.
+    """
+    from rdrr_manifests.package import open_package, validate
+
+    report = validate(folder, deep=True)
+    if not report.ok():
+        raise ManifestError(
+            "not valid, so it is not pushed",
+            faults=report.errors,
+            where=folder,
+            found=report.errors[0].line(),
+            hint=f"rdrr validate {folder} --deep lists everything",
+        )
+    return open_package(folder)
+
+
+def _contents(folder: Path) -> dict[str, Path]:
+    """The files of the folder; hidden ones are nobody's business."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return {path.name: path for path in files if not path.name.startswith(".")}
+
+
+def _card(
+    package: Package, target: HubLocation, contents: Mapping[str, Path], base_model: str | None
+) -> str:
+    file = contents.get(REPORT_NAME)
+    report = None if file is None else parse_report(file.read_bytes(), file)
+    return model_card(package.manifest, target, base_model=base_model, report=report)
+
+
+def _commit(
+    target: HubLocation, contents: Mapping[str, Path], pushed: Pushed, *, private: bool
+) -> str:
+    """Make the repository where needed and commit everything at once; the commit's URL."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    api = HfApi()
+    with hub_errors(target):
+        api.create_repo(target.repository, private=private or None, exist_ok=True)
+        there = api.model_info(target.repository, revision=target.revision)
+        if private and not there.private:
+            raise StoreError(
+                "exists already, and everybody can see it",
+                where=target,
+                hint="make it private on its page, or leave out --private",
+            )
+        names = {file.rfilename for file in there.siblings or ()}
+        stale = [name for name in names if _SHARD.fullmatch(name) and name not in contents]
+        commit = api.create_commit(
+            target.repository,
+            [
+                CommitOperationAdd(CARD_NAME, pushed.card.encode()),
+                *(CommitOperationAdd(name, str(file)) for name, file in contents.items()),
+                *(CommitOperationDelete(name) for name in sorted(stale)),
+            ],
+            commit_message=pushed.message,
+            revision=target.revision,
+        )
+    return str(commit.commit_url)

@@ -1,0 +1,67 @@
+"""`rdrr push`: a package to the Hugging Face Hub, with a model card."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rdrr.cli._console import console, print_json, table
+from rdrr.cli._options import JsonFlag
+from rdrr.cli._units import format_size
+
+if TYPE_CHECKING:
+    from rdrr._push import Pushed
+
+
+def push(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A package's folder.", show_default=False)
+    ],
+    location: Annotated[
+        str,
+        typer.Argument(metavar="hf://ORG/NAME", help="The repository; @BRANCH may follow."),
+    ],
+    private: Annotated[
+        bool, typer.Option("--private", help="Make the repository a private one.")
+    ] = False,
+    base_model: Annotated[
+        str | None,
+        typer.Option(metavar="ORG/NAME", help="What it was converted from, for the model card."),
+    ] = None,
+    message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the model card and the files, push nothing.")
+    ] = False,
+    json: JsonFlag = False,
+) -> int:
+    """Check every byte of a package, then push it to the Hugging Face Hub in one commit."""
+    import rdrr
+
+    pushed = rdrr.push(
+        path,
+        location,
+        private=private,
+        base_model=base_model,
+        message=message,
+        dry_run=dry_run,
+    )
+    if json:
+        print_json(pushed.as_dict())
+    else:
+        _show(pushed)
+    return 0
+
+
+def _show(pushed: Pushed) -> None:
+    from rich.text import Text
+
+    out = console()
+    if pushed.url is None:
+        out.print(Text(pushed.card), soft_wrap=True)
+    rows = [(name, format_size(size)) for name, size in pushed.files.items()]
+    out.print(table(("file", "size"), rows, right=("size",)))
+    verb = "would be pushed" if pushed.url is None else f"pushed in {pushed.url}"
+    total = format_size(sum(pushed.files.values()))
+    line = f"{pushed.location}: {len(pushed.files)} files, {total}, {verb}"
+    out.print(Text(line, style="bold green"), soft_wrap=True)

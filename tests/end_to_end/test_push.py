@@ -1,0 +1,141 @@
+"""Packages to the hub: what a dry run says, and what a hub has afterwards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.commands import EXAMPLE, error_line, rdrr, rdrr_each
+from support.fake_hub import fake_hub
+from support.object_store import files
+
+NAME = "org/small-llama"
+URL = f"hf://{NAME}"
+
+
+@pytest.fixture
+def hub():
+    with fake_hub() as running:
+        yield running
+
+
+@pytest.fixture
+def variables(hub, tmp_path):
+    return {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_DISABLE_XET": "1",  # the small hub knows the older protocol only
+        "HF_TOKEN": "hf_token",
+    }
+
+
+def card_of(text):
+    from huggingface_hub import ModelCard
+
+    return ModelCard(text)
+
+
+def test_a_dry_run_prints_the_card_and_the_files_and_asks_nobody(package, hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    words = ("push", package, URL, "--dry-run", "--base-model", "org/base", "--message", "First")
+    pushed = rdrr(*words, "--json").json()
+    contents = files(package)
+    assert pushed["files"].pop("README.md") == len(pushed["card"].encode())
+    assert pushed["files"] == {name: len(content) for name, content in contents.items()}
+    assert (pushed["url"], pushed["message"]) == (None, "First")
+    card = card_of(pushed["card"])
+    assert card.data.library_name == "rdrr"
+    assert card.data.base_model == "org/base"
+    assert card.data.tags[:2] == ["rdrr", "webgpu"]
+    manifest = json.loads(contents["manifest.json"])
+    report = json.loads(contents["conversion-report.json"])
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in card.text.splitlines()
+        if line.startswith("|")
+    ]
+    assert sum(int(row[1]) for row in rows[2:]) == len(manifest["tensors"])
+    worst = max(100 * tensor["relativeRmse"] for tensor in report["tensors"])
+    assert f"{worst:.2f} %" in {row[5] for row in rows}
+    shown = rdrr(*words)
+    assert shown.code == 0
+    assert pushed["card"].splitlines()[-1] in shown.out
+    assert "shard_00000.bin" in shown.out
+    assert "would be pushed" in shown.out
+    assert hub.requests == []
+
+
+def test_a_card_claims_no_base_model_that_nobody_stated(package):
+    card = rdrr("push", package, URL, "--dry-run", "--json").json()["card"]
+    assert card_of(card).data.base_model is None
+    (package / "README.md").write_text("---\nlicense: mit\n---\nMine.\n")
+    assert "Mine." in rdrr("push", package, URL, "--dry-run", "--json").json()["card"]
+
+
+def test_what_was_pushed_is_what_is_read_back(package, hub, variables, tmp_path):
+    small = tmp_path / "small"
+    words = ("convert", EXAMPLE, small, "--shard-size", "1MiB", "--quiet")
+    assert rdrr(*words).code == 0
+    first, listed, valid = rdrr_each(
+        ["push", small, URL, "--private", "--json"],
+        ["inspect", URL, "--json"],
+        ["validate", URL, "--deep"],
+        **variables,
+    )
+    assert first.code == 0, first
+    repository = hub.repositories[NAME]
+    assert repository.private
+    there = dict(repository.revisions["main"])
+    assert there.pop("README.md").decode() == first.json()["card"]
+    assert there == files(small)
+    assert len(repository.messages) == 1
+    assert listed.json() == rdrr("inspect", small, "--json").json()
+    assert valid.code == 0, valid.out
+    [second] = rdrr_each(["push", package, URL, "--message", "One shard"], **variables)
+    assert second.code == 0, second.err
+    there = dict(repository.revisions["main"])
+    assert there.pop("README.md")
+    assert there == files(package)
+    assert repository.messages[1:] == ["One shard"]
+
+
+def test_nothing_unsound_is_pushed_and_a_public_place_is_not_a_private_one(package, hub, variables):
+    shard = package / "shard_00000.bin"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    hub.add("org/public", {})
+    public, missing = rdrr_each(
+        ["push", package, "hf://org/public", "--private"],
+        ["push", package, "hf://org/public@v9"],
+        **variables,
+    )
+    assert "everybody can see it" in error_line(public)
+    assert "no such revision" in error_line(missing)
+    assert hub.repositories["org/public"].revisions == {"main": {}}
+    shard.write_bytes(content)
+    del hub.requests[:]
+    [damaged] = rdrr_each(["push", package, URL], **variables)
+    assert damaged.code == 1
+    assert "not valid, so it is not pushed" in error_line(damaged)
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("s3://bucket/package", URL), "only a package in a folder"),
+        (("{package}", "org/name"), "hf://org/name"),
+        (("{package}", f"{URL}/manifest.json"), "a whole repository"),
+        (("{package}", URL, "--base-model", "base"), "--base-model"),
+    ],
+)
+def test_wrong_words_are_usage_errors(package, words, message):
+    done = rdrr("push", *(word.format(package=package) for word in words), "--dry-run")
+    assert done.code == 2
+    assert message in error_line(done)
+
+
+def test_a_folder_without_a_package_is_refused(tmp_path):
+    done = rdrr("push", tmp_path, URL, "--dry-run")
+    assert done.code == 1
+    assert "no manifest.json" in error_line(done)
