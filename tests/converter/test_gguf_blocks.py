@@ -10,11 +10,12 @@ from rdrr_converter.recipes import gets_more_bits
 from rdrr_converter.sources import open_source
 from rdrr_manifests.package import open_package
 from support.checkpoints import write_tokenizer
-from support.gguf_files import write_gguf
+from support.gguf_files import FLOAT16S, interleave, write_gguf
 from support.safetensor_files import llama_tensors, write_llama
 
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 LAYERS = 2
+LAYER, HEAD = "model.layers.1", 64
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def stored(package, name):
     return bytes(package.read(name))
 
 
-@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+@pytest.mark.parametrize("dtype", [*BLOCK_TYPES, *FLOAT16S])
 def test_blocks_decode_as_gguf_py_decodes_them(tmp_path, llama, dtype):
     path = write_gguf(llama, tmp_path / "m.gguf", dtype)
     theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
@@ -55,6 +56,23 @@ def test_blocks_decode_as_gguf_py_decodes_them(tmp_path, llama, dtype):
         for rows, columns in ((slice(3, 9), slice(7, 250)), (slice(None), slice(129, 131))):
             np.testing.assert_array_equal(tensor.read(rows, columns), wanted[rows, columns])
             np.testing.assert_array_equal(tensor.read_transposed(columns), wanted[:, columns].T)
+    queries, raw = source.tensors[f"{LAYER}.self_attn.q_proj.weight"], theirs["blk.1.attn_q.weight"]
+    wanted = gguf.quants.dequantize(raw.data, raw.tensor_type)
+    np.testing.assert_array_equal(interleave(queries.read(), HEAD), wanted)
+    np.testing.assert_array_equal(queries.read(slice(33, 200)), queries.read()[33:200])
+
+
+@pytest.mark.parametrize("dtype", FLOAT16S)
+def test_types_that_only_a_gguf_has_are_quantized_again(tmp_path, llama, dtype):
+    path = write_gguf(llama, tmp_path / "m.gguf", dtype)
+    result = convert(path, tmp_path / "out", quantize="q8_0")
+    count = sum(one.dtype == "Q8_0" for one in result.tensors)
+    expected = f"{count} tensors: {dtype} in the source, dequantized and quantized again as Q8_0"
+    assert expected in result.notes
+    source, package = open_source(path), open_package(tmp_path / "out")
+    for name in (f"{LAYER}.self_attn.q_proj.weight", f"{LAYER}.mlp.up_proj.weight"):
+        wanted, found = source.tensors[name].read(), package.dequantize(name)
+        assert 0 < np.linalg.norm(found - wanted) <= 0.01 * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("fuse", [False, True], ids=["apart", "fused"])

@@ -133,16 +133,17 @@ def test_a_storage_type_that_fits_is_believed(path):
 
 
 @pytest.mark.parametrize(
-    ("number", "found"), [(10, "Q2_K"), (20, "IQ4_NL"), (3, "Q4_1"), (77, "type 77")]
+    ("number", "found"), [(16, "IQ2_XXS"), (35, "TQ2_0"), (15, "Q8_K"), (77, "type 77")]
 )
 def test_a_storage_type_that_cannot_be_read_is_named(path, number, found):
     with pytest.raises(SourceError, match=f"tensor matrix.*Q4_K.*found {found}"):
         read_gguf(with_type(path, number))
 
 
-def test_blocks_that_do_not_fill_rows_are_refused(path):
-    with pytest.raises(SourceError, match=r"not whole Q8_0 blocks.*multiple of 32, found 5"):
-        read_gguf(with_type(path, 8))
+@pytest.mark.parametrize(("number", "name", "size"), [(8, "Q8_0", 32), (11, "Q3_K", 256)])
+def test_blocks_that_do_not_fill_rows_are_refused(path, number, name, size):
+    with pytest.raises(SourceError, match=rf"not whole {name} blocks.*multiple of {size}, found 5"):
+        read_gguf(with_type(path, number))
 
 
 @pytest.mark.parametrize("alignment", [0, 24])

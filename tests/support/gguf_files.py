@@ -34,6 +34,16 @@ PARTS = {
 }
 OUTSIDE = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 
+FLOAT16S = {
+    "Q4_1": (0, 2),
+    "IQ4_NL": (0,),
+    "MXFP4": (),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "IQ4_XS": (0,),
+}
+"""Where the block types that only a GGUF has hold numbers in float16."""
+
 Choose = Callable[[str], str]
 """Storage type of a matrix, by its GGUF name."""
 
@@ -217,5 +227,24 @@ def _add_tensor(writer: Any, name: str, values: np.ndarray, dtype: str) -> None:
     if dtype in ("F32", "F16"):
         writer.add_tensor(name, values.astype(DTYPES[dtype].numpy))
         return
-    raw = encode_tensor(values, DTYPES[dtype]).reshape(values.shape[0], -1)
+    if dtype in DTYPES:
+        raw = encode_tensor(values, DTYPES[dtype]).reshape(values.shape[0], -1)
+    else:
+        raw = random_blocks(values, kind)
     writer.add_tensor(name, raw, raw_shape=raw.shape, raw_dtype=kind)
+
+
+def random_blocks(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """Bytes that mean something in every block type: only what is a float16 is not any number.
+
+    gguf-py can decode more types than it can encode. The bytes follow from the values.
+    """
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(np.abs(values.view(np.int32)).sum(dtype=np.int64))
+    blocks = rng.integers(0, 256, (values.size // elements, size), np.uint8)
+    for at in FLOAT16S[kind.name]:
+        numbers = rng.uniform(1e-4, 1e-2, len(blocks)).astype("<f2")
+        blocks[:, at : at + 2] = numbers[:, None].view(np.uint8)
+    if kind is gguf.GGMLQuantizationType.MXFP4:
+        blocks[:, 0] = rng.integers(110, 124, len(blocks))
+    return blocks.reshape(values.shape[0], -1)

@@ -17,6 +17,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,9 +26,9 @@ import numpy as np
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
-from rdrr_format.layouts import geometry
 from rdrr_format.shards import align_up
 
+from rdrr_converter.sources._gguf_types import FOREIGN
 from rdrr_converter.sources._pieces import present
 
 MAGIC = b"GGUF"
@@ -48,11 +49,11 @@ TENSOR_TYPES: Mapping[int, str] = MappingProxyType(
      10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",
      17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
      23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
-     30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"}
+     30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0"}
 )  # fmt: skip
 """ggml's numbers of storage types."""
 
-READABLE = tuple(name for name in TENSOR_TYPES.values() if name in CODECS)
+READABLE = tuple(name for name in TENSOR_TYPES.values() if name in CODECS or name in FOREIGN)
 
 
 @dataclass(frozen=True)
@@ -248,14 +249,15 @@ class _Parser:
                 found=dtype,
                 hint="convert from a version in one of these",
             )
-        if shape and shape[-1] % DTYPES[dtype].block_elements:
+        elements, block_bytes = _block(dtype)
+        if shape and shape[-1] % elements:
             raise SourceError(
                 f"rows are not whole {dtype} blocks",
                 where=where,
-                expected=f"a multiple of {DTYPES[dtype].block_elements}",
+                expected=f"a multiple of {elements}",
                 found=shape[-1],
             )
-        size = geometry(DTYPES[dtype], shape).size
+        size = prod(shape) // elements * block_bytes
         if offset + size > len(self._data):
             raise SourceError(
                 "truncated GGUF file",
@@ -265,3 +267,10 @@ class _Parser:
                 hint="download it again",
             )
         return GgufTensor(name, shape, dtype, self._path, offset, size)
+
+
+def _block(dtype: str) -> tuple[int, int]:
+    """Values and bytes of a block; of scalars a block is one."""
+    if dtype in FOREIGN:
+        return FOREIGN[dtype].elements, FOREIGN[dtype].size
+    return DTYPES[dtype].block_elements, DTYPES[dtype].block_bytes

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
-from rdrr_format.layouts import geometry
 
 from rdrr_converter.sources._base import Source, SourceTensor
 from rdrr_converter.sources._gguf_config import read_config
@@ -31,6 +30,7 @@ from rdrr_converter.sources._gguf_names import (
 )
 from rdrr_converter.sources._gguf_rope import from_metadata
 from rdrr_converter.sources._gguf_tokenizer import tokenizer_files
+from rdrr_converter.sources._gguf_types import FOREIGN, ForeignBlocks
 from rdrr_converter.sources._pieces import present
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
@@ -146,6 +146,14 @@ def _joined(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
 
 def _translated(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
     """The tensor by its Hugging Face name, in its order and with its values."""
+    read = _ordered(tensor, architecture, head_dim)
+    kind = FOREIGN.get(tensor.dtype)
+    if kind is None:
+        return read
+    return replace(read, interleaved=0, offset=0.0, decode=ForeignBlocks(read, kind))
+
+
+def _ordered(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
     name = architecture.translate(tensor.name)
     read = _tensor(tensor, name)
     if name.endswith("norm.weight"):
@@ -164,11 +172,11 @@ def _tensor(tensor: GgufTensor, name: str) -> SourceTensor:
 
 def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
     """Stored values as a matrix; blocks as bytes."""
-    dtype = DTYPES[tensor.dtype]
+    scalar = DTYPES[tensor.dtype].numpy if tensor.dtype in DTYPES else None
     rows, columns = prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.shape else 1
-    if dtype.is_block:
-        columns = geometry(dtype, tensor.shape).row_bytes
-    kind = np.uint8 if dtype.numpy is None else np.dtype(dtype.numpy)
+    if scalar is None:
+        columns = tensor.size // max(1, rows)
+    kind = np.uint8 if scalar is None else np.dtype(scalar)
     if not rows * columns:
         return np.empty((rows, columns), kind)
     present(tensor.path, tensor.offset, tensor.size)

@@ -1,0 +1,162 @@
+"""Block types of ggml that packages do not have, only decoded: what is read of them is values.
+
+Little endian; low bits first. `d` and `m` are float16.
+
+    Q4_1    32 values   d, m, 16 bytes of two values q                         d q + m
+    IQ4_NL  32          d, 16 bytes of two numbers of levels                   d level
+    MXFP4   32          exponent e, 16 bytes of two codes of a 4-bit float     2^(e - 127) code
+    Q2_K    256         16 bytes of scale s and minimum t (4 bits each), 64 bytes of four
+                        values q, d, m                                         d s q - m t
+    Q3_K    256         32 bytes of eight third bits, 64 bytes of four values, 12 bytes of sixteen
+                        6-bit scales s, d                                      d (s - 32) (q - 4)
+    IQ4_XS  256         d, 16 bits of eight upper scale bits, 4 bytes of two lower ones, 128 bytes
+                        of two numbers of levels                               d (s - 32) level
+
+Where a byte holds two values, the lower ones of all bytes of 32 values come first. Where it holds
+four, the lowest of 32 bytes come first. The IQ types of fewer bits need tables of thousands of
+entries, and are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rdrr_converter.sources._base import F32Array, SourceTensor
+
+_Bytes = npt.NDArray[np.uint8]
+
+_LEVELS = np.array(
+    (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.float32
+)
+"""The 16 levels of IQ4, closer where weights are denser."""
+
+_FLOAT4 = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.float32)
+"""Twice the codes of a float of one sign, two exponent and one mantissa bit."""
+
+
+@dataclass(frozen=True)
+class ForeignType:
+    """One block type.
+
+    Attributes:
+        elements: Values in a block.
+        size: Bytes of a block.
+        decode: Values of blocks: uint8 [blocks, size] to float32 [blocks, elements].
+    """
+
+    elements: int
+    size: int
+    decode: Callable[[_Bytes], F32Array]
+
+
+@dataclass(frozen=True)
+class ForeignBlocks:
+    """Decodes a part of a tensor whose blocks are of such a type.
+
+    Attributes:
+        stored: The tensor with its blocks as bytes.
+        kind: Their type.
+    """
+
+    stored: SourceTensor
+    kind: ForeignType
+
+    def __call__(self, rows: slice, columns: slice) -> F32Array:
+        elements, size = self.kind.elements, self.kind.size
+        begin, end, _ = columns.indices(self.stored.columns)
+        first, last = begin // elements, -(-end // elements)
+        raw = self.stored.stored(rows, slice(first * size, last * size))
+        blocks = np.ascontiguousarray(raw).reshape(raw.shape[0] * (last - first), size)
+        values = self.kind.decode(blocks).reshape(raw.shape[0], (last - first) * elements)
+        start = first * elements
+        part = values[:, begin - start : end - start]
+        return part + np.float32(self.stored.offset) if self.stored.offset else part
+
+
+def _float16(blocks: _Bytes, at: int) -> F32Array:
+    """A float16 of each block, float32 [blocks, 1]."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)
+
+
+def _halves(packed: _Bytes) -> _Bytes:
+    """Two values a byte, in runs of 32: [..., 16] bytes to [..., 32] values."""
+    return np.concatenate((packed & 15, packed >> 4), axis=-1)
+
+
+def _quarters(packed: _Bytes) -> _Bytes:
+    """Four values a byte, in runs of 128: [blocks, 64] bytes to [blocks, 16, 16] values."""
+    shifts = np.array((0, 2, 4, 6), np.uint8)[:, None]
+    values = (packed.reshape(-1, 2, 1, 32) >> shifts) & np.uint8(3)
+    return values.reshape(-1, 16, 16)
+
+
+def _numbers(codes: npt.NDArray[Any]) -> F32Array:
+    return codes.astype(np.float32)
+
+
+def _looked_up(table: F32Array, codes: _Bytes) -> F32Array:
+    found: F32Array = table[codes]
+    return found
+
+
+def _q4_1(blocks: _Bytes) -> F32Array:
+    values = _numbers(_halves(blocks[:, 4:]))
+    return values * _float16(blocks, 0) + _float16(blocks, 2)
+
+
+def _iq4_nl(blocks: _Bytes) -> F32Array:
+    return _looked_up(_LEVELS, _halves(blocks[:, 2:])) * _float16(blocks, 0)
+
+
+def _mxfp4(blocks: _Bytes) -> F32Array:
+    scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
+    return _looked_up(_FLOAT4, _halves(blocks[:, 1:])) * scales
+
+
+def _q2_k(blocks: _Bytes) -> F32Array:
+    scales = _float16(blocks, 80) * _numbers(blocks[:, :16] & 15)
+    minima = _float16(blocks, 82) * _numbers(blocks[:, :16] >> 4)
+    values = scales[..., None] * _numbers(_quarters(blocks[:, 16:80]))
+    values -= minima[..., None]
+    return values.reshape(-1, 256)
+
+
+def _q3_k(blocks: _Bytes) -> F32Array:
+    shifts = np.array((0, 2, 4, 6), np.uint8)[:, None]
+    high = ((blocks[:, None, 104:108] >> shifts) & np.uint8(3)).reshape(-1, 16)
+    low = np.concatenate((blocks[:, 96:104] & 15, blocks[:, 96:104] >> 4), axis=1)
+    scales = _float16(blocks, 108) * (_numbers(low | high << 4) - np.float32(32))
+    third = (blocks[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
+    codes = _quarters(blocks[:, 32:96]) | third.reshape(-1, 16, 16) << 2
+    values = _numbers(codes) - np.float32(4)
+    values *= scales[..., None]
+    return values.reshape(-1, 256)
+
+
+def _iq4_xs(blocks: _Bytes) -> F32Array:
+    low = np.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), axis=-1).reshape(-1, 8)
+    upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
+    high = (upper >> np.arange(0, 16, 2, dtype=np.uint16)) & 3
+    scales = _float16(blocks, 0) * (_numbers(low | high << 4) - np.float32(32))
+    levels = _looked_up(_LEVELS, _halves(blocks[:, 8:].reshape(-1, 8, 16)))
+    values = scales[..., None] * levels
+    return values.reshape(-1, 256)
+
+
+FOREIGN: Mapping[str, ForeignType] = MappingProxyType(
+    {
+        "Q4_1": ForeignType(32, 20, _q4_1),
+        "IQ4_NL": ForeignType(32, 18, _iq4_nl),
+        "MXFP4": ForeignType(32, 17, _mxfp4),
+        "Q2_K": ForeignType(256, 84, _q2_k),
+        "Q3_K": ForeignType(256, 110, _q3_k),
+        "IQ4_XS": ForeignType(256, 136, _iq4_xs),
+    }
+)
+"""By ggml's names."""
