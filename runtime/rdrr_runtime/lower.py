@@ -296,6 +296,7 @@ class Lowering:
         bias: BufferSlice | None = None,
         accumulate: bool = False,
         single_row: bool = False,
+        logits: bool = False,
         label: str,
     ) -> None:
         """A product by the general kernels, in f32."""
@@ -308,6 +309,7 @@ class Lowering:
             bias=bias,
             accumulate=accumulate,
             single_row=single_row,
+            logits=logits,
             tiled=True if plan.tiled else None,
             label=label,
         )

@@ -24,7 +24,8 @@ def lower_router(low: Lowering, op: Router) -> Routed:
     rows, experts = low.ctx.max_rows, op.experts
     logits = low.workspace.named(f"router.{rows}", 4 * rows * experts)
     routes = low.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
-    low.matmul(low.weights.matrices[op.weight.name], low.values.get(op.x), logits, label=op.out)
+    matrix = low.weights.matrices[op.weight.name]
+    low.matmul(matrix, low.values.get(op.x), logits, logits=True, label=op.out)
     low.emit(
         router_topk(
             low.ctx,
@@ -48,7 +49,7 @@ def lower_experts(
     gates, ups, downs = (low.weights.stack(group) for group in (op.gates, op.ups, op.downs))
     x = low.values.get(op.x)
     gate, up, act = (
-        low.workspace.named(f"experts.{part}.{rows}", 4 * rows * inner)
+        low.workspace.named(f"experts.{part}.{rows}", low.ctx.value_bytes * rows * inner)
         for part in ("gate", "up", "act")
     )
     for weight, y, name in ((gates, gate, "gate"), (ups, up, "up")):

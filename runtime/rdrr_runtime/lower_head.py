@@ -23,11 +23,11 @@ def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
     single = not low.all_rows
     x = low.values.get(norm.x)
     if single and ctx.max_rows > 1:
-        last = low.workspace.named("last", 4 * hidden)
+        last = low.workspace.named("last", ctx.value_bytes * hidden)
         low.emit(copy_row(ctx, x, last, width=hidden, label="last row"))
         x = last
     rows = 1 if single else ctx.max_rows
-    normed = low.workspace.named(f"final.{rows}", 4 * rows * hidden)
+    normed = low.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
     logits = low.workspace.named(f"logits.{rows}", 4 * rows * vocab)
     low.emit(
         rms_norm(
@@ -43,7 +43,7 @@ def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
         )
     )
     matrix = low.weights.matrices[head.weight.name]
-    low.matmul(matrix, normed, logits, single_row=single, label="head")
+    low.matmul(matrix, normed, logits, single_row=single, logits=True, label="head")
     if head.scale != 1.0:
         low.emit(
             scale(
@@ -52,6 +52,7 @@ def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
                 width=vocab,
                 factor=head.scale,
                 single_row=single,
+                logits=True,
                 label="head.scale",
             )
         )

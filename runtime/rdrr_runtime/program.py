@@ -20,7 +20,7 @@ from rdrr_runtime.device import BoundDispatch, Device
 from rdrr_runtime.fuse import DECODE_FUSIONS, Fusion
 from rdrr_runtime.fuse_prefill import PREFILL_FUSIONS
 from rdrr_runtime.hints import Policy
-from rdrr_runtime.kernels._context import OpContext, State
+from rdrr_runtime.kernels._context import VALUE_BYTES, OpContext, State
 from rdrr_runtime.kvcache import KvCache
 from rdrr_runtime.lower import Lowered, Lowering
 from rdrr_runtime.rope import rope_table
@@ -116,6 +116,7 @@ class Plan:
         self._device = device
         self._fused = fused
         self._select = Select(policy, device.info.software, device.max_binding)
+        self._precision = self._select.precision(device.features)
         chunk = min(PREFILL_ROWS, context)
         self.weights = load_weights(
             arena, package, self.graph, self._select, empty=isinstance(arena, PaperArena)
@@ -123,7 +124,7 @@ class Plan:
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
         self.rows = {"decode": 1, "prefill": chunk, "score": min(SCORE_ROWS, chunk)}
-        self._workspace = Workspace(arena, chunk)
+        self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._precision.kernel])
         self._lowered: dict[str, Lowered] = {}
         self._ropes = tuple(
             arena.upload(f"rope.{index}", rope_table(spec, context))
@@ -134,7 +135,7 @@ class Plan:
         """What was made of the weights, then what serves each op of decode and of prefill."""
         passes = (self.lowered("decode"), self.lowered("prefill"))
         made = (one for lowered in passes for one in lowered.choices)
-        return (self._select.precision(), *self.weights.choices, *made)
+        return (self._precision, *self.weights.choices, *made)
 
     def lowered(self, kind: str) -> Lowered:
         """The dispatches of the pass `decode`, `prefill` or `score`."""
@@ -146,7 +147,7 @@ class Plan:
         if not self._fused:
             return ()
         if kind == "decode":
-            return DECODE_FUSIONS
+            return DECODE_FUSIONS if self._precision.kernel == "f32" else ()
         return PREFILL_FUSIONS if self.rows[kind] > 1 else ()
 
     def _lower(self, kind: str) -> Lowered:
@@ -157,6 +158,7 @@ class Plan:
             self._device.features,
             limits["max-compute-workgroup-storage-size"],
             limits["max-compute-invocations-per-workgroup"],
+            self._precision.kernel,
         )
         return Lowering(
             self.graph,

@@ -177,7 +177,7 @@ class Select:
     def _why_blocks(self, ctx: OpContext, weights: Sequence[GpuWeight], *, int8: bool) -> Why:
         wanted, who, unmet = self._int8()
         if int8 == wanted:
-            return Why(f"{who}: {'int8' if int8 else 'f32'} activations", unmet)
+            return Why(f"{who}: {'int8' if int8 else ctx.values} activations", unmet)
         if ctx.max_rows > 1:
             return Why(f"{who}: f32 activations, as no int8 kernel serves it for many rows")
         if any(one.layout is Layout.COLUMN for one in weights):
@@ -217,14 +217,21 @@ class Select:
         adapter = "a software adapter" if self.software else "a hardware adapter"
         return not self.software, f"auto on {adapter}", None
 
-    def precision(self) -> Choice:
-        """What activations are between the ops."""
+    def precision(self, features: frozenset[str]) -> Choice:
+        """What activations are between the ops: `kernel` of the choice is `f32` or `f16`."""
         hint = self.policy.get("computePrecision")
-        why = Why("auto: f32 is what the kernels compute in")
-        if hint:
-            is_f16 = hint.value == "f16"
-            why = Why.following(hint, "no kernel keeps activations in f16" if is_f16 else "")
-        return Choice("load", "activations", "f32", why.reason, why.unmet)
+        if hint is None:
+            return Choice("load", "activations", "f32", "auto: f32 is what the fused kernels keep")
+        obstacle = ""
+        if hint.value == "f16" and "shader-f16" not in features:
+            obstacle = "the device has no feature shader-f16"
+        elif hint.value == "f16" and self._int8()[0]:
+            obstacle = f"{self.policy.get('q4kMatmul')} asks for activations in int8"
+        why = Why.following(hint, obstacle)
+        if hint.value == "f16" and not obstacle:
+            why = Why(f"{hint}; decoding without the fused kernels, which keep f32")
+        values = "f32" if obstacle else hint.value
+        return Choice("load", "activations", values, why.reason, why.unmet)
 
     def fuses_attention(self) -> bool:
         """Whether decoding may use the attention that is fused with projections and cache."""

@@ -66,9 +66,12 @@ def _render(name: str, variables: tuple[tuple[str, str | int | bool], ...]) -> s
 def render(name: str, **variables: str | int | bool) -> str:
     """The text of `kernels/<name>` with its template variables filled in.
 
-    A variable that the template uses and the caller leaves out is an error of jinja2.
+    `VALUE`, the type of activations, is `f32` where it is left out; a text with f16 enables it. Any
+    other variable that the template uses and the caller leaves out is an error of jinja2.
     """
-    return _render(name, tuple(sorted(variables.items())))
+    given = {"VALUE": "f32", **variables}
+    text = _render(name, tuple(sorted(given.items())))
+    return text if given["VALUE"] == "f32" else f"enable {given['VALUE']};\n{text}"
 
 
 @cache

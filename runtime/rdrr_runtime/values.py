@@ -20,11 +20,13 @@ class Workspace:
     Args:
         arena: Owner of the buffers.
         rows: Token rows that every buffer holds.
+        value_bytes: Bytes of an element.
     """
 
-    def __init__(self, arena: Arena, rows: int) -> None:
+    def __init__(self, arena: Arena, rows: int, value_bytes: int = 4) -> None:
         self._arena = arena
         self._rows = rows
+        self._value_bytes = value_bytes
         self._slots: dict[tuple[int, int], BufferSlice] = {}
         self._named: dict[str, BufferSlice] = {}
 
@@ -35,10 +37,10 @@ class Workspace:
         return self._named[name]
 
     def slot(self, width: int, index: int) -> BufferSlice:
-        """The `index`-th buffer for values of `width` f32 elements a row."""
+        """The `index`-th buffer for values of `width` elements a row."""
         key = (width, index)
         if key not in self._slots:
-            size = 4 * self._rows * width
+            size = self._value_bytes * self._rows * width
             self._slots[key] = self._arena.empty(f"values.{width}.{index}", size)
         return self._slots[key]
 

@@ -105,7 +105,11 @@ def open_with(tmp_path, rng):
 @pytest.mark.parametrize(
     ("backend", "followed", "ignored"),
     [
-        ("wgpu", {"computePrecision": "f32"}, {"computePrecision": "f16"}),
+        (
+            "wgpu",
+            {"computePrecision": "f16"},
+            {"computePrecision": "f32", "q4kMatmul": "fused_q4k_int8"},
+        ),
         ("cpu", {"q4kMatmul": "dequant_f32"}, {"q4kMatmul": "fused_q4k"}),
     ],
 )

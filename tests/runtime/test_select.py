@@ -258,7 +258,6 @@ def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_
 @pytest.mark.parametrize(
     ("layout", "hints", "said"),
     [
-        ("row", {"computePrecision": "f16"}, "no kernel keeps activations in f16"),
         ("column", {"q4kMatmul": "fused_q4k_int8"}, "layout column has no int8 kernel"),
         ("flat", {"q4kMatmul": "fused_q4k"}, "its flat blocks cross rows"),
     ],

@@ -50,6 +50,7 @@ class Bench:
         tokens: Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
         max_rows: int | None = None,
+        values: str = "f32",
     ) -> OpContext:
         """A step of `rows` token rows whose first KV slot is `base`."""
         max_rows = max_rows or rows
@@ -64,6 +65,7 @@ class Bench:
             max_rows,
             self.device.features,
             self.device.limits["max-compute-workgroup-storage-size"],
+            values=values,
         )
 
     def upload(self, array: npt.NDArray[np.generic]) -> BufferSlice:

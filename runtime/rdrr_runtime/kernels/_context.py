@@ -22,6 +22,7 @@ from rdrr_format.errors import FormatError, UsageError
 from rdrr_runtime.buffers import Arena, BufferSlice
 
 STEP_WORDS = 4
+VALUE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "f16": 2})
 MAX_HEAD_DIM = 256
 
 
@@ -55,6 +56,8 @@ class OpContext:
         features: WebGPU features that the device has (`Device.features`).
         workgroup_storage: Bytes of workgroup memory a kernel may use.
         max_threads: Threads a workgroup may have.
+        values: Type of the activations between ops, `f32` or `f16`. Logits, sums and the weights
+            of norms are f32 in any case.
     """
 
     state: State
@@ -62,11 +65,29 @@ class OpContext:
     features: frozenset[str] = frozenset()
     workgroup_storage: int = 16_384
     max_threads: int = 256
+    values: str = "f32"
 
     @property
     def subgroups(self) -> bool:
         """Whether kernels may use subgroup operations."""
         return "subgroup" in self.features
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of an activation."""
+        return VALUE_BYTES[self.values]
+
+    def need_values(self, what: str, buffer: BufferSlice, count: int) -> None:
+        """Guard of an activation's size.
+
+        Raises:
+            FormatError: The slice holds fewer than `count` of them.
+        """
+        size = self.value_bytes * count
+        if buffer.size < size:
+            raise FormatError(
+                f"buffer of {what} is too small", expected=f"{size} bytes", found=buffer.size
+            )
 
 
 def need_multiple(what: str, value: int, of: int) -> None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from rdrr_format.errors import DeviceError, FormatError
 
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels._context import KV_TYPES, KvSpec, OpContext, need_floats
+from rdrr_runtime.kernels._context import KV_TYPES, KvSpec, OpContext
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 
 WORKGROUP = 128
@@ -85,10 +85,10 @@ def attention(
 
     Args:
         ctx: Where it is lowered to.
-        q: f32 [rows, heads, head_dim].
+        q: [rows, heads, head_dim].
         k_cache: [kv_heads, context, head_dim].
         v_cache: [kv_heads, context, head_dim].
-        out: f32 [rows, heads, head_dim]; another buffer than q.
+        out: [rows, heads, head_dim]; another buffer than q.
         spec: What is computed.
         which: The variant.
         scratch: At least `spec.scratch_size(max_rows)` bytes, for `split_kv`; may be shared by
@@ -109,7 +109,7 @@ def attention(
             found=spec.heads,
         )
     for name, buffer in (("q", q), ("out", out)):
-        need_floats(f"{label}: {name}", buffer, ctx.max_rows * spec.heads * cache.head_dim)
+        ctx.need_values(f"{label}: {name}", buffer, ctx.max_rows * spec.heads * cache.head_dim)
     buffers = {"current": ctx.state.step, "q": q, "k_cache": k_cache, "v_cache": v_cache}
     if which is AttentionKernel.STREAMING:
         return [_scan(ctx, spec, {**buffers, "out": out}, 1, label)]
@@ -161,6 +161,7 @@ def _tiled(
         "attention_tiled",
         variables={
             "KV": spec.cache.dtype,
+            "VALUE": ctx.values,
             "KEYS_PER_THREAD": keys // 8,
             "OWN_WORDS": -(-spec.cache.head_dim // 32),
         },
@@ -191,7 +192,12 @@ def _scan(
     split = "sums" in buffers
     what = kernel(
         "attention",
-        variables={"KV": cache.dtype, "SPLIT": split, "SUBGROUPS": ctx.subgroups},
+        variables={
+            "KV": cache.dtype,
+            "SPLIT": split,
+            "SUBGROUPS": ctx.subgroups,
+            "VALUE": ctx.values,
+        },
         constants={"WG": WORKGROUP, "SPLITS": splits, **_constants(spec)},
         variant=f"{'split_kv' if split else 'streaming'}.{cache.dtype}",
     )
@@ -203,6 +209,7 @@ def _combine(
 ) -> Dispatch:
     what = kernel(
         "attention_combine",
+        variables={"VALUE": ctx.values},
         constants={
             "HEADS": spec.heads,
             "HEAD_DIM": spec.cache.head_dim,

@@ -3,30 +3,31 @@
 // cap(s) = SOFTCAP tanh(s / SOFTCAP), or s where SOFTCAP is 0.
 //
 // current           Step
-// q                 f32 [rows, HEADS, HEAD_DIM]
+// q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [HEADS / GROUP, CONTEXT, HEAD_DIM]
 {% if SPLIT %}
 // sums              f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided
 // stats             f32 [rows, HEADS, SPLITS, 2]: largest score, sum of exponentials
 {% else %}
-// out               f32 [rows, HEADS, HEAD_DIM]
+// out               {{ VALUE }} [rows, HEADS, HEAD_DIM]
 {% endif %}
 //
 // One workgroup a row, head and split of the keys. WG keys at a time: each thread scores one key,
 // then the threads share the sum over values. Online softmax (Milakov and Gimelshein 2018, arXiv
 // 1805.02867), in f32.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 {% include "snippets/thread.wgsl" %}
 {% include "snippets/kv_" ~ KV ~ ".wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> q: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(2) var<storage, read> k_cache: array<KvWord>;
 @group(0) @binding(3) var<storage, read> v_cache: array<KvWord>;
 {% if SPLIT %}
 @group(0) @binding(4) var<storage, read_write> sums: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> stats: array<vec2<f32>>;
 {% else %}
-@group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 {% endif %}
 
 override WG: u32;
@@ -82,7 +83,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
     let t = thread.index;
     let at = row * HEADS + head;
     for (var i = t; i < WORDS; i += WG) {
-        query[i] = q[at * WORDS + i];
+        query[i] = vec4<f32>(q[at * WORDS + i]);
     }
     workgroupBarrier();
 
@@ -136,7 +137,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
 {% if SPLIT %}
         sums[(at * SPLITS + wid.z) * WORDS + i] = sum;
 {% else %}
-        out[at * WORDS + i] = sum / total;
+        out[at * WORDS + i] = value4(sum / total);
 {% endif %}
     }
 {% if SPLIT %}

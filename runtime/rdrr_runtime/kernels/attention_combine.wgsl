@@ -4,14 +4,15 @@
 // current  Step
 // sums     f32 [rows, HEADS, SPLITS, HEAD_DIM]
 // stats    f32 [rows, HEADS, SPLITS, 2]: largest score, sum of exponentials
-// out      f32 [rows, HEADS, HEAD_DIM]
+// out      {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
 // One workgroup a row and head, one thread for 4 elements.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> sums: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> stats: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 
 override HEADS: u32;
 override HEAD_DIM: u32;
@@ -39,5 +40,5 @@ fn main(
         mass += e * stat.y;
         sum += e * sums[(at * SPLITS + s) * words + thread];
     }
-    out[at * words + thread] = sum / mass;
+    out[at * words + thread] = value4(sum / mass);
 }

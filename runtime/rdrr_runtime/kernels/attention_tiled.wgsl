@@ -3,19 +3,20 @@
 // cap(s) = SOFTCAP tanh(s / SOFTCAP), or s where SOFTCAP is 0.
 //
 // current           Step
-// q                 f32 [rows, HEADS, HEAD_DIM]
+// q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [HEADS / GROUP, CONTEXT, HEAD_DIM]
-// out               f32 [rows, HEADS, HEAD_DIM]
+// out               {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
 // One workgroup takes TILE_ROWS rows of a head, 8 threads a row, and reads {{ 8 * KEYS_PER_THREAD }} keys, then their
 // values, into workgroup memory once for all of them. Online softmax in f32.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 {% include "snippets/kv_" ~ KV ~ ".wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> q: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(2) var<storage, read> k_cache: array<KvWord>;
 @group(0) @binding(3) var<storage, read> v_cache: array<KvWord>;
-@group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 
 override TILE_ROWS: u32;
 override HEADS: u32;
@@ -55,7 +56,7 @@ fn main(
     }
     for (var i = t; i < TILE_ROWS * WORDS; i += WG) {
         let row = min(row0 + i / WORDS, rows - 1u);
-        queries[i] = SCALE * q[(row * HEADS + head) * WORDS + i % WORDS];
+        queries[i] = SCALE * vec4<f32>(q[(row * HEADS + head) * WORDS + i % WORDS]);
     }
     let mine = t / 8u;
     let lane = t % 8u;
@@ -135,7 +136,7 @@ fn main(
     if (row0 + mine < rows) {
 {% for w in range(OWN_WORDS) %}
         if (lane + {{ 8 * w }}u < WORDS) {
-            out[(row * HEADS + head) * WORDS + lane + {{ 8 * w }}u] = acc{{ w }} / total;
+            out[(row * HEADS + head) * WORDS + lane + {{ 8 * w }}u] = value4(acc{{ w }} / total);
         }
 {% endfor %}
     }

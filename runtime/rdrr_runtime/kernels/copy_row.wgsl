@@ -1,12 +1,12 @@
 // y[0, :] = x[rows - 1, :]
 //
 // current  Step
-// x        f32 [rows, WIDTH]
-// y        f32 [1, WIDTH]
+// x        {{ VALUE }} [rows, WIDTH]
+// y        {{ VALUE }} [1, WIDTH]
 {% include "snippets/step.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@group(0) @binding(1) var<storage, read> x: array<{{ VALUE }}>;
+@group(0) @binding(2) var<storage, read_write> y: array<{{ VALUE }}>;
 
 override WIDTH: u32;
 

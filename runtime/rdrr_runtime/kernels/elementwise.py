@@ -10,21 +10,18 @@ from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 def residual_add(
     ctx: OpContext, x: BufferSlice, r: BufferSlice, *, width: int, label: str
 ) -> list[Dispatch]:
-    """x = x + r, both f32 [rows, width], two different buffers."""
-    return _in_place(ctx, "add", {"x": x, "r": r}, width, 1.0, False, label)
+    """x = x + r, both [rows, width], two different buffers."""
+    return _in_place(ctx, "add", {"x": x, "r": r}, width, 1.0, label)
 
 
 def softcap(
-    ctx: OpContext,
-    x: BufferSlice,
-    *,
-    width: int,
-    cap: float,
-    single_row: bool = False,
-    label: str,
+    ctx: OpContext, x: BufferSlice, *, width: int, cap: float, single_row: bool = False, label: str
 ) -> list[Dispatch]:
-    """x = cap * tanh(x / cap) on f32 [rows, width] (one row with `single_row`)."""
-    return _in_place(ctx, "softcap", {"x": x}, width, cap, single_row, label)
+    """x = cap * tanh(x / cap) on logits, f32 [rows, width] (one row with `single_row`)."""
+    operands = {"x": x}
+    return _in_place(
+        ctx, "softcap", operands, width, cap, label, single_row=single_row, logits=True
+    )
 
 
 def scale(
@@ -34,19 +31,23 @@ def scale(
     width: int,
     factor: float,
     single_row: bool = False,
+    logits: bool = False,
     label: str,
 ) -> list[Dispatch]:
-    """x = factor * x on f32 [rows, width] (one row with `single_row`)."""
-    return _in_place(ctx, "scale", {"x": x}, width, factor, single_row, label)
+    """x = factor * x on [rows, width] (one row with `single_row`), f32 if x is `logits`."""
+    operands = {"x": x}
+    return _in_place(
+        ctx, "scale", operands, width, factor, label, single_row=single_row, logits=logits
+    )
 
 
 def copy_row(
     ctx: OpContext, x: BufferSlice, y: BufferSlice, *, width: int, label: str
 ) -> list[Dispatch]:
     """y[0, :] = x[rows - 1, :]: the last row alone, so that the head computes no other logits."""
-    need_floats(f"{label}: x", x, ctx.max_rows * width)
-    need_floats(f"{label}: y", y, width)
-    what = kernel("copy_row", constants={"WIDTH": width})
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
+    ctx.need_values(f"{label}: y", y, width)
+    what = kernel("copy_row", variables={"VALUE": ctx.values}, constants={"WIDTH": width})
     buffers = {"current": ctx.state.step, "x": x, "y": y}
     return [dispatch(what, buffers, Grid(-(-width // 64)), label)]
 
@@ -57,15 +58,18 @@ def _in_place(
     operands: dict[str, BufferSlice],
     width: int,
     factor: float,
-    single_row: bool,
     label: str,
+    *,
+    single_row: bool = False,
+    logits: bool = False,
 ) -> list[Dispatch]:
     rows = 1 if single_row else ctx.max_rows
+    need = need_floats if logits else ctx.need_values
     for name, buffer in operands.items():
-        need_floats(f"{label}: {name}", buffer, rows * width)
+        need(f"{label}: {name}", buffer, rows * width)
     what = kernel(
         "elementwise",
-        variables={"OP": op},
+        variables={"OP": op, "VALUE": ctx.values, "X": "f32" if logits else ctx.values},
         constants={"WIDTH": width, "FACTOR": factor, "SINGLE_ROW": single_row},
         variant=op,
     )

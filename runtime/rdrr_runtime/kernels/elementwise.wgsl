@@ -7,15 +7,16 @@
 {% endif %}
 //
 // current  Step
-// x        f32 [rows, WIDTH]
+// x        {{ X }} [rows, WIDTH]
 {% if OP == "add" %}
-// r        f32 [rows, WIDTH]
+// r        {{ VALUE }} [rows, WIDTH]
 {% endif %}
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read_write> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> x: array<{{ X }}>;
 {% if OP == "add" %}
-@group(0) @binding(2) var<storage, read> r: array<f32>;
+@group(0) @binding(2) var<storage, read> r: array<{{ VALUE }}>;
 {% endif %}
 
 override WIDTH: u32;
@@ -28,11 +29,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let at = id.y * WIDTH + id.x;
+    let v = f32(x[at]);
 {% if OP == "add" %}
-    x[at] += r[at];
+    let out = v + f32(r[at]);
 {% elif OP == "softcap" %}
-    x[at] = FACTOR * tanh(clamp(x[at] / FACTOR, -15.0, 15.0));
+    let out = FACTOR * tanh(clamp(v / FACTOR, -15.0, 15.0));
 {% else %}
-    x[at] *= FACTOR;
+    let out = FACTOR * v;
 {% endif %}
+    x[at] = {{ "value(out)" if X == VALUE else "out" }};
 }

@@ -6,7 +6,7 @@ from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
+from rdrr_runtime.kernels._context import OpContext, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 from rdrr_runtime.kernels._weights import row_units
 from rdrr_runtime.packing import GpuWeight
@@ -20,7 +20,7 @@ def embed(
     Args:
         ctx: Where it is lowered to; its state holds the tokens.
         table: [vocabulary, hidden], layout `row`.
-        x: f32 [rows, hidden].
+        x: [rows, hidden].
         scale: Factor on every value (Gemma: the root of the hidden size).
         label: What the op is.
 
@@ -30,14 +30,14 @@ def embed(
     if table.layout is not Layout.ROW:
         raise FormatError("an embedding is read by rows", where=label, found=table.layout)
     need_multiple(f"{label}: hidden size", table.k, 4)
-    need_floats(f"{label}: x", x, ctx.max_rows * table.k)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
     units = row_units(table)
     dtype = table.dtype.name.lower()
     return [
         dispatch(
             kernel(
                 "embed",
-                variables={"WEIGHT": dtype},
+                variables={"WEIGHT": dtype, "VALUE": ctx.values},
                 constants={
                     "K": table.k,
                     "UNITS": units,

@@ -3,14 +3,15 @@
 // current  Step
 // tokens   u32 [rows]
 // weight   [OUTPUTS, ROW_WORDS] words of type {{ WEIGHT }}, the table's rows FIRST.. of this part
-// x        f32 [rows, K]
+// x        {{ VALUE }} [rows, K]
 //
 // A thread dequantizes one unit of 32 weights. A token outside the part writes nothing.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> tokens: array<u32>;
 @group(0) @binding(2) var<storage, read> weight: array<Word>;
-@group(0) @binding(3) var<storage, read_write> x: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> x: array<vec4<{{ VALUE }}>>;
 
 override K: u32;
 override UNITS: u32;
@@ -36,7 +37,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 {% for i in range(8) %}
     let k{{ i }} = unit_element(unit, {{ i }}u);
     if (k{{ i }} < K) {
-        x[(row * K + k{{ i }}) / 4u] = SCALE * w[{{ i }}];
+        x[(row * K + k{{ i }}) / 4u] = value4(SCALE * w[{{ i }}]);
     }
 {% endfor %}
 }

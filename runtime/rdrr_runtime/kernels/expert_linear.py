@@ -53,16 +53,16 @@ def expert_each(
         ctx: Where it is lowered to.
         weight: [experts * N, K] by row.
         routed: Where each row goes.
-        x: f32 [rows, K].
-        y: f32 [rows, top_k, N].
+        x: [rows, K].
+        y: [rows, top_k, N].
         label: What the layer is.
 
     Raises:
         FormatError: A matrix of another layout, or sizes that do not suit.
     """
-    need_floats(f"{label}: x", x, ctx.max_rows * weight.k)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * weight.k)
     outputs = ctx.max_rows * routed.top_k * (weight.n // routed.experts)
-    need_floats(f"{label}: y", y, outputs)
+    ctx.need_values(f"{label}: y", y, outputs)
     return _launches(ctx, "each", weight, routed, x, y, accumulate=False, label=label)
 
 
@@ -82,16 +82,16 @@ def expert_sum(
         ctx: Where it is lowered to.
         weight: [experts * N, K] by row.
         routed: Where each row goes.
-        x: f32 [rows, top_k, K].
-        y: f32 [rows, N]; another buffer than x.
+        x: [rows, top_k, K].
+        y: [rows, N]; another buffer than x.
         accumulate: Add to y instead of replacing it.
         label: What the layer is.
 
     Raises:
         FormatError: A matrix of another layout, or sizes that do not suit.
     """
-    need_floats(f"{label}: x", x, ctx.max_rows * routed.top_k * weight.k)
-    need_floats(f"{label}: y", y, ctx.max_rows * (weight.n // routed.experts))
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * routed.top_k * weight.k)
+    ctx.need_values(f"{label}: y", y, ctx.max_rows * (weight.n // routed.experts))
     return _launches(ctx, "sum", weight, routed, x, y, accumulate=accumulate, label=label)
 
 
@@ -131,7 +131,12 @@ def _launches(
             constants["ACCUMULATE"] = accumulate or part.first_row > 0
         what = kernel(
             "expert_linear",
-            variables={"MODE": mode, "WEIGHT": name, "SUBGROUPS": ctx.subgroups},
+            variables={
+                "MODE": mode,
+                "WEIGHT": name,
+                "SUBGROUPS": ctx.subgroups,
+                "VALUE": ctx.values,
+            },
             constants=constants,
             variant=f"{mode}.{name}",
         )

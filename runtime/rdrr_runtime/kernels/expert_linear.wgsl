@@ -6,20 +6,21 @@
 //
 // current  Step
 // routes   Route [rows, TOP_K]
-// x        f32 {{ "[rows, K]" if MODE == "each" else "[rows, TOP_K, K]" }}
+// x        {{ VALUE }} {{ "[rows, K]" if MODE == "each" else "[rows, TOP_K, K]" }}
 // weight   [OUTPUTS, ROW_WORDS] words of type {{ WEIGHT }}: rows FIRST.. of [EXPERTS, N], this part's
-// y        f32 {{ "[rows, TOP_K, N]" if MODE == "each" else "[rows, N]" }}
+// y        {{ VALUE }} {{ "[rows, TOP_K, N]" if MODE == "each" else "[rows, N]" }}
 //
 // A workgroup computes 4 outputs of {{ "a route" if MODE == "each" else "a row, over its routes" }}; its threads share the units of K. An output
 // whose weights are in another part {{ "is left alone" if MODE == "each" else "counts for nothing" }}. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 {% include "snippets/route.wgsl" %}
 {% include "snippets/thread.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> routes: array<Route>;
-@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> x: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(3) var<storage, read> weight: array<Word>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y: array<{{ VALUE }}>;
 
 override WG: u32;
 override K: u32;
@@ -50,7 +51,7 @@ fn products(x0: u32, first: vec4<u32>, thread: u32) -> vec4<f32> {
 {% for i in range(8) %}
         let k{{ i }} = unit_element(unit, {{ i }}u);
         if (!K_PADDED || k{{ i }} < K) {
-            let v{{ i }} = x[x0 + k{{ i }} / 4u];
+            let v{{ i }} = vec4<f32>(x[x0 + k{{ i }} / 4u]);
             acc += vec4<f32>({% for o in range(4) %}dot(w{{ o }}[{{ i }}], v{{ i }}){{ ", " if o < 3 }}{% endfor %});
         }
 {% endfor %}
@@ -92,7 +93,7 @@ fn main(
     let mine = products(row * (K / 4u), rows_of(expert, n0), t);
     let total = reduce_sum(mine, thread);
     if (t < 4u && live[t]) {
-        y[wid.z * N + n0 + t] = total[t];
+        y[wid.z * N + n0 + t] = value(total[t]);
     }
 {% else %}
     let row = wid.z;
@@ -111,7 +112,7 @@ fn main(
     let total = reduce_sum(acc, thread);
     if (t < 4u && n0 + t < N) {
         let at = row * N + n0 + t;
-        y[at] = select(total[t], total[t] + y[at], ACCUMULATE);
+        y[at] = value(select(total[t], total[t] + f32(y[at]), ACCUMULATE));
     }
 {% endif %}
 }

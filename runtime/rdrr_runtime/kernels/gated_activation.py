@@ -5,7 +5,7 @@ from __future__ import annotations
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
+from rdrr_runtime.kernels._context import OpContext, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 
 ACTIVATIONS = ("silu", "gelu_tanh")
@@ -25,9 +25,9 @@ def gated_activation(
 
     Args:
         ctx: Where it is lowered to.
-        gate: f32 [rows, width], or [rows, 2 width] with gate first where up is None.
-        up: f32 [rows, width], or None.
-        y: f32 [rows, width]; another buffer than the inputs.
+        gate: [rows, width], or [rows, 2 width] with gate first where up is None.
+        up: [rows, width], or None.
+        y: [rows, width]; another buffer than the inputs.
         width: Intermediate size, a multiple of 4.
         activation: `silu` or `gelu_tanh`.
         label: What the op is.
@@ -40,16 +40,16 @@ def gated_activation(
             "unknown activation", where=label, expected=" or ".join(ACTIVATIONS), found=activation
         )
     need_multiple(f"{label}: width", width, 4)
-    need_floats(f"{label}: y", y, ctx.max_rows * width)
-    need_floats(f"{label}: gate", gate, ctx.max_rows * width * (2 if up is None else 1))
+    ctx.need_values(f"{label}: y", y, ctx.max_rows * width)
+    ctx.need_values(f"{label}: gate", gate, ctx.max_rows * width * (2 if up is None else 1))
     if up is None:
         inputs = {"gate_up": gate}
     else:
-        need_floats(f"{label}: up", up, ctx.max_rows * width)
+        ctx.need_values(f"{label}: up", up, ctx.max_rows * width)
         inputs = {"gate": gate, "up": up}
     what = kernel(
         "gated_activation",
-        variables={"ACT": activation, "FUSED": up is None},
+        variables={"ACT": activation, "FUSED": up is None, "VALUE": ctx.values},
         constants={"WIDTH": width},
         variant=activation,
     )

@@ -4,21 +4,22 @@
 //
 // current   Step
 {% if FUSED %}
-// gate_up   f32 [rows, 2 WIDTH]: gate, then up
+// gate_up   {{ VALUE }} [rows, 2 WIDTH]: gate, then up
 {% else %}
-// gate, up  f32 [rows, WIDTH]
+// gate, up  {{ VALUE }} [rows, WIDTH]
 {% endif %}
-// y         f32 [rows, WIDTH]
+// y         {{ VALUE }} [rows, WIDTH]
 //
 // A thread computes 4 elements.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read_write> y: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> y: array<vec4<{{ VALUE }}>>;
 {% if FUSED %}
-@group(0) @binding(2) var<storage, read> gate_up: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> gate_up: array<vec4<{{ VALUE }}>>;
 {% else %}
-@group(0) @binding(2) var<storage, read> gate: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> up: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> gate: array<vec4<{{ VALUE }}>>;
+@group(0) @binding(3) var<storage, read> up: array<vec4<{{ VALUE }}>>;
 {% endif %}
 
 override WIDTH: u32;
@@ -44,9 +45,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
 {% if FUSED %}
     let first = row * 2u * words + id.x;
-    y[row * words + id.x] = act(gate_up[first]) * gate_up[first + words];
+    y[row * words + id.x] =
+        value4(act(vec4<f32>(gate_up[first])) * vec4<f32>(gate_up[first + words]));
 {% else %}
     let at = row * words + id.x;
-    y[at] = act(gate[at]) * up[at];
+    y[at] = value4(act(vec4<f32>(gate[at])) * vec4<f32>(up[at]));
 {% endif %}
 }

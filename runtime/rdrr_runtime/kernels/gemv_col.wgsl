@@ -1,18 +1,19 @@
 // y[r, n] = sum_k x[r, FIRST + k] W[n, FIRST + k] (+ bias) (+ y), stored by columns: rows of N.
 //
 // current  Step
-// x        f32 [rows, STRIDE]
+// x        {{ VALUE }} [rows, STRIDE]
 // weight   [INPUTS, ROW_WORDS] words of type {{ WEIGHT }}
-// y        f32 [rows, N]
+// y        {{ Y }} [rows, N]
 // bias     f32 [N], only with BIAS
 //
 // A workgroup computes UNITS_PER_GROUP units of 32 outputs for {{ ROWS }} token rows. A thread owns one
 // unit and every SPLITS-th k; the partial sums meet in workgroup memory. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> x: array<{{ VALUE }}>;
 @group(0) @binding(2) var<storage, read> weight: array<Word>;
-@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y: array<{{ Y }}>;
 {% if BIAS %}
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
 {% endif %}
@@ -66,7 +67,7 @@ fn main(
 {% endfor %}
 {% for u in range(AHEAD) %}
 {% for r in range(ROWS) %}
-        let v{{ u }}_{{ r }} = select(0.0, x[x{{ r }} + k{{ u }}], live{{ u }});
+        let v{{ u }}_{{ r }} = select(0.0, f32(x[x{{ r }} + k{{ u }}]), live{{ u }});
 {% for i in range(8) %}
         acc{{ r }}_{{ i }} += v{{ u }}_{{ r }} * w{{ u }}[{{ i }}];
 {% endfor %}
@@ -106,12 +107,12 @@ fn store(row: u32, unit: u32, lane: u32, slot: u32) {
     if (unit >= UNITS || n >= N) {
         return;
     }
-    var value = partial[(lane / 4u) * WG + slot][lane % 4u];
+    var result = partial[(lane / 4u) * WG + slot][lane % 4u];
 {% if BIAS %}
-    value += bias[n];
+    result += bias[n];
 {% endif %}
     if (ACCUMULATE) {
-        value += y[row * N + n];
+        result += f32(y[row * N + n]);
     }
-    y[row * N + n] = value;
+    y[row * N + n] = {{ "value(result)" if Y == VALUE else "result" }};
 }

@@ -1,19 +1,20 @@
 // y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y), weights stored by rows of K.
 //
 // current  Step
-// x        f32 [rows, K]
+// x        {{ VALUE }} [rows, K]
 // weight   [OUTPUTS, ROW_WORDS] words of type {{ WEIGHT }}
-// y        f32 [rows, STRIDE]
+// y        {{ Y }} [rows, STRIDE]
 // bias     f32 [STRIDE], only with BIAS
 //
 // A workgroup computes 4 outputs for {{ ROWS }} token rows; its threads share the units of K, so each
 // weight is read and dequantized once for those rows. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 {% include "snippets/thread.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> x: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(2) var<storage, read> weight: array<Word>;
-@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y: array<{{ Y }}>;
 {% if BIAS %}
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
 {% endif %}
@@ -58,7 +59,7 @@ fn main(
         let k{{ i }} = unit_element(unit, {{ i }}u);
         if (!K_PADDED || k{{ i }} < K) {
 {% for r in range(ROWS) %}
-            let v{{ r }} = x[x{{ r }} + k{{ i }} / 4u];
+            let v{{ r }} = vec4<f32>(x[x{{ r }} + k{{ i }} / 4u]);
             acc{{ r }} += vec4<f32>({% for o in range(4) %}dot(w{{ o }}[{{ i }}], v{{ r }}){{ ", " if o < 3 }}{% endfor %});
 {% endfor %}
         }
@@ -74,13 +75,13 @@ fn finish(total: vec4<f32>, row: u32, rows: u32, n: u32, lane: u32) {
     if (lane >= 4u || n >= OUTPUTS || row >= rows) {
         return;
     }
-    var value = total[lane];
+    var result = total[lane];
 {% if BIAS %}
-    value += bias[FIRST + n];
+    result += bias[FIRST + n];
 {% endif %}
     let at = row * STRIDE + FIRST + n;
     if (ACCUMULATE) {
-        value += y[at];
+        result += f32(y[at]);
     }
-    y[at] = value;
+    y[at] = {{ "value(result)" if Y == VALUE else "result" }};
 }

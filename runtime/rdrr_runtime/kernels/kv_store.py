@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels._context import KV_TYPES, KvSpec, OpContext, need_floats
+from rdrr_runtime.kernels._context import KV_TYPES, KvSpec, OpContext
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 
 
@@ -21,8 +21,8 @@ def kv_store(
 
     Args:
         ctx: Where it is lowered to.
-        k: f32 [rows, kv_heads, head_dim].
-        v: f32 [rows, kv_heads, head_dim].
+        k: [rows, kv_heads, head_dim].
+        v: [rows, kv_heads, head_dim].
         k_cache: [kv_heads, context, head_dim] of the cache's type.
         v_cache: As k_cache; another buffer.
         cache: Sizes and type of the caches.
@@ -33,12 +33,12 @@ def kv_store(
     """
     width = cache.kv_heads * cache.head_dim
     cache.check(label, k_cache, v_cache)
-    need_floats(f"{label}: k", k, ctx.max_rows * width)
-    need_floats(f"{label}: v", v, ctx.max_rows * width)
+    ctx.need_values(f"{label}: k", k, ctx.max_rows * width)
+    ctx.need_values(f"{label}: v", v, ctx.max_rows * width)
     block = KV_TYPES[cache.dtype].block
     what = kernel(
         "kv_store" if block == 1 else "kv_store_blocks",
-        variables={"KV": cache.dtype},
+        variables={"KV": cache.dtype, "VALUE": ctx.values},
         constants={
             "KV_HEADS": cache.kv_heads,
             "HEAD_DIM": cache.head_dim,

@@ -1,15 +1,15 @@
 // k_cache[h, base + r, :] = k[r, h, :], and the same for v; stored as {{ KV }}.
 //
 // current           Step
-// k, v              f32 [rows, KV_HEADS, HEAD_DIM]
+// k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM]
 //
 // A thread stores 4 elements of each. A row beyond the context is dropped.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv_" ~ KV ~ ".wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> k: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> v: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> k: array<vec4<{{ VALUE }}>>;
+@group(0) @binding(2) var<storage, read> v: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(3) var<storage, read_write> k_cache: array<KvWord>;
 @group(0) @binding(4) var<storage, read_write> v_cache: array<KvWord>;
 
@@ -27,6 +27,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     let source = row * KV_HEADS * words + id.x;
     let target_word = ((id.x / words) * CONTEXT + slot) * words + id.x % words;
-    k_cache[target_word] = kv_pack(k[source]);
-    v_cache[target_word] = kv_pack(v[source]);
+    k_cache[target_word] = kv_pack(vec4<f32>(k[source]));
+    v_cache[target_word] = kv_pack(vec4<f32>(v[source]));
 }

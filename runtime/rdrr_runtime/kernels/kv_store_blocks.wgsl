@@ -1,7 +1,7 @@
 // k_cache[h, base + r, :] = k[r, h, :], and the same for v; stored as {{ KV }}.
 //
 // current           Step
-// k, v              f32 [rows, KV_HEADS, HEAD_DIM]
+// k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM]
 //
 // A thread stores a block of 32 of each. Two blocks share a word of scales: the first of them that
@@ -10,8 +10,8 @@
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv_" ~ KV ~ ".wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> k: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> v: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> k: array<vec4<{{ VALUE }}>>;
+@group(0) @binding(2) var<storage, read> v: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(3) var<storage, read_write> k_cache: array<KvWord>;
 @group(0) @binding(4) var<storage, read_write> v_cache: array<KvWord>;
 
@@ -24,7 +24,7 @@ override CONTEXT: u32;  // even, so that no word is shared by two heads
 fn {{ cache }}_scale(i: u32) -> u32 {
     var most = 0.0;
     for (var j = 0u; j < 8u; j++) {
-        most = max(most, largest_of({{ cache }}[i + j]));
+        most = max(most, largest_of(vec4<f32>({{ cache }}[i + j])));
     }
     return scale_bits(most);
 }
@@ -51,7 +51,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 {% for cache in ("k", "v") %}
     let {{ cache }}_bits = {{ cache }}_scale(source);
     for (var j = 0u; j < 8u; j++) {
-        {{ cache }}_cache[block * 8u + j] = codes({{ cache }}[source + j], {{ cache }}_bits);
+        {{ cache }}_cache[block * 8u + j] = codes(vec4<f32>({{ cache }}[source + j]), {{ cache }}_bits);
     }
     if (is_owner) {
         let before = {{ cache }}_cache[at];

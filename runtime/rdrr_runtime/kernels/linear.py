@@ -36,6 +36,7 @@ class _Call:
     bias: BufferSlice | None
     accumulate: bool
     single_row: bool
+    logits: bool
     label: str
 
     def launch(
@@ -58,6 +59,8 @@ class _Call:
             variables={
                 "WEIGHT": self.weight.dtype.name.lower(),
                 "BIAS": bias is not None,
+                "VALUE": self.ctx.values,
+                "Y": "f32" if self.logits else self.ctx.values,
                 **variables,
             },
             constants={
@@ -83,6 +86,7 @@ def linear(
     bias: BufferSlice | None = None,
     accumulate: bool = False,
     single_row: bool = False,
+    logits: bool = False,
     tiled: bool | None = None,
     label: str,
 ) -> list[Dispatch]:
@@ -91,11 +95,12 @@ def linear(
     Args:
         ctx: Where it is lowered to.
         weight: [N, K] in any stored form.
-        x: f32 [rows, K].
-        y: f32 [rows, N]; another buffer than x.
+        x: [rows, K] of the type of activations.
+        y: [rows, N] of that type; another buffer than x.
         bias: f32 [N].
         accumulate: Add to y instead of replacing it (a residual stream).
         single_row: x and y have one row, whatever the pass has (the head).
+        logits: y is f32, whatever the type of activations.
         tiled: Force the tiled kernel on or off; None chooses by the rows of the pass.
         label: What the layer is, e.g. `layers.3.q_proj`.
 
@@ -104,11 +109,11 @@ def linear(
     """
     rows = 1 if single_row else ctx.max_rows
     need_multiple(f"{label}: K", weight.k, 4)
-    need_floats(f"{label}: x", x, rows * weight.k)
-    need_floats(f"{label}: y", y, rows * weight.n)
+    ctx.need_values(f"{label}: x", x, rows * weight.k)
+    (need_floats if logits else ctx.need_values)(f"{label}: y", y, rows * weight.n)
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
-    call = _Call(ctx, weight, x, y, bias, accumulate, single_row, label)
+    call = _Call(ctx, weight, x, y, bias, accumulate, single_row, logits, label)
     if tiled if tiled is not None else rows > GEMV_ROWS:
         lower = _matmul_tiled
     elif weight.layout is Layout.ROW:

@@ -4,9 +4,9 @@
 // y = x W^T (+ bias) (+ y) for many token rows, weights stored by {{ LAYOUT }}.
 //
 // current  Step
-// x        f32 [rows, K], K inputs of all parts
+// x        {{ VALUE }} [rows, K], K inputs of all parts
 // weight   words of type {{ WEIGHT }}: [OUTPUTS, ROW_WORDS] by row, [INPUTS, ROW_WORDS] by column
-// y        f32 [rows, N], N outputs of all parts
+// y        {{ Y }} [rows, N], N outputs of all parts
 // bias     f32 [N], only with BIAS
 //
 // A workgroup of 128 threads computes {{ 8 * MICRO }} rows by {{ TILE_N }} outputs in steps of 32 inputs. The weights
@@ -18,10 +18,11 @@
 {% endif %}
 // Inputs (by row) or outputs (by column) are taken in the order in which units hold them.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> x: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(2) var<storage, read> weight: array<Word>;
-@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y: array<{{ Y }}>;
 {% if BIAS %}
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
 {% endif %}
@@ -153,12 +154,12 @@ fn store4(row: u32, rows: u32, tile: u32, j: u32, sums: vec4<f32>) {
 }
 
 fn store(row: u32, n: u32, sum: f32) {
-    var value = sum;
+    var result = sum;
 {% if BIAS %}
-    value += bias[n];
+    result += bias[n];
 {% endif %}
     if (ACCUMULATE) {
-        value += y[row * N + n];
+        result += f32(y[row * N + n]);
     }
-    y[row * N + n] = value;
+    y[row * N + n] = {{ "value(result)" if Y == VALUE else "result" }};
 }

@@ -31,9 +31,9 @@ def rms_norm(
 
     Args:
         ctx: Where it is lowered to.
-        x: f32 [rows, per_row, width].
+        x: [rows, per_row, width].
         weight: f32 [width].
-        y: f32 [rows, per_row, width]; another buffer than x.
+        y: [rows, per_row, width]; another buffer than x.
         width: Elements of a normalised vector, a multiple of 4.
         eps: Added to the mean square.
         offset: Added to the weight (Gemma: 1).
@@ -112,10 +112,10 @@ def _lower(
     rows = 1 if single_row else ctx.max_rows
     for name, buffer in operands.items():
         count = width if name == "weight" else rows * per_row * width
-        need_floats(f"{label}: {name}", buffer, count)
+        (need_floats if name == "weight" else ctx.need_values)(f"{label}: {name}", buffer, count)
     what = kernel(
         "rmsnorm",
-        variables={"MODE": mode, "SUBGROUPS": ctx.subgroups},
+        variables={"MODE": mode, "SUBGROUPS": ctx.subgroups, "VALUE": ctx.values},
         constants={
             "WG": power_of_two(width // 4, 32, 256),
             "WIDTH": width,

@@ -11,19 +11,20 @@
 //
 // current    Step
 // weight     f32 [WIDTH]
-// x, r, y    f32 [rows, PER_ROW, WIDTH]
+// x, r, y    {{ VALUE }} [rows, PER_ROW, WIDTH]
 //
 // One workgroup a normalised vector. The sum of squares is accumulated in f32.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 {% include "snippets/thread.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, {{ "read" if MODE == "out" else "read_write" }}> x: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, {{ "read" if MODE == "out" else "read_write" }}> x: array<vec4<{{ VALUE }}>>;
 {% if MODE == "add" or MODE == "post" %}
-@group(0) @binding(3) var<storage, read> r: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> r: array<vec4<{{ VALUE }}>>;
 {% endif %}
 {% if MODE == "out" or MODE == "add" %}
-@group(0) @binding({{ 3 if MODE == "out" else 4 }}) var<storage, read_write> y: array<vec4<f32>>;
+@group(0) @binding({{ 3 if MODE == "out" else 4 }}) var<storage, read_write> y: array<vec4<{{ VALUE }}>>;
 {% endif %}
 
 override WG: u32;
@@ -48,12 +49,12 @@ fn main(
     var squares = vec4<f32>(0.0);
     for (var i = thread.index; i < words; i += WG) {
 {% if MODE == "add" %}
-        let v = x[first + i] + r[first + i];
-        x[first + i] = v;
+        let v = vec4<f32>(x[first + i]) + vec4<f32>(r[first + i]);
+        x[first + i] = value4(v);
 {% elif MODE == "post" %}
-        let v = r[first + i];
+        let v = vec4<f32>(r[first + i]);
 {% else %}
-        let v = x[first + i];
+        let v = vec4<f32>(x[first + i]);
 {% endif %}
         squares += v * v;
     }
@@ -62,11 +63,11 @@ fn main(
     for (var i = thread.index; i < words; i += WG) {
         let scale = factor * (OFFSET + weight[i]);
 {% if MODE == "post" %}
-        x[first + i] += r[first + i] * scale;
+        x[first + i] = value4(vec4<f32>(x[first + i]) + vec4<f32>(r[first + i]) * scale);
 {% elif MODE == "in_place" %}
-        x[first + i] *= scale;
+        x[first + i] = value4(vec4<f32>(x[first + i]) * scale);
 {% else %}
-        y[first + i] = x[first + i] * scale;
+        y[first + i] = value4(vec4<f32>(x[first + i]) * scale);
 {% endif %}
     }
 }

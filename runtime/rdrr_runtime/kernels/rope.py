@@ -5,7 +5,7 @@ from __future__ import annotations
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
+from rdrr_runtime.kernels._context import OpContext, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 
 
@@ -23,7 +23,7 @@ def rope(
 
     Args:
         ctx: Where it is lowered to; its state holds the positions.
-        x: f32 [rows, heads, head_dim].
+        x: [rows, heads, head_dim].
         table: f32 [context, rotary_dim / 2, 2], cosine and sine, computed on the host.
         heads: Heads in a row.
         head_dim: Elements of a head.
@@ -39,9 +39,13 @@ def rope(
         raise FormatError(
             "more elements rotate than a head has", where=label, expected=head_dim, found=rotary_dim
         )
-    need_floats(f"{label}: x", x, ctx.max_rows * heads * head_dim)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * heads * head_dim)
     pairs = rotary_dim // 2
-    what = kernel("rope", constants={"HEADS": heads, "HEAD_DIM": head_dim, "PAIRS": pairs})
+    what = kernel(
+        "rope",
+        variables={"VALUE": ctx.values},
+        constants={"HEADS": heads, "HEAD_DIM": head_dim, "PAIRS": pairs},
+    )
     buffers = {
         "current": ctx.state.step,
         "positions": ctx.state.positions,

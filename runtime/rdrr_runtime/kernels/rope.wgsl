@@ -5,14 +5,15 @@
 // current    Step
 // positions  u32 [rows]
 // table      f32 [context, PAIRS, 2]: cos, sin
-// x          f32 [rows, HEADS, HEAD_DIM]
+// x          {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
 // A thread rotates one pair.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> positions: array<u32>;
 @group(0) @binding(2) var<storage, read> table: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read_write> x: array<f32>;
+@group(0) @binding(3) var<storage, read_write> x: array<{{ VALUE }}>;
 
 override HEADS: u32;
 override HEAD_DIM: u32;
@@ -27,8 +28,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let pair = id.x % PAIRS;
     let first = (row * HEADS + id.x / PAIRS) * HEAD_DIM + pair;
     let angle = table[positions[row] * PAIRS + pair];
-    let a = x[first];
-    let b = x[first + PAIRS];
-    x[first] = a * angle.x - b * angle.y;
-    x[first + PAIRS] = b * angle.x + a * angle.y;
+    let a = f32(x[first]);
+    let b = f32(x[first + PAIRS]);
+    x[first] = value(a * angle.x - b * angle.y);
+    x[first + PAIRS] = value(b * angle.x + a * angle.y);
 }

@@ -22,9 +22,9 @@ def sigmoid_gate(
 
     Args:
         ctx: Where it is lowered to.
-        x: f32 [rows, k].
+        x: [rows, k].
         weight: f32 [k].
-        branch: f32 [rows, width]; another buffer than x.
+        branch: [rows, width]; another buffer than x.
         k: Inputs, a multiple of 4.
         width: Elements of a branch's row, a multiple of 4.
         label: What the op is.
@@ -34,12 +34,12 @@ def sigmoid_gate(
     """
     need_multiple(f"{label}: inputs", k, 4)
     need_multiple(f"{label}: width", width, 4)
-    need_floats(f"{label}: x", x, ctx.max_rows * k)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * k)
     need_floats(f"{label}: weight", weight, k)
-    need_floats(f"{label}: branch", branch, ctx.max_rows * width)
+    ctx.need_values(f"{label}: branch", branch, ctx.max_rows * width)
     what = kernel(
         "sigmoid_gate",
-        variables={"SUBGROUPS": ctx.subgroups},
+        variables={"SUBGROUPS": ctx.subgroups, "VALUE": ctx.values},
         constants={"WG": power_of_two(max(k, width) // 4, 32, 256), "K": k, "WIDTH": width},
     )
     buffers = {"current": ctx.state.step, "x": x, "weight": weight, "branch": branch}

@@ -1,17 +1,18 @@
 // branch[r, :] *= sigmoid(x[r, :] . w): one factor for each row.
 //
 // current  Step
-// x        f32 [rows, K]
+// x        {{ VALUE }} [rows, K]
 // weight   f32 [K]
-// branch   f32 [rows, WIDTH]
+// branch   {{ VALUE }} [rows, WIDTH]
 //
 // One workgroup a row. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
+{% include "snippets/value.wgsl" %}
 {% include "snippets/thread.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> x: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(2) var<storage, read> weight: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read_write> branch: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> branch: array<vec4<{{ VALUE }}>>;
 
 override WG: u32;
 override K: u32;
@@ -27,11 +28,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
     }
     var products = vec4<f32>(0.0);
     for (var i = thread.index; i < K / 4u; i += WG) {
-        products += x[row * (K / 4u) + i] * weight[i];
+        products += vec4<f32>(x[row * (K / 4u) + i]) * weight[i];
     }
     let score = dot(reduce_sum(products, thread), vec4<f32>(1.0));
     let factor = 1.0 / (1.0 + exp(-clamp(score, -80.0, 80.0)));
     for (var i = thread.index; i < WIDTH / 4u; i += WG) {
-        branch[row * (WIDTH / 4u) + i] *= factor;
+        let at = row * (WIDTH / 4u) + i;
+        branch[at] = value4(vec4<f32>(branch[at]) * factor);
     }
 }

@@ -21,7 +21,7 @@ fn fetch_x(s: u32, row: u32, half: u32) -> array<vec4<f32>, 4> {
 {% for i in range(4) %}
     let k{{ i }} = s * 32u + half * 16u + {{ 4 * i }}u;
     let inside{{ i }} = k{{ i }} < PART;
-    let v{{ i }} = x[(row * K + FIRST + select(0u, k{{ i }}, inside{{ i }})) / 4u];
+    let v{{ i }} = vec4<f32>(x[(row * K + FIRST + select(0u, k{{ i }}, inside{{ i }})) / 4u]);
     v[{{ i }}] = select(vec4<f32>(0.0), v{{ i }}, inside{{ i }});
 {% endfor %}
     return v;

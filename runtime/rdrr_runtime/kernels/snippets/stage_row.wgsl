@@ -22,7 +22,7 @@ fn fetch_x(unit: u32, row: u32, half: u32) -> array<vec4<f32>, 4> {
 {% for i in range(4) %}
     let k{{ i }} = unit_element(unit, 4u * half + {{ i }}u);
     let inside{{ i }} = k{{ i }} < K;
-    let v{{ i }} = x[(row * K + select(0u, k{{ i }}, inside{{ i }})) / 4u];
+    let v{{ i }} = vec4<f32>(x[(row * K + select(0u, k{{ i }}, inside{{ i }})) / 4u]);
     v[{{ i }}] = select(vec4<f32>(0.0), v{{ i }}, inside{{ i }});
 {% endfor %}
     return v;

@@ -1,0 +1,19 @@
+// Activations between ops are kept as {{ VALUE }}; what is computed from them is f32.
+{% if VALUE == "f16" %}
+// Beyond the range of f16 they saturate, since an infinity would make the next norm NaN.
+fn value(v: f32) -> f16 {
+    return f16(clamp(v, -65504.0, 65504.0));
+}
+
+fn value4(v: vec4<f32>) -> vec4<f16> {
+    return vec4<f16>(clamp(v, vec4<f32>(-65504.0), vec4<f32>(65504.0)));
+}
+{% else %}
+fn value(v: f32) -> f32 {
+    return v;
+}
+
+fn value4(v: vec4<f32>) -> vec4<f32> {
+    return v;
+}
+{% endif %}

@@ -1,0 +1,239 @@
+"""Activations in f16: what ops leave is their result rounded once, and whole models follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.hints import resolve
+from rdrr_runtime.kernels._context import KvSpec, OpContext
+from rdrr_runtime.kernels._kernel import Dispatch
+from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
+from rdrr_runtime.kernels.elementwise import copy_row, residual_add, scale, softcap
+from rdrr_runtime.kernels.embed import embed
+from rdrr_runtime.kernels.gated_activation import gated_activation
+from rdrr_runtime.kernels.linear import linear
+from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm
+from rdrr_runtime.kernels.rope import rope
+from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
+from rdrr_runtime.packing import GpuWeight, upload_weight
+from rdrr_runtime.program import choices_for
+from rdrr_runtime.reference import ops
+from rdrr_runtime.select import unhonoured
+from support.comparison import relative_error as error_of
+from support.comparison import scored, stepped
+from support.gpu import TOLERANCE, Bench, normal, random_tensor, relative_error
+from support.packages import VOCAB, llama_manifest, write_random_package
+
+ROWS, WIDTH, CONTEXT = 5, 192, 96
+ROUNDING = 2.0**-11
+F16 = np.float16
+Array = np.ndarray
+
+
+@dataclass
+class Operands:
+    """Makes operands of one op: arrays in float64, and their buffers."""
+
+    bench: Bench
+    rng: np.random.Generator
+    ctx: OpContext
+
+    def value(self, *shape: int) -> tuple[BufferSlice, Array]:
+        """An activation in f16."""
+        array = normal(self.rng, *shape).astype(F16)
+        return self.bench.upload(array), array.astype(np.float64)
+
+    def vector(self, *shape: int) -> tuple[BufferSlice, Array]:
+        array = normal(self.rng, *shape)
+        return self.bench.upload(array), array.astype(np.float64)
+
+    def out(self, *shape: int) -> BufferSlice:
+        return self.bench.upload(np.full(shape, np.nan, F16))
+
+    def weight(self, dtype: str, layout: Layout, n: int, k: int) -> tuple[GpuWeight, Array]:
+        raw, values = random_tensor(self.rng, dtype, layout, (n, k))
+        made = upload_weight(self.bench.arena, DTYPES[dtype], layout, (n, k), raw, "w")
+        return made, values.astype(np.float64)
+
+
+Made = tuple[Sequence[Dispatch], BufferSlice, Array]
+"""Dispatches, the buffer they leave, and what should be there."""
+
+
+def tensors(*arrays: Array) -> list[torch.Tensor]:
+    return [torch.from_numpy(one) for one in arrays]
+
+
+def a_norm(on: Operands) -> Made:
+    (x, xs), (w, ws), y = on.value(ROWS, WIDTH), on.vector(WIDTH), on.out(ROWS, WIDTH)
+    made = rms_norm(on.ctx, x, w, y, width=WIDTH, eps=1e-5, label="t")
+    return made, y, ops.rms_norm(*tensors(xs, ws), 1e-5, 0.0).numpy()
+
+
+def a_branch_norm(on: Operands) -> Made:
+    (x, xs), (r, rs), (w, ws) = on.value(ROWS, WIDTH), on.value(ROWS, WIDTH), on.vector(WIDTH)
+    made = post_norm_add(on.ctx, x, r, w, width=WIDTH, eps=1e-5, label="t")
+    return made, x, xs + ops.rms_norm(*tensors(rs, ws), 1e-5, 0.0).numpy()
+
+
+def a_rope(on: Operands) -> Made:
+    (x, xs), (table, angles) = on.value(ROWS, 3, 64), on.vector(ROWS, 16, 2)
+    made = rope(on.ctx, x, table, heads=3, head_dim=64, rotary_dim=32, label="t")
+    expected = ops.rope(torch.from_numpy(xs), torch.arange(ROWS), torch.from_numpy(angles))
+    return made, x, expected.numpy()
+
+
+def an_activation(on: Operands) -> Made:
+    (gate, gates), (up, ups), y = (*(on.value(ROWS, WIDTH) for _ in range(2)), on.out(ROWS, WIDTH))
+    made = gated_activation(on.ctx, gate, up, y, width=WIDTH, activation="silu", label="t")
+    return made, y, ops.gated_activation(*tensors(gates, ups), "silu").numpy()
+
+
+def a_sum(on: Operands) -> Made:
+    (x, xs), (r, rs) = on.value(ROWS, WIDTH), on.value(ROWS, WIDTH)
+    return residual_add(on.ctx, x, r, width=WIDTH, label="t"), x, xs + rs
+
+
+def a_copy(on: Operands) -> Made:
+    (x, xs), y = on.value(ROWS, WIDTH), on.out(1, WIDTH)
+    return copy_row(on.ctx, x, y, width=WIDTH, label="t"), y, xs[-1:]
+
+
+def a_gate(on: Operands) -> Made:
+    (x, xs), (w, ws), (b, bs) = on.value(ROWS, WIDTH), on.vector(WIDTH), on.value(ROWS, 36)
+    made = sigmoid_gate(on.ctx, x, w, b, k=WIDTH, width=36, label="t")
+    return made, b, ops.sigmoid_gate(*tensors(xs, bs, ws[None])).numpy()
+
+
+def an_embedding(on: Operands) -> Made:
+    (table, values), x = on.weight("Q8_0", Layout.ROW, 40, WIDTH), on.out(ROWS, WIDTH)
+    ids = on.bench.words(on.ctx.state.tokens)[:ROWS]
+    return embed(on.ctx, table, x, scale=8.0, label="t"), x, 8.0 * values[ids]
+
+
+def product(dtype: str, layout: Layout, *, tiled: bool) -> Callable[[Operands], Made]:
+    def made(on: Operands) -> Made:
+        (weight, values), (x, xs) = on.weight(dtype, layout, 70, WIDTH), on.value(ROWS, WIDTH)
+        (bias, added), (y, before) = on.vector(70), on.value(ROWS, 70)
+        options = {"bias": bias, "accumulate": True, "tiled": tiled, "label": "t"}
+        return linear(on.ctx, weight, x, y, **options), y, xs @ values.T + added + before
+
+    return made
+
+
+def scores(which: AttentionKernel) -> Callable[[Operands], Made]:
+    def made(on: Operands) -> Made:
+        (q, qs), out = on.value(ROWS, 4, 64), on.out(ROWS, 4, 64)
+        (k, ks), (v, vs) = on.vector(2, 640, 64), on.vector(2, 640, 64)
+        spec = AttentionSpec(4, KvSpec(2, 64, 640, "f32"), 0.125)
+        scratch = on.bench.poisoned(spec.scratch_size(ROWS) // 4)
+        options = {"spec": spec, "which": which, "scratch": scratch, "label": "t"}
+        cached = tensors(qs, ks[:, :ROWS], vs[:, :ROWS])
+        expected = ops.attention(*cached, 0.125, base=0, window=0, softcap=0.0)
+        return attention(on.ctx, q, k, v, out, **options), out, expected.numpy()
+
+    return made
+
+
+OPS = {
+    "norm": a_norm,
+    "branch norm": a_branch_norm,
+    "rope": a_rope,
+    "activation": an_activation,
+    "residual": a_sum,
+    "last row": a_copy,
+    "sigmoid gate": a_gate,
+    "embedding": an_embedding,
+    "gemv of rows": product("Q4_K", Layout.ROW, tiled=False),
+    "gemv of columns": product("Q8_0", Layout.COLUMN, tiled=False),
+    "tiles of rows": product("Q6_K", Layout.ROW, tiled=True),
+    "tiles of columns": product("F32", Layout.COLUMN, tiled=True),
+    "streaming": scores(AttentionKernel.STREAMING),
+    "split_kv": scores(AttentionKernel.SPLIT_KV),
+    "tiled_small": scores(AttentionKernel.TILED_SMALL),
+}
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_an_op_leaves_its_result_rounded_once(bench, rng, op):
+    ids = rng.integers(0, 40, ROWS).tolist()
+    made, buffer, expected = op(Operands(bench, rng, bench.context(ROWS, tokens=ids, values="f16")))
+    bench.run(made, ROWS)
+    found = bench.device.read(buffer).view(F16)[: expected.size].reshape(expected.shape)
+    limit = TOLERANCE * np.abs(expected).max() + ROUNDING * np.abs(expected)
+    assert (np.abs(found.astype(np.float64) - expected) <= limit).all()
+
+
+def test_logits_and_what_is_done_to_them_stay_f32(bench, rng):
+    on = Operands(bench, rng, bench.context(ROWS, values="f16"))
+    (weight, values), (x, xs) = on.weight("F16", Layout.ROW, 70, WIDTH), on.value(ROWS, WIDTH)
+    y = bench.poisoned(ROWS, 70)
+    made = [
+        *linear(on.ctx, weight, x, y, logits=True, label="t"),
+        *scale(on.ctx, y, width=70, factor=0.5, logits=True, label="t"),
+        *softcap(on.ctx, y, width=70, cap=20.0, label="t"),
+    ]
+    bench.run(made, ROWS)
+    expected = 20.0 * np.tanh(0.5 * (xs @ values.T) / 20.0)
+    assert relative_error(bench.download(y, ROWS, 70), expected) < TOLERANCE
+
+
+def test_what_f16_cannot_hold_saturates(bench):
+    x, r = (bench.upload(np.full((1, 4), 60000.0, F16)) for _ in range(2))
+    ctx = bench.context(1, values="f16")
+    bench.run(residual_add(ctx, x, r, width=4, label="t"), 1)
+    assert bench.device.read(x).view(F16)[:4].tolist() == [65504.0] * 4
+
+
+def hinted(**hints: str):
+    return resolve({"manifest": hints})
+
+
+def test_a_model_in_f16_stays_near_torch(device, tmp_path, rng):
+    moe = {"numExperts": 4, "numExpertsPerToken": 2, "expertIntermediateSize": 128}
+    package = write_random_package(tmp_path / "package", llama_manifest(moe=moe), rng)
+    ids = rng.integers(0, VOCAB, 24).tolist()
+    policy = hinted(computePrecision="f16")
+    backend = GpuBackend(package, context=CONTEXT, device=device, policy=policy)
+    choices = backend.info.choices
+    assert (choices[0].op, choices[0].kernel) == ("activations", "f16")
+    assert unhonoured(choices) == ()
+    reference = scored(CpuBackend(package, context=CONTEXT), ids)[19:]
+    error = error_of(stepped(backend, ids, 20), reference)
+    assert 1e-5 < error < 5e-3
+    assert len(backend.greedy(ids, 0, 3)) == 3
+    backend.close()
+
+
+def test_a_device_without_f16_keeps_f32_and_says_so(plain_device, tmp_path, rng):
+    package = write_random_package(tmp_path / "package", llama_manifest(), rng)
+    ids = rng.integers(0, VOCAB, 12).tolist()
+    policy = hinted(computePrecision="f16")
+    options = {"context": CONTEXT, "kv_dtype": "f32", "device": plain_device}
+    backend = GpuBackend(package, policy=policy, **options)
+    (line,) = unhonoured(backend.info.choices)
+    assert "hint computePrecision=f16 is not followed: the device has no feature shader-f16" in line
+    reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)
+    assert error_of(stepped(backend, ids, 10), reference) < 1e-5
+    backend.close()
+
+
+def test_activations_in_int8_that_a_stronger_source_asks_for_exclude_f16(device, tmp_path, rng):
+    package = write_random_package(tmp_path / "package", llama_manifest(), rng)
+    stated = {
+        "manifest": {"computePrecision": "f16"},
+        "run flag": {"q4kMatmul": "fused_q4k_int8"},
+    }
+    choices = choices_for(package, device, resolve(stated), CONTEXT, "f16")
+    assert choices[0].kernel == "f32"
+    (line,) = unhonoured(choices)
+    assert "computePrecision=f16 is not followed: q4kMatmul=fused_q4k_int8 (run flag)" in line
