@@ -10,7 +10,17 @@ import time
 import pytest
 from support.commands import environment
 
-HEAVY = ("torch", "wgpu", "numba", "tokenizers", "transformers", "huggingface_hub", "fsspec")
+HEAVY = (
+    "torch",
+    "wgpu",
+    "numba",
+    "tokenizers",
+    "transformers",
+    "huggingface_hub",
+    "fsspec",
+    "zstandard",
+    "blake3",
+)
 BUDGET_SECONDS = 0.5
 
 
