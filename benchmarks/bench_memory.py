@@ -1,0 +1,199 @@
+"""Peak anonymous memory of a conversion above that of an idle interpreter with torch imported.
+
+    python benchmarks/bench_memory.py --shape llama-3b --others qwen3-0.6b
+
+A checkpoint of `--shape` (llama-3b: 6.4 GB) is converted with several numbers of workers; one of
+`--others` with further options and as a PyTorch and a GGUF file. Each conversion has a process of
+its own, whose anonymous pages are read from /proc every 20 ms: mapped files do not count, since
+the system takes their pages back when it needs them. Linux only. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shapes import SHAPES
+from synthesize import synthesize
+
+LIMIT = 1 << 30
+INTERVAL = 0.02  # seconds between two looks
+IDLE = "import sys, torch; print('ready', flush=True); sys.stdin.read()"
+CONVERT = """
+import json, sys, torch
+from rdrr_converter.convert import convert
+source, destination, options = json.loads(sys.argv[1])
+convert(source, destination, overwrite=True, **options)
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A conversion to measure.
+
+    Attributes:
+        name: Shown in the table.
+        kind: Kind of checkpoint: `safetensors`, `pytorch` or `gguf`.
+        options: As of `convert`.
+    """
+
+    name: str
+    kind: str = "safetensors"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+COLUMN = {"q4k_layout": "column", "fuse_gate_up": True}
+OTHERS = (
+    Case("column, gate and up fused", options={**COLUMN, "workers": 2}),
+    Case("column, gate and up fused, 8 workers", options={**COLUMN, "workers": 8}),
+    Case("flat", options={"q4k_layout": "flat", "workers": 8}),
+    Case("transposed F32", options={"quantize": "f32", "transpose_weights": True, "workers": 8}),
+    Case("zstd, blake3", options={"compress": "zstd", "hash_algorithm": "blake3", "workers": 8}),
+    Case("PyTorch", "pytorch", {"workers": 8}),
+    Case("GGUF, blocks decoded", "gguf", {"workers": 8}),
+    Case("GGUF, blocks decoded, column", "gguf", {**COLUMN, "workers": 8}),
+    Case("GGUF, blocks copied", "gguf", {"quantize": "q8_0", "workers": 8}),
+)
+
+
+def anonymous(pid: int) -> int:
+    """Bytes of anonymous memory that a process has; 0 when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    for line in status.splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def idle() -> int:
+    """Anonymous bytes of an interpreter that has imported torch and does nothing."""
+    command = [sys.executable, "-c", IDLE]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = anonymous(process.pid)
+        process.communicate("")
+    return found
+
+
+def peak(source: Path, destination: Path, options: Mapping[str, Any]) -> int:
+    """Largest number of anonymous bytes that a conversion has at any look.
+
+    Raises:
+        RuntimeError: The conversion failed.
+    """
+    order = json.dumps([str(source), str(destination), dict(options)])
+    most = 0
+    with subprocess.Popen([sys.executable, "-c", CONVERT, order]) as process:
+        while process.poll() is None:
+            most = max(most, anonymous(process.pid))
+            time.sleep(INTERVAL)
+    if process.returncode:
+        raise RuntimeError(f"the conversion ended with code {process.returncode}")
+    return most
+
+
+def checkpoint(work: Path, shape: str, kind: str) -> Path:
+    """A checkpoint of a kind, made unless it is there."""
+    folder = work / shape
+    if not (folder / "config.json").exists():
+        synthesize(SHAPES[shape], folder)
+    if kind == "safetensors":
+        return folder
+    made = work / f"{shape}-{kind}"
+    if not made.exists():
+        {"pytorch": _write_pytorch, "gguf": _write_gguf}[kind](folder, made)
+    return made
+
+
+def _write_pytorch(source: Path, made: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    made.mkdir()
+    state = {
+        name: one
+        for file in sorted(source.glob("*.safetensors"))
+        for name, one in load_file(file).items()
+    }
+    torch.save(state, made / "pytorch_model.bin")
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, made / name)
+
+
+def _write_gguf(source: Path, made: Path) -> None:
+    """Q8_0 blocks, which take the least time to make."""
+    from _gguf import write_gguf
+    from rdrr_converter.convert import convert
+    from rdrr_manifests.package import open_package
+
+    made.mkdir()
+    convert(source, made / "package", quantize="q8_0")
+    write_gguf(open_package(made / "package"), made / "model.gguf")
+    shutil.rmtree(made / "package")
+
+
+def measure(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
+    """One row for each case."""
+    base = idle()
+    print(f"idle interpreter with torch: {base / 2**20:.0f} MiB")
+    cases = [
+        (options.shape, Case(f"{one} workers", options={"workers": one}))
+        for one in options.workers
+    ]
+    cases += [(options.others, case) for case in OTHERS if options.others]
+    for shape, case in cases:
+        source = checkpoint(work, shape, case.kind)
+        size = sum(path.stat().st_size for path in source.iterdir())
+        start = time.perf_counter()
+        above = peak(source, work / "package", case.options) - base
+        seconds = time.perf_counter() - start
+        row = {"shape": shape, "case": case.name, "source_bytes": size, "peak_bytes": above}
+        print(
+            f"{shape:12} {case.name:38} {size / 2**30:6.2f} GiB  peak {above / 2**20:6.0f} MiB"
+            f"  {seconds:6.1f} s",
+            flush=True,
+        )
+        yield row
+        shutil.rmtree(work / "package")
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--shape", choices=tuple(SHAPES), default="llama-3b")
+    add("--others", choices=tuple(SHAPES), help="shape of the other cases; none without it")
+    add("--workers", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2, 8])
+    add("--work", type=Path, help="keep checkpoints here for the next run")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Measure, and print whether every peak is below the limit."""
+    options = parse()
+    with tempfile.TemporaryDirectory(dir=options.work) as scratch:
+        if options.work:
+            options.work.mkdir(parents=True, exist_ok=True)
+        rows = list(measure(options, options.work or Path(scratch)))
+    worst = max(row["peak_bytes"] for row in rows)
+    result = {"benchmark": "memory", "worst_bytes": worst, "within_limit": worst <= LIMIT}
+    print(json.dumps({**result, "results": rows}))
+
+
+if __name__ == "__main__":
+    main()
