@@ -152,8 +152,7 @@ def measure(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]
     base = idle()
     print(f"idle interpreter with torch: {base / 2**20:.0f} MiB")
     cases = [
-        (options.shape, Case(f"{one} workers", options={"workers": one}))
-        for one in options.workers
+        (options.shape, Case(f"{one} workers", options={"workers": one})) for one in options.workers
     ]
     cases += [(options.others, case) for case in OTHERS if options.others]
     for shape, case in cases:

@@ -93,7 +93,7 @@ def check_destination(source: Path | None, destination: Path, *, overwrite: bool
 
 def was_interrupted(destination: Path) -> bool:
     """Whether a conversion to this name was cut short, or is at work."""
-    return Workplace(destination).journal.exists()
+    return Workplace(destination).root.exists()
 
 
 def _is_replaceable(path: Path) -> bool:
@@ -128,7 +128,7 @@ def complete_or_nothing(destination: Path, *, resume: bool = False) -> Iterator[
                 _flush(work.package)
                 _replace(work)
         except BaseException as error:
-            if not (resume and _can_go_on_after(error)):
+            if not (resume and work.journal.exists() and _can_go_on_after(error)):
                 _clear(work)
             raise
         _clear(work)

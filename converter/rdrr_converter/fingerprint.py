@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import rdrr_converter
@@ -17,6 +18,9 @@ from rdrr_converter.options import Options
 from rdrr_converter.plan import Plan
 from rdrr_converter.sources import Source
 from rdrr_converter.tokenizer import COPIED
+
+FILES = ("lora", "imatrix")
+"""Options that name files: what is in those counts, not where they are."""
 
 
 def fingerprint(
@@ -35,12 +39,21 @@ def fingerprint(
     """
     return {
         "version of the converter": rdrr_converter.__version__,
-        "options": _plain(asdict(options)),
+        "options": _options(options),
         "configuration": _digest([source.config, source.generation_config]),
         "files beside the weights": _digest([list(map(_content, _copied(source)))]),
         "weights": _digest([list(_tensors(source)), _files(source), magnitudes]),
         "plan": _digest(list(plan.describe())),
     }
+
+
+def _options(options: Options) -> dict[str, Any]:
+    values: dict[str, Any] = _plain(asdict(options))
+    for name in FILES:
+        if values.get(name):
+            path = Path(values[name])
+            values[name] = _digest(_states(path.iterdir() if path.is_dir() else [path]))
+    return values
 
 
 def _copied(source: Source) -> Iterator[bytes | None]:
@@ -59,7 +72,10 @@ def _tensors(source: Source) -> Iterator[list[object]]:
 def _files(source: Source) -> dict[str, list[int]]:
     """Size and time of change of the files of weights that are on this machine."""
     folder = source.path if source.path.is_dir() else source.path.parent
-    paths = {folder / tensor.file for tensor in source.tensors.values()}
+    return _states({folder / tensor.file for tensor in source.tensors.values()})
+
+
+def _states(paths: Iterable[Path]) -> dict[str, list[int]]:
     states = {path.name: path.stat() for path in sorted(paths) if path.is_file()}
     return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
 
