@@ -25,6 +25,9 @@ Decode = Callable[[slice, slice], F32Array]
 SCAN_ELEMENTS = 1 << 22
 """Weights that a pass over a tensor holds at once."""
 
+TURNED_ROWS = 1 << 12
+"""Rows decoded at once where columns are wanted: with the whole blocks around them, 4 MiB."""
+
 SCALARS = ("F32", "F16", "BF16")
 """Storage types whose values are weights as they are."""
 
@@ -112,8 +115,17 @@ class SourceTensor:
     def read_transposed(self, columns: slice) -> F32Array:
         """Some columns as rows, float32 [columns, rows]; turned while the values are small."""
         if self.is_block or self.decode is not None:
-            return np.ascontiguousarray(self.read(columns=columns).T)
+            return self._turned(columns)
         return self._to_f32(np.ascontiguousarray(self.stored(columns=columns).T))
+
+    def _turned(self, columns: slice) -> F32Array:
+        """`read_transposed` where reading decodes more columns than are asked for."""
+        begin, end, _ = columns.indices(self.columns)
+        turned = np.empty((end - begin, self.rows), np.float32)
+        for first in range(0, self.rows, TURNED_ROWS):
+            rows = slice(first, min(first + TURNED_ROWS, self.rows))
+            turned[:, rows] = self.read(rows, columns).T
+        return turned
 
     def _to_f32(self, stored: npt.NDArray[Any]) -> F32Array:
         self._check_scalar()
