@@ -14,7 +14,7 @@ from pathlib import Path
 from rdrr_format.errors import ConversionError, ManifestError, UsageError
 from rdrr_format.shards import ALIGNMENT, ShardInfo, ShardWriter
 from rdrr_format.stores import Store, write_file
-from rdrr_manifests.graph import derive_graph
+from rdrr_manifests.graph import Router, derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
@@ -22,6 +22,7 @@ from rdrr_converter.architectures import find_architecture
 from rdrr_converter.delivery import Delivery, Target, delivery
 from rdrr_converter.engines import Engine, check_engine, open_engine
 from rdrr_converter.fingerprint import fingerprint
+from rdrr_converter.groups import describe_groups
 from rdrr_converter.lora import merge_adapter
 from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import TensorError
@@ -226,7 +227,10 @@ class _Job:
         algorithm = self.options.hash_algorithm
         errors = verify(self.plan, store, shards, algorithm, workers, self.progress)
         copy_files(self.source, store)
-        manifest, _ = build_manifest(self.source, self.model, self.plan, self.options, shards)
+        groups = describe_groups(self.plan, store, shards) if self.model.moe else None
+        manifest, _ = build_manifest(
+            self.source, self.model, self.plan, self.options, shards, groups
+        )
         report = describe_conversion(manifest, self.model.name, self.plan, errors, self.notes)
         for name, text in ((REPORT_NAME, report.to_json()), (MANIFEST_NAME, manifest.to_json())):
             write_file(store, name, text.encode())
@@ -254,4 +258,6 @@ def _check_graph(manifest: Manifest) -> tuple[str, ...]:
                 expected=list(use.shape),
                 found=found,
             )
+    if any(isinstance(op, Router) for op in graph.ops):
+        return ("experts are not runnable on wgpu here yet; --backend cpu runs them",)
     return ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from rdrr_format.errors import UsageError
@@ -25,6 +25,7 @@ from rdrr_manifests.models import (
 )
 
 import rdrr_converter
+from rdrr_converter.groups import describe_experts
 from rdrr_converter.options import Options
 from rdrr_converter.plan import Plan, PlannedTensor
 from rdrr_converter.reading import Model
@@ -42,6 +43,7 @@ def build_manifest(
     plan: Plan,
     options: Options,
     shards: Sequence[ShardInfo],
+    groups: Mapping[str, object] | None = None,
 ) -> tuple[Manifest, tuple[str, ...]]:
     """The manifest, and notes on what the checkpoint lacks.
 
@@ -51,6 +53,7 @@ def build_manifest(
         plan: What is written.
         options: What was asked for.
         shards: The finished shards; empty in a dry run.
+        groups: Of tensors, where they are stated.
 
     Raises:
         SourceError: The tokenizer's files are not what their names say.
@@ -66,8 +69,10 @@ def build_manifest(
         quantization_info=quantization_info(plan, options),
         hash_algorithm=options.hash_algorithm,
         eos_token_id=eos,
+        mask_token_id=model.mask_token_id,
         weights_transposed=plan.weights_transposed,
         architecture=model.sizes,
+        moe_config=None if model.moe is None else describe_experts(model.moe, plan),
         inference=model.inference,
         tokenizer=tokenizer,
         optimizations=Optimizations(kernel_hints=KernelHints(**dict(options.kernel_hints))),
@@ -76,6 +81,7 @@ def build_manifest(
         ),
         metadata=_metadata(source, model),
         total_size=sum(shard.size for shard in shards) if shards else plan.total_size,
+        groups=groups,
         shards=tuple(_shard(shard) for shard in shards),
         tensors={tensor.name: _tensor(tensor) for tensor in plan.tensors},
     )

@@ -5,7 +5,6 @@ Pure: it reads no weight and writes nothing, so `--dry-run` prints exactly what 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +15,10 @@ from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.layouts import Geometry, Layout, geometry
 from rdrr_format.shards import ShardSpan, align_up, plan_spans
 
+from rdrr_converter.matching import ModelTensor
 from rdrr_converter.options import Options
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
-from rdrr_converter.reading import Model, ModelTensor
+from rdrr_converter.reading import Model
 from rdrr_converter.recipes import RECIPES, choose_dtype, settle_tail
 from rdrr_converter.sources import SourceTensor
 
@@ -27,6 +27,10 @@ F16_OVERFLOW = 65520.0
 
 BLOCK_OVERFLOW = 8 * 65504.0
 """Below it no scale of any block type overflows its float16 (Q4_0 stores a value over 8)."""
+
+
+MATMULS = ("matmul", "lm_head", "expert")
+"""Roles of weights that multiply activations, and so may be transposed."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class PlannedTensor:
     @property
     def is_matmul(self) -> bool:
         """Whether it multiplies activations: the weights that may be transposed."""
-        return self.role in ("matmul", "lm_head")
+        return self.role in MATMULS
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,11 @@ def _outputs(model: Model, *, fuse: bool) -> Iterator[tuple[tuple[ModelTensor, .
             "gate and up have biases, which a fused matrix has no place for",
             hint="convert without --fuse-gate-up",
         )
+    if fuse and any(tensor.expert is not None for tensor in model.tensors):
+        raise ConversionError(
+            "gate and up of experts are not fused: no kernel reads them so",
+            hint="convert without --fuse-gate-up",
+        )
     for tensor in model.tensors:
         if fuse and tensor.name.endswith("mlp.gate_proj.weight"):
             up = by_name[tensor.name.replace("gate_proj", "up_proj")]
@@ -225,7 +234,7 @@ def _decide(
     if len(parts) > 1:
         shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
     layout = Layout.ROW
-    if first.role in ("matmul", "lm_head"):
+    if first.role in MATMULS:
         layout = options.block_layout if dtype.is_block else _scalar_layout(options)
     dtype, tail = settle_tail(dtype, shape, layout, options.k_tail)
     if not dtype.is_block and layout is not Layout.ROW:
@@ -257,15 +266,9 @@ def _choose(
         first.layer,
         sizes.num_layers,
         tied=model.tied,
-        experts=_experts(model),
+        experts=model.moe.num_experts if model.moe else 0,
         grouped=sizes.num_key_value_heads < sizes.num_attention_heads,
     )
-
-
-def _experts(model: Model) -> int:
-    """Experts of a layer, 0 where there are none."""
-    found = (re.search(r"\.experts\.(\d+)\.", tensor.name) for tensor in model.tensors)
-    return max((int(match[1]) + 1 for match in found if match), default=0)
 
 
 def _scalar_layout(options: Options) -> Layout:

@@ -6,19 +6,18 @@ before anything is written. No weight is changed here.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pydantic
 from rdrr_format.errors import SourceError
-from rdrr_manifests.models import Architecture, Inference
+from rdrr_manifests.models import Architecture, Inference, MoeConfig
 
-from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule, read_block
-from rdrr_converter.architectures._base import BODY
+from rdrr_converter.architectures import ArchitectureRule, Config, read_block
 from rdrr_converter.architectures._layers import SLIDING, layer_pattern
-from rdrr_converter.sources import Source, SourceTensor
+from rdrr_converter.matching import ModelTensor, match
+from rdrr_converter.sources import Source
 from rdrr_converter.sources._base import same_values
 
 SESSION: Mapping[str, Any] = {
@@ -46,35 +45,6 @@ SESSION: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class ModelTensor:
-    """One tensor of the model.
-
-    Attributes:
-        name: Canonical name, the one in the package.
-        source: Where its values are.
-        role: Role in the manifest.
-        layer: Number of its layer; None outside the layers.
-    """
-
-    name: str
-    source: SourceTensor
-    role: str
-    layer: int | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Logical shape."""
-        return self.source.shape
-
-    @property
-    def group(self) -> str:
-        """Group in the manifest: embed, layer.N or head."""
-        if self.layer is not None:
-            return f"layer.{self.layer}"
-        return "embed" if self.role == "embedding" else "head"
-
-
-@dataclass(frozen=True)
 class Model:
     """A checkpoint, understood.
 
@@ -82,6 +52,8 @@ class Model:
         name: Name of the architecture.
         sizes: The manifest's `architecture`.
         inference: The manifest's `inference`.
+        moe: The manifest's `moeConfig`, without what follows from where experts are stored.
+        mask_token_id: Token that stands for one to be filled in.
         tensors: In the order in which they are stored.
         tied: The head is the embedding.
         notes: What the user should know.
@@ -93,6 +65,8 @@ class Model:
     tensors: tuple[ModelTensor, ...]
     tied: bool
     notes: tuple[str, ...]
+    moe: MoeConfig | None = None
+    mask_token_id: int | None = None
 
 
 def read_model(source: Source, rule: ArchitectureRule) -> Model:
@@ -103,21 +77,51 @@ def read_model(source: Source, rule: ArchitectureRule) -> Model:
             misstates something.
         ConversionError: The configuration asks for what the format cannot state.
     """
-    config = Config(source.config, rule.defaults, source.config_place)
-    sizes = _sizes(config)
-    tensors, notes = _match(source, rule, config, sizes)
+    config = Config(text_config(source), rule.defaults, source.config_place)
+    sizes, moe = _sizes(rule, config), _experts(rule, config)
+    tensors, notes = match(source, rule, config, sizes, moe)
     tied, tensors, tie_notes = _decide_head(tensors, config)
+    mask, mask_notes = _mask_token(rule, config)
     return Model(
         name=rule.name,
         sizes=sizes,
         inference=_inference(rule, config, tensors, tied),
         tensors=tensors,
         tied=tied,
-        notes=(*notes, *tie_notes),
+        notes=(*notes, *tie_notes, *mask_notes),
+        moe=moe,
+        mask_token_id=mask,
     )
 
 
-def _sizes(config: Config) -> Architecture:
+def text_config(source: Source) -> Mapping[str, Any]:
+    """The configuration of the text model, which is a part of that of a multimodal one."""
+    nested = source.config.get("text_config")
+    return {**source.config, **nested} if isinstance(nested, dict) else source.config
+
+
+def _mask_token(rule: ArchitectureRule, config: Config) -> tuple[int | None, list[str]]:
+    if rule.mask_token is None:
+        return None, []
+    token = config.get(rule.mask_token)
+    if type(token) is not int or token < 0:
+        raise config.fault(rule.mask_token, "a token id", token)
+    is_stated = rule.mask_token in config.values
+    return token, [] if is_stated else [f"{rule.mask_token} is not stated: {token} is assumed"]
+
+
+def _experts(rule: ArchitectureRule, config: Config) -> MoeConfig | None:
+    if rule.experts is None:
+        return None
+    moe = MoeConfig.model_validate(read_block(rule.experts, config))
+    if moe.num_experts_per_token > moe.num_experts:
+        raise config.fault(
+            "num_experts_per_tok", f"at most {moe.num_experts}", moe.num_experts_per_token
+        )
+    return moe
+
+
+def _sizes(rule: ArchitectureRule, config: Config) -> Architecture:
     sizes = Architecture(
         num_layers=config.layers,
         hidden_size=config.integer("hidden_size"),
@@ -126,7 +130,7 @@ def _sizes(config: Config) -> Architecture:
         num_key_value_heads=config.kv_heads,
         head_dim=config.head_dim,
         vocab_size=config.integer("vocab_size"),
-        max_seq_len=config.integer("max_position_embeddings"),
+        max_seq_len=_context(rule, config),
     )
     if sizes.num_attention_heads % sizes.num_key_value_heads:
         raise config.fault(
@@ -137,90 +141,14 @@ def _sizes(config: Config) -> Architecture:
     return sizes
 
 
-def _dimensions(sizes: Architecture) -> dict[str, int]:
-    return {
-        "vocab": sizes.vocab_size,
-        "hidden": sizes.hidden_size,
-        "inner": sizes.intermediate_size,
-        "q": sizes.num_attention_heads * sizes.head_dim,
-        "kv": sizes.num_key_value_heads * sizes.head_dim,
-        "head": sizes.head_dim,
-    }
-
-
-def _match(
-    source: Source, rule: ArchitectureRule, config: Config, sizes: Architecture
-) -> tuple[tuple[ModelTensor, ...], list[str]]:
-    prefix = next(
-        (p for p in rule.prefixes if f"{p}embed_tokens.weight" in source.tensors), rule.prefixes[0]
-    )
-    if sizes.num_layers > len(source.tensors):
-        most = f"at most {len(source.tensors)}, the number of tensors"
-        raise config.fault("num_hidden_layers", most, sizes.num_layers)
-    dimensions = _dimensions(sizes)
-    found: list[ModelTensor] = []
-    missing: list[str] = []
-    for tensor_rule, layer in _expected(rule, sizes.num_layers):
-        name = tensor_rule.name.format(layer=layer)
-        source_name = prefix + name.removeprefix(BODY) if name.startswith(BODY) else name
-        tensor = source.tensors.get(source_name)
-        if tensor is not None:
-            _check_shape(tensor, tuple(dimensions[size] for size in tensor_rule.shape))
-            found.append(ModelTensor(name, tensor, tensor_rule.role, layer))
-        elif _is_required(tensor_rule, config):
-            missing.append(source_name)
-    if missing:
-        raise SourceError(
-            "a tensor is missing" if len(missing) == 1 else f"{len(missing)} tensors are missing",
-            where=source.path,
-            expected=_some(missing),
-            found=f"{len(source.tensors)} tensors, as {_some(list(source.tensors))}",
-        )
-    return tuple(found), _leftovers(source, rule, {tensor.source.name for tensor in found})
-
-
-def _expected(rule: ArchitectureRule, layers: int) -> Iterator[tuple[TensorRule, int | None]]:
-    """Every tensor the model may have, in order: outside, layer by layer, outside."""
-    per_layer = [row for row in rule.tensors if row.is_per_layer]
-    first = rule.tensors.index(per_layer[0])
-    yield from ((row, None) for row in rule.tensors[:first])
-    for layer in range(layers):
-        yield from ((row, layer) for row in per_layer)
-    yield from ((row, None) for row in rule.tensors[first:] if not row.is_per_layer)
-
-
-def _is_required(rule: TensorRule, config: Config) -> bool:
-    return rule.required(config) if callable(rule.required) else rule.required
-
-
-def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
-    if tensor.shape != expected:
-        raise SourceError(
-            "wrong shape",
-            where=f"{tensor.file}, tensor {tensor.name}",
-            expected=list(expected),
-            found=list(tensor.shape),
-            hint="config.json and the weights do not belong together",
-        )
-
-
-def _leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[str]:
-    """Notes on tensors that are left out on purpose."""
-    pattern = re.compile("|".join(rule.ignored) or "$^")
-    extra = [name for name in source.tensors if name not in used]
-    unknown = [name for name in extra if not pattern.fullmatch(name)]
-    if unknown:
-        raise SourceError(
-            f"unexpected tensors for architecture {rule.name}",
-            where=source.path,
-            expected="only tensors that the architecture names",
-            found=f"{len(unknown)} more: {_some(unknown)}",
-        )
-    return [f"{name}: left out, it is computed when the model is loaded" for name in extra]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+def _context(rule: ArchitectureRule, config: Config) -> int:
+    """Longest context; yarn stretches the one that a configuration names as original."""
+    stated = config.integer("max_position_embeddings")
+    rope = rule.rope(config)
+    original, factor = rope.get("yarn_original_max_pos"), rope.get("rope_scaling_factor")
+    if not isinstance(original, int) or not isinstance(factor, float):
+        return stated
+    return max(stated, round(original * factor)) if original <= stated else stated
 
 
 def _decide_head(
@@ -252,6 +180,7 @@ def _inference(
     attention = read_block(rule.attention, config)
     if SLIDING not in types:
         attention["sliding_window"] = None
+    attention["query_key_norm"] = any(".q_norm." in tensor.name for tensor in tensors)
     attention["attention_bias"] = any(
         tensor.role == "bias" and ".self_attn." in tensor.name for tensor in tensors
     )

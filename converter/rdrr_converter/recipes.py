@@ -22,6 +22,9 @@ _GGML_TAIL: Mapping[str, str] = MappingProxyType({"Q4_K": "Q5_0", "Q5_K": "Q5_1"
 
 _KEPT_F32 = ("norm", "bias", "router")
 
+_OTHER_NAMES: Mapping[str, str] = MappingProxyType({"w2": "down_proj"})
+"""What Mixtral calls parts."""
+
 _MIXTRAL = 8
 """Experts of the models whose attention is small beside them, which llama.cpp gives more bits."""
 
@@ -145,6 +148,7 @@ def choose_dtype(
     if role == "lm_head" or (role == "embedding" and tied):
         return DTYPES[recipe.head], "output head" if role == "lm_head" else "embedding and head"
     part = name.split(".")[-2]
+    part = _OTHER_NAMES.get(part, part)
     if layer is None:
         return DTYPES[recipe.weights], recipe.name
     if experts == _MIXTRAL and part in recipe.beside_experts:

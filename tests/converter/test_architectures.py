@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rdrr_converter.architectures import ARCHITECTURES, Config, find_architecture, read_block
+from rdrr_converter.architectures._aliases import ALIASES, plain_name
 from rdrr_converter.architectures._layers import layer_pattern
 from rdrr_format.errors import ConversionError, SourceError, UsageError
 
@@ -34,6 +35,10 @@ def transformers_config(model_type: str, **values):
         ({"model_type": "gemma3_text"}, "gemma3"),
         ({"architectures": ["SomethingElse", "Qwen3ForCausalLM"]}, "qwen3"),
         ({"architectures": ["MistralForCausalLM"], "model_type": "unheard"}, "mistral"),
+        ({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"}, "gemma3"),
+        ({"architectures": ["WeDLMForCausalLM"], "model_type": "wedlm"}, "wedlm"),
+        ({"model_type": "qwen3_vl_text"}, "qwen3_vl"),
+        ({"model_type": "TinyLlama"}, "llama"),
     ],
 )
 def test_an_architecture_is_found_by_class_else_by_type(config, name):
@@ -61,9 +66,25 @@ def test_an_override_wins_and_must_be_known():
     config = {"architectures": ["BertModel"]}
     assert find_architecture(config, "LLAMA").name == "llama"
     assert find_architecture(config, "Qwen2ForCausalLM").name == "qwen2"
-    assert find_architecture(config, "qwen2.5").name == "qwen2"
-    with pytest.raises(UsageError, match="bert"):
+    for alias, name in (
+        ("qwen2.5", "qwen2"),
+        ("SmolLM2", "llama"),
+        ("Yi", "llama"),
+        ("phi-4", "phi3"),
+        ("DeepSeek-R1-Distill-Qwen", "qwen2"),
+    ):
+        assert find_architecture(config, alias).name == name
+    with pytest.raises(UsageError, match="bert") as caught:
         find_architecture(config, "bert")
+    for name in BY_NAME:
+        assert name in str(caught.value)
+
+
+def test_every_alias_means_an_architecture_and_hides_none():
+    plain = {plain_name(name) for name in BY_NAME}
+    for alias, name in ALIASES.items():
+        assert name in BY_NAME
+        assert alias not in plain
 
 
 def test_files_are_named_after_their_architecture():
@@ -82,6 +103,13 @@ def test_files_are_named_after_their_architecture():
         ("qwen2", "qwen2"),
         ("qwen3", "qwen3"),
         ("gemma3", "gemma3_text"),
+        ("gemma2", "gemma2"),
+        ("mixtral", "mixtral"),
+        ("phi3", "phi3"),
+        ("qwen2_moe", "qwen2_moe"),
+        ("qwen3_moe", "qwen3_moe"),
+        ("qwen3_vl", "qwen3_vl_text"),
+        ("smollm3", "smollm3"),
     ],
 )
 def test_absent_keys_mean_what_transformers_takes_them_for(name, model_type):
@@ -95,8 +123,8 @@ def test_absent_keys_mean_what_transformers_takes_them_for(name, model_type):
     }
     whole = transformers_config(model_type, **sizes).to_dict()
     bare, full = config_of(name, sizes), config_of(name, whole)
-    for name_of_block in ("attention", "normalization", "ffn", "output"):
-        block = getattr(rule, name_of_block)
+    for name_of_block in ("attention", "normalization", "ffn", "output", "experts"):
+        block = getattr(rule, name_of_block) or {}
         ours, theirs = read_block(block, bare), read_block(block, full)
         if SLIDING not in rule.layer_types(full):  # then the window means nothing
             ours.pop("sliding_window", None)
@@ -105,7 +133,7 @@ def test_absent_keys_mean_what_transformers_takes_them_for(name, model_type):
     assert rule.rope(bare) == rule.rope(full)
     assert rule.layer_types(bare) == rule.layer_types(full)
     for key in ("max_position_embeddings", "tie_word_embeddings"):
-        assert bare.get(key) == whole[key]
+        assert bare.get(key) == whole.get(key, False)
     if name != "llama":  # the same number of heads as queries, in either form
         assert bare.head_dim == full.head_dim
     assert bare.integer("num_attention_heads") == whole["num_attention_heads"]
@@ -161,6 +189,36 @@ LLAMA3 = {
             },
         ),
         (
+            {
+                "rope_scaling": {"type": "su", "short_factor": [1, 1.5], "long_factor": [2, 3.5]},
+                "original_max_position_embeddings": 512,
+                "max_position_embeddings": 4096,
+            },
+            {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "factor": 8.0,
+                    "short_factor": [1.0, 1.5],
+                    "long_factor": [2.0, 3.5],
+                    "original_max_position_embeddings": 512,
+                    "attention_factor": 1.1547005383792515,
+                },
+            },
+            {
+                "rope_theta": 1e4,
+                "rope_scaling_type": "longrope",
+                "rope_scaling_factor": 8.0,
+                "longrope_short_factor": (1.0, 1.5),
+                "longrope_long_factor": (2.0, 3.5),
+                "longrope_original_max_pos": 512,
+            },
+        ),
+        (
+            {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
+            {"rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24]}},
+            {"rope_theta": 1e4, "mrope_section": (16, 24, 24), "mrope_interleaved": False},
+        ),
+        (
             {"partial_rotary_factor": 0.5},
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
             {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
@@ -193,11 +251,15 @@ def test_gemma_has_two_bases_in_either_generation():
     assert "rope_local_scaling_type" not in found
 
 
+FACTORS = {"factor": 2.0, "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.5]}
+
+
 @pytest.mark.parametrize(
     "scaling",
     [
         {"type": "dynamic", "factor": 2.0},
-        {"rope_type": "longrope", "factor": 2.0},
+        {"rope_type": "longrope", **FACTORS, "attention_factor": 3.0},
+        {"rope_type": "longrope", **FACTORS, "short_mscale": 1.1},
         {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5},
         {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0},
         {"rope_type": "yarn", "factor": 4.0, "truncate": False},
@@ -218,6 +280,9 @@ def test_yarn_with_the_usual_factor_written_out_is_accepted():
     "values",
     [
         {"rope_scaling": {"type": "linear"}},
+        {"rope_scaling": {"type": "longrope", "factor": 2.0}},
+        {"rope_scaling": {"type": "longrope", **FACTORS, "short_factor": [1.0, 0.0]}},
+        {"rope_scaling": {"mrope_section": 8}},
         {"rope_scaling": {"type": "linear", "factor": "4"}},
         {"rope_scaling": {"type": "linear", "factor": -1}},
         {"rope_scaling": "linear"},

@@ -138,3 +138,14 @@ def test_the_tail_is_that_of_the_stored_row():
     assert tail("Q4_K", (288, 512), "ggml") == "Q4_K"
     assert tail("Q4_K", (288, 512), "ggml", Layout.COLUMN) == "Q5_0"
     assert tail("Q4_K", (288, 512), "ggml", Layout.FLAT) == "Q4_K"
+
+
+def test_mixtral_s_down_projections_are_known_by_their_name():
+    name = "model.layers.0.block_sparse_moe.experts.3.{}.weight"
+    chosen = [
+        choose_dtype(RECIPES["q4_k_m"], "expert", name.format(part), 0, 8, tied=False, experts=4)[
+            0
+        ].name
+        for part in ("w1", "w2", "w3")
+    ]
+    assert chosen == ["Q4_K", "Q6_K", "Q4_K"]

@@ -52,7 +52,51 @@ TINY_MODELS = (
         (("sliding_window", 24), ("query_pre_attn_scalar", 48), ("sliding_window_pattern", 2)),
     ),
 )
-"""Every architecture, K = 256, 384 and 576, tied and untied heads, windows shorter than prompts."""
+"""Dense models: K = 256, 384 and 576, tied and untied heads, windows shorter than prompts."""
+
+LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1.0 + 0.01 * pair for pair in range(24)],
+    "long_factor": [1.0 + 0.5 * pair for pair in range(24)],
+}
+MORE_MODELS = (
+    TinyModel("gemma2", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
+    TinyModel("mixtral", 256, (("num_local_experts", 4), ("sliding_window", 24))),
+    TinyModel(
+        "phi3",
+        256,
+        (
+            ("partial_rotary_factor", 0.75),
+            ("original_max_position_embeddings", 100),
+            ("rope_scaling", LONGROPE),
+            ("sliding_window", 24),
+        ),
+    ),
+    TinyModel(
+        "qwen2_moe",
+        256,
+        (
+            ("moe_intermediate_size", 96),
+            ("mlp_only_layers", [1]),
+            ("num_experts", 6),
+            ("num_experts_per_tok", 3),
+            ("shared_expert_intermediate_size", 160),
+        ),
+    ),
+    TinyModel(
+        "qwen3_moe",
+        256,
+        (
+            ("decoder_sparse_step", 2),
+            ("moe_intermediate_size", 96),
+            ("norm_topk_prob", True),
+            ("num_experts", 6),
+            ("num_experts_per_tok", 2),
+        ),
+    ),
+    TinyModel("smollm3", 256, (("no_rope_layer_interval", 2),)),
+)
+"""What the others cannot show: soft caps, stacks, longrope, experts, layers without rope."""
 
 
 def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> Any:
@@ -95,6 +139,63 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
     fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     fresh.load_state_dict(model.state_dict())
     return fresh.eval()
+
+
+def make_multimodal(kind: str, rng: np.random.Generator, **text: Any) -> Any:
+    """A tiny model of text and images in transformers, float32, with random weights.
+
+    Args:
+        kind: `gemma3`, `mistral3` or `qwen3_vl`.
+        rng: Source of the weights.
+        text: Keys of the text model's configuration.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    settings = {
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 512,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        **text,
+    }
+    config = AutoConfig.for_model(kind, text_config=settings, vision_config=dict(_VISION[kind]))
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    norm = 0.0 if kind.startswith("gemma") else 1.0
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            values = _values(name, tuple(parameter.shape), rng, norm=norm)
+            parameter.copy_(torch.from_numpy(values))
+    return model.eval()
+
+
+_SIGLIP = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+_VISION: dict[str, dict[str, Any]] = {
+    "gemma3": {"model_type": "siglip_vision_model", **_SIGLIP},
+    "mistral3": {"model_type": "pixtral", **_SIGLIP},
+    "qwen3_vl": {
+        "depth": 1,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+        "deepstack_visual_indexes": [0],
+    },
+}
 
 
 def _values(

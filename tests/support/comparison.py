@@ -59,8 +59,36 @@ def load_stored_weights(model: Any, package: Package) -> None:
             state |= {f"{stem}mlp.gate_proj.weight": gate, f"{stem}mlp.up_proj.weight": up}
         else:
             state[name] = values
+    for name in model.state_dict():
+        _stack(name, state)
     missing, unexpected = model.load_state_dict(state, strict=False)
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     assert set(missing) <= tied, missing
     assert not unexpected, unexpected
     model.tie_weights()
+
+
+def _stack(name: str, state: dict[str, Any]) -> None:
+    """Make a stack of transformers from the tensors that a package has one by one."""
+    import torch
+
+    stem, _, part = name.rpartition("mlp.")
+    mixtral = f"{stem}block_sparse_moe."
+    if name.endswith("self_attn.qkv_proj.weight"):
+        parts = [name.replace("qkv_proj", f"{kind}_proj") for kind in "qkv"]
+        state[name] = torch.cat([state.pop(one) for one in parts])
+    elif part == "gate_up_proj.weight":
+        parts = [name.replace("gate_up_proj", f"{kind}_proj") for kind in ("gate", "up")]
+        state[name] = torch.cat([state.pop(one) for one in parts])
+    elif part == "gate.weight" and f"{mixtral}gate.weight" in state:
+        state[name] = state.pop(f"{mixtral}gate.weight")
+    elif part in ("experts.gate_up_proj", "experts.down_proj"):
+        is_mixtral = any(f"{mixtral}experts.0.{kind}.weight" in state for kind in ("w1", "w2"))
+        of = f"{mixtral}experts" if is_mixtral else f"{stem}mlp.experts"
+        kinds = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+        chosen = kinds[:2] if part == "experts.gate_up_proj" else kinds[2:]
+        stacked = []
+        while f"{of}.{len(stacked)}.{chosen[0]}.weight" in state:
+            names = [f"{of}.{len(stacked)}.{kind}.weight" for kind in chosen]
+            stacked.append(torch.cat([state.pop(one) for one in names]))
+        state[name] = torch.stack(stacked)

@@ -11,13 +11,22 @@ from typing import Any
 
 from rdrr_format.errors import ConversionError, UsageError
 
+from rdrr_converter.architectures._aliases import ALIASES, plain_name
 from rdrr_converter.architectures._base import ArchitectureRule, TensorRule, read_block
 from rdrr_converter.architectures._config import Config
+from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.gemma3 import GEMMA3
 from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.mistral import MISTRAL
+from rdrr_converter.architectures.mixtral import MIXTRAL
+from rdrr_converter.architectures.phi3 import PHI3
 from rdrr_converter.architectures.qwen2 import QWEN2
+from rdrr_converter.architectures.qwen2_moe import QWEN2_MOE
 from rdrr_converter.architectures.qwen3 import QWEN3
+from rdrr_converter.architectures.qwen3_moe import QWEN3_MOE
+from rdrr_converter.architectures.qwen3_vl import QWEN3_VL
+from rdrr_converter.architectures.smollm3 import SMOLLM3
+from rdrr_converter.architectures.wedlm import WEDLM
 
 __all__ = [
     "ARCHITECTURES",
@@ -28,7 +37,21 @@ __all__ = [
     "read_block",
 ]
 
-ARCHITECTURES: tuple[ArchitectureRule, ...] = (GEMMA3, LLAMA, MISTRAL, QWEN2, QWEN3)
+ARCHITECTURES: tuple[ArchitectureRule, ...] = (
+    GEMMA2,
+    GEMMA3,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    PHI3,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+    QWEN3_VL,
+    SMOLLM3,
+    WEDLM,
+)
 
 
 def find_architecture(
@@ -71,8 +94,10 @@ def find_architecture(
 
 
 def _by_name(name: str) -> ArchitectureRule | None:
+    plain = plain_name(ALIASES.get(plain_name(name), name))
     for rule in ARCHITECTURES:
-        if name in rule.classes or name.lower() in (rule.name, *rule.model_types):
+        own = (rule.name, *rule.model_types)
+        if name in rule.classes or plain in map(plain_name, own):
             return rule
     return None
 

@@ -127,6 +127,18 @@ def optional_integer(key: str) -> Callable[[Config], int | None]:
     return lambda config: None if config.get(key) is None else config.integer(key)
 
 
+def window(key: str) -> Callable[[Config], int | None]:
+    """Rule: the width of a window or None, for which some configurations write 0."""
+    return lambda config: config.integer(key) if config.get(key) not in (None, 0) else None
+
+
+def integer(*keys: str) -> Callable[[Config], int]:
+    """Rule: a required whole number, from the first key that has a value."""
+    return lambda config: config.integer(
+        next((key for key in keys if config.get(key) is not None), keys[0])
+    )
+
+
 def flag(key: str) -> Callable[[Config], bool]:
     """Rule: a truth value."""
     return lambda config: config.flag(key)

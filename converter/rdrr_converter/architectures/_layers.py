@@ -19,11 +19,17 @@ def window_everywhere(config: Config) -> tuple[str, ...]:
     return (FULL if config.get("sliding_window") is None else SLIDING,) * config.layers
 
 
+def window_if_used(config: Config) -> tuple[str, ...]:
+    """Rule: every layer has a window, if `use_sliding_window` (Qwen 3 with experts)."""
+    is_used = config.flag("use_sliding_window") and bool(config.get("sliding_window"))
+    return (SLIDING if is_used else FULL,) * config.layers
+
+
 def window_above(key: str) -> Callable[[Config], tuple[str, ...]]:
     """Rule: layers from number `key` on have a window, if `use_sliding_window` (Qwen)."""
 
     def read(config: Config) -> tuple[str, ...]:
-        if not config.flag("use_sliding_window") or config.get("sliding_window") is None:
+        if not config.flag("use_sliding_window") or not config.get("sliding_window"):
             return (FULL,) * config.layers
         stated = _stated(config)
         if stated is not None:
@@ -50,6 +56,59 @@ def every_nth_full(*keys: str) -> Callable[[Config], tuple[str, ...]]:
         )
 
     return read
+
+
+def alternating(config: Config) -> tuple[str, ...]:
+    """Rule: the first layer has a window, the second sees everything, and so on (Gemma 2)."""
+    return _stated(config) or tuple(
+        FULL if layer % 2 else SLIDING for layer in range(config.layers)
+    )
+
+
+def window_without_rope(config: Config) -> tuple[str, ...]:
+    """Rule: layers without rope have a window, if `use_sliding_window` (SmolLM3)."""
+    if not config.flag("use_sliding_window") or not config.get("sliding_window"):
+        return (FULL,) * config.layers
+    plain = unrotated_layers(config)
+    return _stated(config) or tuple(
+        SLIDING if layer in plain else FULL for layer in range(config.layers)
+    )
+
+
+def unrotated_layers(config: Config) -> tuple[int, ...]:
+    """Layers without rope: those with 0 in `no_rope_layers`, else every n-th.
+
+    Raises:
+        SourceError: The list is not one of zeros and ones for each layer.
+    """
+    marks = config.get("no_rope_layers")
+    if marks is None:
+        period = config.integer("no_rope_layer_interval")
+        return tuple(range(period - 1, config.layers, period))
+    if not isinstance(marks, list) or len(marks) < config.layers or not set(marks) <= {0, 1}:
+        raise config.fault("no_rope_layers", f"{config.layers} of 0 or 1", marks)
+    return tuple(layer for layer in range(config.layers) if not marks[layer])
+
+
+def layers_with_experts(config: Config) -> tuple[int, ...]:
+    """Every `decoder_sparse_step`-th layer, but those of `mlp_only_layers` (Qwen).
+
+    Raises:
+        SourceError: Either of them is no such thing.
+    """
+    dense = config.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise config.fault("mlp_only_layers", "a list of layers", dense)
+    step = config.integer("decoder_sparse_step")
+    return tuple(
+        layer for layer in range(config.layers) if layer not in dense and (layer + 1) % step == 0
+    )
+
+
+def layers_without_experts(config: Config) -> tuple[int, ...]:
+    """The others."""
+    sparse = layers_with_experts(config)
+    return tuple(layer for layer in range(config.layers) if layer not in sparse)
 
 
 def _stated(config: Config) -> tuple[str, ...] | None:

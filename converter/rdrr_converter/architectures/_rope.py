@@ -1,19 +1,20 @@
 """Reading rotary position embedding from either generation of configurations.
 
-older    rope_theta, rope_scaling {type or rope_type, factor, ...}, rope_local_base_freq
+older    rope_theta, rope_scaling {type or rope_type, factor, ...}, rope_local_base_freq,
+         original_max_position_embeddings
 newer    rope_parameters {rope_theta, rope_type, ...}, or one such object for each layer type
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isclose, log
+from math import isclose, log, sqrt
 from typing import Any
 
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures._config import Config
-from rdrr_converter.architectures._layers import FULL, SLIDING
+from rdrr_converter.architectures._layers import FULL, SLIDING, unrotated_layers
 
 
 def read_rope(config: Config) -> dict[str, object]:
@@ -30,6 +31,11 @@ def read_dual_rope(config: Config) -> dict[str, object]:
     """Rule: the same where sliding-window layers have a base of their own (Gemma 3)."""
     local = _fields(_parameters(config, SLIDING), config, "local")
     return {**_fields(_parameters(config, FULL), config, "global"), **local}
+
+
+def read_rope_of_some_layers(config: Config) -> dict[str, object]:
+    """Rule: the same where some layers have no rope at all (SmolLM3)."""
+    return {**read_rope(config), "unrotated_layers": unrotated_layers(config) or None}
 
 
 def _parameters(config: Config, layer_type: str) -> dict[str, Any]:
@@ -58,10 +64,11 @@ def _fields(found: Mapping[str, Any], config: Config, reach: str) -> dict[str, o
     """The block's fields for global or for local layers."""
     parameters = Config(found, {}, f"{config.where}, rope")
     kind = found.get("rope_type", found.get("type", "default"))
+    kind = _OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind
     if (
         not isinstance(kind, str)
         or kind not in _SCALINGS
-        or (reach == "local" and kind == "llama3")
+        or (reach == "local" and kind in _GLOBAL_ONLY)
     ):
         raise ConversionError(
             f"rope scaling of this type cannot be stated for {reach} layers",
@@ -69,13 +76,17 @@ def _fields(found: Mapping[str, Any], config: Config, reach: str) -> dict[str, o
             expected=", ".join(_SCALINGS),
             found=kind,
         )
+    partial = parameters.optional_number("partial_rotary_factor")
     values: dict[str, object] = {
         "theta": parameters.number("rope_theta"),
-        "partial": parameters.optional_number("partial_rotary_factor"),
+        "partial": None if partial == 1.0 else partial,
     }
+    if reach == "global" and found.get("mrope_section") is not None:
+        values["sections"] = _sections(parameters)
+        values["interleaved"] = parameters.flag("mrope_interleaved")
     if kind != "default":
         values["type"] = kind
-        values["factor"] = parameters.number("factor")
+        values["factor"] = _factor(kind, parameters, config)
         values.update(_SCALINGS[kind](parameters, config))
     return {_NAMES[name][reach == "local"]: value for name, value in values.items()}
 
@@ -88,11 +99,38 @@ _NAMES = {
     "beta_fast": ("yarn_beta_fast", "rope_local_yarn_beta_fast"),
     "beta_slow": ("yarn_beta_slow", "rope_local_yarn_beta_slow"),
     "yarn_context": ("yarn_original_max_pos", "rope_local_yarn_original_max_pos"),
+    "sections": ("mrope_section", ""),
+    "interleaved": ("mrope_interleaved", ""),
+    "short": ("longrope_short_factor", ""),
+    "long": ("longrope_long_factor", ""),
+    "longrope_context": ("longrope_original_max_pos", ""),
     "low_freq": ("llama3_low_freq_factor", ""),
     "high_freq": ("llama3_high_freq_factor", ""),
     "llama3_context": ("llama3_original_max_pos", ""),
 }
 """Each parameter's field for global layers and for local ones, where the block has one."""
+
+
+_OLDER_KINDS: Mapping[str, str] = {"su": "longrope", "mrope": "default"}
+"""Types that configurations had before they got the names of today."""
+
+_GLOBAL_ONLY = ("llama3", "longrope")
+"""Scalings that the block has no fields for in local layers."""
+
+
+def _sections(parameters: Config) -> tuple[int, ...]:
+    found = parameters.get("mrope_section")
+    if not isinstance(found, list) or any(type(size) is not int or size < 0 for size in found):
+        raise parameters.fault("mrope_section", "a list of sizes", found)
+    return tuple(found)
+
+
+def _factor(kind: str, parameters: Config, config: Config) -> float:
+    """The scaling's factor; longrope's follows from the contexts where it is not stated."""
+    if kind == "longrope" and parameters.get("factor") is None:
+        longest = config.number("max_position_embeddings")
+        return longest / _original_context(parameters, config)
+    return parameters.number("factor")
 
 
 def _no_parameters(parameters: Config, config: Config) -> dict[str, object]:
@@ -112,18 +150,10 @@ def _yarn(parameters: Config, config: Config) -> dict[str, object]:
     """Yarn with the paper's attention factor, 0.1 ln(factor) + 1; others cannot be stated."""
     factor = parameters.number("factor")
     usual = 0.1 * log(factor) + 1.0 if factor > 1 else 1.0
-    stated = parameters.optional_number("attention_factor")
     unusual = [key for key in ("mscale", "mscale_all_dim") if parameters.get(key)]
-    if stated is not None and not isclose(stated, usual, rel_tol=1e-6):
-        unusual.append("attention_factor")
     if parameters.get("truncate") is False:
         unusual.append("truncate")
-    if unusual:
-        raise ConversionError(
-            "yarn with these parameters cannot be converted",
-            where=config.where,
-            found=", ".join(unusual),
-        )
+    _check_usual("yarn", usual, unusual, parameters, config)
     return {
         "beta_fast": parameters.optional_number("beta_fast") or 32.0,
         "beta_slow": parameters.optional_number("beta_slow") or 1.0,
@@ -131,11 +161,49 @@ def _yarn(parameters: Config, config: Config) -> dict[str, object]:
     }
 
 
+def _longrope(parameters: Config, config: Config) -> dict[str, object]:
+    """Longrope with the paper's attention factor, sqrt(1 + ln(factor) / ln(original context))."""
+    factor = _factor("longrope", parameters, config)
+    original = _original_context(parameters, config)
+    usual = sqrt(1.0 + log(factor) / log(original)) if factor > 1 else 1.0
+    unusual = [key for key in ("short_mscale", "long_mscale") if parameters.get(key)]
+    _check_usual("longrope", usual, unusual, parameters, config)
+    return {
+        "short": _factors(parameters, "short_factor"),
+        "long": _factors(parameters, "long_factor"),
+        "longrope_context": original,
+    }
+
+
+def _factors(parameters: Config, key: str) -> tuple[float, ...]:
+    found = parameters.get(key)
+    is_list = isinstance(found, list) and len(found) > 0
+    if not is_list or any(type(one) not in (int, float) or not one > 0 for one in found):
+        raise parameters.fault(key, "a list of positive numbers", found)
+    return tuple(float(one) for one in found)
+
+
+def _check_usual(
+    kind: str, usual: float, unusual: list[str], parameters: Config, config: Config
+) -> None:
+    """Refuse a correction of the attention's temperature other than the paper's."""
+    stated = parameters.optional_number("attention_factor")
+    if stated is not None and not isclose(stated, usual, rel_tol=1e-6):
+        unusual = [*unusual, "attention_factor"]
+    if unusual:
+        raise ConversionError(
+            f"{kind} with these parameters cannot be converted",
+            where=config.where,
+            found=", ".join(unusual),
+        )
+
+
 def _original_context(parameters: Config, config: Config) -> int:
     key = "original_max_position_embeddings"
-    if parameters.get(key) is None:
-        return config.integer("max_position_embeddings")
-    return parameters.integer(key)
+    for values in (parameters, config):
+        if values.get(key) is not None:
+            return values.integer(key)
+    return config.integer("max_position_embeddings")
 
 
 _SCALINGS: Mapping[str, Callable[[Config, Config], dict[str, object]]] = {
@@ -143,4 +211,5 @@ _SCALINGS: Mapping[str, Callable[[Config, Config], dict[str, object]]] = {
     "linear": _no_parameters,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
 }

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
-from rdrr_converter.architectures._base import TensorRule
+from rdrr_converter.architectures._base import StackRule, TensorRule
 from rdrr_converter.architectures._config import Config
 
 EMBEDDING = TensorRule("model.embed_tokens.weight", "embedding", ("vocab", "hidden"))
 FINAL_NORM = TensorRule("model.norm.weight", "norm", ("hidden",))
 # Required or not is decided by what the checkpoint holds: see `rdrr_converter.reading`.
-HEAD = TensorRule("lm_head.weight", "lm_head", ("vocab", "hidden"), required=False)
+HEAD = TensorRule(
+    "lm_head.weight",
+    "lm_head",
+    ("vocab", "hidden"),
+    required=False,
+    aliases=("language_model.lm_head.weight",),
+)
 
 
 def norm(part: str, size: str = "hidden") -> TensorRule:
@@ -39,6 +46,12 @@ FEED_FORWARD = (
     projection("mlp.gate_proj", "inner", "hidden"),
     projection("mlp.up_proj", "inner", "hidden"),
     projection("mlp.down_proj", "hidden", "inner"),
+)
+STACKED_ATTENTION = StackRule(
+    "model.layers.{layer}.self_attn.qkv_proj.weight", tuple(row.name for row in ATTENTION[:3])
+)
+STACKED_GATE_UP = StackRule(
+    "model.layers.{layer}.mlp.gate_up_proj.weight", tuple(row.name for row in FEED_FORWARD[:2])
 )
 TWO_NORMS = (norm("input_layernorm"), norm("post_attention_layernorm"))
 FOUR_NORMS = (
@@ -70,3 +83,49 @@ def feed_forward_biases(required: bool | Callable[[Config], bool]) -> tuple[Tens
         bias("mlp.up_proj", "inner", required),
         bias("mlp.down_proj", "hidden", required),
     )
+
+
+def in_layers(
+    layers: Callable[[Config], Collection[int]], *rows: TensorRule
+) -> tuple[TensorRule, ...]:
+    """Rows of tensors that only some layers have."""
+    return tuple(replace(row, layers=layers) for row in rows)
+
+
+def optional(*rows: TensorRule) -> tuple[TensorRule, ...]:
+    """Rows of tensors that a checkpoint may do without."""
+    return tuple(replace(row, required=False) for row in rows)
+
+
+def router(part: str, size: str = "experts", *, aliases: tuple[str, ...] = ()) -> TensorRule:
+    """A matrix that decides how much something counts, in each layer."""
+    names = [f"model.layers.{{layer}}.{name}.weight" for name in (part, *aliases)]
+    return TensorRule(names[0], "router", (size, "hidden"), aliases=tuple(names[1:]))
+
+
+def expert_projections(part: str, gate: str, up: str, down: str) -> tuple[TensorRule, ...]:
+    """The three matrices of every expert; `part` is what the layer's experts are called."""
+    stem = f"model.layers.{{layer}}.{part}.{{expert}}"
+    return (
+        TensorRule(f"{stem}.{gate}.weight", "expert", ("width", "hidden")),
+        TensorRule(f"{stem}.{up}.weight", "expert", ("width", "hidden")),
+        TensorRule(f"{stem}.{down}.weight", "expert", ("hidden", "width")),
+    )
+
+
+def stacked_experts(gate: TensorRule, up: TensorRule, down: TensorRule) -> tuple[StackRule, ...]:
+    """All experts of a layer in two tensors, as transformers 5 holds them in memory."""
+    stem = "model.layers.{layer}.mlp.experts"
+    return (
+        StackRule(f"{stem}.gate_up_proj", (gate.name, up.name)),
+        StackRule(f"{stem}.down_proj", (down.name,)),
+    )
+
+
+QWEN_EXPERTS = expert_projections("mlp.experts", "gate_proj", "up_proj", "down_proj")
+SHARED_EXPERT = (
+    projection("mlp.shared_expert.gate_proj", "shared", "hidden"),
+    projection("mlp.shared_expert.up_proj", "shared", "hidden"),
+    projection("mlp.shared_expert.down_proj", "hidden", "shared"),
+    router("mlp.shared_expert_gate", "one"),
+)

@@ -1,4 +1,7 @@
-"""Gemma 3, text models: four (1 + w) norms a layer, local layers with a window and own rope."""
+"""Gemma 3, alone or in a multimodal model.
+
+Four (1 + w) norms a layer; local layers have a window and a rope of their own.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ ATTENTION_BIAS = read.flag("attention_bias")
 
 GEMMA3 = ArchitectureRule(
     name="gemma3",
-    classes=("Gemma3ForCausalLM", "Gemma3TextModel"),
+    classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"),
     model_types=("gemma3_text",),
     defaults={
         "head_dim": 256,
@@ -44,7 +47,6 @@ GEMMA3 = ArchitectureRule(
     attention={
         "query_pre_attn_scalar": read.number("query_pre_attn_scalar"),
         "attn_logit_softcapping": read.optional_number("attn_logit_softcapping"),
-        "query_key_norm": True,
         "causal": read.negated("use_bidirectional_attention"),
         "sliding_window": read.optional_integer("sliding_window"),
     },
@@ -72,4 +74,6 @@ GEMMA3 = ArchitectureRule(
         FINAL_NORM,
         HEAD,
     ),
+    prefixes=("model.", "language_model.model.", "model.language_model.", ""),
+    other_parts=(r"(model\.)?(vision_tower|multi_modal_projector)\..*",),
 )

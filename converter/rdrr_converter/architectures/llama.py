@@ -21,7 +21,6 @@ ATTENTION_BIAS = read.flag("attention_bias")
 LLAMA = ArchitectureRule(
     name="llama",
     classes=("LlamaForCausalLM", "LlamaModel"),
-    model_types=("smollm2", "tinyllama", "yi"),
     defaults={
         "hidden_act": "silu",
         "max_position_embeddings": 2048,

@@ -1,4 +1,4 @@
-"""Mistral 7B and its successors of the same class: Llama with a window in every layer."""
+"""Mistral 7B and its successors, alone or in a multimodal model: Llama with a window everywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rdrr_converter.architectures._tensors import (
 
 MISTRAL = ArchitectureRule(
     name="mistral",
-    classes=("MistralForCausalLM", "MistralModel"),
+    classes=("MistralForCausalLM", "Mistral3ForConditionalGeneration", "MistralModel"),
     defaults={
         "hidden_act": "silu",
         "max_position_embeddings": 131072,
@@ -38,4 +38,6 @@ MISTRAL = ArchitectureRule(
     output={},
     layer_types=window_everywhere,
     tensors=(EMBEDDING, *TWO_NORMS, *ATTENTION, *FEED_FORWARD, FINAL_NORM, HEAD),
+    prefixes=("model.", "language_model.model.", "model.language_model.", ""),
+    other_parts=(r"(model\.)?(vision_tower|multi_modal_projector)\..*",),
 )

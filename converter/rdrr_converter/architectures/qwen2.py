@@ -18,7 +18,6 @@ from rdrr_converter.architectures._tensors import (
 QWEN2 = ArchitectureRule(
     name="qwen2",
     classes=("Qwen2ForCausalLM", "Qwen2Model"),
-    model_types=("qwen2.5", "qwen2_5"),
     defaults={
         "hidden_act": "silu",
         "max_position_embeddings": 32768,

@@ -35,7 +35,6 @@ QWEN3 = ArchitectureRule(
     },
     attention={
         "query_pre_attn_scalar": read.head_dim,
-        "query_key_norm": True,
         "sliding_window": read.optional_integer("sliding_window"),
     },
     normalization={

@@ -25,8 +25,12 @@ class Manifest(ManifestModel):
     Attributes:
         model_id: Name of the package: lower case letters, digits, `-` and `_`, at most 64.
         eos_token_id: The id or ids that end a text.
+        mask_token_id: Token that stands for one to be filled in, where the model was trained to
+            do so.
         weights_transposed: Every matmul weight is stored in the column layout (ours).
         hash_algorithm: Of the shards' hashes.
+        groups: Components of the model, each with its tensors, its shards and a hash over the
+            bytes of its tensors.
         total_size: Bytes of all shards on disk.
     """
 
@@ -37,6 +41,7 @@ class Manifest(ManifestModel):
     quantization_info: QuantizationInfo | None = None
     hash_algorithm: str = "sha256"
     eos_token_id: int | tuple[int, ...] | None = Field(default=None, alias="eos_token_id")
+    mask_token_id: int | None = Field(default=None, alias="mask_token_id", ge=0)
     weights_transposed: bool | None = None
     architecture: Architecture
     moe_config: MoeConfig | None = None
@@ -45,6 +50,7 @@ class Manifest(ManifestModel):
     optimizations: Optimizations = Optimizations()
     conversion: Conversion | dict[str, Any] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+    groups: Any = None
     total_size: int
     shards: tuple[Shard, ...]
     tensors: dict[str, Tensor]

@@ -108,7 +108,7 @@ def experts(subject: Subject) -> Iterator[Finding]:
 
 def groups(subject: Subject) -> Iterator[Finding]:
     """`groups` name shards and tensors that exist."""
-    stated = (subject.manifest.model_extra or {}).get("groups")
+    stated = subject.manifest.groups
     if not isinstance(stated, dict):
         return
     count = len(subject.manifest.shards)

@@ -188,7 +188,7 @@ def transposed(subject: Subject) -> Iterator[Finding]:
     """With `weightsTransposed` every matrix of a matmul is in column layout, and no embedding."""
     if not subject.manifest.weights_transposed:
         return
-    wanted: Mapping[str, bool] = {"matmul": True, "embedding": False}
+    wanted: Mapping[str, bool] = {"matmul": True, "expert": True, "embedding": False}
     for name, tensor in _decodable(subject):
         if len(tensor.shape) != 2 or tensor.role not in wanted:
             continue

@@ -1,0 +1,49 @@
+"""Families of models by the names people know them by, and the architecture each of them has.
+
+What a `config.json` says is matched with the architecture files themselves; this table is for
+`--arch` and for configurations that carry a family's name as their `model_type`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+
+def plain_name(name: str) -> str:
+    """A name in lower case without what stands between its parts."""
+    return re.sub(r"[-._ ]", "", name.lower())
+
+
+_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gemma2": ("shieldgemma",),
+        "gemma3": ("medgemma", "translategemma"),
+        "llama": (
+            "code-llama",
+            "deepseek-coder",
+            "deepseek-r1-distill-llama",
+            "llama-2",
+            "llama-3",
+            "openllama",
+            "smollm",
+            "smollm2",
+            "solar",
+            "tinyllama",
+            "tulu-3",
+            "vicuna",
+            "yi",
+        ),
+        "mistral": ("ministral", "mistral3", "mistral-nemo", "mistral-small", "zephyr"),
+        "phi3": ("phi-3.5", "phi-4", "phi-4-mini"),
+        "qwen2": ("deepseek-r1-distill-qwen", "qwen2.5", "qwen2.5-coder", "qwq"),
+        "qwen2_moe": ("qwen1.5-moe",),
+        "qwen3_moe": ("qwen3-coder",),
+    }
+)
+
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {plain_name(alias): name for name, aliases in _FAMILIES.items() for alias in aliases}
+)
+"""Architecture of each family, by its name as `plain_name` writes it."""

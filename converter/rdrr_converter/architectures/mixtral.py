@@ -1,0 +1,67 @@
+"""Mixtral: Mistral with experts, of which the likeliest two share a token between them."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import window_everywhere
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    TWO_NORMS,
+    expert_projections,
+    router,
+    stacked_experts,
+)
+
+EXPERTS = expert_projections("block_sparse_moe.experts", "w1", "w3", "w2")
+
+MIXTRAL = ArchitectureRule(
+    name="mixtral",
+    classes=("MixtralForCausalLM", "MixtralModel"),
+    defaults={
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 32000,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "sliding_window": read.window("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    experts={
+        "num_experts": read.integer("num_local_experts"),
+        "num_experts_per_token": read.integer("num_experts_per_tok"),
+        "expert_format": "mixtral",
+        "expert_intermediate_size": read.integer("intermediate_size"),
+        "normalize_weights": True,
+    },
+    layer_types=window_everywhere,
+    stacks=stacked_experts(*EXPERTS),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        router("block_sparse_moe.gate", aliases=("mlp.gate",)),
+        *EXPERTS,
+        FINAL_NORM,
+        HEAD,
+    ),
+)

@@ -1,0 +1,85 @@
+"""Qwen 1.5 and 2 with experts, and one more that every token uses behind a gate."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import (
+    layers_with_experts,
+    layers_without_experts,
+    window_above,
+)
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QWEN_EXPERTS,
+    SHARED_EXPERT,
+    TWO_NORMS,
+    attention_biases,
+    in_layers,
+    router,
+    stacked_experts,
+)
+
+QKV_BIAS = read.flag("qkv_bias")
+
+QWEN2_MOE = ArchitectureRule(
+    name="qwen2_moe",
+    classes=("Qwen2MoeForCausalLM", "Qwen2MoeModel"),
+    defaults={
+        "decoder_sparse_step": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "moe_intermediate_size": 1408,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 16,
+        "qkv_bias": True,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "shared_expert_intermediate_size": 5632,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "sliding_window": read.window("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    experts={
+        "num_experts": read.integer("num_local_experts", "num_experts"),
+        "num_experts_per_token": read.integer("num_experts_per_tok"),
+        "expert_format": "mixtral",
+        "expert_intermediate_size": read.integer("moe_intermediate_size"),
+        "shared_expert_intermediate_size": read.integer("shared_expert_intermediate_size"),
+        "normalize_weights": read.flag("norm_topk_prob"),
+    },
+    layer_types=window_above("max_window_layers"),
+    stacks=stacked_experts(*QWEN_EXPERTS),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=False),
+        *in_layers(layers_without_experts, *FEED_FORWARD),
+        *in_layers(layers_with_experts, router("mlp.gate"), *QWEN_EXPERTS, *SHARED_EXPERT),
+        FINAL_NORM,
+        HEAD,
+    ),
+)

@@ -1,0 +1,82 @@
+"""Qwen 3 with experts, in all layers or in some."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import (
+    layers_with_experts,
+    layers_without_experts,
+    window_if_used,
+)
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QUERY_KEY_NORMS,
+    QWEN_EXPERTS,
+    TWO_NORMS,
+    attention_biases,
+    in_layers,
+    router,
+    stacked_experts,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+QWEN3_MOE = ArchitectureRule(
+    name="qwen3_moe",
+    classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
+    defaults={
+        "decoder_sparse_step": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "max_position_embeddings": 32768,
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": False,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "sliding_window": read.window("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    experts={
+        "num_experts": read.integer("num_local_experts", "num_experts"),
+        "num_experts_per_token": read.integer("num_experts_per_tok"),
+        "expert_format": "mixtral",
+        "expert_intermediate_size": read.integer("moe_intermediate_size"),
+        "normalize_weights": read.flag("norm_topk_prob"),
+    },
+    layer_types=window_if_used,
+    stacks=stacked_experts(*QWEN_EXPERTS),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *QUERY_KEY_NORMS,
+        *in_layers(layers_without_experts, *FEED_FORWARD),
+        *in_layers(layers_with_experts, router("mlp.gate"), *QWEN_EXPERTS),
+        FINAL_NORM,
+        HEAD,
+    ),
+)

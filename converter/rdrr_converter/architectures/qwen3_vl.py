@@ -1,0 +1,59 @@
+"""Qwen 3 VL's text model: Qwen 3; its rope has sections for images, all alike for text."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import all_full
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    QUERY_KEY_NORMS,
+    TWO_NORMS,
+    attention_biases,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+QWEN3_VL = ArchitectureRule(
+    name="qwen3_vl",
+    classes=("Qwen3VLForConditionalGeneration", "Qwen3VLModel", "Qwen3VLTextModel"),
+    model_types=("qwen3_vl_text",),
+    defaults={
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 22016,
+        "max_position_embeddings": 128000,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 151936,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    layer_types=all_full,
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *QUERY_KEY_NORMS,
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+    prefixes=("model.language_model.", "language_model.model.", "language_model.", "model.", ""),
+    other_parts=(r"(model\.)?visual\..*",),
+)

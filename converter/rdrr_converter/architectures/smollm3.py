@@ -1,0 +1,62 @@
+"""SmolLM3: Llama in which every fourth layer has no rope."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import window_without_rope
+from rdrr_converter.architectures._rope import read_rope_of_some_layers
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    TWO_NORMS,
+    attention_biases,
+    feed_forward_biases,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+SMOLLM3 = ArchitectureRule(
+    name="smollm3",
+    classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
+    defaults={
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "max_position_embeddings": 32768,
+        "no_rope_layer_interval": 4,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 36,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 2000000.0,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "vocab_size": 128256,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "sliding_window": read.window("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    rope=read_rope_of_some_layers,
+    layer_types=window_without_rope,
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *FEED_FORWARD,
+        *feed_forward_biases(read.flag("mlp_bias")),
+        FINAL_NORM,
+        HEAD,
+    ),
+)

@@ -1,0 +1,89 @@
+"""Groups of tensors in the manifest: where each expert is, so that a reader can fetch it alone.
+
+Written for models with experts; of other models every tensor's `group` says all there is to say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
+from rdrr_format.shards import ShardInfo, ShardReader
+from rdrr_format.stores import Store
+from rdrr_manifests.models import MoeConfig
+
+from rdrr_converter.plan import Plan, PlannedTensor
+
+VERSION = "1.0.0"
+"""Version of a group's content, which the public format wants to be stated."""
+
+_READ_BYTES = 16 << 20
+_NAME = re.compile(r"layer\.(\d+)(?:\.(expert|shared_expert)(?:\.(\d+))?)?")
+
+
+def describe_experts(moe: MoeConfig, plan: Plan) -> MoeConfig:
+    """The block with the names, shards and size of every expert."""
+    experts = {
+        f"{match[1]}_{match[3]}": tensors
+        for name, tensors in _groups(plan).items()
+        if (match := _NAME.fullmatch(name)) and match[2] == "expert"
+    }
+    return moe.model_copy(
+        update={
+            "expert_tensors": {key: tuple(t.name for t in some) for key, some in experts.items()},
+            "expert_shard_map": {key: _shards(some) for key, some in experts.items()},
+            "expert_bytes": max(sum(t.size for t in some) for some in experts.values()),
+        }
+    )
+
+
+def describe_groups(plan: Plan, store: Store, shards: Sequence[ShardInfo]) -> dict[str, object]:
+    """`groups` of the manifest, with a hash over the bytes that are on disk.
+
+    Raises:
+        ShardError: They cannot be read.
+    """
+    reader = ShardReader(store, shards)
+    return {name: _describe(name, some, reader) for name, some in _groups(plan).items()}
+
+
+def _groups(plan: Plan) -> Mapping[str, Sequence[PlannedTensor]]:
+    """Tensors of each group, in storage order."""
+    found: dict[str, list[PlannedTensor]] = {}
+    for tensor in plan.tensors:
+        found.setdefault(tensor.group, []).append(tensor)
+    return found
+
+
+def _describe(name: str, tensors: Sequence[PlannedTensor], reader: ShardReader) -> object:
+    match = _NAME.fullmatch(name)
+    kind = name
+    if match:
+        kind = {None: "layer", "expert": "expert", "shared_expert": "shared"}[match[2]]
+    group: dict[str, object] = {
+        "type": kind,
+        "version": VERSION,
+        "shards": _shards(tensors),
+        "tensors": [tensor.name for tensor in tensors],
+        "hash": _hash(tensors, reader),
+    }
+    if match:
+        group["layerIndex"] = int(match[1])
+        if match[3] is not None:
+            group["expertIndex"] = int(match[3])
+    return group
+
+
+def _shards(tensors: Sequence[PlannedTensor]) -> list[int]:
+    return sorted({span.shard_index for tensor in tensors for span in tensor.spans})
+
+
+def _hash(tensors: Sequence[PlannedTensor], reader: ShardReader) -> str:
+    """SHA-256 of the tensors' bytes, one after the other, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        for start in range(0, tensor.size, _READ_BYTES):
+            size = min(_READ_BYTES, tensor.size - start)
+            digest.update(reader.read_range(tensor.spans, start, size).data)
+    return digest.hexdigest()

@@ -1,0 +1,246 @@
+"""The tensors of a checkpoint by the names of its architecture: every one is accounted for.
+
+Names, shapes and what is left out are decided here; no weight is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import prod
+
+from rdrr_format.errors import SourceError
+from rdrr_manifests.models import Architecture, MoeConfig
+
+from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
+from rdrr_converter.architectures._base import BODY
+from rdrr_converter.sources import Source, SourceTensor
+from rdrr_converter.stacks import unstack
+
+
+@dataclass(frozen=True)
+class ModelTensor:
+    """One tensor of the model.
+
+    Attributes:
+        name: Canonical name, the one in the package.
+        source: Where its values are.
+        role: Role in the manifest.
+        layer: Number of its layer; None outside the layers.
+        expert: Number of its expert; None outside the experts.
+    """
+
+    name: str
+    source: SourceTensor
+    role: str
+    layer: int | None
+    expert: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        return self.source.shape
+
+    @property
+    def group(self) -> str:
+        """Group in the manifest: embed, layer.N, layer.N.expert.M, layer.N.shared_expert, head."""
+        if self.layer is None:
+            return "embed" if self.role == "embedding" else "head"
+        if self.expert is not None:
+            return f"layer.{self.layer}.expert.{self.expert}"
+        part = ".shared_expert" if ".shared_expert" in self.name else ""
+        return f"layer.{self.layer}{part}"
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A tensor that the model may have."""
+
+    rule: TensorRule
+    layer: int | None = None
+    expert: int | None = None
+
+    def fill(self, name: str) -> str:
+        """A name of the rule with the numbers of this layer and expert."""
+        return name.format(layer=self.layer, expert=self.expert)
+
+
+def match(
+    source: Source,
+    rule: ArchitectureRule,
+    config: Config,
+    sizes: Architecture,
+    moe: MoeConfig | None,
+) -> tuple[tuple[ModelTensor, ...], list[str]]:
+    """The tensors of the model in the order in which they are stored, and notes on others.
+
+    Raises:
+        SourceError: A tensor is missing, unexpected or misshapen.
+    """
+    if sizes.num_layers > len(source.tensors):
+        most = f"at most {len(source.tensors)}, the number of tensors"
+        raise config.fault("num_hidden_layers", most, sizes.num_layers)
+    rows = max((tensor.rows for tensor in source.tensors.values()), default=0)
+    if moe is not None and moe.num_experts > rows:  # a router has a row for each
+        raise config.fault("the number of experts", f"at most {rows}", moe.num_experts)
+    finder = _Finder(source, rule, _dimensions(sizes, moe))
+    found: list[ModelTensor] = []
+    missing: list[str] = []
+    for slot in _slots(rule, config, sizes.num_layers, moe):
+        tensor = finder.find(slot)
+        if tensor is not None:
+            name = slot.fill(slot.rule.name)
+            found.append(ModelTensor(name, tensor, slot.rule.role, slot.layer, slot.expert))
+        elif _is_required(slot.rule, config):
+            missing.append(finder.place(slot.fill(slot.rule.name)))
+    if missing:
+        raise SourceError(
+            "a tensor is missing" if len(missing) == 1 else f"{len(missing)} tensors are missing",
+            where=source.path,
+            expected=_some(missing),
+            found=f"{len(source.tensors)} tensors, as {_some(list(source.tensors))}",
+        )
+    return tuple(found), _leftovers(source, rule, finder.used)
+
+
+def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
+    found = {
+        "vocab": sizes.vocab_size,
+        "hidden": sizes.hidden_size,
+        "inner": sizes.intermediate_size,
+        "q": sizes.num_attention_heads * sizes.head_dim,
+        "kv": sizes.num_key_value_heads * sizes.head_dim,
+        "head": sizes.head_dim,
+        "one": 1,
+    }
+    if moe is not None:
+        width = moe.expert_intermediate_size or sizes.intermediate_size
+        shared = moe.shared_expert_intermediate_size or width
+        found |= {"experts": moe.num_experts, "width": width, "shared": shared}
+    return found
+
+
+def _slots(
+    rule: ArchitectureRule, config: Config, layers: int, moe: MoeConfig | None
+) -> Iterator[_Slot]:
+    """Every tensor the model may have, in order: outside, layer by layer, outside."""
+    per_layer = [row for row in rule.tensors if row.is_per_layer]
+    first = rule.tensors.index(per_layer[0])
+    yield from (_Slot(row) for row in rule.tensors[:first])
+    owners = {row.name: frozenset(row.layers(config)) for row in per_layer if row.layers}
+    for layer in range(layers):
+        own = [row for row in per_layer if layer in owners.get(row.name, (layer,))]
+        for is_per_expert, rows in groupby(own, lambda row: row.is_per_expert):
+            numbers = range(moe.num_experts) if is_per_expert and moe else (None,)
+            kept = list(rows)
+            yield from (_Slot(row, layer, number) for number in numbers for row in kept)
+    yield from (_Slot(row) for row in rule.tensors[first:] if not row.is_per_layer)
+
+
+class _Finder:
+    """Looks tensors up by name, in stacks too."""
+
+    def __init__(
+        self, source: Source, rule: ArchitectureRule, dimensions: Mapping[str, int]
+    ) -> None:
+        self.used: set[str] = set()
+        self._tensors = source.tensors
+        self._stacks = rule.stacks
+        self._rows = {row.name: row for row in rule.tensors}
+        self._dimensions = dimensions
+        self._parts: dict[str, SourceTensor] = {}
+        self._prefix = next(
+            (p for p in rule.prefixes if f"{p}embed_tokens.weight" in source.tensors),
+            rule.prefixes[0],
+        )
+
+    def place(self, name: str) -> str:
+        """The name that a canonical name has in this checkpoint."""
+        return self._prefix + name.removeprefix(BODY) if name.startswith(BODY) else name
+
+    def find(self, slot: _Slot) -> SourceTensor | None:
+        """The tensor, or None.
+
+        Raises:
+            SourceError: It, or the stack that holds it, has another shape than it must have.
+        """
+        for name in (slot.rule.name, *slot.rule.aliases):
+            tensor = self._tensors.get(self.place(slot.fill(name)))
+            if tensor is not None:
+                _check_shape(tensor, self._shape(slot.rule))
+                self.used.add(tensor.name)
+                return tensor
+        name = slot.fill(slot.rule.name)
+        if name not in self._parts:
+            for stack in self._stacks:
+                if slot.rule.name in stack.parts:
+                    self._unstack(stack.name, stack.parts, slot)
+        return self._parts.get(name)
+
+    def _shape(self, rule: TensorRule) -> tuple[int, ...]:
+        return tuple(self._dimensions[size] for size in rule.shape)
+
+    def _unstack(self, name: str, parts: Sequence[str], slot: _Slot) -> None:
+        whole = self._tensors.get(self.place(slot.fill(name)))
+        if whole is None:
+            return
+        is_per_expert = self._rows[parts[0]].is_per_expert
+        numbers = range(self._dimensions["experts"]) if is_per_expert else (None,)
+        names = [
+            part.format(layer=slot.layer, expert=number) for number in numbers for part in parts
+        ]
+        shapes = [self._shape(self._rows[part]) for _ in numbers for part in parts]
+        columns = shapes[0][-1]
+        rows = sum(prod(shape[:-1]) for shape in shapes)
+        leading = (len(numbers), rows // len(numbers)) if is_per_expert else (rows,)
+        _check_shape(whole, (*leading, columns))
+        self.used.add(whole.name)
+        matrices = unstack(whole, [(prod(shape[:-1]), columns) for shape in shapes])
+        self._parts |= dict(zip(names, matrices, strict=True))
+
+
+def _is_required(rule: TensorRule, config: Config) -> bool:
+    return rule.required(config) if callable(rule.required) else rule.required
+
+
+def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
+    if tensor.shape != expected:
+        raise SourceError(
+            "wrong shape",
+            where=f"{tensor.file}, tensor {tensor.name}",
+            expected=list(expected),
+            found=list(tensor.shape),
+            hint="config.json and the weights do not belong together",
+        )
+
+
+def _leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[str]:
+    """Notes on tensors that are left out on purpose."""
+    extra = [name for name in source.tensors if name not in used]
+    others = [name for name in extra if _fits(name, rule.other_parts)]
+    computed = [name for name in extra if _fits(name, rule.ignored)]
+    known = {*others, *computed}
+    unknown = [name for name in extra if name not in known]
+    if unknown:
+        raise SourceError(
+            f"unexpected tensors for architecture {rule.name}",
+            where=source.path,
+            expected="only tensors that the architecture names",
+            found=f"{len(unknown)} more: {_some(unknown)}",
+        )
+    notes = [f"{name}: left out, it is computed when the model is loaded" for name in computed]
+    if others:
+        notes.append(
+            f"{len(others)} tensors that are not of the text model are left out: {_some(others)}"
+        )
+    return notes
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in patterns)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

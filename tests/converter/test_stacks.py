@@ -1,0 +1,53 @@
+"""Parts of a stack read as the rows that they are, however the stack is stored."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from rdrr_converter.sources import SourceTensor
+from rdrr_converter.stacks import unstack
+from rdrr_format.codecs import CODECS
+
+SHAPES = [(96, 64), (32, 64), (64, 64)]
+ENDS = [96, 128]
+
+
+def hold(values: np.ndarray) -> np.ndarray:
+    return values
+
+
+def stack_of(kind: str, values: np.ndarray) -> SourceTensor:
+    """A stack of three matrices, stored as `kind`."""
+
+    def decode(rows: slice, columns: slice) -> np.ndarray:
+        return values[rows, columns]
+
+    if kind == "decoded":
+        return SourceTensor("s", values.shape, "F8_E4M3", "f", partial(hold, values), decode=decode)
+    stored = CODECS[kind].quantize(values) if kind == "Q8_0" else values
+    return SourceTensor("s", values.shape, kind, "f", partial(hold, stored))
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "decoded"])
+def test_parts_are_the_rows_of_the_whole(rng, kind):
+    values = rng.standard_normal((192, 64)).astype(np.float32)
+    whole = stack_of(kind, values)
+    parts = list(unstack(whole, SHAPES))
+    assert [part.shape for part in parts] == SHAPES
+    assert len({part.name for part in parts}) == 3
+    expected = np.split(whole.read(), ENDS)
+    for part, rows in zip(parts, expected, strict=True):
+        np.testing.assert_array_equal(part.read(), rows)
+        np.testing.assert_array_equal(part.read(slice(8, 24), slice(5, 40)), rows[8:24, 5:40])
+        np.testing.assert_array_equal(part.read_transposed(slice(32, 64)), rows[:, 32:64].T)
+        assert part.magnitude() == np.abs(rows).max()
+        assert part.is_block == whole.is_block
+
+
+def test_experts_of_a_tensor_of_three_dimensions_are_matrices(rng):
+    values = rng.standard_normal((3, 4, 8)).astype(np.float32)
+    whole = SourceTensor("e", values.shape, "F32", "f", partial(hold, values.reshape(12, 8)))
+    for part, expected in zip(unstack(whole, [(4, 8)] * 3), values, strict=True):
+        np.testing.assert_array_equal(part.read(), expected)
