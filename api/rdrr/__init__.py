@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rdrr_converter.convert import convert
+    from rdrr_converter.export import ExportResult, export
     from rdrr_converter.report import ConversionResult
     from rdrr_format.errors import (
         ConversionError,
@@ -54,6 +55,7 @@ _ERRORS = (
 )
 _HOMES = {
     "ConversionResult": "rdrr_converter.report",
+    "ExportResult": "rdrr_converter.export",
     "Fault": "rdrr_manifests.faults",
     "Generation": "rdrr._generation",
     "Model": "rdrr._model",
@@ -61,6 +63,7 @@ _HOMES = {
     "Pushed": "rdrr._push",
     "ValidationReport": "rdrr_manifests.faults",
     "convert": "rdrr_converter.convert",
+    "export": "rdrr_converter.export",
     "load": "rdrr._model",
     "open_package": "rdrr_manifests.package",
     "push": "rdrr._push",
@@ -72,6 +75,7 @@ __all__ = [
     "ConversionError",
     "ConversionResult",
     "DeviceError",
+    "ExportResult",
     "Fault",
     "FormatError",
     "Generation",
@@ -88,6 +92,7 @@ __all__ = [
     "ValidationReport",
     "__version__",
     "convert",
+    "export",
     "load",
     "open_package",
     "push",

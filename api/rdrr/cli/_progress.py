@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rdrr_converter.report import ProgressCallback, ProgressEvent
 
-_LABELS = {"scan": "reading", "write": "converting", "verify": "verifying"}
+_LABELS = {"scan": "reading", "write": "converting", "verify": "verifying", "export": "writing"}
 
 
 @contextmanager

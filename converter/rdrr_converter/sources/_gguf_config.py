@@ -15,7 +15,7 @@ from rdrr_format.errors import ConversionError, SourceError
 from rdrr_converter.architectures._layers import FULL, SLIDING
 from rdrr_converter.sources._gguf_names import GgufArchitecture
 
-_KEYS: Mapping[str, str] = MappingProxyType(
+KEYS: Mapping[str, str] = MappingProxyType(
     {
         "block_count": "num_hidden_layers",
         "context_length": "max_position_embeddings",
@@ -73,7 +73,7 @@ def read_config(
         "vocab_size": vocab_size,
         "tie_word_embeddings": tied,
     }
-    config |= {ours: value for key, ours in _KEYS.items() if (value := read.same(key)) is not None}
+    config |= {ours: value for key, ours in KEYS.items() if (value := read.same(key)) is not None}
     heads, hidden = read.size("attention.head_count"), read.size("embedding_length")
     config.setdefault("num_key_value_heads", heads)
     head_dim = config.setdefault("head_dim", hidden // heads)

@@ -51,6 +51,7 @@ class GgufArchitecture:
     Attributes:
         name: `general.architecture`.
         hf_class: The class that Hugging Face's configuration names.
+        classes: Further classes whose checkpoints are written under this name.
         layer: Names of parts of a layer, theirs to ours.
         interleaved: Parts whose rows alternate between the halves of a head.
         norm_offset: What is to be added to norm weights: -1 undoes the baked (1 + w).
@@ -61,6 +62,7 @@ class GgufArchitecture:
     layer: Mapping[str, str] = field(default_factory=lambda: _LAYER)
     interleaved: tuple[str, ...] = ()
     norm_offset: float = 0.0
+    classes: tuple[str, ...] = ()
 
     def translate(self, name: str) -> str:
         """The Hugging Face name of a tensor; a name that means nothing here stays as it is."""
@@ -71,6 +73,16 @@ class GgufArchitecture:
         part = self.layer.get(match[2])
         return name if part is None else f"model.layers.{match[1]}.{part}.{ending}"
 
+    def llama_name(self, name: str) -> str | None:
+        """llama.cpp's name of a tensor, by its Hugging Face name; None where it has none."""
+        stem, _, ending = name.rpartition(".")
+        match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+        names, part = (_OUTSIDE, stem) if match is None else (self.layer, match[2])
+        found = next((theirs for theirs, ours in names.items() if ours == part), None)
+        if found is None:
+            return None
+        return f"{found}.{ending}" if match is None else f"blk.{match[1]}.{found}.{ending}"
+
     def is_interleaved(self, name: str) -> bool:
         """Whether a tensor, by its Hugging Face name, has its rows in llama.cpp's order."""
         return any(f".{part}." in name for part in self.interleaved)
@@ -80,8 +92,12 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
     {
         row.name: row
         for row in (
-            # Mistral's checkpoints are written under this name too.
-            GgufArchitecture("llama", "LlamaForCausalLM", interleaved=("q_proj", "k_proj")),
+            GgufArchitecture(
+                "llama",
+                "LlamaForCausalLM",
+                interleaved=("q_proj", "k_proj"),
+                classes=("MistralForCausalLM",),
+            ),
             GgufArchitecture("qwen2", "Qwen2ForCausalLM"),
             GgufArchitecture("qwen3", "Qwen3ForCausalLM"),
             GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),

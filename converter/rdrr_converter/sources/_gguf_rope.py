@@ -61,7 +61,21 @@ def read_divisors(divisors: F64Array, theta: float, where: object) -> dict[str, 
     )
 
 
-def _llama3(turns: F64Array, factor: float, high: float, context: int) -> F64Array:
+def divisors(scaling: Mapping[str, Any], theta: float, frequencies: int) -> F64Array:
+    """What llama3 scaling divides each frequency by.
+
+    Args:
+        scaling: `rope_scaling` of a configuration.
+        theta: Base of the frequencies.
+        frequencies: Their number, half of what is rotated.
+    """
+    low = float(scaling["low_freq_factor"])
+    turns = theta ** (-np.arange(frequencies) / frequencies) / (2 * np.pi)
+    high, context = scaling["high_freq_factor"] / low, scaling["original_max_position_embeddings"]
+    return _llama3(turns, scaling["factor"], high, context / low)
+
+
+def _llama3(turns: F64Array, factor: float, high: float, context: float) -> F64Array:
     """Divisors that the parameters give; `turns` are frequencies over 2 pi."""
     smooth = np.clip((context * turns - LOW) / (high - LOW), 0.0, 1.0)
     divisors: F64Array = 1.0 / ((1.0 - smooth) / factor + smooth)

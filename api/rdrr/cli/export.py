@@ -1,0 +1,93 @@
+"""`rdrr export`: a package becomes a checkpoint again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from rdrr.cli._console import console, note, print_json, table
+from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._progress import progress_bar
+from rdrr.cli._units import format_size, parse_size
+
+if TYPE_CHECKING:
+    from rdrr_converter.export import ExportedTensor, ExportResult
+
+
+def export(
+    path: PackagePath,
+    out: Annotated[
+        str,
+        typer.Argument(metavar="OUT", help="Folder (safetensors) or file (gguf) to make."),
+    ],
+    to: Annotated[
+        Literal["safetensors", "gguf"],
+        typer.Option(help="safetensors for transformers, gguf for llama.cpp."),
+    ] = "safetensors",
+    dtype: Annotated[
+        Literal["f32", "f16", "bf16"] | None,
+        typer.Option(help="Type in safetensors; the matrices' own, or f16 for quantized ones."),
+    ] = None,
+    lossless: Annotated[
+        bool,
+        typer.Option("--lossless", help="Refuse what would change a value or decode a block."),
+    ] = False,
+    arch: Annotated[
+        str | None, typer.Option(help="Architecture to write it as; the package's own.")
+    ] = None,
+    shard_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Bytes of a safetensors file at most.")
+    ] = "5GB",
+    json: JsonFlag = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+) -> int:
+    """Make a checkpoint from a package. OUT appears only when it is complete."""
+    from rdrr_converter.export import export as write
+
+    start = time.perf_counter()
+    with progress_bar(hidden=quiet) as progress:
+        result = write(
+            path,
+            out,
+            to=to,
+            dtype=dtype,
+            lossless=lossless,
+            arch=arch,
+            shard_size=parse_size(shard_size),
+            progress=progress,
+        )
+    seconds = time.perf_counter() - start
+    if json:
+        print_json({**result.as_dict(), "seconds": round(seconds, 3)})
+    elif not quiet:
+        _show(result)
+        note(f"{seconds:.1f} s, {result.total_size / seconds / 1e6:.0f} MB/s")
+    return 0
+
+
+def _show(result: ExportResult) -> None:
+    out = console()
+    columns = ("stored as", "written as", "tensors", "size", "worst error")
+    groups = Counter((one.stored, one.dtype) for one in result.tensors)
+    rows = []
+    for (stored, dtype), count in groups.most_common():
+        group = [one for one in result.tensors if (one.stored, one.dtype) == (stored, dtype)]
+        size = format_size(sum(one.size for one in group))
+        rows.append((stored, dtype, count, size, _worst(group)))
+    out.print(table(columns, rows, right=columns[2:]))
+    reasons = Counter((one.why, one.dtype) for one in result.tensors if one.why)
+    for (why, dtype), count in reasons.items():
+        out.print(f"note: {count} written as {dtype}: {why}", style="yellow", markup=False)
+    for text in result.notes:
+        out.print(f"note: {text}", style="yellow", markup=False, soft_wrap=True)
+    kept = "every value kept" if result.is_lossless else "some values rounded"
+    line = f"{result.architecture}, {format_size(result.total_size)}, {kept}: {result.destination}"
+    out.print(line, style="bold green", markup=False, soft_wrap=True)
+
+
+def _worst(group: list[ExportedTensor]) -> str:
+    error = max(one.relative_rmse for one in group)
+    return f"{100 * error:.2g} %" if error else "none"

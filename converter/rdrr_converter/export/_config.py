@@ -1,0 +1,273 @@
+"""From the manifest's typed blocks back to a `config.json`, and the proof that it means the same.
+
+A package keeps no configuration of its checkpoint, and one of another writer never had one here.
+So it is written anew, in the older form that all versions of transformers read, and then read as
+any checkpoint's is: unless the same graph comes out, nothing is exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from math import isclose
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rdrr_format.errors import ConversionError, RdrrError
+from rdrr_manifests.graph import Graph, derive_graph
+from rdrr_manifests.graph.ops import Attention
+from rdrr_manifests.logical import HEAD, LogicalTensor
+from rdrr_manifests.models import Manifest
+from rdrr_manifests.models.inference import Rope
+from rdrr_manifests.package import Package
+
+from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_architecture
+from rdrr_converter.architectures._layers import FULL, SLIDING
+from rdrr_converter.reading import read_model
+from rdrr_converter.sources import Source, SourceTensor
+
+_MODEL_TYPES: Mapping[str, str] = MappingProxyType({"gemma3": "gemma3_text"})
+"""transformers' `model_type` where it is not the name of the architecture's file."""
+
+_SIZES: Mapping[str, str] = MappingProxyType(
+    {
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "intermediate_size": "intermediate_size",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_attention_heads",
+        "num_key_value_heads": "num_key_value_heads",
+        "head_dim": "head_dim",
+        "max_position_embeddings": "max_seq_len",
+    }
+)
+_ACTIVATIONS: Mapping[str, str] = MappingProxyType({"silu": "silu", "gelu": "gelu_pytorch_tanh"})
+_SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "linear": {},
+        "llama3": {
+            "low_freq_factor": "llama3_low_freq_factor",
+            "high_freq_factor": "llama3_high_freq_factor",
+            "original_max_position_embeddings": "llama3_original_max_pos",
+        },
+        "yarn": {
+            "beta_fast": "yarn_beta_fast",
+            "beta_slow": "yarn_beta_slow",
+            "original_max_position_embeddings": "yarn_original_max_pos",
+        },
+        "longrope": {
+            "short_factor": "longrope_short_factor",
+            "long_factor": "longrope_long_factor",
+            "original_max_position_embeddings": "longrope_original_max_pos",
+        },
+    }
+)
+"""Keys of `rope_scaling` and the fields of the block they come from."""
+
+
+def find_rule(
+    package: Package, tensors: Sequence[LogicalTensor], arch: str | None
+) -> tuple[ArchitectureRule, dict[str, Any]]:
+    """The architecture of a package, and a configuration that states the package's model.
+
+    Args:
+        package: The package.
+        tensors: Its tensors.
+        arch: Architecture to use; None for the one that the package names, or the first whose
+            configuration can state the model.
+
+    Raises:
+        UsageError: `arch` names no architecture.
+        ConversionError: No architecture, or not this one, can state the model.
+        ManifestError: The model needs what this version does not know.
+    """
+    named = arch or package.manifest.metadata.get("sourceArchitecture")
+    if isinstance(named, str):
+        rule = find_architecture({}, named, package.where)
+        config = rebuild_config(package, rule, tensors)
+        check_config(config, package, rule, tensors)
+        return rule, config
+    for rule in ARCHITECTURES:
+        config = rebuild_config(package, rule, tensors)
+        try:
+            check_config(config, package, rule, tensors)
+        except RdrrError:
+            continue
+        return rule, config
+    raise ConversionError(
+        "no architecture that is known here computes what this package does",
+        where=package.where,
+        expected=", ".join(rule.name for rule in ARCHITECTURES),
+    )
+
+
+def rebuild_config(
+    package: Package, rule: ArchitectureRule, tensors: Sequence[LogicalTensor]
+) -> dict[str, Any]:
+    """`config.json` of the package's model.
+
+    Raises:
+        ManifestError: The model needs what this version does not know.
+    """
+    manifest, blocks = package.manifest, package.manifest.inference
+    names = {tensor.name for tensor in tensors}
+    windows = [op.window for op in package.graph.ops if isinstance(op, Attention)]
+    activation = _ACTIVATIONS.get(blocks.ffn.activation, blocks.ffn.activation)
+    config: dict[str, Any] = {
+        "architectures": [rule.classes[0]],
+        "model_type": _MODEL_TYPES.get(rule.name, rule.name),
+        **{key: getattr(manifest.architecture, field) for key, field in _SIZES.items()},
+        "rms_norm_eps": blocks.normalization.rms_norm_eps,
+        "hidden_act": activation,
+        "attention_bias": any(name.endswith("self_attn.o_proj.bias") for name in names),
+        "tie_word_embeddings": HEAD not in names,
+        **_rope(blocks.rope),
+        **_special_tokens(manifest),
+    }
+    known = rule.defaults
+    if "hidden_activation" in known:
+        config["hidden_activation"] = config.pop("hidden_act")
+    if any(".mlp." in name and name.endswith(".bias") for name in names):
+        config["mlp_bias"] = True
+    if any(windows) or "sliding_window" in known:
+        config["sliding_window"] = max((window or 0 for window in windows), default=0) or None
+    if "use_sliding_window" in known:
+        config["use_sliding_window"] = any(windows)
+    if len(set(windows)) > 1:
+        config["layer_types"] = [SLIDING if window else FULL for window in windows]
+    scalar = blocks.attention.query_pre_attn_scalar
+    if "query_pre_attn_scalar" in known or scalar != manifest.architecture.head_dim:
+        config["query_pre_attn_scalar"] = int(scalar) if scalar == int(scalar) else scalar
+    optional = {
+        "attn_logit_softcapping": blocks.attention.attn_logit_softcapping,
+        "final_logit_softcapping": blocks.output.final_logit_softcapping,
+        "partial_rotary_factor": blocks.rope.partial_rotary_factor,
+    }
+    return config | {
+        key: value for key, value in optional.items() if value is not None or key in known
+    }
+
+
+def _rope(block: Rope) -> dict[str, Any]:
+    config: dict[str, Any] = {"rope_theta": block.rope_theta}
+    if block.rope_local_theta is not None:
+        config["rope_local_base_freq"] = block.rope_local_theta
+    kind = block.rope_scaling_type
+    if kind is not None:
+        fields = _SCALINGS.get(kind, {})
+        stated = {key: getattr(block, field) for key, field in fields.items()}
+        config["rope_scaling"] = {
+            "rope_type": kind,
+            "factor": block.rope_scaling_factor,
+            **{key: _listed(value) for key, value in stated.items() if value is not None},
+        }
+    return config
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _special_tokens(manifest: Manifest) -> dict[str, Any]:
+    tokenizer = manifest.tokenizer
+    ends = list(manifest.eos_token_ids)
+    values = {
+        "bos_token_id": tokenizer and tokenizer.bos_token_id,
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+        "pad_token_id": tokenizer and tokenizer.pad_token_id,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def check_config(
+    config: Mapping[str, Any],
+    package: Package,
+    rule: ArchitectureRule,
+    tensors: Sequence[LogicalTensor],
+) -> None:
+    """Read a configuration as a checkpoint's, and compare what the model would compute.
+
+    Raises:
+        ConversionError: It does not state the package's model.
+    """
+    source = Source(
+        path=Path(package.where),
+        kind="package",
+        config=config,
+        tensors={one.name: _stand_in(one) for one in tensors},
+    )
+    try:
+        model = read_model(source, rule)
+    except RdrrError as error:
+        raise ConversionError(
+            f"cannot be written as {rule.name}: {error.message}",
+            where=error.where,
+            expected=error.expected,
+            found=error.found,
+        ) from error
+    names = [tensor.name for tensor in tensors]
+    theirs = package.manifest.model_copy(
+        update={"architecture": model.sizes, "inference": model.inference}
+    )
+    differing = _first_difference(
+        derive_graph(_as_stored_by(rule, package.manifest), names), derive_graph(theirs, names)
+    )
+    if differing is not None:
+        where, ours, read = differing
+        raise ConversionError(
+            f"a configuration of {rule.name} cannot state this model",
+            where=f"{package.where}, {where}",
+            expected=ours,
+            found=read,
+        )
+
+
+def norm_shift(rule: ArchitectureRule, manifest: Manifest) -> float:
+    """What is to be added to norms: checkpoints of a family store w, or 1 + w, all alike."""
+    stored = manifest.inference.normalization.rms_norm_weight_offset
+    return float(stored) - float(bool(rule.normalization.get("rms_norm_weight_offset")))
+
+
+def _as_stored_by(rule: ArchitectureRule, manifest: Manifest) -> Manifest:
+    """The manifest with the norms of `rule`, to which exported norms are shifted."""
+    if not norm_shift(rule, manifest):
+        return manifest
+    offset = bool(rule.normalization.get("rms_norm_weight_offset"))
+    norms = manifest.inference.normalization.model_copy(update={"rms_norm_weight_offset": offset})
+    blocks = manifest.inference.model_copy(update={"normalization": norms})
+    return manifest.model_copy(update={"inference": blocks})
+
+
+def _stand_in(tensor: LogicalTensor) -> SourceTensor:
+    """A tensor that has a name and a shape, which is all that is looked at."""
+
+    def unread() -> Any:
+        raise AssertionError(f"{tensor.name} has no values here")
+
+    return SourceTensor(tensor.name, tensor.shape, "F32", tensor.stored, unread)
+
+
+def _first_difference(ours: Graph, theirs: Graph) -> tuple[str, object, object] | None:
+    """Place and both values of the first thing that two graphs disagree on."""
+    one, two = dict(_leaves(asdict(ours))), dict(_leaves(asdict(theirs)))
+    for key in dict.fromkeys((*one, *two)):
+        mine, other = one.get(key), two.get(key)
+        if isinstance(mine, float) and isinstance(other, float):
+            # GGUF keeps float32, which is read back as the shortest decimal that means it.
+            if not isclose(mine, other, rel_tol=1e-6):
+                return key, mine, other
+        elif mine != other:
+            return key, mine, other
+    return None
+
+
+def _leaves(value: Any, path: str = "graph") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{index}]")
+    else:
+        yield path, value

@@ -1,0 +1,154 @@
+"""The order of the steps of an export, and which type each tensor gets in safetensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+
+from rdrr_format.errors import ConversionError, StoreError, UsageError
+from rdrr_format.locations import is_url, local_path
+from rdrr_manifests.logical import LogicalTensor, logical_tensors
+from rdrr_manifests.package import open_package
+
+from rdrr_converter.destination import complete_or_nothing
+from rdrr_converter.export._config import find_rule, norm_shift
+from rdrr_converter.export._gguf import plan_gguf, write_gguf
+from rdrr_converter.export._result import ExportedTensor, ExportResult
+from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
+from rdrr_converter.export._values import Outgoing
+from rdrr_converter.report import Progress, ProgressCallback
+
+DTYPES: Mapping[str, str] = MappingProxyType({"f32": "F32", "f16": "F16", "bf16": "BF16"})
+"""Values of `--dtype` and the storage types they mean."""
+
+KINDS = ("safetensors", "gguf")
+
+_TORCH: Mapping[str, str] = MappingProxyType(
+    {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+)
+
+
+def export(
+    location: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    to: str = "safetensors",
+    dtype: str | None = None,
+    lossless: bool = False,
+    arch: str | None = None,
+    shard_size: int = SHARD_SIZE,
+    progress: ProgressCallback | None = None,
+) -> ExportResult:
+    """Write a package as a checkpoint.
+
+    Args:
+        location: The package's folder or URL.
+        destination: Folder (safetensors) or file (gguf) to make; nothing of that name may exist.
+        to: `safetensors` or `gguf`.
+        dtype: `f32`, `f16` or `bf16` for everything (safetensors only). None for what the matrices
+            are stored in, where that is one scalar type, else `f16`, or `f32` with `lossless`.
+        lossless: Refuse what would change a value.
+        arch: Architecture to write it as; None for the package's own.
+        shard_size: Bytes of a safetensors file at most.
+        progress: Called as the work goes on.
+
+    Raises:
+        UsageError: An option is wrong.
+        ManifestError: Not a package that can be read, or one with parts that are not known here.
+        ConversionError: It cannot be written as asked.
+        StoreError: The destination exists or cannot be written.
+    """
+    _check_options(to, dtype)
+    if is_url(destination):
+        raise UsageError(
+            "a checkpoint is written to this machine", expected="a path", found=destination
+        )
+    path = local_path(destination)
+    if os.path.lexists(path):
+        raise StoreError("exists already", where=path, hint="name another")
+    with open_package(location) as package:
+        tensors = logical_tensors(package)
+        rule, config = find_rule(package, tensors, arch)
+        counter = Progress(progress)
+        counter.start("export", sum(prod(tensor.shape) for tensor in tensors))
+        notes: tuple[str, ...] = ()
+        if to == "gguf":
+            outgoing = plan_gguf(package, tensors, rule, lossless=lossless)
+            errors, notes = write_gguf(package, tensors, outgoing, rule, config, path, counter)
+        else:
+            kind = _scalar(tensors, dtype, lossless)
+            outgoing = _plan_directory(tensors, kind, norm_shift(rule, package.manifest))
+            stated = {**config, "torch_dtype": _TORCH[kind]}
+            with complete_or_nothing(path) as work:
+                folder = work.package
+                errors = write_directory(package, outgoing, stated, folder, shard_size, counter)
+                if lossless:
+                    _check_lossless(errors, kind)
+    return ExportResult(
+        destination=path,
+        kind=to,
+        architecture=rule.name,
+        tensors=tuple(_exported(one, errors[one.name]) for one in outgoing),
+        notes=notes,
+    )
+
+
+def _check_options(to: str, dtype: str | None) -> None:
+    if to not in KINDS:
+        raise UsageError("--to has no such value", expected=", ".join(KINDS), found=to)
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError("--dtype has no such value", expected=", ".join(DTYPES), found=dtype)
+    if dtype is not None and to == "gguf":
+        raise UsageError(
+            "--dtype is for safetensors: a GGUF keeps the types of the package",
+            hint="convert the checkpoint again to have other types",
+        )
+
+
+def _scalar(tensors: Sequence[LogicalTensor], dtype: str | None, lossless: bool) -> str:
+    """The type of everything in a Hugging Face directory."""
+    if dtype is not None:
+        return DTYPES[dtype]
+    matrices = {tensor.dtype.name for tensor in tensors if len(tensor.shape) > 1}
+    if len(matrices) == 1 and matrices <= set(DTYPES.values()):
+        return matrices.pop()
+    return "F32" if lossless or "F32" in matrices else "F16"
+
+
+def _plan_directory(tensors: Sequence[LogicalTensor], dtype: str, shift: float) -> list[Outgoing]:
+    return [
+        Outgoing(one.name, one, dtype, shift=shift if one.role == "norm" else 0.0)
+        for one in tensors
+    ]
+
+
+def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:
+    """Refuse a checkpoint that lost something.
+
+    Raises:
+        ConversionError: It did.
+    """
+    lost = [name for name, error in errors.items() if error]
+    if lost:
+        raise ConversionError(
+            f"{dtype} does not hold every value",
+            where=lost[0],
+            expected="no loss (--lossless)",
+            found=f"{len(lost)} tensors that change",
+            hint="use --dtype f32",
+        )
+
+
+def _exported(one: Outgoing, error: float) -> ExportedTensor:
+    return ExportedTensor(
+        name=one.name,
+        shape=one.tensor.shape,
+        stored=one.tensor.dtype.name,
+        dtype=one.dtype,
+        size=one.size,
+        is_copied=one.is_as_stored,
+        why=one.why,
+        relative_rmse=error,
+    )

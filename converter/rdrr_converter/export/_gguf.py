@@ -1,0 +1,297 @@
+"""Writing a GGUF: which type each tensor gets, in which order its rows stand, and the file.
+
+Blocks stay blocks wherever a GGUF can hold them: whole rows of whole blocks. Others are decoded
+to F16, or F32 where a value is too large for it. gguf-py writes the container.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import ConversionError
+from rdrr_format.layouts import Layout
+from rdrr_format.stores import store_errors
+from rdrr_manifests.logical import LogicalTensor, RowReader
+from rdrr_manifests.package import Package
+
+from rdrr_converter.architectures import ArchitectureRule, find_architecture
+from rdrr_converter.export._config import check_config, norm_shift
+from rdrr_converter.export._gguf_metadata import metadata
+from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
+from rdrr_converter.export._values import Encoder, Outgoing
+from rdrr_converter.plan import F16_OVERFLOW
+from rdrr_converter.report import Progress
+from rdrr_converter.sources._gguf_config import read_config
+from rdrr_converter.sources._gguf_names import GGUF_ARCHITECTURES, ROPE_FREQS, GgufArchitecture
+from rdrr_converter.sources._gguf_rope import divisors, from_metadata
+
+F32Array = npt.NDArray[np.float32]
+
+_FILE_TYPES: Mapping[str, int] = MappingProxyType(
+    {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q4_K": 15, "Q5_K": 17,
+     "Q6_K": 18, "BF16": 32}
+)  # fmt: skip
+"""`general.file_type` of a model that is mostly stored so."""
+
+_QUANTIZATION_VERSION = 2
+
+
+def find_row(rule: ArchitectureRule, where: object) -> GgufArchitecture:
+    """How llama.cpp writes an architecture.
+
+    Raises:
+        ConversionError: It has no row.
+    """
+    for row in GGUF_ARCHITECTURES.values():
+        if {row.hf_class, *row.classes} & set(rule.classes):
+            return row
+    raise ConversionError(
+        f"{rule.name} cannot be written as GGUF by this version of rdrr",
+        where=where,
+        expected=", ".join(GGUF_ARCHITECTURES),
+        hint="export it --to safetensors",
+    )
+
+
+def plan_gguf(
+    package: Package,
+    tensors: Sequence[LogicalTensor],
+    rule: ArchitectureRule,
+    *,
+    lossless: bool,
+) -> list[Outgoing]:
+    """What becomes of each tensor.
+
+    Raises:
+        ConversionError: A tensor has no place in a GGUF, or loses something under `lossless`.
+    """
+    row = find_row(rule, package.where)
+    shift = norm_shift(rule, package.manifest) - row.norm_offset
+    return [_plan(package, one, row, shift, lossless=lossless) for one in tensors]
+
+
+def _plan(
+    package: Package, tensor: LogicalTensor, row: GgufArchitecture, shift: float, *, lossless: bool
+) -> Outgoing:
+    name = row.llama_name(tensor.name)
+    if name is None:
+        raise ConversionError(
+            "a tensor has no name in llama.cpp", where=f"{package.where}, {tensor.name}"
+        )
+    head = package.manifest.architecture.head_dim
+    if len(tensor.shape) == 1:
+        order = _interleaved(head, 0, tensor.columns) if row.is_interleaved(tensor.name) else None
+        own_shift = shift if tensor.role == "norm" else 0.0
+        return Outgoing(name, tensor, "F32", shift=own_shift, vector_order=order)
+    dtype, why = _storage(package, tensor)
+    if why and lossless:
+        raise ConversionError(
+            "blocks that a GGUF cannot hold as they are",
+            where=f"{package.where}, {tensor.name}",
+            expected=f"whole rows of whole {tensor.dtype} blocks",
+            found=why,
+            hint="convert with --q4k-layout row and --k-tail ggml, or export without --lossless",
+        )
+    if not row.is_interleaved(tensor.name):
+        return Outgoing(name, tensor, dtype, why)
+    return Outgoing(name, tensor, dtype, why, order=partial(_interleaved, head), row_step=head)
+
+
+def _storage(package: Package, tensor: LogicalTensor) -> tuple[str, str]:
+    """Type of a matrix, and why it is not the stored one."""
+    dtype = tensor.dtype
+    if not dtype.is_block:
+        return dtype.name, ""
+    if tensor.columns % dtype.block_elements:
+        why = f"rows of {tensor.columns} are not whole {dtype} blocks"
+    elif tensor.layout is Layout.COLUMN:
+        why = f"{dtype} blocks in the layout column hold parts of several rows"
+    else:
+        return dtype.name, ""
+    reader = RowReader(package, tensor)
+    largest = max(float(np.abs(reader.values(*chunk)).max()) for chunk in reader.chunks())
+    return "F16" if largest < F16_OVERFLOW else "F32", why
+
+
+def _interleaved(head: int, first: int, count: int) -> npt.NDArray[np.intp]:
+    """The model's rows in llama.cpp's order: those of a head's two halves alternate."""
+    start, row = np.divmod(np.arange(first, first + count), head)
+    row, half = np.divmod(row, 2)
+    ordered: npt.NDArray[np.intp] = start * head + half * (head // 2) + row
+    return ordered
+
+
+def write_gguf(
+    package: Package,
+    tensors: Sequence[LogicalTensor],
+    outgoing: Sequence[Outgoing],
+    rule: ArchitectureRule,
+    config: Mapping[str, Any],
+    path: Path,
+    progress: Progress,
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Write the file.
+
+    Args:
+        package: The package.
+        tensors: Its tensors.
+        outgoing: What becomes of them.
+        rule: Architecture to write it as.
+        config: `config.json` of the model.
+        path: File to make.
+        progress: Told after each tensor.
+
+    Returns:
+        Relative error of each tensor, by llama.cpp's name, and notes.
+
+    Raises:
+        ConversionError: Metadata cannot state the model.
+        StoreError: The file cannot be written.
+    """
+    row = find_row(rule, package.where)
+    entries, notes = metadata(config, row)
+    extra = _rope_freqs(config)
+    _check_metadata(entries, extra, package, row, tensors)
+    words, more = tokenizer_metadata(package, config["vocab_size"])
+    identity = {
+        "general.name": package.manifest.model_id,
+        "general.file_type": _FILE_TYPES.get(_main_type(outgoing), 0),
+        "general.quantization_version": _QUANTIZATION_VERSION,
+    }
+    with _complete_file(path) as partial_path, store_errors(path):
+        errors = _write(
+            partial_path, row.name, {**identity, **entries, **words}, extra, package, outgoing,
+            progress,
+        )  # fmt: skip
+    return errors, (*notes, *more)
+
+
+def _rope_freqs(config: Mapping[str, Any]) -> F32Array | None:
+    """Divisors of frequencies, which stand for llama3 scaling."""
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type") != "llama3":
+        return None
+    frequencies = int(config["head_dim"] * (config.get("partial_rotary_factor") or 1.0)) // 2
+    return divisors(scaling, config["rope_theta"], frequencies).astype(np.float32)
+
+
+def _check_metadata(
+    entries: Mapping[str, Any],
+    extra: F32Array | None,
+    package: Package,
+    row: GgufArchitecture,
+    tensors: Sequence[LogicalTensor],
+) -> None:
+    """Read the metadata as that of any GGUF and compare what the model would compute.
+
+    Raises:
+        ConversionError: It does not state the package's model.
+    """
+    names = {tensor.name: tensor for tensor in tensors}
+    read = read_config(
+        entries,
+        row,
+        vocab_size=names["model.embed_tokens.weight"].shape[0],
+        tensors=len(tensors),
+        tied="lm_head.weight" not in names,
+        where=package.where,
+    )
+    values = None if extra is None else extra.astype(np.float64)
+    read |= from_metadata(values, read, package.where)
+    check_config(read, package, find_architecture(read, None, package.where), tensors)
+
+
+def _main_type(outgoing: Sequence[Outgoing]) -> str:
+    sizes: dict[str, int] = {}
+    for one in outgoing:
+        sizes[one.dtype] = sizes.get(one.dtype, 0) + one.size
+    return max(sizes, key=lambda name: sizes[name])
+
+
+class _Stream:
+    """A tensor as gguf-py's writer wants it, of which only a few rows are in memory."""
+
+    def __init__(self, encoder: Encoder, size: int) -> None:
+        self._encoder = encoder
+        self.nbytes = size
+
+    def tofile(self, file: BinaryIO) -> None:
+        """Write all of it."""
+        for chunk in self._encoder.chunks():
+            file.write(chunk.tobytes())
+
+
+def _write(
+    path: Path,
+    name: str,
+    entries: Mapping[str, Any],
+    extra: F32Array | None,
+    package: Package,
+    outgoing: Sequence[Outgoing],
+    progress: Progress,
+) -> dict[str, float]:
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    writer = GGUFWriter(path, name)
+    try:
+        for key, value in entries.items():
+            _add(writer, key, value)
+        if extra is not None:
+            writer.add_tensor_info(ROPE_FREQS, extra.shape, extra.dtype, extra.nbytes)
+        for one in outgoing:
+            kind = GGMLQuantizationType[one.dtype]
+            shape = one.tensor.shape
+            writer.add_tensor_info(one.name, shape, np.dtype(np.float32), one.size, kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        if extra is not None:
+            writer.write_tensor_data(extra)
+        errors: dict[str, float] = {}
+        for one in outgoing:
+            encoder = Encoder(package, one)
+            writer.write_tensor_data(cast(Any, _Stream(encoder, one.size)))
+            errors[one.name] = encoder.relative_rmse
+            progress.advance(one.name, one.tensor.rows * one.tensor.columns)
+        return errors
+    finally:
+        writer.close()
+
+
+def _add(writer: Any, key: str, value: Any) -> None:
+    """An entry in the type that llama.cpp expects."""
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
+
+
+@contextmanager
+def _complete_file(path: Path) -> Iterator[Path]:
+    """A file to write, which gets the name `path` if the block ends without an error."""
+    with store_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    partial_path = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
+    try:
+        yield partial_path
+        with store_errors(path):
+            with partial_path.open("rb") as file:
+                os.fsync(file.fileno())
+            partial_path.rename(path)
+    finally:
+        partial_path.unlink(missing_ok=True)

@@ -1,0 +1,105 @@
+"""A configuration as the metadata of a GGUF: the way back of `sources._gguf_config`.
+
+What llama.cpp has no key for is found when the metadata is read back and compared. What it has a
+key for and ignores is said in notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from rdrr_converter.architectures._layers import SLIDING
+from rdrr_converter.sources._gguf_config import KEYS
+from rdrr_converter.sources._gguf_names import GgufArchitecture
+
+Entries = dict[str, Any]
+
+_SCALINGS = ("linear", "yarn")
+"""Kinds of rope scaling that metadata states; llama3's is a tensor of divisors."""
+
+_GEMMA3_PERIOD = 6
+
+
+def metadata(
+    config: Mapping[str, Any], architecture: GgufArchitecture
+) -> tuple[Entries, tuple[str, ...]]:
+    """Keys with their architecture before them, and notes on what llama.cpp makes of some.
+
+    Args:
+        config: `config.json` of the model.
+        architecture: Row of the architecture.
+    """
+    entries: Entries = {
+        key: config[ours] for key, ours in KEYS.items() if config.get(ours) is not None
+    }
+    head = config["head_dim"]
+    entries |= {
+        "vocab_size": config["vocab_size"],
+        "attention.value_length": head,
+        "rope.dimension_count": int(head * (config.get("partial_rotary_factor") or 1.0)),
+        **_scaling(config.get("rope_scaling") or {}),
+    }
+    more, notes = _FURTHER.get(architecture.name, _window)(config)
+    return {f"{architecture.name}.{key}": value for key, value in (entries | more).items()}, notes
+
+
+def _scaling(scaling: Mapping[str, Any]) -> Entries:
+    kind = scaling.get("rope_type")
+    if kind not in _SCALINGS:
+        return {}
+    stated = {
+        "rope.scaling.type": kind,
+        "rope.scaling.factor": float(scaling["factor"]),
+        "rope.scaling.original_context_length": scaling.get("original_max_position_embeddings"),
+        "rope.scaling.yarn_beta_fast": scaling.get("beta_fast"),
+        "rope.scaling.yarn_beta_slow": scaling.get("beta_slow"),
+    }
+    return {key: value for key, value in stated.items() if value is not None}
+
+
+def _window(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """Llama.cpp gives these architectures full attention whatever the metadata says."""
+    window = config.get("sliding_window")
+    if not window:
+        return {}, ()
+    note = f"llama.cpp ignores the window of {window} tokens in a GGUF of this architecture"
+    return {"attention.sliding_window": window}, (note,)
+
+
+def _gemma3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    entries: Entries = {"rope.freq_base_swa": float(config["rope_local_base_freq"])}
+    notes: list[str] = []
+    if config.get("sliding_window"):
+        entries["attention.sliding_window"] = config["sliding_window"]
+    types = config.get("layer_types") or [SLIDING] * config["num_hidden_layers"]
+    slides = [kind == SLIDING for kind in types]
+    period = _period(slides)
+    if period is None:
+        entries["attention.sliding_window_pattern"] = slides
+        notes.append("layers with a window follow no period: llama.cpp may refuse the list of them")
+    elif period != _GEMMA3_PERIOD:
+        entries["attention.sliding_window_pattern"] = period
+    scalar = config["query_pre_attn_scalar"]
+    if scalar != config["head_dim"]:
+        entries["attention.scale"] = float(scalar) ** -0.5
+        notes.append(
+            "llama.cpp computes the scale of Gemma 3's attention from the size of heads and "
+            f"ignores query_pre_attn_scalar {scalar}"
+        )
+    return entries, tuple(notes)
+
+
+def _period(slides: list[bool]) -> int | None:
+    """The n of "every n-th layer has no window"; None where that is not how it is."""
+    periods: tuple[int, ...] = (_GEMMA3_PERIOD, *range(1, len(slides) + 1))
+    for period in periods:
+        if all(one == ((layer + 1) % period != 0) for layer, one in enumerate(slides)):
+            return period
+    return None
+
+
+_FURTHER: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[str, ...]]]] = (
+    MappingProxyType({"gemma3": _gemma3})
+)

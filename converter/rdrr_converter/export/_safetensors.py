@@ -1,0 +1,125 @@
+"""Writing a Hugging Face directory: safetensors files, their index, and what lies beside them.
+
+The files are written here rather than by the safetensors library because that wants all tensors
+of a file in memory. A file is a length (u64), a JSON header of that length and the tensors' bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rdrr_format.stores import store_errors
+from rdrr_manifests.package import Package
+
+from rdrr_converter.export._values import Encoder, Outgoing
+from rdrr_converter.report import Progress
+from rdrr_converter.tokenizer import COPIED
+
+SHARD_SIZE = 5 * 10**9
+"""Bytes of tensors in a file at most, as transformers cuts them; a larger tensor is alone."""
+
+INDEX = "model.safetensors.index.json"
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str
+    tensors: tuple[Outgoing, ...]
+
+
+def write_directory(
+    package: Package,
+    tensors: Sequence[Outgoing],
+    config: Mapping[str, Any],
+    folder: Path,
+    shard_size: int,
+    progress: Progress,
+) -> dict[str, float]:
+    """Fill a folder with a checkpoint.
+
+    Returns:
+        Relative error of each tensor, by its name in the checkpoint.
+
+    Raises:
+        StoreError: The disk is full, or the folder cannot be written.
+        ConversionError: A value does not fit its type.
+    """
+    files = _files(tensors, shard_size)
+    errors: dict[str, float] = {}
+    for file in files:
+        with store_errors(folder / file.name):
+            errors |= _write(package, file, folder / file.name, progress)
+    if len(files) > 1:
+        _write_index(files, folder / INDEX)
+    _write_text(folder / "config.json", config)
+    for name in COPIED:
+        if package.store.exists(name):
+            with store_errors(folder / name):
+                (folder / name).write_bytes(package.store.read(name).tobytes())
+    return errors
+
+
+def _files(tensors: Sequence[Outgoing], shard_size: int) -> tuple[_File, ...]:
+    groups: list[list[Outgoing]] = [[]]
+    size = 0
+    for tensor in tensors:
+        if groups[-1] and size + tensor.size > shard_size:
+            groups.append([])
+            size = 0
+        groups[-1].append(tensor)
+        size += tensor.size
+    if len(groups) == 1:
+        return (_File("model.safetensors", tuple(groups[0])),)
+    return tuple(
+        _File(f"model-{number:05d}-of-{len(groups):05d}.safetensors", tuple(group))
+        for number, group in enumerate(groups, 1)
+    )
+
+
+def _write(package: Package, file: _File, path: Path, progress: Progress) -> dict[str, float]:
+    errors: dict[str, float] = {}
+    with path.open("wb") as out:
+        for piece in _header(file.tensors):
+            out.write(piece)
+        for tensor in file.tensors:
+            encoder = Encoder(package, tensor)
+            for chunk in encoder.chunks():
+                # Not contiguous where it comes from the middle of wider rows.
+                out.write(chunk.tobytes())
+            errors[tensor.name] = encoder.relative_rmse
+            progress.advance(tensor.name, tensor.tensor.rows * tensor.tensor.columns)
+    return errors
+
+
+def _header(tensors: Sequence[Outgoing]) -> Iterator[bytes]:
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for tensor in tensors:
+        end = position + tensor.size
+        entries[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.tensor.shape),
+            "data_offsets": [position, end],
+        }
+        position = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    yield len(text).to_bytes(8, "little")
+    yield text
+
+
+def _write_index(files: Sequence[_File], path: Path) -> None:
+    names = {tensor.name: file.name for file in files for tensor in file.tensors}
+    total = sum(tensor.size for file in files for tensor in file.tensors)
+    _write_text(path, {"metadata": {"total_size": total}, "weight_map": names})
+
+
+def _write_text(path: Path, values: Mapping[str, Any]) -> None:
+    with store_errors(path):
+        text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+        path.write_text(text + "\n", encoding="utf-8")

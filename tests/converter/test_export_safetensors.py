@@ -1,0 +1,235 @@
+"""Packages become checkpoints again: the same tensors, under the names that they came with."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.export import export
+from rdrr_converter.sources import open_source
+from rdrr_format.errors import ConversionError, StoreError, UsageError
+from rdrr_manifests.package import open_package
+from support.checkpoints import write_tokenizer
+from support.safetensor_files import from_stored, llama_tensors, to_stored, write_llama
+
+STORED = {
+    "rows": {},
+    "columns and fused": {"transpose_weights": True, "fuse_gate_up": True},
+}
+NORM = "model.norm.weight"
+
+
+def stored_values(folder):
+    """Every tensor of a checkpoint as its file stores it."""
+    tensors = open_source(folder).tensors
+    return {name: (one.shape, one.dtype, one.stored().tobytes()) for name, one in tensors.items()}
+
+
+def package_of(tmp_path, tensors, *, config=None, **options):
+    folder = write_llama(tmp_path / "source", tensors, **(config or {}))
+    convert(folder, tmp_path / "package", **options)
+    return folder, tmp_path / "package"
+
+
+def edit(package, change):
+    data = json.loads((package / "manifest.json").read_text())
+    change(data)
+    (package / "manifest.json").write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("storage", STORED)
+@pytest.mark.parametrize(
+    ("dtype", "quantize", "asked"),
+    [("F32", "f32", None), ("F16", "f16", None), ("F16", "f32", "f16"), ("BF16", "f32", "bf16")],
+)
+def test_there_and_back_nothing_changes(tmp_path, rng, dtype, quantize, asked, storage):
+    tensors = llama_tensors(rng, dtype)
+    source, package = package_of(tmp_path, tensors, quantize=quantize, **STORED[storage])
+    result = export(package, tmp_path / "out", dtype=asked, lossless=True)
+    assert stored_values(tmp_path / "out") == stored_values(source)
+    assert result.is_lossless
+    ours, theirs = (open_source(path).config for path in (tmp_path / "out", source))
+    ours = dict(ours)
+    assert (
+        ours.pop("torch_dtype") == {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[dtype]
+    )
+    assert {key: ours[key] for key in theirs} == theirs
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == (
+        source / "tokenizer.json"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("layout", ["row", "column", "flat"])
+def test_quantized_values_are_written_as_they_decode(tmp_path, rng, layout):
+    source, package = package_of(tmp_path, llama_tensors(rng), q4k_layout=layout, fuse_gate_up=True)
+    export(package, tmp_path / "exact", lossless=True)
+    rounded = export(package, tmp_path / "half")
+    assert {one.dtype for one in rounded.tensors} == {"F16"}
+    assert not rounded.is_lossless
+    exact, half = (open_source(tmp_path / name).tensors for name in ("exact", "half"))
+    assert set(exact) == set(open_source(source).tensors)
+    with open_package(package) as opened:
+        name = "model.layers.1.self_attn.v_proj.weight"
+        values = opened.dequantize(name)
+        np.testing.assert_array_equal(exact[name].read(), values)
+        np.testing.assert_array_equal(half[name].read(), values.astype(np.float16))
+        fused = opened.dequantize("model.layers.0.mlp.gate_up_proj.weight")
+        gate, up = (exact[f"model.layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up"))
+        np.testing.assert_array_equal(np.concatenate([gate.read(), up.read()]), fused)
+        told = {one.name: one.relative_rmse for one in rounded.tensors}[name]
+        apart = values.astype(np.float16) - values.astype(np.float64)
+        assert told == pytest.approx(np.sqrt((apart**2).sum() / (values**2).sum()), rel=1e-4)
+
+
+def test_what_changes_a_value_is_refused_when_nothing_may(tmp_path, rng):
+    tensors = llama_tensors(rng, "F32")
+    _, package = package_of(tmp_path, tensors, quantize="f32")
+    with pytest.raises(ConversionError, match="F16 does not hold every value"):
+        export(package, tmp_path / "out", dtype="f16", lossless=True)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["package", "source"]
+    assert export(package, tmp_path / "out", dtype="f16").is_lossless is False
+
+
+def test_a_value_that_a_type_cannot_hold_is_refused_by_name(tmp_path, rng):
+    tensors = llama_tensors(rng, "F32")
+    tensors[NORM][3] = 70_000.0
+    _, package = package_of(tmp_path, tensors, quantize="f32")
+    with pytest.raises(ConversionError, match=r"model\.norm\.weight.*does not fit F16.*70000"):
+        export(package, tmp_path / "out", dtype="f16")
+    assert not (tmp_path / "out").exists()
+    assert export(package, tmp_path / "out", dtype="bf16").tensors
+
+
+def test_large_checkpoints_are_written_in_several_files(tmp_path, rng):
+    source, package = package_of(tmp_path, llama_tensors(rng, "F16"), quantize="f16")
+    export(package, tmp_path / "out", shard_size=1 << 20)
+    files = sorted(one.name for one in (tmp_path / "out").glob("*.safetensors"))
+    assert len(files) > 2
+    assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    assert stored_values(tmp_path / "out") == stored_values(source)
+    # transformers' own reader of the format agrees.
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "out" / files[0], "np") as opened:
+        for name in opened.keys():  # noqa: SIM118
+            np.testing.assert_array_equal(
+                opened.get_tensor(name), open_source(source).tensors[name].read().squeeze()
+            )
+
+
+def test_norms_with_1_added_are_written_as_their_family_has_them(tmp_path, rng):
+    tensors = llama_tensors(rng, "F32")
+    _, package = package_of(tmp_path, tensors, quantize="f32")
+    edit(package, lambda data: data["inference"]["normalization"].update(rmsNormWeightOffset=True))
+    export(package, tmp_path / "out")
+    found = open_source(tmp_path / "out").tensors[NORM].read()[0]
+    np.testing.assert_array_equal(found, from_stored(tensors[NORM]) + np.float32(1.0))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_package_of_another_writer_needs_no_name_of_an_architecture(tmp_path, rng, known):
+    source, package = package_of(tmp_path, llama_tensors(rng, "F16"), quantize="f16")
+    prefix = "language_model.model."
+
+    def change(data):
+        del data["metadata"]["sourceArchitecture"]
+        data["tensors"] = {
+            name.replace("model.", prefix, 1) if name.startswith("model.") else name: entry
+            for name, entry in data["tensors"].items()
+        }
+        if not known:
+            data["inference"]["attention"]["attnLogitSoftcapping"] = 30.0
+
+    edit(package, change)
+    if known:
+        assert export(package, tmp_path / "out").architecture == "llama"
+        assert stored_values(tmp_path / "out") == stored_values(source)
+        return
+    with pytest.raises(ConversionError, match="no architecture"):
+        export(package, tmp_path / "out", arch=None)
+
+
+def test_a_configuration_that_cannot_state_the_model_is_refused(tmp_path, rng):
+    _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
+    edit(package, lambda data: data["inference"]["output"].update(scaleEmbeddings=True))
+    with pytest.raises(ConversionError, match=r"ops\[0\]\.scale: .* of llama cannot state this"):
+        export(package, tmp_path / "out")
+    with pytest.raises(ConversionError, match="cannot be written as gemma3"):
+        export(package, tmp_path / "out", arch="gemma3")
+    with pytest.raises(UsageError, match="unknown architecture"):
+        export(package, tmp_path / "out", arch="gpt17")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+        {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ],
+    ids=["linear", "llama3", "yarn"],
+)
+@pytest.mark.parametrize("to", ["safetensors", "gguf"])
+def test_rope_scaling_comes_back(tmp_path, rng, rope, to):
+    config = {"rope_theta": 500000.0, **rope}
+    folder, package = package_of(tmp_path, llama_tensors(rng), config=config, quantize="f16")
+    write_tokenizer(folder)
+    out = tmp_path / ("out.gguf" if to == "gguf" else "out")
+    export(package, out, to=to)
+    assert open_source(out).config["rope_scaling"] == rope["rope_scaling"]
+    convert(out, tmp_path / "again", quantize="f16")
+    first, second = (open_package(tmp_path / name) for name in ("package", "again"))
+    assert second.graph.ropes == first.graph.ropes
+
+
+def test_biases_and_tied_heads_come_back(tmp_path, rng):
+    tensors = llama_tensors(rng, "F32")
+    widths = {"q": 256, "k": 128, "v": 128, "o": 256}
+    for layer in range(2):
+        for part, width in widths.items():
+            name = f"model.layers.{layer}.self_attn.{part}_proj.bias"
+            tensors[name] = to_stored(rng.standard_normal(width), "F32")
+    del tensors["lm_head.weight"]
+    config = {"attention_bias": True, "tie_word_embeddings": True}
+    source, package = package_of(tmp_path, tensors, config=config, quantize="f32")
+    export(package, tmp_path / "out")
+    assert stored_values(tmp_path / "out") == stored_values(source)
+    written = open_source(tmp_path / "out").config
+    assert {key: written[key] for key in config} == config
+    # A GGUF has the halves of each head of queries and keys in another order, biases included.
+    write_tokenizer(source)
+    export(package, tmp_path / "out.gguf", to="gguf")
+    ours, theirs = (open_source(path).tensors for path in (tmp_path / "out.gguf", source))
+    for name, one in theirs.items():
+        np.testing.assert_array_equal(ours[name].read(), one.read(), err_msg=name)
+
+
+def test_what_is_there_already_is_not_replaced(tmp_path, rng):
+    _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
+    for to in ("safetensors", "gguf"):
+        target = tmp_path / f"there.{to}"
+        target.write_text("mine")
+        with pytest.raises(StoreError, match="exists already"):
+            export(package, target, to=to)
+        assert target.read_text() == "mine"
+    with pytest.raises(UsageError, match="--dtype is for safetensors"):
+        export(package, tmp_path / "out.gguf", to="gguf", dtype="f16")

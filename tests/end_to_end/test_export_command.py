@@ -1,0 +1,92 @@
+"""`rdrr export`: what transformers makes of the checkpoints, and what the command says."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from rdrr_converter.convert import convert
+from rdrr_converter.export import export
+from rdrr_manifests.package import open_package
+from support.checkpoints import TINY_MODELS, TinyModel, make_model, save_checkpoint
+from support.commands import EXAMPLE, error_line, rdrr
+from support.comparison import load_stored_weights, relative_error, transformers_logits
+
+IDS = [int(one) for one in np.random.default_rng(0).integers(3, 300, 80)]
+
+# transformers reads neither the size of heads from a GGUF of Qwen 3, nor the scale of Gemma 3's
+# attention: it assumes those of the published models.
+THEIRS = (
+    TinyModel("llama"),
+    TinyModel("qwen3", 256, (("head_dim", 128), ("tie_word_embeddings", True))),
+    TinyModel("gemma3_text", 256, (("head_dim", 256), ("query_pre_attn_scalar", 256))),
+)
+
+
+def made(tmp_path, rng, tiny, **options):
+    """A model with the weights of its package, and the package."""
+    model = make_model(tiny, rng, num_hidden_layers=2)
+    save_checkpoint(model, tmp_path / "source", dtype="float32")
+    convert(tmp_path / "source", tmp_path / "package", **options)
+    load_stored_weights(model, open_package(tmp_path / "package"))
+    return model, tmp_path / "package"
+
+
+def loaded(folder, **options):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
+
+
+@pytest.mark.parametrize("tiny", TINY_MODELS, ids=lambda tiny: tiny.name)
+def test_transformers_loads_the_directory_and_computes_the_same(tmp_path, rng, tiny):
+    model, package = made(tmp_path, rng, tiny, transpose_weights=True, fuse_gate_up=True)
+    export(package, tmp_path / "out", lossless=True)
+    wanted = transformers_logits(model, IDS)
+    assert relative_error(transformers_logits(loaded(tmp_path / "out"), IDS), wanted) < 1e-6
+    assert np.isfinite(wanted).all()
+
+
+@pytest.mark.parametrize("tiny", THEIRS, ids=lambda tiny: tiny.name)
+def test_transformers_loads_the_gguf_and_computes_the_same(tmp_path, rng, tiny):
+    model, package = made(tmp_path, rng, tiny)
+    export(package, tmp_path / "out.gguf", to="gguf", lossless=True)
+    wanted = transformers_logits(model, IDS)
+    found = transformers_logits(loaded(tmp_path, gguf_file="out.gguf"), IDS)
+    assert relative_error(found, wanted) < 1e-5
+
+
+def test_the_command_says_what_became_of_the_package(tmp_path):
+    package = tmp_path / "package"
+    assert rdrr("convert", EXAMPLE, package, "--quiet").code == 0
+    done = rdrr("export", package, tmp_path / "half")
+    assert done.code == 0, done.err
+    assert "some values rounded" in done.out
+    told = rdrr("export", package, tmp_path / "m.gguf", "--to", "gguf", "--lossless", "--json")
+    assert told.json()["lossless"] is True
+    assert {one["dtype"] for one in told.json()["tensors"]} == {"F32", "Q4_K", "Q6_K"}
+    again = rdrr("convert", tmp_path / "m.gguf", tmp_path / "again", "--quiet")
+    assert again.code == 0, again.err
+    told = rdrr("diff", package, tmp_path / "again", "--json").json()
+    assert {one["verdict"] for one in told["tensors"]} == {"same bytes"}
+    # The template's <|im_end|> ends a text too, which a GGUF says and the checkpoint did not.
+    assert [one["field"] for one in told["fields"]] == ["eos_token_id", "modelId"]
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["model_type"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("out", "--dtype", "f16", "--to", "gguf"), 2, "--dtype is for safetensors"),
+        (("out", "--arch", "gpt17"), 2, "unknown architecture"),
+        (("out", "--shard-size", "many"), 2, "not a size"),
+        ((".",), 1, "exists already"),
+    ],
+)
+def test_a_wrong_export_is_one_line(package, tmp_path, words, code, said):
+    done = rdrr("export", package, tmp_path / words[0], *words[1:])
+    assert done.code == code
+    assert said in error_line(done)
+    assert not (tmp_path / "out").exists()
