@@ -140,6 +140,18 @@ def test_other_tensors_are_left_alone_and_scales_of_activations_are_named(tmp_pa
     )
 
 
+@pytest.mark.parametrize(("size", "kept"), [(0, False), (1e-7, True)])
+def test_a_bias_of_zeros_is_left_out_where_gptq_stores_one_for_every_module(
+    size, kept, tmp_path, rng
+):
+    parts, _ = gptq()(weights(rng), rng)
+    bias = np.zeros(N, np.float16)
+    bias[-1] = size
+    source = opened(tmp_path, {**parts, "bias": bias}, GPTQ)
+    assert ("m.bias" in source.tensors) is kept
+    assert bool(source.notes) is not kept
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -11,7 +11,7 @@ from rdrr_runtime.cpu import CpuBackend
 from support.checkpoints import TINY_MODELS, VOCAB, make_model, save_checkpoint, write_tokenizer
 from support.commands import rdrr
 from support.comparison import relative_error, scored, transformers_logits
-from support.quantized_checkpoints import awq, fp8, gptq, write_quantized
+from support.quantized_checkpoints import awq, fp8, gptq, packed, write_quantized
 
 CPU = 1e-4
 QWEN = next(tiny for tiny in TINY_MODELS if tiny.model_type == "qwen2")
@@ -24,6 +24,15 @@ SCHEMES = {
         "GPTQ 4-bit",
     ),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64}, awq(), "AWQ 4-bit"),
+    "pack-quantized": (
+        {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 64}}},
+        },
+        packed(),
+        "int4",
+    ),
     "float-quantized": (
         {"quant_method": "compressed-tensors", "format": "float-quantized"},
         fp8(1, 0, "weight_scale", "bfloat16"),

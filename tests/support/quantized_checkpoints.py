@@ -97,6 +97,24 @@ def awq(group: int = 64, *, symmetric: bool = False) -> Quantize:
     return quantize
 
 
+def packed(group: int = 64, *, symmetric: bool = False) -> Quantize:
+    """compressed-tensors pack-quantized: values packed along K, zero points along N."""
+
+    def quantize(weight: np.ndarray, _: np.random.Generator) -> tuple[Parts, np.ndarray]:
+        index = np.arange(weight.shape[1]) // group
+        values, scales, zeros, meaning = grouped(weight, 4, index, symmetric=symmetric)
+        parts = {
+            "weight_packed": pack(values, 4),
+            "weight_scale": scales,
+            "weight_shape": np.array(weight.shape),
+        }
+        if not symmetric:
+            parts["weight_zero_point"] = pack(zeros.T, 4).T
+        return parts, meaning
+
+    return quantize
+
+
 def fp8(
     rows: int, columns: int, part: str = "weight_scale_inv", scales: str = "float32"
 ) -> Quantize:

@@ -101,12 +101,14 @@ class Method:
         parts: All parts that `decode` reads.
         check: Refuses settings that mean something else; given what they were read from.
         decode: Makes one tensor of a module.
+        empty_biases: Modules without a bias are stored with one of zeros, which is left out.
     """
 
     marks: tuple[str, ...]
     parts: tuple[str, ...]
     check: Callable[[Settings, object], None]
     decode: Callable[[Module, Settings], SourceTensor]
+    empty_biases: bool = False
 
 
 def decode_modules(
@@ -120,17 +122,26 @@ def decode_modules(
     method.check(settings, where)
     modules = _quantized(tensors, method)
     result: dict[str, SourceTensor] = {}
-    dropped = 0
+    dropped = empty = 0
     for name, tensor in tensors.items():
         stem, _, part = name.rpartition(".")
         if part in _ACTIVATIONS:
             dropped += 1
+        elif method.empty_biases and stem in modules and part == "bias" and _is_zero(tensor):
+            empty += 1
         elif stem not in modules or part not in method.parts:
             result[name] = tensor
         elif f"{stem}.weight" not in result:
             result[f"{stem}.weight"] = method.decode(modules[stem], settings)
-    notes = f"{dropped} scales of activations and caches: left out, those are not quantized here"
-    return result, (notes,) if dropped else ()
+    notes = (
+        (dropped, "scales of activations and caches: left out, those are not quantized here"),
+        (empty, "biases of zeros beside quantized weights: left out"),
+    )
+    return result, tuple(f"{count} {text}" for count, text in notes if count)
+
+
+def _is_zero(tensor: SourceTensor) -> bool:
+    return tensor.magnitude() == 0.0
 
 
 def _quantized(tensors: Mapping[str, SourceTensor], method: Method) -> dict[str, Module]:

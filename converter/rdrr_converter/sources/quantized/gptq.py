@@ -8,7 +8,8 @@
 The first version of the format stores zero points less one. That of AutoGPTQ wraps within the
 value; GPTQModel, when it writes the first version, subtracts from whole words, so that what
 borrows from the next value must be given back. Bits, K and groups follow from the shapes, which
-holds also where single modules were quantized otherwise than the rest.
+holds also where single modules were quantized otherwise than the rest. Early versions of AutoGPTQ
+stored a bias of zeros for every module that has none.
 """
 
 from __future__ import annotations
@@ -114,4 +115,5 @@ METHOD = Method(
     parts=("qweight", "qzeros", "scales", "g_idx"),
     check=_check,
     decode=_decode,
+    empty_biases=True,
 )
