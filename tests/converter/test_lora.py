@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -52,6 +53,7 @@ def test_any_part_of_a_merged_tensor_is_that_of_the_whole(base, tmp_path, rng):
         np.testing.assert_array_equal(merged.read(rows, columns), whole[rows, columns])
         np.testing.assert_array_equal(merged.read_transposed(columns), whole[:, columns].T)
     assert merged.magnitude() == np.abs(whole).max()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(merged)).read(), whole)
     unchanged = [other for other in base.tensors if other != name]
     assert all(source.tensors[other] is base.tensors[other] for other in unchanged)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 
 import numpy as np
@@ -118,6 +119,14 @@ def test_a_zero_point_that_borrows_from_its_neighbour_is_given_back_by_its_write
     wrapped = opened(tmp_path / "wrapped", one_less, GPTQ).tensors["m.weight"]
     assert not same_values(expected, wrapped)
     np.testing.assert_array_equal(wrapped.read(slice(2, N)), meaning[2:])
+
+
+@pytest.mark.parametrize("case", ["gptq-act-order", "awq", "fp8-blocks"])
+def test_a_tensor_can_be_sent_to_another_process(case, tmp_path, rng):
+    settings, quantize = CASES[case]
+    parts, meaning = quantize(weights(rng), rng)
+    tensor = opened(tmp_path, parts, settings).tensors["m.weight"]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(tensor)).read(), meaning)
 
 
 def test_the_old_place_of_gptq_settings_is_read(tmp_path, rng):

@@ -39,11 +39,14 @@ def unpack(words: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
     rows, mask = words.shape[0], (1 << bits) - 1
     shape = (rows, 32 * words.shape[1] // bits)
     if 8 % bits == 0:
-        shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        octets = words.view(np.uint8)[..., None]
-        return ((octets >> shifts) & np.uint8(mask)).reshape(shape)
+        octets = words.view(np.uint8)
+        values = np.empty(shape, np.uint8)
+        for place, low in enumerate(range(0, 8, bits)):
+            np.right_shift(octets, np.uint8(low), out=values[:, place :: 8 // bits])
+        values &= np.uint8(mask)
+        return values
     index, shift = np.divmod(np.arange(0, 32 * bits, bits), 32)
     groups = words.reshape(rows, words.shape[1] // bits, bits).astype(np.uint64)
     following = groups[..., np.minimum(index + 1, bits - 1)] << np.uint64(32)
-    values = (groups[..., index] | following) >> shift.astype(np.uint64)
-    return (values & np.uint64(mask)).astype(np.uint8).reshape(shape)
+    shifted = (groups[..., index] | following) >> shift.astype(np.uint64)
+    return (shifted & np.uint64(mask)).astype(np.uint8).reshape(shape)
