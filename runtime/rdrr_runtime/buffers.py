@@ -18,6 +18,7 @@ from rdrr_format.errors import DeviceError
 
 if TYPE_CHECKING:
     from rdrr_runtime.device import Device
+    from rdrr_runtime.kernels._kernel import Dispatch
 
 OFFSET_ALIGNMENT = 256  # the strictest that WebGPU lets an adapter ask for
 
@@ -98,6 +99,16 @@ class Arena:
     def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
         """Copy host bytes into a slice, see `Device.write`."""
         self._device.write(target, data, offset)
+
+    @contextmanager
+    def temporary(self) -> Iterator[Arena]:
+        """An arena on the same device for the length of a block."""
+        with arena(self._device, f"{self._label}.temporary") as made:
+            yield made
+
+    def run(self, dispatch: Dispatch) -> None:
+        """Run one launch on buffers of this device."""
+        self._device.submit([self._device.bind(dispatch)], 1)
 
     def dispose(self) -> None:
         """Free every buffer; slices of them must not be used afterwards."""

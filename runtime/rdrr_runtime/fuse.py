@@ -31,6 +31,7 @@ from rdrr_runtime.kernels.matvec import (
     matvec,
     suits,
 )
+from rdrr_runtime.kernels.matvec_turned import matvec_turned, suits_turned
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.select import MatmulPlan, Why
 
@@ -51,9 +52,16 @@ class _Product:
     def plan(self) -> MatmulPlan:
         return self.low.select.matmul(self.weights)
 
-    def suits(self, shares: int = 0) -> bool:
+    @property
+    def turned(self) -> bool:
+        """Whether these are turned blocks, which have a kernel of their own."""
+        return all(one.turned for one in self.weights)
+
+    def suits(self, shares: int = 0, *, gate: bool = False) -> bool:
         """Whether hints allow the fused kernel and it can run."""
         plan = self.plan
+        if self.turned:
+            return suits_turned(self.low.ctx, self.weights, gate=gate, shares=shares)
         fits = suits(plan.context(self.low.ctx), self.weights, int8=plan.int8, shares=shares)
         return fits and not plan.tiled
 
@@ -61,7 +69,10 @@ class _Product:
         """Emit the launch, with the reason for it."""
         low, plan = self.low, self.plan
         ctx = plan.context(low.ctx)
-        made = matvec(ctx, self.weights, source, output, int8=plan.int8, label=label)
+        if self.turned:
+            made = matvec_turned(ctx, self.weights, source, output, label=label)
+        else:
+            made = matvec(ctx, self.weights, source, output, int8=plan.int8, label=label)
         low.emit(made, low.select.why_matmul(low.ctx, self.weights, 1, int8=plan.int8))
         return made
 
@@ -239,7 +250,7 @@ def gated_feed_forward(low: Lowering, ops: Sequence[Op], index: int) -> int:
     ):
         return 0
     product = _Product(low, tuple(low.weights.matrices[one.weight.name] for one in linears))
-    if not product.suits():
+    if not product.suits(gate=True):
         return 0
     down = _down_in_int8(low, product, ops, end)
     if down is not None:
@@ -268,7 +279,7 @@ def _down_in_int8(
     product = _Product(low, (low.weights.matrices[down.weight.name],))
     ctx = product.plan.context(low.ctx)
     fits = product.suits() and leaves_int8(ctx, gated.width)
-    both = gate_and_up.plan.int8 and product.plan.int8
+    both = all(one.plan.int8 and not one.turned for one in (gate_and_up, product))
     return down if down.x == gated.out and fits and both else None
 
 

@@ -84,6 +84,8 @@ class GpuWeight:
         words_per_row: 32-bit words of a stored row.
         parts: Stored rows, split where a buffer would exceed the binding limit.
         note: Why it is not in the form the package stores it in; empty if it is.
+        turned: A column matrix whose codes lie by rows, see `kernels/turn_blocks.py`; its words per
+            row are those of an output's codes.
     """
 
     dtype: DType
@@ -93,6 +95,7 @@ class GpuWeight:
     words_per_row: int
     parts: tuple[Part, ...]
     note: str = ""
+    turned: bool = False
 
     @property
     def size(self) -> int:

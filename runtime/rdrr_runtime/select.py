@@ -18,6 +18,7 @@ from rdrr_runtime.kernels._kernel import Dispatch
 from rdrr_runtime.kernels.attention import TILE_ROWS, AttentionKernel, AttentionSpec, tile_keys
 from rdrr_runtime.kernels.linear import GEMV_ROWS
 from rdrr_runtime.kernels.matvec import INT8_TYPES
+from rdrr_runtime.kernels.turn_blocks import TURNED_TYPES
 from rdrr_runtime.packing import GPU_DTYPES, GpuWeight
 
 EXPANSIONS = {"dequant_f16": "F16", "dequant_f32": "F32"}
@@ -76,12 +77,16 @@ PLAIN = Why("the only kernel of this op")
 
 @dataclass(frozen=True)
 class Storage:
-    """How a matrix lies in GPU memory; `note` says why, where that is not as it is stored."""
+    """How a matrix lies in GPU memory; `note` says why, where that is not as it is stored.
+
+    `turned` blocks are those of `kernels/turn_blocks.py`.
+    """
 
     dtype: DType
     layout: Layout
     note: str = ""
     unmet: Unmet | None = None
+    turned: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,9 +125,16 @@ class Select:
     max_binding: int
 
     def storage(
-        self, dtype: DType, layout: Layout, k: int, *, matmul: bool, experts: bool = False
+        self,
+        dtype: DType,
+        layout: Layout,
+        shape: tuple[int, int],
+        *,
+        matmul: bool,
+        experts: bool = False,
     ) -> Storage:
-        """How to keep a matrix of `k` inputs; `matmul` is false for a mere lookup table."""
+        """How to keep a matrix [N, K]; `matmul` is false for a mere lookup table."""
+        k = shape[1]
         hint = self.policy.get("q4kMatmul") if matmul and dtype.is_block else None
         if layout is Layout.FLAT and k % dtype.block_elements == 0:
             layout = Layout.ROW  # blocks that do not cross rows: the bytes are the same
@@ -134,11 +146,21 @@ class Select:
         if not obstacle:
             if layout is Layout.COLUMN and not dtype.is_block:
                 return Storage(dtype, Layout.ROW, f"{dtype} turned from columns to rows at load")
+            if layout is Layout.COLUMN and matmul and not experts and self._turns(dtype, shape):
+                note = f"{dtype} columns turned at load, for int8 products"
+                return Storage(dtype, layout, note, turned=True)
             return Storage(dtype, layout)
         unmet = Unmet(hint, obstacle) if hint else None
         # F32 rather than F16: without a hint the values stay exactly those of the package.
         note = f"{dtype} expanded to F32 at load, as {obstacle}"
         return Storage(DTYPES["F32"], Layout.ROW, note, unmet)
+
+    def _turns(self, dtype: DType, shape: tuple[int, int]) -> bool:
+        """Whether a column matrix of blocks is to be turned: where int8 products are wanted."""
+        kind = TURNED_TYPES.get(dtype.name)
+        if kind is None or not self._int8()[0] or shape[1] % 4:
+            return False
+        return 4 * kind.words(*shape) <= self.max_binding
 
     def matmul(self, weights: Sequence[GpuWeight]) -> MatmulPlan:
         """What hints ask of one product with these matrices."""

@@ -32,6 +32,7 @@ from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.kernels.turn_blocks import allocate_turned, turn
 from rdrr_runtime.packing import GpuWeight, allocate_weight, upload_weight
 from rdrr_runtime.select import Choice, Select, Storage
 
@@ -148,7 +149,8 @@ class _Loader:
         """One matrix; `matmul` is false for a mere lookup table."""
         tensor = self.package.tensor(use.name)
         dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-        kept = self.select.storage(dtype, layout, use.shape[1], matmul=matmul)
+        n, k = use.shape
+        kept = self.select.storage(dtype, layout, (n, k), matmul=matmul)
         return self._upload((use,), kept, use.name)
 
     def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
@@ -163,7 +165,8 @@ class _Loader:
     def _expert_storage(self, use: WeightUse) -> Storage:
         tensor = self.package.tensor(use.name)
         dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-        return self.select.storage(dtype, layout, use.shape[1], matmul=True, experts=True)
+        n, k = use.shape
+        return self.select.storage(dtype, layout, (n, k), matmul=True, experts=True)
 
     def _upload(self, uses: Sequence[WeightUse], kept: Storage, label: str) -> GpuWeight:
         if kept.note:
@@ -171,12 +174,25 @@ class _Loader:
             self.weights.choices.append(choice)
         shape = (sum(use.shape[0] for use in uses), uses[0].shape[1])
         arena = self.weights.arena
-        if self.empty:
+        if kept.turned:
+            made = self._turned(uses[0], kept, shape)
+        elif self.empty:
             made = allocate_weight(arena, kept.dtype, kept.layout, shape, label)
         else:
             rows = (rows for use in uses for rows in _kept_rows(self.package, use, kept))
             made = upload_weight(arena, kept.dtype, kept.layout, shape, rows, label)
         return replace(made, note=kept.note)
+
+    def _turned(self, use: WeightUse, kept: Storage, shape: tuple[int, int]) -> GpuWeight:
+        """A column matrix whose blocks the device turns."""
+        arena = self.weights.arena
+        made = allocate_turned(arena, kept.dtype, shape, use.name)
+        if not self.empty:
+            with arena.temporary() as passing:
+                rows = _kept_rows(self.package, use, kept)
+                stored = upload_weight(passing, kept.dtype, kept.layout, shape, rows, use.name)
+                arena.run(turn(stored, made, use.name))
+        return made
 
 
 def _vector(package: Package, use: WeightUse, empty: bool) -> npt.NDArray[np.float32]:

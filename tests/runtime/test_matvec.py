@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.kernels.linear import linear
 from rdrr_runtime.kernels.matvec import (
     INT8_TYPES,
     MAX_OUTPUT_GROUPS,
@@ -18,6 +19,8 @@ from rdrr_runtime.kernels.matvec import (
     matvec,
     suits,
 )
+from rdrr_runtime.kernels.matvec_turned import matvec_turned, suits_turned
+from rdrr_runtime.kernels.turn_blocks import TURNED_TYPES, allocate_turned, turn
 from rdrr_runtime.packing import GpuWeight, upload_weight
 from support.gpu import Bench, normal, random_tensor, relative_error
 
@@ -33,10 +36,16 @@ class Operands:
 
     bench: Bench
     rng: np.random.Generator
+    turned: bool = False
 
     def weight(self, name: str, n: int, k: int) -> tuple[GpuWeight, np.ndarray]:
-        raw, values = random_tensor(self.rng, name, Layout.ROW, (n, k))
-        made = upload_weight(self.bench.arena, DTYPES[name], Layout.ROW, (n, k), raw, "w")
+        layout = Layout.COLUMN if self.turned else Layout.ROW
+        raw, values = random_tensor(self.rng, name, layout, (n, k))
+        made = upload_weight(self.bench.arena, DTYPES[name], layout, (n, k), raw, "w")
+        if self.turned:
+            stored = made
+            made = allocate_turned(self.bench.arena, DTYPES[name], (n, k), "w")
+            self.bench.arena.run(turn(stored, made, "w"))
         return made, values.astype(np.float64)
 
     def source(self, kind: str, k: int) -> tuple[Input, np.ndarray]:
@@ -71,11 +80,20 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 
 def launch_error(
-    bench: Bench, rng: np.random.Generator, name: str, kind: str, source: str, *, int8: bool
+    bench: Bench,
+    rng: np.random.Generator,
+    name: str,
+    kind: str,
+    source: str,
+    *,
+    int8: bool,
+    turned: bool = False,
 ) -> float:
     """Largest relative error of one launch with random sizes."""
-    operands, ctx = Operands(bench, rng), bench.context(1)
+    operands, ctx = Operands(bench, rng, turned), bench.context(1)
     k, n = int(rng.choice([256, 384, 576])), 2 * int(rng.integers(3, 40))
+    if turned and kind == "gate":
+        n = 32 * int(rng.integers(1, 12))
     one_matrix = kind != "gate" or rng.random() < 0.5
     made = [operands.weight(name, 2 * n if kind == "gate" and one_matrix else n, k)]
     if not one_matrix:
@@ -94,11 +112,17 @@ def launch_error(
         "gate": silu(gated[0]) * gated[1],
         "best": products,
     }[kind]
-    assert suits(ctx, weights, int8=int8, shares=operand.shares(k))
+    if turned:
+        assert suits_turned(ctx, weights, gate=kind == "gate", shares=operand.shares(k))
+    else:
+        assert suits(ctx, weights, int8=int8, shares=operand.shares(k))
     y = bench.upload(before if kind == "add" else np.full(len(products), np.nan, np.float32))
     best = bench.poisoned(2 * MAX_OUTPUT_GROUPS) if kind == "best" else None
     output = Output(y, kind, bench.upload(bias) if kind == "store" else None, "silu", best)
-    launches = matvec(ctx, weights, operand, output, int8=int8, label="case")
+    if turned:
+        launches = matvec_turned(ctx, weights, operand, output, label="case")
+    else:
+        launches = matvec(ctx, weights, operand, output, int8=int8, label="case")
     bench.run(launches, 1)
     found = bench.download(y, len(expected))
     if best is not None:
@@ -153,6 +177,29 @@ def test_matrices_of_different_types_share_a_launch(
     bench.run(matvec(bench.context(1), weights, source, Output(y), int8=int8, label="t"), 1)
     error = relative_error(bench.download(y, len(expected)), expected)
     assert (1e-5 < error < 5e-2) if int8 else error < 1e-4
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("name", sorted(TURNED_TYPES))
+def test_turned_blocks_cost_no_more(
+    any_bench: Bench, rng: np.random.Generator, name: str, kind: str
+) -> None:
+    source = str(rng.choice(INPUTS))
+    print(source)
+    found = launch_error(any_bench, rng, name, kind, source, int8=True, turned=True)
+    assert 1e-5 < found < 5e-2
+
+
+@pytest.mark.parametrize("name", sorted(TURNED_TYPES))
+def test_many_rows_times_turned_blocks_are_exact(
+    bench: Bench, rng: np.random.Generator, name: str
+) -> None:
+    operands, rows = Operands(bench, rng, turned=True), int(rng.integers(9, 40))
+    n, k = 4 * int(rng.integers(20, 80)), int(rng.choice([128, 384, 516]))
+    weight, values = operands.weight(name, n, k)
+    x, y = normal(rng, rows, k), bench.poisoned(rows, n)
+    bench.run(linear(bench.context(rows), weight, bench.upload(x), y, label="case"), rows)
+    assert relative_error(bench.download(y, rows, n), x @ values.T) < 1e-4
 
 
 def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random.Generator) -> None:

@@ -62,6 +62,16 @@ OBEYED = {
         },
         INT8,
     ),
+    "fused_q4k_int8, column": (
+        {"q4kMatmul": "fused_q4k_int8"},
+        "column",
+        {
+            "decode layer 1 qkv": "matvec_turned.q4_k,q4_k,q4_k",
+            "decode l1.down_proj": "matvec_turned.q4_k",
+            "prefill l1.down_proj": "matmul_tiled.turned_q4_k",
+        },
+        INT8,
+    ),
     "dequant_f16, tiled": (
         {"q4kMatmul": "dequant_f16", "f16Matmul": "tiled"},
         "row",
@@ -175,7 +185,7 @@ def test_only_what_is_multiplied_is_expanded(device, tmp_path, rng):
     plan = Plan(tied, device, PaperArena(device), hints, **options)
     assert plan.weights.matrices["model.embed_tokens.weight"].dtype.name == "F16"
     select = Select(hints, software=True, max_binding=1 << 27)
-    assert select.storage(DTYPES["Q8_0"], Layout.ROW, 384, matmul=False).dtype.name == "Q8_0"
+    assert select.storage(DTYPES["Q8_0"], Layout.ROW, (8, 384), matmul=False).dtype.name == "Q8_0"
 
 
 @pytest.mark.parametrize(("dtype", "layout"), [("Q5_0", "row"), ("Q5_K", "column")])
@@ -258,7 +268,6 @@ def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_
 @pytest.mark.parametrize(
     ("layout", "hints", "said"),
     [
-        ("column", {"q4kMatmul": "fused_q4k_int8"}, "layout column has no int8 kernel"),
         ("flat", {"q4kMatmul": "fused_q4k"}, "its flat blocks cross rows"),
     ],
 )

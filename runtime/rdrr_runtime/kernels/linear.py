@@ -18,6 +18,7 @@ from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, flat_grid, kernel
 from rdrr_runtime.kernels._weights import UNIT, power_of_two, row_padded, row_units
+from rdrr_runtime.kernels.turn_blocks import factors_at, turned_k
 from rdrr_runtime.packing import GpuWeight, Part
 
 ENOUGH_TILES = 200  # workgroups of the wide tile that fill the largest GPUs
@@ -71,7 +72,7 @@ class _Call:
                 "SINGLE_ROW": self.single_row,
                 **constants,
             },
-            variant=self.weight.dtype.name.lower(),
+            variant=str(variables.get("WEIGHT", self.weight.dtype.name.lower())),
             trusted=name == "matmul_tiled",
         )
         return dispatch(what, buffers, grid, self.label)
@@ -114,7 +115,7 @@ def linear(
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
     call = _Call(ctx, weight, x, y, bias, accumulate, single_row, logits, label)
-    if tiled if tiled is not None else rows > GEMV_ROWS:
+    if weight.turned or (tiled if tiled is not None else rows > GEMV_ROWS):
         lower = _matmul_tiled
     elif weight.layout is Layout.ROW:
         lower = _gemv_row
@@ -170,16 +171,22 @@ def _gemv_col(call: _Call, part: Part, rows: int) -> Dispatch:
 
 def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
     weight = call.weight
-    by_row = weight.layout is Layout.ROW
+    by_row = weight.layout is Layout.ROW or weight.turned
     outputs = part.rows if by_row else row_units(weight) * UNIT
     micro = 4 if rows <= 32 else 8
     wide = micro == 8 and -(-rows // 64) * (outputs // 128) >= ENOUGH_TILES
     wide = wide and call.ctx.workgroup_storage >= WIDE_BYTES
     tile_n = 128 if wide else 64
+    turned: dict[str, str | int | bool] = {"TURNED": weight.turned}
+    places: dict[str, float | int | bool] = {}
+    if weight.turned:
+        turned["WEIGHT"] = f"turned_{weight.dtype.name.lower()}"
+        k = turned_k(weight.k)
+        places = {"FACTORS": factors_at(weight), "K_TURNED": k, "UNITS": k // UNIT}
     return call.launch(
         "matmul_tiled",
         part,
         Grid(-(-outputs // tile_n), 1, 1, None if call.single_row else 1, 8 * micro),
-        {"LAYOUT": weight.layout.value, "MICRO": micro, "TILE_N": tile_n},
-        {"K": weight.k, "N": weight.n, "PART": part.rows},
+        {"LAYOUT": "row" if by_row else "column", "MICRO": micro, "TILE_N": tile_n, **turned},
+        {"K": weight.k, "N": weight.n, "PART": part.rows, **places},
     )

@@ -33,6 +33,10 @@ override UNITS: u32;             // units of 32 weights in a stored row
 override ROW_WORDS: u32;
 override PART: u32;              // stored rows of this part
 override FIRST: u32;             // output (by row) or input (by column) of the first of them
+{% if TURNED %}
+override FACTORS: u32;           // where the factors of turned blocks begin, in words of 16 bytes
+override K_TURNED: u32;          // K with the padding of turned rows
+{% endif %}
 override ACCUMULATE: bool = false;
 override SINGLE_ROW: bool = false;
 
