@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rdrr_format.errors import ManifestError, StoreError, UsageError
 from rdrr_format.hub import hub_errors
 from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
+from rdrr_format.shards import is_shard_name
 from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
 
 from rdrr._model_card import CARD_NAME, model_card
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
-
-_SHARD = re.compile(r"shard_\d+\.bin")
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def _commit(
                 hint="make it private on its page, or leave out --private",
             )
         names = {file.rfilename for file in there.siblings or ()}
-        stale = [name for name in names if _SHARD.fullmatch(name) and name not in contents]
+        stale = [name for name in names if is_shard_name(name) and name not in contents]
         commit = api.create_commit(
             target.repository,
             [

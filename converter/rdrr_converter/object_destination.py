@@ -7,7 +7,6 @@ With `--overwrite` the old package is gone as soon as writing begins.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
@@ -15,12 +14,11 @@ from typing import BinaryIO
 from rdrr_format.errors import StoreError
 from rdrr_format.locations import is_hub
 from rdrr_format.remote_stores import FsspecStore
+from rdrr_format.shards import is_shard_name
 from rdrr_manifests.models import MANIFEST_NAME
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.tokenizer import COPIED
-
-_SHARD = re.compile(r"shard_\d+\.bin")
 
 
 def check_url(source: str, destination: str, *, overwrite: bool) -> None:
@@ -56,7 +54,7 @@ def check_url(source: str, destination: str, *, overwrite: bool) -> None:
 
 def _are_remains(names: Collection[str]) -> bool:
     """Whether everything there is what a conversion that was killed leaves behind."""
-    return all(name in (*COPIED, REPORT_NAME) or _SHARD.fullmatch(name) for name in names)
+    return all(name in (*COPIED, REPORT_NAME) or is_shard_name(name) for name in names)
 
 
 @contextmanager

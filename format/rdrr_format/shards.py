@@ -8,6 +8,7 @@ content, and size and hash those of the file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -106,6 +107,14 @@ class RunLike(Protocol):
     def size(self) -> int:
         """Bytes."""
         ...
+
+
+_SHARD_NAME = re.compile(r"shard_\d+\.bin(\.zst)?")
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a file's name is one that a writer gives to shards, compressed or not."""
+    return _SHARD_NAME.fullmatch(name) is not None
 
 
 def shard_name(index: int, compression: Compression | None = None) -> str:

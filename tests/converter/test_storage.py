@@ -93,6 +93,16 @@ def test_a_compressed_package_is_read_from_a_url(packages):
     assert validate(url, deep=True).ok()
 
 
+def test_a_compressed_package_is_written_to_a_url_and_replaces_a_plain_one(folder, packages):
+    url = f"memory://{uuid4().hex}"
+    options = {"quantize": "f16", "shard_size": 1 << 16}
+    convert(folder, url, **options)
+    convert(folder, url, compress="zstd:1", overwrite=True, **options)
+    files = fsspec.filesystem("memory")
+    stored = {path.rsplit("/", 1)[-1]: files.cat_file(path) for path in files.ls(url, detail=False)}
+    assert stored == content(packages[1])
+
+
 def test_compressed_bytes_do_not_depend_on_the_workers(tmp_path, folder, packages):
     again = tmp_path / "again"
     convert(folder, again, quantize="f16", shard_size=1 << 16, workers=1, compress="zstd:1")

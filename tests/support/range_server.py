@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from http.server import SimpleHTTPRequestHandler
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +34,17 @@ class RangeHandler(QuietHandler):
         self.send_header("Content-Length", str(len(part)))
         self.end_headers()
         self.wfile.write(part)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A server of a folder, with range requests; gives its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
