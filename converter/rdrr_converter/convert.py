@@ -56,6 +56,7 @@ def convert(
     transpose_weights: bool = False,
     fuse_gate_up: bool = False,
     k_tail: str = "pad",
+    quality: str = "ref",
     tensor_types: Mapping[str, str] | None = None,
     kernel_hints: Mapping[str, str] | None = None,
     shard_size: int = SHARD_SIZE,
@@ -86,6 +87,7 @@ def convert(
         transpose_weights: Store every matmul weight of any dtype as [K, N].
         fuse_gate_up: Store gate and up projections as one matrix.
         k_tail: `pad`, `ggml` or `auto`: what becomes of rows that are not whole blocks.
+        quality: `ref` for ggml's blocks bit for bit, `best` for less error at the same size.
         tensor_types: Storage types by regular expressions that are searched in the names of the
             package's tensors; the last that matches wins.
         kernel_hints: Hints to write into the manifest, by their public names.
@@ -119,6 +121,7 @@ def convert(
         transpose_weights=transpose_weights,
         fuse_gate_up=fuse_gate_up,
         k_tail=k_tail,
+        quality=quality,
         tensor_types=dict(tensor_types or {}),
         kernel_hints=dict(kernel_hints or {}),
         shard_size=shard_size,

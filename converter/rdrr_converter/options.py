@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rdrr_format.codecs import QUALITIES
 from rdrr_format.compression import Compression, parse_compression
 from rdrr_format.errors import UsageError
 from rdrr_format.integrity import ALGORITHMS
@@ -32,6 +33,7 @@ class Options:
         transpose_weights: Store every matmul weight of any dtype in the column layout.
         fuse_gate_up: Store gate and up as one matrix.
         k_tail: What becomes of rows that are not whole blocks.
+        quality: `ref` for ggml's blocks bit for bit, `best` for less error at the same size.
         tensor_types: Storage types by regular expressions of names; the last that matches wins.
         kernel_hints: Hints to write, by their public names.
         shard_size: Bytes of a full shard.
@@ -48,6 +50,7 @@ class Options:
     transpose_weights: bool = False
     fuse_gate_up: bool = False
     k_tail: str = "pad"
+    quality: str = "ref"
     tensor_types: Mapping[str, str] = field(default_factory=dict)
     kernel_hints: Mapping[str, str] = field(default_factory=dict)
     shard_size: int = SHARD_SIZE
@@ -87,6 +90,7 @@ class Options:
                 expected="1 to 64 of a-z, 0-9, - and _, beginning with a letter or digit",
                 found=self.model_id,
             )
+        _one_of("--quality", self.quality, QUALITIES)
         parse_overrides(self.tensor_types)
         for key, value in self.kernel_hints.items():
             parse_hint(f"{key}={value}")
@@ -136,6 +140,8 @@ class Options:
         if self.lora:
             # Not its path: the same adapter elsewhere gives the same package.
             recorded["lora"] = True
+        if self.quality != "ref":
+            recorded["quality"] = self.quality
         if self.tensor_types:
             recorded["tensorTypes"] = [str(one) for one in parse_overrides(self.tensor_types)]
         if self.kernel_hints:

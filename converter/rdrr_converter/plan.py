@@ -48,6 +48,7 @@ class PlannedTensor:
         why: Reason for the type.
         spans: Whereabouts of its bytes in the shards.
         overflowed: Kept in F32 because a value does not fit the type asked for.
+        quality: How much search its blocks get.
     """
 
     name: str
@@ -60,6 +61,7 @@ class PlannedTensor:
     why: str
     spans: tuple[ShardSpan, ...] = ()
     overflowed: bool = False
+    quality: str = "ref"
 
     @property
     def geometry(self) -> Geometry:
@@ -248,6 +250,7 @@ def _decide(
         dtype=dtype,
         layout=layout,
         why=tail or why,
+        quality=options.quality,
     )
 
 

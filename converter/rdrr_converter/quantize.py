@@ -23,7 +23,8 @@ def encode_chunk(work: Work) -> Bytes:
         blocks = stored_rows(tensor.sources, chunk.first, chunk.first + chunk.count)
         return np.ascontiguousarray(blocks).reshape(-1)
     rows = read_chunk(tensor, chunk)
-    return np.ascontiguousarray(CODECS[tensor.dtype.name].quantize(rows)).reshape(-1)
+    blocks = CODECS[tensor.dtype.name].quantize(rows, quality=tensor.quality)
+    return np.ascontiguousarray(blocks).reshape(-1)
 
 
 def encoded(work: Iterable[Work], engine: Engine) -> Iterator[tuple[Work, Bytes]]:

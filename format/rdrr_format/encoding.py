@@ -48,6 +48,7 @@ def encode_tensor(
     dtype: DType,
     layout: Layout = Layout.ROW,
     importance: npt.ArrayLike | None = None,
+    quality: str = "ref",
 ) -> Bytes:
     """Encode a tensor.
 
@@ -56,6 +57,7 @@ def encode_tensor(
         dtype: Storage type.
         layout: Order in storage.
         importance: float32 [K] for layout row; other layouts take none.
+        quality: `ref` or `best`, as for codecs.
 
     Returns:
         uint8, one dimension, `geometry(dtype, shape, layout).size` long.
@@ -66,7 +68,7 @@ def encode_tensor(
     """
     if importance is not None and layout is not Layout.ROW:
         raise FormatError("importance weights columns", expected="layout row", found=layout)
-    return codec_of(dtype).quantize(stored_rows(array, layout), importance).reshape(-1)
+    return codec_of(dtype).quantize(stored_rows(array, layout), importance, quality).reshape(-1)
 
 
 def decode_rows(raw: Bytes, dtype: DType, geo: Geometry, first: int, count: int) -> Floats:

@@ -59,6 +59,10 @@ def convert(
         Literal["pad", "ggml", "auto"],
         typer.Option(help="Rows that are not whole blocks: pad them, or use ggml's other types."),
     ] = "pad",
+    quality: Annotated[
+        Literal["ref", "best"],
+        typer.Option(help="ref: ggml's blocks. best: a longer search for less error."),
+    ] = "ref",
     tensor_type: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,6 +136,7 @@ def convert(
             transpose_weights=transpose_weights,
             fuse_gate_up=fuse_gate_up,
             k_tail=k_tail,
+            quality=quality,
             tensor_types=split_overrides(tensor_type or ()),
             kernel_hints=split_hints(kernel_hint),
             shard_size=parse_size(shard_size),

@@ -14,7 +14,8 @@ import numpy as np
 
 from rdrr_format.codecs._base import Bytes, Floats, f16_bytes, f16_floats
 from rdrr_format.codecs._importance import ordered_sum, spread_weights
-from rdrr_format.codecs._scales import pack_scales
+from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
+from rdrr_format.codecs._scales import pack_scales, unpack_scales
 from rdrr_format.dtypes import DType
 
 _LARGEST = 63  # of six bits
@@ -70,6 +71,31 @@ def quantize_affine(
     offsets = f16_floats(head[:, 2:4])[:, None] * min_codes
     affine_codes(groups, steps.reshape(-1), offsets.reshape(-1), chosen, nmax, codes)
     return head, codes.reshape(-1, 8, 32)
+
+
+def refine_affine(
+    rows: Floats, columns: Floats, head: Bytes, nmax: int, dtype: DType
+) -> tuple[Bytes, Bytes]:
+    """Lower the error of blocks.
+
+    Args:
+        rows: As for `quantize_affine`.
+        columns: float32 [K], the weight of each column's error.
+        head: Bytes 0 to 15 of the blocks to begin with.
+        nmax: Largest code.
+        dtype: Type named in errors.
+
+    Returns:
+        As `quantize_affine`.
+    """
+    form = Form(8, (0, nmax), (0, _LARGEST), (0, _LARGEST), reach=((4, 4), (1, 1)))
+    groups = rows.reshape(-1, 32)
+    pairs = np.stack(unpack_scales(head[:, 4:16]), axis=2).astype(np.float32)
+    d, dmin = f16_floats(head[:, 0:2]), f16_floats(head[:, 2:4])
+    fit = refine(groups, column_weights(rows, columns, 32), form, d, dmin, pairs)
+    scales, mins = fit.pairs[:, :, 0].astype(np.uint8), fit.pairs[:, :, 1].astype(np.uint8)
+    parts = [f16_bytes(fit.d, dtype), f16_bytes(fit.dmin, dtype), pack_scales(scales, mins)]
+    return np.concatenate(parts, axis=1), round_codes(groups, form, fit).reshape(-1, 8, 32)
 
 
 def search_groups(

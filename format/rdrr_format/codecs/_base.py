@@ -22,8 +22,14 @@ Floats = npt.NDArray[np.float32]
 
 # Rows [n, padded K], and the importance of each column [padded K] if any, to [n, row_bytes].
 Quantizer = Callable[[Floats, Floats | None], Bytes]
+# The same rows, the weight of each column's error [padded K], and the quantizer's blocks, to blocks
+# [n, row_bytes] with less error.
+Refiner = Callable[[Floats, Floats, Bytes], Bytes]
 # Blocks [n, block_bytes] to weights [n, block_elements].
 Dequantizer = Callable[[Bytes], Floats]
+
+QUALITIES = ("ref", "best")
+"""`ref` is ggml bit for bit; `best` spends more search for less error at the same size."""
 
 # Weights worked on at once: temporaries of this size stay in the second-level cache.
 _CHUNK = 1 << 17
@@ -37,44 +43,58 @@ class Codec:
         dtype: Sizes and name of the type.
         quantizer: Rows padded to whole blocks to bytes.
         dequantizer: Blocks to weights.
-        takes_importance: Whether importance weights change the result.
+        takes_importance: Whether importance weights change the result of the quantizer.
+        refiner: What lowers the error of the quantizer's blocks; None for scalars.
     """
 
     dtype: DType
     quantizer: Quantizer
     dequantizer: Dequantizer
     takes_importance: bool = False
+    refiner: Refiner | None = None
 
     def row_bytes(self, elements: int) -> int:
         """Bytes of a stored row of that many weights."""
         return -(-elements // self.dtype.block_elements) * self.dtype.block_bytes
 
-    def quantize(self, rows: npt.ArrayLike, importance: npt.ArrayLike | None = None) -> Bytes:
+    def quantize(
+        self,
+        rows: npt.ArrayLike,
+        importance: npt.ArrayLike | None = None,
+        quality: str = "ref",
+    ) -> Bytes:
         """Encode rows.
 
         Args:
             rows: float32 [n, K]. K that is not a multiple of the block is padded with zeros.
             importance: float32 [K], how much each column's error weighs; None for none. Types
-                without a search (F32, F16, BF16, Q8_0) ignore it, as ggml does.
+                without a search (F32, F16, BF16, Q8_0) ignore it under `ref`, as ggml does.
+            quality: One of `QUALITIES`.
 
         Returns:
             uint8 [n, row_bytes].
 
         Raises:
-            FormatError: Not a matrix, importance of another length or with negative or
-                non-finite values, or weights that the type cannot hold (NaN, infinity and
-                scales beyond f16 in block types).
+            FormatError: Not a matrix, no such quality, importance of another length or with
+                negative or non-finite values, or weights that the type cannot hold (NaN,
+                infinity and scales beyond f16 in block types).
         """
         source = np.asarray(rows)
         if source.ndim != 2:
             raise FormatError("rows to quantize", expected="shape [n, K]", found=source.shape)
+        if quality not in QUALITIES:
+            raise FormatError("quality", expected=" or ".join(QUALITIES), found=quality)
         columns = self._importance(importance, source.shape[1])
+        guide = columns if self.takes_importance else None
+        refiner = self.refiner if quality == "best" else None
         out = np.empty((len(source), self.row_bytes(source.shape[1])), np.uint8)
         for part in self._chunks(source.shape):
             weights = self._padded(np.ascontiguousarray(source[part], dtype=np.float32))
             if self.dtype.is_block:
                 self._check_finite(weights)
-            out[part] = self.quantizer(weights, columns)
+            out[part] = self.quantizer(weights, guide)
+            if refiner is not None:
+                out[part] = refiner(weights, self._weights_of(columns, source.shape[1]), out[part])
         return out
 
     def dequantize(self, blocks: npt.ArrayLike, K: int) -> Floats:
@@ -128,15 +148,21 @@ class Codec:
         return np.pad(weights, ((0, 0), (0, missing))) if missing else weights
 
     def _importance(self, values: npt.ArrayLike | None, K: int) -> Floats | None:
-        if values is None or not self.takes_importance:
+        if values is None or not self.dtype.is_block:
             return None
         columns = np.asarray(values, dtype=np.float32)
         if columns.shape != (K,):
             raise FormatError("importance", expected=f"shape [{K}]", found=columns.shape)
         if not (np.isfinite(columns).all() and (columns >= 0).all()):
             raise FormatError("importance", expected="finite values of zero or more")
+        return self._silent_tail(columns)
+
+    def _weights_of(self, columns: Floats | None, K: int) -> Floats:
+        return self._silent_tail(np.ones(K, np.float32)) if columns is None else columns
+
+    def _silent_tail(self, columns: Floats) -> Floats:
         # Padding has no importance: its error is never seen.
-        return np.pad(columns, (0, -K % self.dtype.block_elements))
+        return np.pad(columns, (0, -len(columns) % self.dtype.block_elements))
 
 
 def f16_bytes(values: Floats, dtype: DType) -> Bytes:

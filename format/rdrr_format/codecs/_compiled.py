@@ -34,7 +34,7 @@ TINY = np.float32(1e-15)  # ggml's bound below which a group counts as zeros
 
 # Added to a float32 of magnitude below 2^22, it leaves the nearest integer (ties to even) in the
 # low mantissa bits.
-_MAGIC = np.float32(12582912.0)
+MAGIC = np.float32(12582912.0)
 IN_RANGE = np.float32(4194303.0)
 
 
@@ -54,7 +54,7 @@ def inlined(function: _Function) -> _Function:
 @inlined
 def nearest(value: Any) -> Any:
     """Nearest integer as ggml takes it: from the mantissa, so anything where out of range."""
-    return (np.float32(value + _MAGIC).view(np.int32) & 0x007FFFFF) - 0x00400000
+    return (np.float32(value + MAGIC).view(np.int32) & 0x007FFFFF) - 0x00400000
 
 
 @inlined
@@ -64,6 +64,6 @@ def clipped_code(value: Any, low: Any, high: Any, in_range: bool) -> Any:
     The promise saves a third of the instructions.
     """
     if in_range:
-        shifted = np.float32(value + _MAGIC)
-        return min(max(shifted, _MAGIC + np.float32(low)), _MAGIC + np.float32(high)) - _MAGIC
+        shifted = np.float32(value + MAGIC)
+        return min(max(shifted, MAGIC + np.float32(low)), MAGIC + np.float32(high)) - MAGIC
     return np.float32(min(max(nearest(value), np.int32(low)), np.int32(high)))

@@ -6,10 +6,13 @@ word of fifth bits belongs to code j.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Floats, f16_bytes
+from rdrr_format.codecs._base import Bytes, Floats, f16_bytes, f16_floats
 from rdrr_format.codecs._importance import spread_weights
+from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
 from rdrr_format.dtypes import DType
 
 
@@ -61,6 +64,54 @@ def quantize_signed(
     with np.errstate(invalid="ignore", over="ignore"):
         scaled = groups * inverse_or_zero(scale)[:, None] + np.float32(nmax + 0.5)
     return f16_bytes(scale, dtype), truncated_codes(scaled, 2 * nmax - 1)
+
+
+def refine_signed(
+    rows: Floats,
+    columns: Floats,
+    scales: Bytes,
+    codes: tuple[int, int],
+    dtype: DType,
+    shares: tuple[float, ...] = (),
+) -> tuple[Bytes, Bytes]:
+    """Lower the error of groups with one scale: w = d * code.
+
+    Args:
+        rows: float32 [n, K], K a multiple of 32.
+        columns: float32 [K], the weight of each column's error.
+        scales: f16 scales to begin with, as bytes [groups, 2].
+        codes: Lowest and highest code.
+        dtype: Type named in errors.
+        shares: Further scales to begin with, as shares of those that reach both extremes.
+
+    Returns:
+        f16 scales as bytes [groups, 2], and codes counted from the lowest, [groups, 32].
+    """
+    form = Form(1, codes, (1, 1), (0, 0), reach=((0, 0),) * 3)
+    groups, weights = rows.reshape(-1, 32), column_weights(rows, columns, 32)
+    pairs = np.zeros((len(groups), 1, 2), np.float32)
+    pairs[:, :, 0] = 1
+    silent = np.zeros(len(groups), np.float32)
+    fit = refine(groups, weights, form, f16_floats(scales), silent, pairs)
+    for start in _other_scales(groups, codes, shares):
+        fit.keep_better(refine(groups, weights, form, start, silent, pairs))
+    return f16_bytes(fit.d, dtype), round_codes(groups, form, fit)
+
+
+def _other_scales(
+    groups: Floats, codes: tuple[int, int], shares: tuple[float, ...]
+) -> Iterator[Floats]:
+    """Shares of the scales of either sign whose codes reach from the lowest value to the highest.
+
+    Shares below 1 cut the extremes off, for finer steps between them.
+    """
+    low, high = groups.min(axis=1), groups.max(axis=1)
+    ends = ((low, high, 1), (high, low, -1))
+    for first, second, sign in ends:
+        widest = np.maximum(first / codes[0] * sign, second / codes[1] * sign)
+        for share in shares:
+            scale = (sign * share * widest).astype(np.float16).astype(np.float32)
+            yield np.where(np.isfinite(scale), scale, np.float32(0))
 
 
 def _searched(rows: Floats, importance: Floats, nmax: int, dtype: DType) -> tuple[Bytes, Bytes]:

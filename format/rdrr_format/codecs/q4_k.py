@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._affine import Search, quantize_affine
+from rdrr_format.codecs._affine import Search, quantize_affine, refine_affine
 from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_floats
 from rdrr_format.codecs._scales import unpack_scales
 from rdrr_format.dtypes import DTYPES
@@ -19,10 +19,18 @@ _SEARCH = Search(-1.0, 0.1, 20)
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
-    head, codes = quantize_affine(rows, importance, 15, _SEARCH, _DTYPE)
+    return _pack(len(rows), *quantize_affine(rows, importance, 15, _SEARCH, _DTYPE))
+
+
+def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
+    head = blocks.reshape(-1, 144)[:, :16]
+    return _pack(len(rows), *refine_affine(rows, columns, head, 15, _DTYPE))
+
+
+def _pack(rows: int, head: Bytes, codes: Bytes) -> Bytes:
     halves = codes[:, 0::2] | codes[:, 1::2] << 4
     out = np.concatenate([head, halves.reshape(len(head), 128)], axis=1)
-    return out.reshape(len(rows), -1)
+    return out.reshape(rows, -1)
 
 
 def _dequantize(blocks: Bytes) -> Floats:
@@ -38,4 +46,4 @@ def _dequantize(blocks: Bytes) -> Floats:
     return weights.reshape(len(blocks), 256)
 
 
-Q4_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True)
+Q4_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)

@@ -12,6 +12,7 @@ from rdrr_format.codecs._groups32 import (
     pack_fifth_bits,
     pack_nibbles,
     quantize_signed,
+    refine_signed,
     unpack_fifth_bits,
     unpack_nibbles,
 )
@@ -21,9 +22,17 @@ _DTYPE = DTYPES["Q5_0"]
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
-    scales, codes = quantize_signed(rows, importance, 16, _DTYPE)
+    return _pack(len(rows), *quantize_signed(rows, importance, 16, _DTYPE))
+
+
+def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
+    scales = blocks.reshape(-1, 22)[:, :2]
+    return _pack(len(rows), *refine_signed(rows, columns, scales, (-16, 15), _DTYPE, (1.0, 0.94)))
+
+
+def _pack(rows: int, scales: Bytes, codes: Bytes) -> Bytes:
     parts = [scales, pack_fifth_bits(codes), pack_nibbles(codes)]
-    return np.concatenate(parts, axis=1).reshape(len(rows), -1)
+    return np.concatenate(parts, axis=1).reshape(rows, -1)
 
 
 def _dequantize(blocks: Bytes) -> Floats:
@@ -32,4 +41,4 @@ def _dequantize(blocks: Bytes) -> Floats:
     return centred * f16_floats(blocks[:, :2])[:, None]
 
 
-Q5_0 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True)
+Q5_0 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)

@@ -18,21 +18,35 @@ from rdrr_format.codecs._groups32 import (
     unpack_nibbles,
 )
 from rdrr_format.codecs._importance import spread_weights
+from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q5_1"]
 _LARGEST = 31
+_FORM = Form(1, (0, _LARGEST), (1, 1), (1, 1), reach=((0, 0),) * 4, signed_floor=True)
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
-    scale, low, codes = _plain(rows) if importance is None else _searched(rows, importance)
+    found = _plain(rows) if importance is None else _searched(rows, importance)
+    return _pack(len(rows), *found)
+
+
+def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
+    groups, weights = rows.reshape(-1, 32), column_weights(rows, columns, 32)
+    stored = blocks.reshape(-1, 24)
+    scale, low = f16_floats(stored[:, 0:2]), f16_floats(stored[:, 2:4])
+    fit = refine(groups, weights, _FORM, scale, -low, np.ones((len(groups), 1, 2), np.float32))
+    return _pack(len(rows), fit.d, -fit.dmin, round_codes(groups, _FORM, fit))
+
+
+def _pack(rows: int, scale: Floats, low: Floats, codes: Bytes) -> Bytes:
     parts = [
         f16_bytes(scale, _DTYPE),
         f16_bytes(low, _DTYPE),
         pack_fifth_bits(codes),
         pack_nibbles(codes),
     ]
-    return np.concatenate(parts, axis=1).reshape(len(rows), -1)
+    return np.concatenate(parts, axis=1).reshape(rows, -1)
 
 
 def _plain(rows: Floats) -> tuple[Floats, Floats, Bytes]:
@@ -66,4 +80,4 @@ def _dequantize(blocks: Bytes) -> Floats:
     return weights
 
 
-Q5_1 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True)
+Q5_1 = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)

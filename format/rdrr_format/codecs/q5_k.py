@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._affine import Search, quantize_affine
+from rdrr_format.codecs._affine import Search, quantize_affine, refine_affine
 from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_floats
 from rdrr_format.codecs._scales import unpack_scales
 from rdrr_format.dtypes import DTYPES
@@ -19,11 +19,19 @@ _SEARCH = Search(-0.5, 0.1, 15)
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
-    head, codes = quantize_affine(rows, importance, 31, _SEARCH, _DTYPE)
+    return _pack(len(rows), *quantize_affine(rows, importance, 31, _SEARCH, _DTYPE))
+
+
+def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
+    head = blocks.reshape(-1, 176)[:, :16]
+    return _pack(len(rows), *refine_affine(rows, columns, head, 31, _DTYPE))
+
+
+def _pack(rows: int, head: Bytes, codes: Bytes) -> Bytes:
     fifth = np.packbits(codes >> 4, axis=1, bitorder="little").reshape(-1, 32)
     halves = (codes[:, 0::2] & 15) | (codes[:, 1::2] & 15) << 4
     parts = [head, fifth, halves.reshape(len(head), 128)]
-    return np.concatenate(parts, axis=1).reshape(len(rows), -1)
+    return np.concatenate(parts, axis=1).reshape(rows, -1)
 
 
 def _dequantize(blocks: Bytes) -> Floats:
@@ -40,4 +48,4 @@ def _dequantize(blocks: Bytes) -> Floats:
     return weights.reshape(len(blocks), 256)
 
 
-Q5_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True)
+Q5_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)

@@ -13,9 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_bytes, f16_floats
+from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q6_K"]
+_FORM = Form(16, (-32, 31), (-128, 127), (0, 0), reach=((4, 0), (2, 0), (1, 0)))
 _TINY = np.float32(1e-15)  # a block whose largest scale is below is stored as zeros
 
 
@@ -47,6 +49,19 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
     return out.reshape(len(rows), -1)
 
 
+def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
+    groups = rows.reshape(-1, 16)
+    stored = blocks.reshape(-1, 210)
+    d = f16_floats(stored[:, 208:210])
+    scales = stored[:, 192:208].view(np.int8).astype(np.float32)
+    pairs = np.stack([scales, np.zeros_like(scales)], axis=2)
+    weights = column_weights(rows, columns, 16)
+    fit = refine(groups, weights, _FORM, d, np.zeros_like(d), pairs)
+    codes = _pack(round_codes(groups, _FORM, fit).reshape(-1, 2, 4, 32))
+    parts = [codes, fit.pairs[:, :, 0].astype(np.int8).view(np.uint8), f16_bytes(fit.d, _DTYPE)]
+    return np.concatenate(parts, axis=1).reshape(len(rows), -1)
+
+
 def _pack(codes: Bytes) -> Bytes:
     """Codes [blocks, 2 halves, 4 runs, 32] as bytes [blocks, 192]."""
     low = (codes[:, :, 0:2] & 15) | (codes[:, :, 2:4] & 15) << 4
@@ -70,4 +85,4 @@ def _dequantize(blocks: Bytes) -> Floats:
     return weights.reshape(len(blocks), 256)
 
 
-Q6_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True)
+Q6_K = Codec(_DTYPE, _quantize, _dequantize, takes_importance=True, refiner=_refine)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_bytes, f16_floats
+from rdrr_format.codecs._groups32 import refine_signed
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q8_0"]
@@ -30,8 +31,14 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
     return out.reshape(len(rows), -1)
 
 
+def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
+    scales, codes = refine_signed(rows, columns, blocks.reshape(-1, 34)[:, :2], (-127, 127), _DTYPE)
+    centred = (codes.astype(np.int16) - 127).astype(np.int8)
+    return np.concatenate([scales, centred.view(np.uint8)], axis=1).reshape(len(rows), -1)
+
+
 def _dequantize(blocks: Bytes) -> Floats:
     return f16_floats(blocks[:, :2])[:, None] * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
-Q8_0 = Codec(_DTYPE, _quantize, _dequantize)
+Q8_0 = Codec(_DTYPE, _quantize, _dequantize, refiner=_refine)
