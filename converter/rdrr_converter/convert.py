@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rdrr_format.errors import ConversionError, ManifestError, UsageError
+from rdrr_format.locations import is_url
 from rdrr_format.shards import ALIGNMENT, ShardInfo, ShardWriter
 from rdrr_format.stores import Store, write_file
 from rdrr_manifests.graph import Router, derive_graph
@@ -45,6 +46,9 @@ from rdrr_converter.verify import verify
 
 MAX_WORKERS = 8
 """Threads by default at most; each holds a few chunks in memory."""
+
+FETCHERS = 16
+"""Threads of the first pass at least, where it fetches what it reads."""
 
 
 def convert(
@@ -139,16 +143,22 @@ def convert(
     target = Target(source, destination, overwrite=overwrite, resume=resume)
     if not dry_run:
         target.check()
-    crew = _Crew(workers or min(os.cpu_count() or 1, MAX_WORKERS), engine, ray_address)
+    crew = _Crew(
+        threads=workers or min(os.cpu_count() or 1, MAX_WORKERS),
+        fetchers=FETCHERS if is_url(source) else 0,
+        engine=engine,
+        ray_address=ray_address,
+    )
     with nearby(source) as path:
         return _convert(path, target, options, crew, Progress(progress), dry_run=dry_run)
 
 
 @dataclass(frozen=True)
 class _Crew:
-    """Who works: threads here, and the engine that encodes."""
+    """Who works: threads here, those that wait for a network, and the engine that encodes."""
 
     threads: int
+    fetchers: int
     engine: str
     ray_address: str | None
 
@@ -168,7 +178,7 @@ def _convert(
         opened = merge_adapter(opened, Path(options.lora))
     rule = find_architecture(opened.config, options.arch, opened.config_place)
     model = read_model(opened, rule)
-    magnitudes = scan(model, threads, counter)
+    magnitudes = scan(model, max(threads, crew.fetchers), counter)
     plan = make_plan(model, options, magnitudes)
     draft, notes = build_manifest(opened, model, plan, options, ())
     notes = (*opened.notes, *model.notes, *plan.origins(), *notes, *_check_graph(draft))

@@ -12,7 +12,7 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.sources import _pieces, open_source
 from rdrr_converter.sources.nearby import nearby
-from rdrr_format.errors import SourceError, StoreError, UsageError
+from rdrr_format.errors import RdrrError, SourceError, StoreError, UsageError
 from rdrr_format.remote_stores import FsspecStore
 from rdrr_manifests.package import open_package, validate
 from support.gguf_files import write_gguf
@@ -305,3 +305,19 @@ def test_a_conversion_from_a_url_goes_on_after_an_interruption(folder, tmp_path,
     assert files(tmp_path / "out") == files(tmp_path / "local")
     with pytest.raises(UsageError, match="folders only"):
         convert(folder, f"{url}/out", resume=True)
+
+
+def test_a_checkpoint_that_cannot_be_converted_is_refused_before_its_weights_are_fetched(
+    folder, tmp_path, url, reads, monkeypatch
+):
+    monkeypatch.setattr(_pieces, "PIECE", 16_384)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 640}))
+    upload(folder, url)
+    with pytest.raises(RdrrError, match="640"):
+        convert(url, tmp_path / "out")
+    assert sum(size for name, _, size in reads if name == "model.safetensors") <= 16_384
+    (folder / "config.json").write_text(json.dumps(config))
+    convert(upload(folder, url), tmp_path / "out")
+    weights = sum(size for name, _, size in reads if name == "model.safetensors")
+    assert weights > (folder / "model.safetensors").stat().st_size

@@ -9,13 +9,21 @@ processes share it.
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from rdrr_format.errors import SourceError
 from rdrr_format.stores import Store, open_store, store_errors
 
-PIECE = 8 << 20
+PIECE = 4 << 20
 """Bytes of a request: large enough that its latency does not count, small enough to hold."""
+
+CONNECTIONS = 4
+"""Requests at once for one tensor; one connection does not fill a fast network."""
+
+POLL_SECONDS = 0.005
+"""Between looks whether a piece that somebody else fetches is there."""
 
 _ORIGIN = "origin"
 
@@ -54,9 +62,14 @@ def present(path: Path, offset: int, size: int) -> None:
     if not side.is_dir():
         return
     end = min(offset + size, path.stat().st_size)
-    for index in range(offset // PIECE, -(-end // PIECE)):
-        if not (side / str(index)).exists():
-            _fetch(path, side, index)
+    wanted = range(offset // PIECE, -(-end // PIECE))
+    missing = [index for index in wanted if not (side / str(index)).exists()]
+    if len(missing) == 1:
+        _fetch(path, side, missing[0])
+    elif missing:
+        with ThreadPoolExecutor(min(CONNECTIONS, len(missing))) as pool:
+            for _ in pool.map(partial(_fetch, path, side), missing):
+                pass
 
 
 def _side(path: Path) -> Path:
@@ -68,7 +81,7 @@ def _fetch(path: Path, side: Path, index: int) -> None:
     from filelock import FileLock
 
     marker = side / str(index)
-    with FileLock(side / f"{index}.lock"):
+    with FileLock(side / f"{index}.lock").acquire(poll_interval=POLL_SECONDS):
         if marker.exists():
             return
         start = index * PIECE

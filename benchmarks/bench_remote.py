@@ -1,0 +1,127 @@
+"""A checkpoint behind a URL: weights fetched as they are read, beside a download before the work.
+
+    python benchmarks/bench_remote.py [--gigabytes 1] [--delay 0.05] [--megabytes 100]
+
+The network is a folder that answers each request after a delay and then at a given rate for each
+connection. A download makes eight requests at once. The ways take turns, and the quickest turn of
+each counts. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+from rdrr_converter.convert import FETCHERS, convert
+from rdrr_converter.sources._pieces import PIECE
+from rdrr_format.stores import open_store
+from shapes import Shape
+from synthesize import synthesize
+
+LAYER_BYTES = 31.5e6
+
+
+class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec publishes no types
+    """A local folder as a distant one: `slow:///path`."""
+
+    protocol = "slow"
+    delay, rate = 0.0, 1e12
+    bytes = requests = 0
+    lock = threading.Lock()
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return LocalFileSystem._strip_protocol(str(path).removeprefix("slow://")) or "/"
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
+        """A part of a file, after the time that it takes."""
+        first = start or 0
+        with Path(path).open("rb") as file:
+            file.seek(first)
+            content = file.read() if end is None else file.read(end - first)
+        time.sleep(self.delay + len(content) / self.rate)
+        kind = type(self)
+        with kind.lock:
+            kind.requests += 1
+            kind.bytes += len(content)
+        return content
+
+
+def download(source: str, folder: Path) -> Path:
+    """Everything first, with as many requests at once as a conversion with its threads makes."""
+    store = open_store(source)
+    folder.mkdir(exist_ok=True)
+
+    def fetch(work: tuple[Path, str, int]) -> None:
+        path, name, start = work
+        content = store.read(name, start, PIECE)
+        with path.open("r+b") as file:
+            file.seek(start)
+            file.write(content.data)
+
+    work: list[tuple[Path, str, int]] = []
+    for name in store.list():
+        path = folder / name
+        size = store.size(name)
+        with path.open("wb") as file:
+            file.truncate(size)
+        work += [(path, name, start) for start in range(0, size, PIECE)]
+    with ThreadPoolExecutor(FETCHERS) as pool:
+        list(pool.map(fetch, work))
+    return folder
+
+
+def measure(source: str, out: Path, *, first: bool) -> dict[str, Any]:
+    """Convert once, either way."""
+    SlowFileSystem.requests = SlowFileSystem.bytes = 0
+    start = time.perf_counter()
+    fetched = download(source, out.with_name("fetched")) if first else None
+    options = {"quantize": "q4_k_m", "model_id": "model", "overwrite": True}
+    convert(fetched or source, out, **options)  # type: ignore[arg-type]
+    return {
+        "seconds": round(time.perf_counter() - start, 2),
+        "requests": SlowFileSystem.requests,
+        "bytes": SlowFileSystem.bytes,
+    }
+
+
+def main() -> None:
+    """Run both and print them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--delay", type=float, default=0.05, help="seconds before an answer")
+    parser.add_argument("--megabytes", type=float, default=100.0, help="a second, a connection")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--work", type=Path, default=None)
+    arguments = parser.parse_args()
+    fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
+    SlowFileSystem.delay, SlowFileSystem.rate = arguments.delay, arguments.megabytes * 1e6
+    with tempfile.TemporaryDirectory(dir=arguments.work) as name:
+        folder = Path(name)
+        layers = max(1, round(arguments.gigabytes * 1e9 / LAYER_BYTES))
+        shape = Shape("llama", 1024, 4096, layers, 16, 8, 64, 8192, tied=True)
+        size = synthesize(shape, folder / "model")
+        source = f"slow://{folder / 'model'}"
+        convert(folder / "model", folder / "out", overwrite=True)  # compiles, and fills the cache
+        turns = [
+            [measure(source, folder / "out", first=first) for first in (False, True)]
+            for _ in range(arguments.turns)
+        ]
+    ranges, whole = (min(ways, key=lambda one: one["seconds"]) for ways in zip(*turns, strict=True))
+    print(json.dumps({"benchmark": "remote", "size": size, "ranges": ranges, "download": whole}))
+
+
+if __name__ == "__main__":
+    main()
