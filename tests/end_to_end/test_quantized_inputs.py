@@ -8,13 +8,21 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package
 from rdrr_runtime.cpu import CpuBackend
-from support.checkpoints import TINY_MODELS, VOCAB, make_model, save_checkpoint, write_tokenizer
+from support.checkpoints import (
+    MORE_MODELS,
+    TINY_MODELS,
+    VOCAB,
+    make_checkpoint,
+    make_model,
+    save_checkpoint,
+    write_tokenizer,
+)
 from support.commands import rdrr
 from support.comparison import relative_error, scored, transformers_logits
 from support.quantized_checkpoints import awq, fp8, gptq, packed, write_quantized
 
 CPU = 1e-4
-QWEN = next(tiny for tiny in TINY_MODELS if tiny.model_type == "qwen2")
+MODELS = {tiny.model_type: tiny for tiny in (*TINY_MODELS, *MORE_MODELS)}
 
 SCHEMES = {
     "fp8": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, fp8(128, 128), "fp8"),
@@ -41,25 +49,33 @@ SCHEMES = {
 }
 
 
-def quantized(model, folder, scheme, rng):
-    """The model with quantized projections on disk, and with what they stand for in memory."""
-    import torch
+def quantized(plain, scheme, rng):
+    """A copy of a checkpoint with quantized projections, and what they stand for by name."""
+    from safetensors.torch import load_file
 
     settings, quantize, _ = SCHEMES[scheme]
-    plain = save_checkpoint(model, folder / "plain", dtype="float32")
-    config = json.loads((plain / "config.json").read_text())
-    tensors = {}
-    for name, value in model.state_dict().items():
+    tensors, meanings = {}, {}
+    for name, value in load_file(plain / "model.safetensors").items():
         if not name.endswith("_proj.weight"):
             tensors[name] = value
             continue
-        parts, meaning = quantize(value.numpy(), rng)
+        parts, meanings[name] = quantize(value.numpy(), rng)
         tensors |= {f"{name.removesuffix('.weight')}.{part}": one for part, one in parts.items()}
-        value.copy_(torch.from_numpy(meaning))
-    save_checkpoint(model, folder / "plain", dtype="float32")
-    checkpoint = write_quantized(folder / scheme, config, tensors, settings)
-    write_tokenizer(checkpoint)
-    return plain, checkpoint
+    config = json.loads((plain / "config.json").read_text())
+    folder = write_quantized(plain.with_name(scheme), config, tensors, settings)
+    write_tokenizer(folder)
+    return folder, meanings
+
+
+def dequantized(plain, meanings):
+    """The checkpoint with other weights in place of some."""
+    from safetensors.torch import load_file
+
+    config = json.loads((plain / "config.json").read_text())
+    tensors = load_file(plain / "model.safetensors") | meanings
+    folder = write_quantized(plain.with_name("dequantized"), config, tensors, None)
+    write_tokenizer(folder)
+    return folder
 
 
 def payload(folder):
@@ -67,30 +83,44 @@ def payload(folder):
     return {name: bytes(package.read(name)) for name in package.manifest.tensors}
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_quantized_checkpoint_converts_as_its_dequantized_weights_do(scheme, tmp_path, rng):
-    model = make_model(QWEN, rng, num_hidden_layers=1)
-    before = [value.clone() for value in model.state_dict().values()]
-    plain, checkpoint = quantized(model, tmp_path, scheme, rng)
-    assert any((a != b).any() for a, b in zip(before, model.state_dict().values(), strict=True))
-    options = {"transpose_weights": True, "fuse_gate_up": True}
-    convert(plain, tmp_path / "expected", **options)
+@pytest.mark.parametrize(
+    ("model_type", "scheme"),
+    [*(("qwen2", scheme) for scheme in SCHEMES), ("phi3", "gptq"), ("qwen3_moe", "fp8")],
+)
+def test_a_quantized_checkpoint_converts_as_its_dequantized_weights_do(
+    model_type, scheme, tmp_path, rng
+):
+    """Phi-3's stacks are cut where they are decoded, and experts are modules like others."""
+    layers = 2 if "moe" in model_type else 1
+    plain = make_checkpoint(
+        MODELS[model_type], tmp_path / "plain", rng, dtype="float32", num_hidden_layers=layers
+    )
+    checkpoint, meanings = quantized(plain, scheme, rng)
+    assert any("experts" in name for name in meanings) is ("moe" in model_type)
+    options = {"transpose_weights": True, "fuse_gate_up": "moe" not in model_type}
+    convert(dequantized(plain, meanings), tmp_path / "expected", **options)
+    convert(plain, tmp_path / "unquantized", **options)
     result = convert(checkpoint, tmp_path / "out", **options)
     assert payload(tmp_path / "out") == payload(tmp_path / "expected")
-    named = SCHEMES[scheme][2]
-    # Gate and up are stored as one of the tensors.
-    notes = f"{named} in the source, dequantized and quantized again as Q4_K"
+    assert payload(tmp_path / "out") != payload(tmp_path / "unquantized")
+    named = f"{SCHEMES[scheme][2]} in the source"
+    notes = f"{named}, dequantized and quantized again as Q4_K"
     assert any(notes in note for note in result.notes), result.notes
-    gate_up = next(one for one in result.tensors if "gate_up" in one.name)
-    assert gate_up.why.endswith(f"; {named} in the source")
+    reasons = [one.why for one in result.tensors if "self_attn" in one.name and "proj" in one.name]
+    assert all(why.endswith(f"; {named}") for why in reasons if not why.startswith("bias"))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_logits_are_those_of_transformers_with_the_dequantized_weights(scheme, tmp_path, rng):
-    model = make_model(QWEN, rng, num_hidden_layers=2)
+    import torch
+
+    model = make_model(MODELS["qwen2"], rng, num_hidden_layers=2)
     ids = rng.integers(3, VOCAB, 40).tolist()
     unquantized = transformers_logits(model, ids)
-    _, checkpoint = quantized(model, tmp_path, scheme, rng)
+    plain = save_checkpoint(model, tmp_path / "plain", dtype="float32")
+    checkpoint, meanings = quantized(plain, scheme, rng)
+    state = {name: torch.from_numpy(meaning) for name, meaning in meanings.items()}
+    assert not model.load_state_dict(state, strict=False).unexpected_keys
     reference = transformers_logits(model, ids)
     assert relative_error(unquantized, reference) > 100 * CPU
     convert(checkpoint, tmp_path / "out", quantize="f32")
@@ -111,8 +141,10 @@ def test_an_unknown_way_to_quantize_is_one_line_and_leaves_nothing(checkpoint, t
 
 
 def test_a_code_that_is_no_number_is_refused_with_the_tensors_name(tmp_path, rng):
-    model = make_model(QWEN, rng, num_hidden_layers=1)
-    _, checkpoint = quantized(model, tmp_path, "fp8", rng)
+    plain = make_checkpoint(
+        MODELS["qwen2"], tmp_path / "plain", rng, dtype="float32", num_hidden_layers=1
+    )
+    checkpoint, _ = quantized(plain, "fp8", rng)
     path = checkpoint / "model.safetensors"
     content = bytearray(path.read_bytes())
     length = int.from_bytes(content[:8], "little")
