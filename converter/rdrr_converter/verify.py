@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import isfinite
+from operator import attrgetter
 
 from rdrr_format.codecs import CODECS
 from rdrr_format.errors import ConversionError
@@ -46,8 +47,10 @@ def verify(
     with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(reader.verify, range(len(shards))):
             pass
-        measured = pool.map(lambda tensor: measure(tensor, reader), plan.tensors)
-        for tensor, error in zip(plan.tensors, measured, strict=True):
+        # The largest first: begun last, a head would keep one thread busy and the others idle.
+        order = sorted(plan.tensors, key=attrgetter("weights"), reverse=True)
+        measured = pool.map(lambda tensor: measure(tensor, reader), order)
+        for tensor, error in zip(order, measured, strict=True):
             rmse = error.relative_rmse
             if not isfinite(rmse) or (not tensor.dtype.is_block and rmse > _rounding(tensor)):
                 raise ConversionError(
