@@ -27,6 +27,7 @@ from rdrr.cli import (
     inspect,
     perplexity,
     push,
+    report,
     schema,
     validate,
 )
@@ -52,6 +53,7 @@ COMMANDS = (
     Command("generate", generate.generate),
     Command("explain", explain.explain),
     Command("perplexity", perplexity.perplexity),
+    Command("report", report.report),
     Command("diff", diff.diff),
     Command("export", export.export),
     Command("hints", hints.hints),

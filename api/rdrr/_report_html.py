@@ -1,0 +1,195 @@
+"""A conversion report as one HTML page that needs nothing else: no script, no font, no network.
+
+Places and sizes in the pictures are computed here; the template draws them as SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rdrr._report_view import Cell, ReportView, block_error
+from rdrr.cli._units import format_size
+
+WIDTH = 960
+"""Units of the pictures' width; they shrink with the page."""
+
+_LABEL, _ROW, _STRIPE, _AXIS = 120, 22, 4, 18
+_WIDEST_CELL = 44
+_FAINTEST = 0.07
+_LISTED = 20
+_COLOURS = 8
+"""Classes of colours that the template knows for storage types."""
+
+
+@dataclass(frozen=True)
+class Square:
+    """A coloured cell.
+
+    Attributes:
+        x: Left edge; so on for the next three.
+        strength: Opacity of the colour, 0 to 1.
+        kind: Number of its storage type's colour.
+        title: What is said when the pointer rests on it.
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    strength: float
+    kind: int
+    title: str
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text beside a picture."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A heat map.
+
+    Attributes:
+        title: Heading.
+        largest: Error of the strongest colour.
+        width: Units of the whole picture; so is the next.
+        squares: Its cells.
+        rows: Names of parts.
+        columns: Numbers of layers.
+    """
+
+    title: str
+    largest: str
+    width: float
+    height: float
+    squares: tuple[Square, ...]
+    rows: tuple[Label, ...]
+    columns: tuple[Label, ...]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A storage type's part of the bar of bytes."""
+
+    x: float
+    width: float
+    kind: int
+    dtype: str
+    title: str
+
+
+def render(report: ReportView) -> str:
+    """The page."""
+    from importlib.resources import files
+
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"size": format_size, "percent": percent}
+    template = files("rdrr").joinpath("templates", "report.html").read_text(encoding="utf-8")
+    kinds = {one.dtype: index % _COLOURS for index, one in enumerate(report.types)}
+    return environment.from_string(template).render(
+        view=report,
+        report=report.report,
+        bars=_bars(report, kinds),
+        kinds=kinds,
+        used={cell.dtype for cell in report.cells},
+        grids=_grids(report, kinds),
+        worst=report.worst[:_LISTED],
+        block_error=block_error,
+        width=WIDTH,
+        stripe=_STRIPE,
+    )
+
+
+def percent(error: float) -> str:
+    """An error as a percentage of three digits; a dash for none."""
+    if not error:
+        return "–"
+    return f"{100 * error:.3g} %" if error < 10 else f"{error:.3g} ×"
+
+
+def _bars(report: ReportView, kinds: dict[str, int]) -> tuple[Bar, ...]:
+    bars: list[Bar] = []
+    x = 0.0
+    for one in report.types:
+        width = one.share * WIDTH
+        title = f"{one.dtype}: {format_size(one.bytes)}, {100 * one.share:.1f} %"
+        bars.append(Bar(round(x, 2), round(width, 2), kinds[one.dtype], one.dtype, title))
+        x += width
+    return tuple(bars)
+
+
+def _grids(report: ReportView, kinds: dict[str, int]) -> tuple[Grid, ...]:
+    if not report.cells or not report.largest_error:
+        return ()
+    return (
+        _grid("Error of the tensor", report, kinds, lambda cell: cell.error),
+        _grid("Error of its worst block", report, kinds, lambda cell: cell.block_error),
+    )
+
+
+def _grid(
+    title: str, report: ReportView, kinds: dict[str, int], measure: Callable[[Cell], float]
+) -> Grid:
+    largest = max(measure(cell) for cell in report.cells) or 1.0
+    columns = {layer: index for index, layer in enumerate(report.layers)}
+    rows = {part: index for index, part in enumerate(report.parts)}
+    step = min(_WIDEST_CELL, (WIDTH - _LABEL) / len(columns))
+    gap = 2 if step > 8 else 0.5
+    squares = tuple(
+        Square(
+            x=round(_LABEL + columns[cell.layer] * step, 2),
+            y=rows[cell.part] * _ROW,
+            width=round(step - gap, 2),
+            height=_ROW - 2,
+            strength=round(_FAINTEST + (1 - _FAINTEST) * measure(cell) / largest, 3),
+            kind=kinds[cell.dtype],
+            title=_title(cell),
+        )
+        for cell in report.cells
+    )
+    every = max(1, -(-len(columns) * 18 // (WIDTH - _LABEL)))
+    bottom = len(rows) * _ROW
+    return Grid(
+        title=title,
+        largest=percent(largest),
+        width=WIDTH,
+        height=bottom + _AXIS,
+        squares=squares,
+        rows=tuple(
+            Label(_LABEL - 8, rows[part] * _ROW + _ROW / 2, _short(part)) for part in report.parts
+        ),
+        columns=tuple(
+            Label(round(_LABEL + index * step + (step - gap) / 2, 2), bottom + 13, str(layer))
+            for layer, index in columns.items()
+            if index % every == 0
+        ),
+    )
+
+
+def _short(part: str) -> str:
+    """A part without the words that say nothing: `self_attn.q_proj` is `q_proj`."""
+    for word in ("self_attn.", "mlp.", "block_sparse_moe."):
+        part = part.removeprefix(word)
+    return part
+
+
+def _title(cell: Cell) -> str:
+    one = cell.tensor
+    lines = [one.name, f"{one.dtype} {one.layout}, {format_size(one.bytes)}"]
+    if cell.tensors > 1:
+        lines[0] += f" (the worst of {cell.tensors})"
+    lines.append(f"error {percent(cell.error)}")
+    if one.worst_block is not None:
+        place = f"row {one.worst_block.row}, block {one.worst_block.block}"
+        lines.append(f"worst block {percent(cell.block_error)} ({place})")
+    return "\n".join(lines)

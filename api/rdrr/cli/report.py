@@ -1,0 +1,132 @@
+"""`rdrr report`: what a conversion did to every tensor, in the terminal or as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rdrr.cli._console import console, note, print_json, table
+from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._units import format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rdrr._report_view import Cell, ReportView
+
+
+def report(
+    path: PackagePath,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Write a page with pictures; it needs no other file."),
+    ] = None,
+    worst: Annotated[int, typer.Option(min=0, help="Tensors to list, worst first.")] = 8,
+    json: JsonFlag = False,
+) -> int:
+    """Show what became of every tensor of a package, and what that cost."""
+    from rdrr._report_view import read_report, view
+
+    found = read_report(path)
+    if html is not None:
+        _write_page(view(found), html)
+    if json:
+        print_json(found.model_dump(mode="json", by_alias=True, exclude_none=True))
+    elif html is None:
+        _show(view(found), worst)
+    return 0
+
+
+def _write_page(found: ReportView, path: Path) -> None:
+    from rdrr_format.stores import store_errors
+
+    from rdrr._report_html import render
+
+    with store_errors(path):
+        path.write_text(render(found), encoding="utf-8")
+    note(f"written: {path}")
+
+
+def _show(found: ReportView, worst: int) -> None:
+    out = console()
+    head = found.report
+    out.print(
+        f"{head.model_id} ({head.architecture} from {head.source_format}): "
+        f"{head.parameters / 1e6:.1f} million weights, {format_size(head.total_size)}, "
+        f"{found.bits:.2f} bits a weight, error {_percent(found.mean_error)}",
+        style="bold",
+        soft_wrap=True,
+    )
+    _section(
+        out,
+        ("dtype", "tensors", "size", "bits a weight", "worst error"),
+        [
+            (one.dtype, one.tensors, format_size(one.bytes), f"{one.bits:.2f}", _percent(one.worst))
+            for one in found.types
+        ],
+        right=("tensors", "size", "bits a weight", "worst error"),
+    )
+    if found.largest_error:
+        _section(
+            out,
+            ("part", "stored as", "least error", "largest", "in layer", "worst block"),
+            [_part(part, found.row(part)) for part in found.parts],
+            right=("least error", "largest", "in layer", "worst block"),
+        )
+    if found.worst and worst:
+        _section(
+            out,
+            ("tensors that lost most", "stored as", "error", "worst block", "at", "why"),
+            _worst_rows(found, worst),
+            right=("error", "worst block"),
+        )
+    for one in found.overflowed:
+        out.print(
+            f"kept in F32, because values do not fit the type: {one.name}",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+    for text in head.notes:
+        out.print(f"note: {text}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _section(
+    out: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    right: Sequence[str],
+) -> None:
+    out.print()
+    out.print(table(columns, rows, right=right))
+
+
+def _part(part: str, cells: tuple[Cell, ...]) -> tuple[object, ...]:
+    errors = [cell.error for cell in cells]
+    most = max(cells, key=lambda cell: cell.error)
+    kinds = ", ".join(dict.fromkeys(cell.dtype for cell in cells))
+    block = max(cell.block_error for cell in cells)
+    return part, kinds, _percent(min(errors)), _percent(most.error), most.layer, _percent(block)
+
+
+def _worst_rows(found: ReportView, count: int) -> list[tuple[object, ...]]:
+    from rdrr._report_view import block_error
+
+    return [
+        (
+            one.name,
+            f"{one.dtype} {one.layout}",
+            _percent(one.relative_rmse),
+            _percent(block_error(one)),
+            f"row {one.worst_block.row}, block {one.worst_block.block}" if one.worst_block else "",
+            one.why,
+        )
+        for one in found.worst[:count]
+    ]
+
+
+def _percent(error: float) -> str:
+    return f"{100 * error:.2f} %" if error else "none"

@@ -1,0 +1,154 @@
+"""`rdrr report`: the figures of the conversion, in the terminal and as a page of its own."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rdrr._report_html import render
+from rdrr._report_view import read_report, view
+from rdrr_converter.convert import convert
+from rdrr_manifests.models.conversion_report import ConversionReport
+from support.commands import error_line, rdrr
+from support.safetensor_files import from_stored, llama_tensors, to_stored, write_llama
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def package(tmp_path, rng):
+    """One tensor overflows, and another is far worse than its kind."""
+    tensors = llama_tensors(rng, "F32")
+    tensors["model.layers.0.self_attn.k_proj.weight"][3, 3] = 1e7
+    values = from_stored(tensors[UP])
+    tensors[UP] = to_stored(values * np.exp2(rng.integers(-6, 7, values.shape)), "F32")
+    convert(write_llama(tmp_path / "source", tensors), tmp_path / "package")
+    return tmp_path / "package"
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of all."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def rectangles(self, kind):
+        return [
+            one
+            for tag, one in self.elements
+            if tag == "rect" and (one.get("class") or "").startswith(kind)
+        ]
+
+
+def test_the_counts_agree_with_the_report(package):
+    report = read_report(package)
+    found = view(report)
+    assert [one.name for one in found.worst] == sorted(
+        (one.name for one in report.tensors if one.relative_rmse),
+        key=lambda name: -{one.name: one.relative_rmse for one in report.tensors}[name],
+    )
+    assert found.worst[0].name == UP
+    assert len(found.parts) == 7
+    assert found.layers == (0, 1)
+    assert {one.name for one in found.outside} == {"model.embed_tokens.weight", "lm_head.weight"}
+    assert sum(one.share for one in found.types) == pytest.approx(1.0)
+    weights = {one.name: np.prod(one.shape) for one in report.tensors}
+    squares = sum(weights[one.name] * one.relative_rmse**2 for one in report.tensors)
+    assert found.mean_error == pytest.approx(np.sqrt(squares / sum(weights.values())))
+
+
+def test_the_worst_expert_stands_for_all(package):
+    report = read_report(package)
+    base = next(one for one in report.tensors if one.name == UP)
+    experts = tuple(
+        base.model_copy(
+            update={
+                "name": f"model.layers.1.mlp.experts.{number}.down_proj.weight",
+                "relative_rmse": error,
+            }
+        )
+        for number, error in enumerate((0.1, 0.3, 0.2))
+    )
+    found = view(report.model_copy(update={"tensors": (*report.tensors, *experts)}))
+    cells = found.row("mlp.experts.down_proj")
+    assert [(cell.layer, cell.tensors, cell.error) for cell in cells] == [(1, 3, 0.3)]
+
+
+def test_the_page_needs_nothing_else_and_shows_every_part_of_every_layer(package):
+    report = view(read_report(package))
+    html = render(report)
+    page = Page(html)
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "link", "img", "iframe"}
+    assert "http" not in html
+    assert "@import" not in html
+    assert "url(" not in html
+    heat = page.rectangles("heat")
+    assert len(heat) == 2 * 7 * 2  # two pictures of seven parts and two layers
+    strengths = [float(one["fill-opacity"] or 0) for one in heat]
+    assert max(strengths) == 1.0
+    assert 0 < min(strengths) < 1
+    # The bar of bytes is as wide as its parts, less what keeps them apart.
+    widths = [float(one["width"] or 0) for one in page.rectangles("k") if one["height"] == "26"]
+    assert sum(widths) == pytest.approx(960, rel=0.01)
+    for one in report.report.tensors:
+        assert one.name in page.text
+    assert "kept in F32" in page.text
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_names_are_shown_as_they_are_and_not_read_as_html(package):
+    report = read_report(package)
+    odd = report.model_copy(update={"model_id": "<b>&", "notes": ("<script>alert(1)</script>",)})
+    html = render(view(odd))
+    assert "<script>" not in html
+    assert "<script>alert(1)</script>" in Page(html).text
+    assert render(view(odd)) == html
+
+
+def test_without_any_loss_there_is_no_heat_map(tmp_path, rng):
+    source = write_llama(tmp_path / "source", llama_tensors(rng))
+    convert(source, tmp_path / "package", quantize="f32")
+    page = Page(render(view(read_report(tmp_path / "package"))))
+    assert page.rectangles("heat") == []
+    assert "Tensors that lost most" not in page.text
+    assert "F32" in page.text
+
+
+def test_the_command_prints_writes_and_speaks_json(package, tmp_path):
+    done = rdrr("report", package, "--worst", 1)
+    assert done.code == 0, done.err
+    assert done.out.count(UP) == 1
+    for word in ("Q4_K", "bits a weight", "worst block", "kept in F32", "self_attn.q_proj"):
+        assert word in done.out
+    out = tmp_path / "report.html"
+    done = rdrr("report", package, "--html", out)
+    assert (done.code, done.out) == (0, "")
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    told = rdrr("report", package, "--json")
+    assert told.json() == json.loads((package / "conversion-report.json").read_text())
+    assert ConversionReport.model_validate(told.json()).model_id == "source"
+
+
+def test_what_cannot_be_shown_is_one_line(package, tmp_path):
+    done = rdrr("report", package, "--html", tmp_path / "nowhere" / "report.html")
+    assert done.code == 1
+    assert "no such file or folder" in error_line(done)
+    (package / "conversion-report.json").write_text("{}")
+    assert "not a conversion report" in error_line(rdrr("report", package))
+    (package / "conversion-report.json").unlink()
+    done = rdrr("report", package)
+    assert done.code == 1
+    assert "no conversion-report.json" in error_line(done)
+    assert rdrr("validate", package).code == 0
