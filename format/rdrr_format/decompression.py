@@ -74,8 +74,8 @@ class FrameReader:
                 expected=f"{start + size} bytes",
                 found=f"{self._data_size} bytes",
             )
+        starts = self.table.starts  # before anything is allocated for what is only declared
         out = np.empty(size, np.uint8)
-        starts = self.table.starts
         for frame, content in self._contents(self.table.covering(start, size)):
             at = int(starts[frame])
             low, high = max(start, at), min(start + size, at + len(content))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -228,6 +229,55 @@ def test_parts_outside_the_content_and_unknown_methods_are_refused(rng):
     for change in ({"compression": "lzma"}, {"uncompressed_size": None}):
         with pytest.raises(ShardError, match="unknown compression"):
             ShardReader(store, [replace(shards[0], **change)]).read([ShardSpan(0, 0, 1)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), max_size=3),
+    cut=st.none() | st.integers(0, 10**6),
+    data=st.data(),
+)
+def test_whatever_is_damaged_the_right_bytes_come_back_or_an_error(seed, changes, cut, data):
+    content = words(np.random.default_rng(seed), 300)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compression, "FRAME_SIZE", 100)
+        store, shards = compressed(content)
+    raw = bytearray(store.files[NAME])
+    for place, bits in changes:
+        raw[place % len(raw)] ^= bits
+    if cut is not None:
+        del raw[cut % len(raw) :]
+    size = data.draw(st.sampled_from([shards[0].size, len(raw)]))
+    reader = ShardReader(MemoryStore({NAME: bytes(raw)}), [replace(shards[0], size=size)])
+    try:
+        found, error = reader.read([ShardSpan(0, 0, 300)]), ""
+    except ShardError as refused:
+        found, error = content, str(refused)
+    assert np.array_equal(found, content)
+    if error:
+        assert NAME in error
+        assert changes or cut is not None
+
+
+def test_more_is_declared_than_memory_holds_and_nothing_is_allocated(rng):
+    store, shards = compressed(words(rng, 100))
+    reader = ShardReader(store, [replace(shards[0], uncompressed_size=1 << 60)])
+    fails(reader, "another number of bytes than", size=1 << 60)
+
+
+def test_threads_may_share_a_reader(rng):
+    content = words(rng, 3 * FRAME_SIZE)
+    store, shards = compressed(content)
+    reader = ShardReader(store, shards)
+    starts = rng.integers(0, len(content) - 5000, 200)
+
+    def is_right(start):
+        found = reader.read([ShardSpan(0, int(start), 5000)])
+        return np.array_equal(found, content[start : start + 5000])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(is_right, starts))
 
 
 @pytest.mark.parametrize(("text", "level"), [("zstd", 3), ("zstd:1", 1), ("zstd:22", 22)])
