@@ -1,0 +1,67 @@
+"""`rdrr convert --resume` after a kill, as a user meets it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.commands import EXAMPLE, environment, error_line, rdrr
+
+WORDS = ("--quantize", "q8_0", "--shard-size", "64KiB")
+STALLED = """
+import sys, time
+import rdrr
+def stall(event):
+    if event.stage == "write" and event.done > event.total // 2:
+        print("half", flush=True)
+        time.sleep(60)
+rdrr.convert(sys.argv[1], sys.argv[2], quantize="q8_0", shard_size=2**16, progress=stall)
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert rdrr("convert", EXAMPLE, out, *WORDS, "--quiet").code == 0
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """The name of a package whose conversion was killed when half of it was written."""
+    command = [sys.executable, "-c", STALLED, str(EXAMPLE), str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"half\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert [path.name for path in tmp_path.iterdir()] == [".out.partial"]
+    return tmp_path / "out"
+
+
+def test_it_says_what_it_took_over_and_ends_with_the_same_bytes(killed, whole):
+    done = rdrr("convert", EXAMPLE, killed, *WORDS, "--resume", "--json")
+    result = done.json()
+    assert 0 < result["reused_shards"] < result["shards"]
+    assert {path.name: path.read_bytes() for path in killed.iterdir()} == whole
+    assert list(killed.parent.iterdir()) == [killed]
+
+
+def test_other_options_are_one_clear_error_and_the_right_ones_still_work(killed, whole):
+    refused = rdrr("convert", EXAMPLE, killed, "--quantize", "f16", "--resume")
+    assert refused.code == 1
+    line = error_line(refused)
+    assert "other options" in line
+    assert "quantize q8_0" in line
+    done = rdrr("convert", EXAMPLE, killed, *WORDS, "--resume")
+    assert done.code == 0
+    assert "shards were re-used" in done.err
+    assert {path.name: path.read_bytes() for path in killed.iterdir()} == whole
+
+
+def test_object_stores_are_refused():
+    done = rdrr("convert", EXAMPLE, "memory://place/out", "--resume")
+    assert done.code == 2
+    assert "folders only" in error_line(done)
