@@ -24,6 +24,7 @@ from rdrr_converter.delivery import Delivery, Target, delivery
 from rdrr_converter.engines import Engine, check_engine, open_engine
 from rdrr_converter.fingerprint import fingerprint
 from rdrr_converter.groups import describe_groups
+from rdrr_converter.importance import importance_notes, load_importance
 from rdrr_converter.lora import merge_adapter
 from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import TensorError
@@ -61,6 +62,7 @@ def convert(
     fuse_gate_up: bool = False,
     k_tail: str = "pad",
     quality: str = "ref",
+    imatrix: str | Path | None = None,
     tensor_types: Mapping[str, str] | None = None,
     kernel_hints: Mapping[str, str] | None = None,
     shard_size: int = SHARD_SIZE,
@@ -92,6 +94,8 @@ def convert(
         fuse_gate_up: Store gate and up projections as one matrix.
         k_tail: `pad`, `ggml` or `auto`: what becomes of rows that are not whole blocks.
         quality: `ref` for ggml's blocks bit for bit, `best` for less error at the same size.
+        imatrix: File with an importance matrix (GGUF or .dat of llama.cpp): how much the error in
+            each column of each tensor counts.
         tensor_types: Storage types by regular expressions that are searched in the names of the
             package's tensors; the last that matches wins.
         kernel_hints: Hints to write into the manifest, by their public names.
@@ -126,6 +130,7 @@ def convert(
         fuse_gate_up=fuse_gate_up,
         k_tail=k_tail,
         quality=quality,
+        imatrix=None if imatrix is None else str(imatrix),
         tensor_types=dict(tensor_types or {}),
         kernel_hints=dict(kernel_hints or {}),
         shard_size=shard_size,
@@ -178,10 +183,13 @@ def _convert(
         opened = merge_adapter(opened, Path(options.lora))
     rule = find_architecture(opened.config, options.arch, opened.config_place)
     model = read_model(opened, rule)
+    matrix = None if options.imatrix is None else load_importance(Path(options.imatrix))
     magnitudes = scan(model, max(threads, crew.fetchers), counter)
-    plan = make_plan(model, options, magnitudes)
+    plan = make_plan(model, options, magnitudes, matrix)
     draft, notes = build_manifest(opened, model, plan, options, ())
     notes = (*opened.notes, *model.notes, *plan.origins(), *notes, *_check_graph(draft))
+    if matrix is not None:
+        notes = (*notes, *importance_notes(plan, matrix))
     errors: dict[str, TensorError] = {}
     reused = 0
     if not dry_run:

@@ -34,6 +34,7 @@ class Options:
         fuse_gate_up: Store gate and up as one matrix.
         k_tail: What becomes of rows that are not whole blocks.
         quality: `ref` for ggml's blocks bit for bit, `best` for less error at the same size.
+        imatrix: File with an importance matrix, which says whose error counts how much.
         tensor_types: Storage types by regular expressions of names; the last that matches wins.
         kernel_hints: Hints to write, by their public names.
         shard_size: Bytes of a full shard.
@@ -51,6 +52,7 @@ class Options:
     fuse_gate_up: bool = False
     k_tail: str = "pad"
     quality: str = "ref"
+    imatrix: str | None = None
     tensor_types: Mapping[str, str] = field(default_factory=dict)
     kernel_hints: Mapping[str, str] = field(default_factory=dict)
     shard_size: int = SHARD_SIZE
@@ -76,6 +78,12 @@ class Options:
                 "--transpose-weights stores weights in the column layout",
                 expected="--q4k-layout column or no --q4k-layout",
                 found=f"--q4k-layout {self.q4k_layout}",
+            )
+        if self.imatrix is not None and self.block_layout is Layout.COLUMN:
+            raise UsageError(
+                "--imatrix tells columns apart, and blocks of the column layout lie in one column",
+                expected="--q4k-layout row or flat",
+                found="column",
             )
         if self.shard_size < 2**16:
             raise UsageError(
@@ -142,6 +150,8 @@ class Options:
             recorded["lora"] = True
         if self.quality != "ref":
             recorded["quality"] = self.quality
+        if self.imatrix:
+            recorded["imatrix"] = True
         if self.tensor_types:
             recorded["tensorTypes"] = [str(one) for one in parse_overrides(self.tensor_types)]
         if self.kernel_hints:

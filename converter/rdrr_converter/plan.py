@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from rdrr_format.dtypes import DTYPES, DType
@@ -15,12 +15,14 @@ from rdrr_format.errors import ConversionError, UsageError
 from rdrr_format.layouts import Geometry, Layout, geometry
 from rdrr_format.shards import ShardSpan, align_up, plan_spans
 
+from rdrr_converter.importance import ImportanceMatrix
 from rdrr_converter.matching import ModelTensor
 from rdrr_converter.options import Options
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.reading import Model
 from rdrr_converter.recipes import RECIPES, choose_dtype, settle_tail
 from rdrr_converter.sources import SourceTensor
+from rdrr_converter.sources._base import F32Array
 
 F16_OVERFLOW = 65520.0
 """The smallest value that rounds to infinity in float16."""
@@ -49,6 +51,7 @@ class PlannedTensor:
         spans: Whereabouts of its bytes in the shards.
         overflowed: Kept in F32 because a value does not fit the type asked for.
         quality: How much search its blocks get.
+        importance: Of the columns of each source, float32 [K]; empty where nothing is known.
     """
 
     name: str
@@ -62,6 +65,7 @@ class PlannedTensor:
     spans: tuple[ShardSpan, ...] = ()
     overflowed: bool = False
     quality: str = "ref"
+    importance: tuple[F32Array, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def geometry(self) -> Geometry:
@@ -155,17 +159,24 @@ def _count(tensors: int) -> str:
     return f"{tensors} tensor" + ("s" if tensors != 1 else "")
 
 
-def make_plan(model: Model, options: Options, magnitudes: Mapping[str, float]) -> Plan:
+def make_plan(
+    model: Model,
+    options: Options,
+    magnitudes: Mapping[str, float],
+    matrix: ImportanceMatrix | None = None,
+) -> Plan:
     """Decide everything.
 
     Args:
         model: What the checkpoint holds.
         options: Checked options.
         magnitudes: Largest absolute value of each source tensor, by its source name.
+        matrix: Whose error counts how much.
 
     Raises:
         UsageError: The layout cannot hold a fused tensor without cutting a block, or a pattern
             of names matches none.
+        SourceError: The importance matrix belongs to another model.
         ConversionError: Gate and up cannot be joined.
     """
     tensors: list[PlannedTensor] = []
@@ -175,7 +186,10 @@ def make_plan(model: Model, options: Options, magnitudes: Mapping[str, float]) -
         if len(parts) > 1 and tensor.layout is Layout.FLAT:
             _check_flat_fusion(parts[0], tensor)
         largest = max(magnitudes[part.source.name] for part in parts)
-        tensors.append(_name_origin(_avoid_overflow(tensor, options, largest)))
+        tensor = _name_origin(_avoid_overflow(tensor, options, largest))
+        if matrix is not None and tensor.dtype.is_block:
+            tensor = replace(tensor, importance=_importance(parts, matrix, tied=model.tied))
+        tensors.append(tensor)
     check_all_used(overrides, {tensor.name: tensor.role for tensor in tensors})
     return _place(tensors, options.shard_size, options.align)
 
@@ -272,6 +286,15 @@ def _choose(
         experts=model.moe.num_experts if model.moe else 0,
         grouped=sizes.num_key_value_heads < sizes.num_attention_heads,
     )
+
+
+def _importance(
+    parts: Sequence[ModelTensor], matrix: ImportanceMatrix, *, tied: bool
+) -> tuple[F32Array, ...]:
+    """Of each part's columns; empty unless all parts have an entry."""
+    found = [matrix.columns(part.name, part.shape[-1], tied=tied) for part in parts]
+    known = tuple(columns for columns in found if columns is not None)
+    return known if len(known) == len(parts) else ()
 
 
 def _scalar_layout(options: Options) -> Layout:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.codecs import CODECS
+from rdrr_format.layouts import Layout
 
 from rdrr_converter.engines import Engine
 from rdrr_converter.plan import PlannedTensor
+from rdrr_converter.sources._base import F32Array
 from rdrr_converter.transforms import Chunk, read_chunk, stored_rows
 
 Bytes = npt.NDArray[np.uint8]
@@ -22,9 +25,34 @@ def encode_chunk(work: Work) -> Bytes:
     if tensor.is_copied:
         blocks = stored_rows(tensor.sources, chunk.first, chunk.first + chunk.count)
         return np.ascontiguousarray(blocks).reshape(-1)
+    codec = CODECS[tensor.dtype.name]
     rows = read_chunk(tensor, chunk)
-    blocks = CODECS[tensor.dtype.name].quantize(rows, quality=tensor.quality)
-    return np.ascontiguousarray(blocks).reshape(-1)
+    parts = [
+        codec.quantize(part, importance, tensor.quality)
+        for part, importance in _guided(tensor, chunk, rows)
+    ]
+    return np.concatenate([blocks.reshape(-1) for blocks in parts])
+
+
+def _guided(
+    tensor: PlannedTensor, chunk: Chunk, rows: F32Array
+) -> Iterator[tuple[F32Array, F32Array | None]]:
+    """The rows of a chunk in parts that have one importance of columns."""
+    if not tensor.importance:
+        yield rows, None
+        return
+    starts = np.cumsum([0, *(part.rows for part in tensor.sources)])
+    if tensor.layout is Layout.FLAT:
+        row, column = np.divmod(
+            np.arange(chunk.first, chunk.first + chunk.count), tensor.sources[0].columns
+        )
+        part = np.searchsorted(starts, row, side="right") - 1
+        yield rows, np.stack(tensor.importance)[part, column]
+        return
+    for importance, (first, end) in zip(tensor.importance, pairwise(starts), strict=True):
+        here = slice(max(first - chunk.first, 0), max(end - chunk.first, 0))
+        if len(rows[here]):
+            yield rows[here], importance
 
 
 def encoded(work: Iterable[Work], engine: Engine) -> Iterator[tuple[Work, Bytes]]:

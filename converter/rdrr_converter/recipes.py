@@ -89,13 +89,14 @@ class Recipe:
 
 
 _MEDIUM: Mapping[str, More] = MappingProxyType(
-    {part: More("Q6_K", gets_more_bits) for part in ("v_proj", "qkv_proj", "down_proj")}
+    {part: More("Q6_K", gets_more_bits) for part in ("v_proj", "qkv_proj", "down_proj", "w2")}
 )
 _SMALL: Mapping[str, More] = MappingProxyType(
     {
         "v_proj": More("Q5_K", is_in_first_four),
         "qkv_proj": More("Q5_K", is_in_first_four),
         "down_proj": More("Q5_K", is_in_first_eighth),
+        "w2": More("Q5_K", is_in_first_eighth),
     }
 )
 _KEYS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("v_proj", "k_proj", "qkv_proj"), "Q8_0"))

@@ -63,6 +63,10 @@ def convert(
         Literal["ref", "best"],
         typer.Option(help="ref: ggml's blocks. best: a longer search for less error."),
     ] = "ref",
+    imatrix: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Importance matrix of llama.cpp, GGUF or .dat."),
+    ] = None,
     tensor_type: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,6 +141,7 @@ def convert(
             fuse_gate_up=fuse_gate_up,
             k_tail=k_tail,
             quality=quality,
+            imatrix=imatrix,
             tensor_types=split_overrides(tensor_type or ()),
             kernel_hints=split_hints(kernel_hint),
             shard_size=parse_size(shard_size),

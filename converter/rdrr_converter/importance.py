@@ -1,0 +1,138 @@
+"""Which columns of a tensor matter more: entries of an importance matrix, by our names.
+
+An entry may stand under llama.cpp's name of a tensor or under our own. Experts that llama.cpp
+stacks into one tensor share an entry, one after another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from rdrr_format.codecs import CODECS
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources._base import F32Array
+from rdrr_converter.sources._gguf_names import GGUF_ARCHITECTURES
+from rdrr_converter.sources._imatrix import read_imatrix
+
+if TYPE_CHECKING:
+    from rdrr_converter.plan import Plan, PlannedTensor
+
+# Parts of llama.cpp's layers that no row of the table of architectures names.
+_MORE_PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "self_attn.qkv_proj": "attn_qkv",
+        "mlp.gate_up_proj": "ffn_up",
+        "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+        "mlp.shared_expert.up_proj": "ffn_up_shexp",
+        "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    }
+)
+_EXPERT_PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "gate_proj": "ffn_gate_exps",
+        "up_proj": "ffn_up_exps",
+        "down_proj": "ffn_down_exps",
+        "w1": "ffn_gate_exps",
+        "w3": "ffn_up_exps",
+        "w2": "ffn_down_exps",
+    }
+)
+_EXPERT = re.compile(r"model\.layers\.(\d+)\.\w+\.experts\.(\d+)\.(\w+)\.weight")
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "output.weight"
+
+
+@dataclass(frozen=True, eq=False)
+class ImportanceMatrix:
+    """An importance matrix.
+
+    Attributes:
+        path: Its file.
+        entries: Mean squared activations by the names in the file.
+    """
+
+    path: Path
+    entries: Mapping[str, F32Array]
+
+    def columns(self, name: str, K: int, *, tied: bool) -> F32Array | None:
+        """Importance of the columns of a tensor, float32 [K]; None where there is no entry.
+
+        Args:
+            name: Canonical name.
+            K: Columns.
+            tied: The embedding is also the head.
+
+        Raises:
+            SourceError: The entry is for another number of columns.
+        """
+        for candidate, expert in _names(name, tied=tied):
+            values = self.entries.get(candidate)
+            if values is None:
+                continue
+            if values.size % K or (expert is None and values.size != K):
+                raise SourceError(
+                    "the importance matrix belongs to another model",
+                    where=f"{self.path}, {candidate}",
+                    expected=f"{K} values" + (" for each expert" if expert is not None else ""),
+                    found=values.size,
+                )
+            rows = values.reshape(-1, K)
+            if (expert or 0) < len(rows):
+                row: F32Array = rows[expert or 0]
+                return row
+        return None
+
+
+def load_importance(path: Path) -> ImportanceMatrix:
+    """Read an importance matrix.
+
+    Raises:
+        SourceError: The file is no such matrix.
+    """
+    return ImportanceMatrix(path, read_imatrix(path))
+
+
+def llama_name(name: str) -> tuple[str | None, int | None]:
+    """llama.cpp's name of a tensor, and its place in a stack of experts; None where it has none."""
+    match = _EXPERT.fullmatch(name)
+    if match is not None and match[3] in _EXPERT_PARTS:
+        return f"blk.{match[1]}.{_EXPERT_PARTS[match[3]]}.weight", int(match[2])
+    known = next(iter(GGUF_ARCHITECTURES.values())).llama_name(name)
+    match = _LAYER.fullmatch(name)
+    if known is None and match is not None and match[2] in _MORE_PARTS:
+        return f"blk.{match[1]}.{_MORE_PARTS[match[2]]}.weight", None
+    return known, None
+
+
+def _names(name: str, *, tied: bool) -> Iterator[tuple[str, int | None]]:
+    """Names under which an entry may stand, with the expert's place in it."""
+    yield name, None
+    theirs, expert = llama_name(name)
+    if theirs is not None:
+        yield theirs, expert
+    if tied and name == _EMBEDDING:
+        yield _HEAD, None
+
+
+def importance_notes(plan: Plan, matrix: ImportanceMatrix) -> tuple[str, ...]:
+    """What became of an importance matrix."""
+    searched = [tensor for tensor in plan.tensors if _is_searched(tensor)]
+    guided = [tensor for tensor in searched if tensor.importance]
+    missing = [tensor.name for tensor in searched if not tensor.importance]
+    notes = [f"{len(guided)} of {len(searched)} tensors were quantized by the importance matrix"]
+    if missing:
+        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        notes.append(f"no entry in {matrix.path.name} for {some}")
+    return tuple(notes)
+
+
+def _is_searched(tensor: PlannedTensor) -> bool:
+    codec = CODECS[tensor.dtype.name]
+    takes = codec.takes_importance or (codec.refiner is not None and tensor.quality == "best")
+    return takes and not tensor.is_copied

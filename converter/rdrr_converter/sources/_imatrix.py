@@ -1,0 +1,131 @@
+"""Files with importance matrices: the GGUF that llama.cpp writes now, and its older `.dat`.
+
+For each matmul weight they hold the sum of squared activations of every input, and how many
+activations were summed. In a GGUF (`general.type` is `imatrix`) these are the tensors
+`NAME.in_sum2` [experts, inputs] and `NAME.counts` [experts]. The older file has no magic:
+
+    i32 entries, then for each   i32 length, name   i32 calls   i32 values, f32 values
+    i32 chunks, i32 length, name of the text (both may be missing)
+
+This module knows the files only; whose names those are is `rdrr_converter.importance`'s business.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import SourceError
+
+from rdrr_converter.sources._base import F32Array
+from rdrr_converter.sources._gguf_file import MAGIC, GgufTensor, read_gguf
+
+SUMS, COUNTS = ".in_sum2", ".counts"
+TYPE_KEY, TYPE = "general.type", "imatrix"
+
+_MAX_NAME = 256
+
+
+def read_imatrix(path: Path) -> Mapping[str, F32Array]:
+    """Mean squared activations by the names in the file, float32, experts one after another.
+
+    An expert that no token reached counts as 1 in every input, as in llama.cpp.
+
+    Raises:
+        SourceError: It is no importance matrix, it is damaged, or it holds what is no mean of
+            squares.
+    """
+    try:
+        with path.open("rb") as file:
+            is_gguf = file.read(4) == MAGIC
+        entries = _read_gguf(path) if is_gguf else _read_legacy(path, path.read_bytes())
+    except OSError as error:
+        raise SourceError("cannot be read", where=path, found=error.strerror) from error
+    for name, values in entries.items():
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise SourceError(
+                "an importance that is no mean of squares",
+                where=f"{path}, {name}",
+                expected="finite numbers of zero or more",
+                found=values[~(np.isfinite(values) & (values >= 0))][0],
+            )
+    if not entries:
+        raise SourceError("an importance matrix without entries", where=path)
+    return entries
+
+
+def _read_gguf(path: Path) -> dict[str, F32Array]:
+    file = read_gguf(path)
+    if file.metadata.get(TYPE_KEY) != TYPE:
+        raise SourceError(
+            "a GGUF file that is no importance matrix",
+            where=f"{path}, {TYPE_KEY}",
+            expected=TYPE,
+            found=file.metadata.get(TYPE_KEY, "nothing"),
+        )
+    names = [name.removesuffix(SUMS) for name in file.tensors if name.endswith(SUMS)]
+    return {name: _mean(path, name, file.tensors) for name in names}
+
+
+def _mean(path: Path, name: str, tensors: Mapping[str, GgufTensor]) -> F32Array:
+    if name + COUNTS not in tensors:
+        raise SourceError(
+            "an importance without its counts", where=path, expected=name + COUNTS, found="nothing"
+        )
+    sums, counts = _values(tensors[name + SUMS]), _values(tensors[name + COUNTS])
+    if not counts.size or sums.size % counts.size:
+        raise SourceError(
+            "sums and counts of an importance do not belong together",
+            where=f"{path}, {name}",
+            expected=f"a multiple of {counts.size} sums",
+            found=sums.size,
+        )
+    by_expert = sums.reshape(counts.size, -1)
+    reached = counts[:, None] > 0
+    # The division is ggml's, in float32: it decides the last bits of weights and so of blocks.
+    means = np.where(reached, by_expert / np.where(reached, counts[:, None], 1), np.float32(1))
+    flat: F32Array = means.astype(np.float32).reshape(-1)
+    return flat
+
+
+def _values(tensor: GgufTensor) -> F32Array:
+    if tensor.dtype != "F32":
+        raise SourceError(
+            "an importance of another type",
+            where=f"{tensor.path}, tensor {tensor.name}",
+            expected="F32",
+            found=tensor.dtype,
+        )
+    return np.fromfile(tensor.path, "<f4", tensor.size // 4, offset=tensor.offset)
+
+
+def _read_legacy(path: Path, data: bytes) -> dict[str, F32Array]:
+    at = 0
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        if size < 0 or at + size > len(data):
+            raise SourceError(
+                "neither a GGUF file nor a whole importance matrix",
+                where=path,
+                expected=f"{size} bytes at {at}" if size >= 0 else "sizes of zero or more",
+                found=f"{len(data)} bytes in all",
+            )
+        at += size
+        return data[at - size : at]
+
+    def number() -> int:
+        value: int = struct.unpack("<i", take(4))[0]
+        return value
+
+    entries: dict[str, F32Array] = {}
+    for _ in range(number()):
+        length = number()
+        name = take(length if length <= _MAX_NAME else -1).decode("utf-8", errors="replace")
+        calls = number()
+        values: npt.NDArray[np.float32] = np.frombuffer(take(4 * number()), "<f4")
+        entries[name] = values / np.float32(calls) if calls > 0 else values
+    return entries
