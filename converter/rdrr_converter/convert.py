@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def convert(
         compress: `zstd` or `zstd:LEVEL` (1 to 22) compresses every shard.
         model_id: Name of the package; derived from the source's folder when None.
         arch: Architecture to use whatever the configuration says.
-        lora: Folder of a PEFT adapter to merge into the weights.
+        lora: Folder of a PEFT adapter to merge into the weights, or its URL.
         dry_run: Decide everything and write nothing.
         overwrite: Replace a package that is there, once the new one is complete.
         resume: Go on with a conversion that was killed, re-using the shards whose bytes still
@@ -154,8 +155,12 @@ def convert(
         engine=engine,
         ray_address=ray_address,
     )
-    with nearby(source) as path:
-        return _convert(path, target, options, crew, Progress(progress), dry_run=dry_run)
+    with nearby(source) as path, _adapter(options) as adapter:
+        return _convert(path, adapter, target, options, crew, Progress(progress), dry_run=dry_run)
+
+
+def _adapter(options: Options) -> AbstractContextManager[Path | None]:
+    return nullcontext() if options.lora is None else nearby(options.lora)
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,7 @@ class _Crew:
 
 def _convert(
     source: Path,
+    adapter: Path | None,
     target: Target,
     options: Options,
     crew: _Crew,
@@ -179,8 +185,8 @@ def _convert(
 ) -> ConversionResult:
     threads = crew.threads
     opened = open_source(source)
-    if options.lora is not None:
-        opened = merge_adapter(opened, Path(options.lora))
+    if adapter is not None:
+        opened = merge_adapter(opened, adapter)
     rule = find_architecture(opened.config, options.arch, opened.config_place)
     model = read_model(opened, rule)
     matrix = None if options.imatrix is None else load_importance(Path(options.imatrix))

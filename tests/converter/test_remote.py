@@ -18,7 +18,7 @@ from rdrr_manifests.package import open_package, validate
 from support.gguf_files import write_gguf
 from support.object_store import contents, files, s3_server, upload
 from support.range_server import RangeHandler
-from support.safetensor_files import from_stored, llama_tensors, write_llama
+from support.safetensor_files import from_stored, llama_tensors, write_llama, write_safetensors
 
 
 @pytest.fixture(scope="module")
@@ -321,3 +321,22 @@ def test_a_checkpoint_that_cannot_be_converted_is_refused_before_its_weights_are
     convert(upload(folder, url), tmp_path / "out")
     weights = sum(size for name, _, size in reads if name == "model.safetensors")
     assert weights > (folder / "model.safetensors").stat().st_size
+
+
+def test_an_adapter_may_be_behind_a_url_too(folder, tmp_path, url, rng):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    module = "base_model.model.model.layers.0.mlp.down_proj"
+    parts = {
+        f"{module}.lora_A.weight": rng.standard_normal((2, 512), "float32"),
+        f"{module}.lora_B.weight": rng.standard_normal((256, 2), "float32"),
+    }
+    write_safetensors(adapter / "adapter_model.safetensors", parts)
+    convert(folder, tmp_path / "local", lora=adapter, quantize="f32")
+    convert(folder, tmp_path / "out", lora=upload(adapter, url), quantize="f32")
+    assert files(tmp_path / "out") == files(tmp_path / "local")
+    convert(folder, tmp_path / "plain", quantize="f32")
+    plain, merged = (tmp_path / name / "shard_00000.bin" for name in ("plain", "out"))
+    assert plain.read_bytes() != merged.read_bytes()

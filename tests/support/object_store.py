@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 BUCKET = "bucket"
 
@@ -21,15 +22,18 @@ def s3_server() -> Iterator[str]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    # What earlier servers of this process held is forgotten.
+    urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         patch.setenv("AWS_ACCESS_KEY_ID", "key")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setenv("AWS_CONFIG_FILE", os.devnull)
-        import s3fs
+        from s3fs import S3FileSystem
 
-        s3fs.S3FileSystem().mkdir(BUCKET)
+        S3FileSystem.clear_instance_cache()  # clients of a server that is gone
+        S3FileSystem().mkdir(BUCKET)
         yield f"s3://{BUCKET}"
     server.stop()
 

@@ -16,8 +16,12 @@ from rdrr_converter.sources import gguf, safetensors, torch_pickle
 BESIDE = ("*.json", "*.jinja", "*.model")
 """Small files: configurations, indices, tokenizers, chat templates."""
 
+ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+"""Weights of an adapter, in the order that `lora` looks for them."""
+
 KNOWN = (
     "config.json",
+    "adapter_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer.model",
@@ -28,6 +32,7 @@ KNOWN = (
     safetensors.SINGLE,
     torch_pickle.INDEX,
     torch_pickle.SINGLE,
+    *ADAPTERS,
 )
 """Names to ask for where nothing lists them."""
 
@@ -72,6 +77,9 @@ def _weights(names: Collection[str], read: Callable[[str], bytes]) -> tuple[str,
             return _indexed(read(index))
         if single in names:
             return (single,)
+    for name in ADAPTERS:
+        if name in names:
+            return (name,)
     return tuple(sorted(name for name in names if name.endswith(gguf.SUFFIX)))
 
 
