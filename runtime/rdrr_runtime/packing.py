@@ -58,6 +58,10 @@ BLOCK_FORMS: Mapping[str, BlockForm] = MappingProxyType(
     }
 )
 
+FLAT_GRANULES: Mapping[str, int] = MappingProxyType({"Q4_K": 64, "Q5_K": 64, "Q6_K": 128})
+"""Weights within a block that share no bytes with others but its scales; a row of a flat matrix may
+begin after any such run, since 32 rows are whole blocks even then."""
+
 GPU_DTYPES = (*BLOCK_FORMS, "F16", "BF16", "F32")
 PART_ROWS = 32  # parts begin at multiples, so that inputs of a part can be read four at a time
 _CHUNK_BYTES = 16 << 20  # host memory that packing may take at a time
@@ -78,7 +82,8 @@ class GpuWeight:
 
     Attributes:
         dtype: Storage type.
-        layout: `row` (N stored rows of K) or `column` (K stored rows of N).
+        layout: `row` (N stored rows of K), `column` (K stored rows of N), or `flat`: N rows of K in
+            blocks that run across them, each row a whole number of words.
         n: Outputs.
         k: Inputs.
         words_per_row: 32-bit words of a stored row.
@@ -173,7 +178,7 @@ def upload_weight(
     Args:
         arena: Owner of the buffers.
         dtype: Storage type.
-        layout: Order in storage; `flat` only where it equals `row`.
+        layout: Order in storage; of `flat` only what equals `row`, or what `flat_words` allows.
         shape: Logical shape (N, K).
         data: The stored bytes (anything with the buffer protocol), or an iterable of such chunks,
             each a whole number of stored rows.
@@ -183,16 +188,13 @@ def upload_weight(
         FormatError: Bytes that do not fit the shape, or a form that no kernel reads.
         DeviceError: Out of memory.
     """
-    if layout is Layout.FLAT:
-        if shape[1] % dtype.block_elements:
-            raise FormatError(
-                "flat blocks cross rows, which no kernel reads",
-                where=label,
-                hint="dequantize the tensor when it is loaded",
-            )
+    if layout is Layout.FLAT and shape[1] % dtype.block_elements == 0:
         layout = Layout.ROW
     stored = geometry(dtype, shape, layout)
     weight = allocate_weight(arena, dtype, layout, shape, label)
+    if layout is Layout.FLAT:
+        _write_flat(arena, weight, data, label)
+        return weight
     row = 0
     for chunk in _row_chunks(data, stored, label):
         packed = pack_rows(dtype, chunk)
@@ -208,28 +210,89 @@ def upload_weight(
 def allocate_weight(
     arena: Arena, dtype: DType, layout: Layout, shape: tuple[int, int], label: str
 ) -> GpuWeight:
-    """A zeroed matrix, layout `row` or `column`.
+    """A zeroed matrix.
 
     Raises:
-        FormatError: No kernel reads the type, or a row exceeds the binding limit.
+        FormatError: No kernel reads the form, or a row exceeds the binding limit.
         DeviceError: Out of memory.
     """
     stored = geometry(dtype, shape, layout)
-    words = words_per_row(dtype, stored.row_elements)
+    if layout is Layout.FLAT:
+        rows, words = shape[0], flat_words(dtype, shape[1], label)
+    else:
+        rows, words = stored.rows, words_per_row(dtype, stored.row_elements)
     fit = arena.max_binding // (4 * words) // PART_ROWS * PART_ROWS
-    if not fit or not stored.rows:
+    if not fit or not rows:
         raise FormatError(
             "matrix has no rows or a row beyond the binding limit", where=label, found=list(shape)
         )
     parts = tuple(
         Part(
-            arena.empty(f"{label}.{first}", 4 * words * min(fit, stored.rows - first)),
+            arena.empty(f"{label}.{first}", _part_bytes(dtype, words, min(fit, rows - first))),
             first,
-            min(fit, stored.rows - first),
+            min(fit, rows - first),
         )
-        for first in range(0, stored.rows, fit)
+        for first in range(0, rows, fit)
     )
     return GpuWeight(dtype, layout, shape[0], shape[1], words, parts)
+
+
+def flat_words(dtype: DType, k: int, label: str = "") -> int:
+    """32-bit words of a row of `k` inputs in blocks that run across rows.
+
+    Rows may begin within a block, but only where a whole `FLAT_GRANULES` of it does.
+
+    Raises:
+        FormatError: No kernel reads such rows.
+    """
+    granule = FLAT_GRANULES.get(dtype.name)
+    if granule is None or k % granule:
+        raise FormatError(
+            "flat blocks cross rows where no kernel reads them",
+            where=label,
+            expected=f"a multiple of {granule}" if granule else ", ".join(FLAT_GRANULES),
+            found=k if granule else dtype.name,
+            hint="dequantize the tensor when it is loaded",
+        )
+    return k * BLOCK_FORMS[dtype.name].words // dtype.block_elements
+
+
+def _part_bytes(dtype: DType, words: int, rows: int) -> int:
+    """Bytes of so many rows, in whole blocks."""
+    form = BLOCK_FORMS.get(dtype.name)
+    unit = form.words if form else 1
+    return 4 * (-(-rows * words // unit) * unit)
+
+
+def _write_flat(arena: Arena, weight: GpuWeight, data: Any, label: str) -> None:
+    """Write the blocks of a flat matrix, from bytes or an iterable of whole blocks."""
+    size, words = weight.dtype.block_bytes, BLOCK_FORMS[weight.dtype.name].words
+    whole = isinstance(data, (bytes, bytearray, memoryview, np.ndarray))
+    at = 0
+    for chunk in [data] if whole else data:
+        raw = np.frombuffer(chunk, dtype=np.uint8)
+        if raw.size % size:
+            raise FormatError("bytes of no whole blocks", where=label, found=raw.size)
+        blocks = raw.reshape(-1, size)
+        for first in range(0, len(blocks), _CHUNK_BYTES // size):
+            packed = pack_rows(weight.dtype, blocks[first : first + _CHUNK_BYTES // size])
+            _write_blocks(arena, weight, packed, at, words)
+            at += len(packed)
+    expected = -(-weight.n * weight.k // weight.dtype.block_elements)
+    if at != expected:
+        raise FormatError("tensor ends early", where=label, expected=f"{expected} blocks", found=at)
+
+
+def _write_blocks(arena: Arena, weight: GpuWeight, packed: Words, block: int, words: int) -> None:
+    """Write packed blocks to the parts that hold them, the first of them being block `block`."""
+    for part in weight.parts:
+        start = part.first_row * weight.words_per_row // words
+        first = max(block, start)
+        last = min(block + len(packed), start + part.slice.size // (4 * words))
+        if first < last:
+            arena.write(
+                part.slice, packed[first - block : last - block], (first - start) * words * 4
+            )
 
 
 def _row_chunks(data: Any, stored: Geometry, label: str) -> Iterator[Bytes]:

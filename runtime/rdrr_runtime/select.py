@@ -19,7 +19,7 @@ from rdrr_runtime.kernels.attention import TILE_ROWS, AttentionKernel, Attention
 from rdrr_runtime.kernels.linear import GEMV_ROWS
 from rdrr_runtime.kernels.matvec import INT8_TYPES
 from rdrr_runtime.kernels.turn_blocks import TURNED_TYPES
-from rdrr_runtime.packing import GPU_DTYPES, GpuWeight
+from rdrr_runtime.packing import FLAT_GRANULES, GPU_DTYPES, GpuWeight
 
 EXPANSIONS = {"dequant_f16": "F16", "dequant_f32": "F32"}
 _NOT_FOR_EXPERTS = {"fused_q4k_int8": "int8", "tiled": "tiled"}
@@ -142,7 +142,7 @@ class Select:
         if hint and hint.value in EXPANSIONS:
             wide = EXPANSIONS[hint.value]
             return Storage(DTYPES[wide], Layout.ROW, f"{dtype} expanded to {wide} at load, {hint}")
-        obstacle = _storage_obstacle(dtype, layout, experts=experts)
+        obstacle = _storage_obstacle(dtype, layout, k, experts=experts)
         if not obstacle:
             if layout is Layout.COLUMN and not dtype.is_block:
                 return Storage(dtype, Layout.ROW, f"{dtype} turned from columns to rows at load")
@@ -202,8 +202,9 @@ class Select:
             return Why(f"{who}: {'int8' if int8 else ctx.values} activations", unmet)
         if ctx.max_rows > 1:
             return Why(f"{who}: f32 activations, as no int8 kernel serves it for many rows")
-        if any(one.layout is Layout.COLUMN for one in weights):
-            obstacle = "layout column has no int8 kernel"
+        others = [one.layout for one in weights if one.layout is not Layout.ROW]
+        if others:
+            obstacle = f"layout {others[0]} has no int8 kernel"
         else:
             obstacle = "these matrices do not suit the int8 kernel"
         hint = self.policy.get("q4kMatmul")
@@ -295,14 +296,15 @@ class Select:
         return ""
 
 
-def _storage_obstacle(dtype: DType, layout: Layout, *, experts: bool) -> str:
+def _storage_obstacle(dtype: DType, layout: Layout, k: int, *, experts: bool) -> str:
     """Why no kernel reads a matrix as it is stored, or empty."""
-    if layout is Layout.FLAT:
-        return "its flat blocks cross rows"
     if dtype.name not in GPU_DTYPES:
         return f"no kernel reads {dtype}"
-    if experts and layout is Layout.COLUMN and dtype.is_block:
+    if experts and layout is not Layout.ROW and dtype.is_block:
         return "experts are read by rows"
+    granule = FLAT_GRANULES.get(dtype.name)
+    if layout is Layout.FLAT and (granule is None or k % granule):
+        return "its flat blocks cross rows within a group of weights"
     return ""
 
 

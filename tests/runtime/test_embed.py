@@ -38,6 +38,15 @@ def test_a_split_table_is_gathered_from_all_its_parts(bench, rng, monkeypatch) -
     assert np.array_equal(bench.download(x, 4, 256), values[tokens])
 
 
+def test_a_table_of_flat_blocks_is_gathered(bench, rng) -> None:
+    raw, values = random_tensor(rng, "Q6_K", Layout.FLAT, (40, 384))
+    table = upload_weight(bench.arena, DTYPES["Q6_K"], Layout.FLAT, (40, 384), raw, "table")
+    tokens = [0, 1, 38, 39]
+    x = bench.poisoned(4, 384)
+    bench.run(embed(bench.context(4, tokens=tokens), table, x, label="t"), 4)
+    assert relative_error(bench.download(x, 4, 384), values[tokens]) < TOLERANCE
+
+
 def test_a_transposed_table_is_refused(bench, rng) -> None:
     raw, _ = random_tensor(rng, "F16", Layout.COLUMN, (64, 32))
     table = upload_weight(bench.arena, DTYPES["F16"], Layout.COLUMN, (64, 32), raw, "table")

@@ -64,6 +64,12 @@ def test_many_rows_of_every_stored_form_equal_torch(bench, rng, dtype, layout, c
     check(bench, rng, (dtype, layout), case, tiled=True)
 
 
+@pytest.mark.parametrize(("rows", "tiled"), [(1, False), (5, False), (33, True)])
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q5_K", "Q6_K"])
+def test_flat_blocks_that_cross_rows_equal_torch(bench, rng, dtype, rows, tiled) -> None:
+    check(bench, rng, (dtype, Layout.FLAT), (rows, 67, 640), tiled)
+
+
 @pytest.mark.parametrize("case", MORE)
 @pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
 @pytest.mark.parametrize("form", [("Q4_K", Layout.ROW), ("F32", Layout.COLUMN)], ids=str)
@@ -131,13 +137,18 @@ def test_the_head_of_a_long_pass_computes_one_row(bench, rng, layout) -> None:
 
 
 @pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
-@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
-def test_a_weight_beyond_the_binding_limit_is_split(bench, rng, monkeypatch, layout, tiled) -> None:
-    n, k, rows = 150, 256, 5
-    raw, values = random_tensor(rng, "Q8_0", layout, (n, k))
+@pytest.mark.parametrize(
+    ("dtype", "layout", "k"),
+    [("Q8_0", Layout.ROW, 256), ("Q8_0", Layout.COLUMN, 256), ("Q4_K", Layout.FLAT, 448)],
+)
+def test_a_weight_beyond_the_binding_limit_is_split(
+    bench, rng, monkeypatch, dtype, layout, k, tiled
+) -> None:
+    n, rows = 150, 5
+    raw, values = random_tensor(rng, dtype, layout, (n, k))
     bias = normal(rng, n)
     monkeypatch.setattr(type(bench.arena), "max_binding", 72 * 4 * 64)
-    weight = upload_weight(bench.arena, DTYPES["Q8_0"], layout, (n, k), raw, "weight")
+    weight = upload_weight(bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight")
     assert len(weight.parts) > 2
     x = normal(rng, rows, k)
     y = bench.poisoned(rows, n)

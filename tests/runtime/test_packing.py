@@ -37,15 +37,36 @@ def test_chunks_give_the_same_weight_as_the_whole(bench, rng) -> None:
     assert np.array_equal(first, second)
 
 
-def test_flat_blocks_in_whole_rows_are_rows_and_others_are_refused(bench, rng) -> None:
+def test_flat_blocks_in_whole_rows_are_rows(bench, rng) -> None:
     raw, _ = random_tensor(rng, "Q4_K", Layout.FLAT, (4, 256))
     assert (
         upload_weight(bench.arena, DTYPES["Q4_K"], Layout.FLAT, (4, 256), raw, "w").layout
         is Layout.ROW
     )
-    raw, _ = random_tensor(rng, "Q4_K", Layout.FLAT, (4, 384))
+
+
+def test_flat_blocks_that_cross_rows_take_no_more_than_they_are(bench, rng) -> None:
+    raw, _ = random_tensor(rng, "Q4_K", Layout.FLAT, (5, 384))
+    chunks = (raw[first : first + 3 * 144].tobytes() for first in range(0, raw.size, 3 * 144))
+    weight = upload_weight(bench.arena, DTYPES["Q4_K"], Layout.FLAT, (5, 384), chunks, "w")
+    assert weight.size == raw.size == 8 * 144  # seven and a half blocks
+    assert np.array_equal(bench.device.read(weight.parts[0].slice).view(np.uint8), raw)
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("Q4_K", 288), ("Q6_K", 320), ("Q8_0", 80)])
+def test_flat_blocks_that_cross_rows_within_a_group_are_refused(bench, rng, dtype, k) -> None:
+    raw, _ = random_tensor(rng, dtype, Layout.FLAT, (4, k))
     with pytest.raises(FormatError, match="cross rows"):
-        upload_weight(bench.arena, DTYPES["Q4_K"], Layout.FLAT, (4, 384), raw, "w")
+        upload_weight(bench.arena, DTYPES[dtype], Layout.FLAT, (4, k), raw, "w")
+
+
+@pytest.mark.parametrize("change", ["an end too early", "a block in pieces"])
+def test_missing_bytes_of_flat_blocks_are_refused(bench, rng, change) -> None:
+    raw, _ = random_tensor(rng, "Q4_K", Layout.FLAT, (5, 384))
+    cut = raw[: -(144 if change == "an end too early" else 3)]
+    message = "ends early" if change == "an end too early" else "no whole blocks"
+    with pytest.raises(FormatError, match=message):
+        upload_weight(bench.arena, DTYPES["Q4_K"], Layout.FLAT, (5, 384), cut, "w")
 
 
 @pytest.mark.parametrize(("cut", "message"), [(34, "ends early"), (3, "do not fit")])

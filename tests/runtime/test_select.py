@@ -52,6 +52,12 @@ OBEYED = {
         },
         EXACT,
     ),
+    "fused_q4k, flat": (
+        {"q4kMatmul": "fused_q4k"},
+        "flat",
+        {"decode l1.gate_proj": "gemv_row.q4_k", "prefill l1.gate_proj": "matmul_tiled.q4_k"},
+        EXACT,
+    ),
     "fused_q4k_int8": (
         {"q4kMatmul": "fused_q4k_int8"},
         "row",
@@ -172,8 +178,7 @@ def test_expanded_weights_are_counted_as_what_they_take(device, tmp_path, rng, l
         name: n * k * size for name, (n, k) in shapes.items()
     }
     assert {hinted.matrices[name].layout for name in products} == {Layout.ROW}
-    if layout != "flat":
-        assert {plain.matrices[name].dtype.name for name in products} == {"Q4_K"}
+    assert {plain.matrices[name].dtype.name for name in products} == {"Q4_K"}
 
 
 def test_only_what_is_multiplied_is_expanded(device, tmp_path, rng):
@@ -200,11 +205,14 @@ def test_every_block_type_is_read_as_it_is_stored(device, tmp_path, rng, dtype, 
 
 
 def test_what_no_kernel_reads_is_expanded_exactly_and_says_so(device, tmp_path, rng):
-    package = package_of(tmp_path, rng, dtype="Q5_K", layout="flat")
+    manifest = llama_manifest("Q5_K", "flat", head_dim=72)  # rows of 288 in the output projection
+    package = write_random_package(tmp_path / "package", manifest, rng)
     ids = rng.integers(0, VOCAB, 12).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    reasons = {one.reason for one in backend.info.choices if "q_proj.weight" in one.op}
-    assert reasons == {"Q5_K expanded to F32 at load, as its flat blocks cross rows"}
+    reasons = {one.reason for one in backend.info.choices if "o_proj.weight" in one.op}
+    note = "Q5_K expanded to F32 at load, as its flat blocks cross rows within a group of weights"
+    assert reasons == {note}
+    assert not any("expanded" in one.reason for one in backend.info.choices if "q_proj" in one.op)
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)
     assert relative_error(stepped(backend, ids, 10), reference) < EXACT
     backend.close()
@@ -268,7 +276,7 @@ def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_
 @pytest.mark.parametrize(
     ("layout", "hints", "said"),
     [
-        ("flat", {"q4kMatmul": "fused_q4k"}, "its flat blocks cross rows"),
+        ("flat", {"q4kMatmul": "fused_q4k_int8"}, "layout flat has no int8 kernel"),
     ],
 )
 def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layout, hints, said):

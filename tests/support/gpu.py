@@ -121,6 +121,8 @@ def random_tensor(
         values = normal(rng, stored.rows, stored.row_elements)
         raw = CODECS[dtype].quantize(values)
     decoded = CODECS[dtype].dequantize(raw, stored.row_elements)
+    if layout is Layout.FLAT:
+        return raw.reshape(-1), np.ascontiguousarray(decoded.reshape(shape))
     return raw.reshape(-1), np.ascontiguousarray(decoded if layout is Layout.ROW else decoded.T)
 
 

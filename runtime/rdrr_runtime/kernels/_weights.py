@@ -35,7 +35,7 @@ GRANULES: Mapping[str, int] = MappingProxyType(
 
 def row_elements(weight: GpuWeight) -> int:
     """Weights of a stored row that carry meaning."""
-    return weight.k if weight.layout is Layout.ROW else weight.n
+    return weight.n if weight.layout is Layout.COLUMN else weight.k
 
 
 def row_units(weight: GpuWeight) -> int:

@@ -19,7 +19,7 @@ def embed(
 
     Args:
         ctx: Where it is lowered to; its state holds the tokens.
-        table: [vocabulary, hidden], layout `row`.
+        table: [vocabulary, hidden], layout `row` or `flat`.
         x: [rows, hidden].
         scale: Factor on every value (Gemma: the root of the hidden size).
         label: What the op is.
@@ -27,7 +27,7 @@ def embed(
     Raises:
         FormatError: A table in another layout, or sizes that do not suit.
     """
-    if table.layout is not Layout.ROW:
+    if table.layout is Layout.COLUMN:
         raise FormatError("an embedding is read by rows", where=label, found=table.layout)
     need_multiple(f"{label}: hidden size", table.k, 4)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
@@ -37,7 +37,11 @@ def embed(
         dispatch(
             kernel(
                 "embed",
-                variables={"WEIGHT": dtype, "VALUE": ctx.values},
+                variables={
+                    "WEIGHT": dtype,
+                    "VALUE": ctx.values,
+                    "FLAT": table.layout is Layout.FLAT,
+                },
                 constants={
                     "K": table.k,
                     "UNITS": units,

@@ -21,6 +21,7 @@ override FIRST: u32;
 override SCALE: f32;
 
 {% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
+{% include "snippets/row_unit.wgsl" %}
 
 @compute @workgroup_size(32)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -33,7 +34,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if (token < FIRST || token - FIRST >= OUTPUTS) {
         return;
     }
-    let w = load_unit((token - FIRST) * ROW_WORDS, unit);
+    let w = load_row_unit(token - FIRST, unit);
 {% for i in range(8) %}
     let k{{ i }} = unit_element(unit, {{ i }}u);
     if (k{{ i }} < K) {

@@ -2,7 +2,7 @@
 //
 // current  Step
 // x        {{ VALUE }} [rows, K]
-// weight   [OUTPUTS, ROW_WORDS] words of type {{ WEIGHT }}
+// weight   [OUTPUTS, ROW_WORDS] words of type {{ WEIGHT }}{% if FLAT %}, blocks across rows{% endif %}
 // y        {{ Y }} [rows, STRIDE]
 // bias     f32 [STRIDE], only with BIAS
 //
@@ -31,6 +31,7 @@ override ACCUMULATE: bool = false;
 override SINGLE_ROW: bool = false;
 
 {% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
+{% include "snippets/row_unit.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
 @compute @workgroup_size(WG)
@@ -53,7 +54,7 @@ fn main(
     // arrays out of registers.
     for (var unit = thread.index; unit < UNITS; unit += WG) {
 {% for o in range(4) %}
-        let w{{ o }} = load_unit(min(n0 + {{ o }}u, OUTPUTS - 1u) * ROW_WORDS, unit);
+        let w{{ o }} = load_row_unit(min(n0 + {{ o }}u, OUTPUTS - 1u), unit);
 {% endfor %}
 {% for i in range(8) %}
         let k{{ i }} = unit_element(unit, {{ i }}u);

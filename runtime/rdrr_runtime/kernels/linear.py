@@ -1,9 +1,9 @@
 """Linear layers: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus what y holds already.
 
-    kernel         layout   for
-    gemv_row       row      few token rows
-    gemv_col       column   few token rows
-    matmul_tiled   both     many token rows
+    kernel         layout      for
+    gemv_row       row, flat   few token rows
+    gemv_col       column      few token rows
+    matmul_tiled   all         many token rows
 
 A weight that exceeds the binding limit comes in parts, each with its own dispatch.
 """
@@ -61,6 +61,7 @@ class _Call:
                 "WEIGHT": self.weight.dtype.name.lower(),
                 "BIAS": bias is not None,
                 "VALUE": self.ctx.values,
+                "FLAT": self.weight.layout is Layout.FLAT,
                 "Y": "f32" if self.logits else self.ctx.values,
                 **variables,
             },
@@ -117,10 +118,10 @@ def linear(
     call = _Call(ctx, weight, x, y, bias, accumulate, single_row, logits, label)
     if weight.turned or (tiled if tiled is not None else rows > GEMV_ROWS):
         lower = _matmul_tiled
-    elif weight.layout is Layout.ROW:
-        lower = _gemv_row
-    else:
+    elif weight.layout is Layout.COLUMN:
         lower = _gemv_col
+    else:
+        lower = _gemv_row
     return [lower(call, part, rows) for part in weight.parts]
 
 
@@ -171,7 +172,7 @@ def _gemv_col(call: _Call, part: Part, rows: int) -> Dispatch:
 
 def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
     weight = call.weight
-    by_row = weight.layout is Layout.ROW or weight.turned
+    by_row = weight.layout is not Layout.COLUMN or weight.turned
     outputs = part.rows if by_row else row_units(weight) * UNIT
     micro = 4 if rows <= 32 else 8
     wide = micro == 8 and -(-rows // 64) * (outputs // 128) >= ENOUGH_TILES

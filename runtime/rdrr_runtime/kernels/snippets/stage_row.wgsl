@@ -4,8 +4,10 @@ fn steps() -> u32 {
     return UNITS;
 }
 
+{% include "snippets/row_unit.wgsl" %}
+
 fn fetch_weights(tile: u32, unit: u32, j: u32) -> array<vec4<f32>, 8> {
-    return load_unit(min(tile * {{ TILE_N }}u + j, PART - 1u) * ROW_WORDS, unit);
+    return load_row_unit(min(tile * {{ TILE_N }}u + j, PART - 1u), unit);
 }
 
 fn put_weights(j: u32, w: array<vec4<f32>, 8>) {
