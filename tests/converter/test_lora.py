@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import numpy as np
@@ -10,11 +9,10 @@ import pytest
 from rdrr_converter.lora import merge_adapter
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import SourceError
-from support.safetensor_files import from_stored, llama_tensors, write_llama, write_safetensors
+from support.adapters import PREFIX, adapter_tensors, write_adapter
+from support.safetensor_files import from_stored, llama_tensors, write_llama
 
-RANK = 4
 MODULE = "model.layers.0.mlp.down_proj"
-PREFIX = "base_model.model."
 
 
 @pytest.fixture
@@ -22,21 +20,8 @@ def base(tmp_path, rng):
     return open_source(write_llama(tmp_path / "base", llama_tensors(rng)))
 
 
-def adapter(rng, shape=(256, 512), module=MODULE, rank=RANK):
-    """The two matrices of one module, by their names in an adapter."""
-    parts = {"lora_A": (rank, shape[1]), "lora_B": (shape[0], rank)}
-    return {
-        f"{PREFIX}{module}.{part}.weight": rng.standard_normal(size, np.float32)
-        for part, size in parts.items()
-    }
-
-
-def write_adapter(folder, tensors, **config):
-    folder.mkdir()
-    settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": 6, **config}
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
-    write_safetensors(folder / "adapter_model.safetensors", tensors)
-    return folder
+def adapter(rng, module=MODULE):
+    return adapter_tensors(rng, module, (256, 512))
 
 
 def test_any_part_of_a_merged_tensor_is_that_of_the_whole(base, tmp_path, rng):

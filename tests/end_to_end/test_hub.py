@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
+from support.adapters import adapter_tensors, write_adapter
 from support.commands import EXAMPLE, error_line, rdrr, rdrr_each
 from support.fake_hub import fake_hub
 from support.object_store import files
@@ -145,3 +147,20 @@ def test_a_checkpoint_on_the_hub_is_not_taken_for_a_package(hub, variables):
     hub.add(NAME, files(EXAMPLE))
     [done] = rdrr_each(["inspect", f"hf://{NAME}"], **variables)
     assert "convert it first" in error_line(done)
+
+
+def test_an_adapter_on_the_hub_is_merged_and_works_offline_later(hub, variables, tmp_path, rng):
+    module = "model.layers.0.self_attn.o_proj"
+    shape = json.loads((EXAMPLE / "config.json").read_text())
+    tensors = adapter_tensors(rng, module, (shape["hidden_size"], shape["hidden_size"]))
+    adapter = write_adapter(tmp_path / "adapter", tensors)
+    hub.add("org/adapter", files(adapter) | {"README.md": b"card", "optimizer.pt": b"large"})
+    local = ["convert", EXAMPLE, tmp_path / "local", "--quiet", "--lora", adapter]
+    taken = ["convert", EXAMPLE, tmp_path / "hub", "--quiet", "--lora", "hf://org/adapter"]
+    again = [*taken[:2], tmp_path / "again", *taken[3:]]
+    results = rdrr_each(local, taken, **variables)
+    assert all(done.code == 0 for done in results), [done.err for done in results]
+    assert hub.downloads() == ["adapter_config.json", "adapter_model.safetensors"]
+    [offline] = rdrr_each(again, **variables, HF_HUB_OFFLINE="1")
+    assert offline.code == 0, offline.err
+    assert files(tmp_path / "hub") == files(tmp_path / "local") == files(tmp_path / "again")

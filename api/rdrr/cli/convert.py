@@ -97,7 +97,9 @@ def convert(
     ] = None,
     lora: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Folder of a PEFT adapter to merge into the weights."),
+        typer.Option(
+            metavar="PATH", help="PEFT adapter (folder or URL) to merge into the weights."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and write nothing.")
