@@ -63,6 +63,7 @@ def convert(
     fuse_gate_up: bool = False,
     k_tail: str = "pad",
     quality: str = "ref",
+    profile: str = "rdrr",
     imatrix: str | Path | None = None,
     tensor_types: Mapping[str, str] | None = None,
     kernel_hints: Mapping[str, str] | None = None,
@@ -95,6 +96,7 @@ def convert(
         fuse_gate_up: Store gate and up projections as one matrix.
         k_tail: `pad`, `ggml` or `auto`: what becomes of rows that are not whole blocks.
         quality: `ref` for ggml's blocks bit for bit, `best` for less error at the same size.
+        profile: `rdrr`, or `doppler` for what the public runtime loads today.
         imatrix: File with an importance matrix (GGUF or .dat of llama.cpp): how much the error in
             each column of each tensor counts.
         tensor_types: Storage types by regular expressions that are searched in the names of the
@@ -131,6 +133,7 @@ def convert(
         fuse_gate_up=fuse_gate_up,
         k_tail=k_tail,
         quality=quality,
+        profile=profile,
         imatrix=None if imatrix is None else str(imatrix),
         tensor_types=dict(tensor_types or {}),
         kernel_hints=dict(kernel_hints or {}),

@@ -29,7 +29,6 @@ from rdrr_converter.groups import describe_experts
 from rdrr_converter.options import Options
 from rdrr_converter.plan import Plan, PlannedTensor
 from rdrr_converter.reading import Model
-from rdrr_converter.recipes import RECIPES
 from rdrr_converter.sources import Source
 from rdrr_converter.tokenizer import TOKENIZER_JSON, describe_tokenizer, eos_token_ids
 
@@ -65,7 +64,7 @@ def build_manifest(
         notes = (*notes, "no eos_token_id: generation stops only at its limit")
     manifest = Manifest(
         model_id=options.model_id or default_model_id(source),
-        quantization=RECIPES[options.quantize].label,
+        quantization=options.recipe.label,
         quantization_info=quantization_info(plan, options),
         hash_algorithm=options.hash_algorithm,
         eos_token_id=eos,
@@ -101,7 +100,7 @@ def default_model_id(source: Source) -> str:
 
 def quantization_info(plan: Plan, options: Options) -> QuantizationInfo:
     """What each group of weights is stored as, in the short words of the public format."""
-    weights = RECIPES[options.quantize].word
+    weights = options.recipe.word
     by_role = {tensor.role: _word(tensor) for tensor in plan.tensors}
     embeddings, head = by_role["embedding"], by_role.get("lm_head")
     layout = "col" if _is_column(plan, options) else "row"

@@ -15,7 +15,8 @@ from rdrr_format.shards import ALIGNMENT
 from rdrr_manifests.models import parse_hint
 
 from rdrr_converter.overrides import parse_overrides
-from rdrr_converter.recipes import RECIPES, TAILS
+from rdrr_converter.profiles import PROFILES, check_profile
+from rdrr_converter.recipes import RECIPES, TAILS, Recipe
 
 SHARD_SIZE = 64 * 2**20
 MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -34,6 +35,7 @@ class Options:
         fuse_gate_up: Store gate and up as one matrix.
         k_tail: What becomes of rows that are not whole blocks.
         quality: `ref` for ggml's blocks bit for bit, `best` for less error at the same size.
+        profile: Whom the package is for: `rdrr`, or `doppler` for what the public runtime loads.
         imatrix: File with an importance matrix, which says whose error counts how much.
         tensor_types: Storage types by regular expressions of names; the last that matches wins.
         kernel_hints: Hints to write, by their public names.
@@ -52,6 +54,7 @@ class Options:
     fuse_gate_up: bool = False
     k_tail: str = "pad"
     quality: str = "ref"
+    profile: str = "rdrr"
     imatrix: str | None = None
     tensor_types: Mapping[str, str] = field(default_factory=dict)
     kernel_hints: Mapping[str, str] = field(default_factory=dict)
@@ -100,8 +103,14 @@ class Options:
             )
         _one_of("--quality", self.quality, QUALITIES)
         parse_overrides(self.tensor_types)
+        check_profile(self)
         for key, value in self.kernel_hints.items():
             parse_hint(f"{key}={value}")
+
+    @property
+    def recipe(self) -> Recipe:
+        """Storage types of the weights."""
+        return PROFILES[self.profile][self.quantize]
 
     def _check_align(self) -> None:
         if self.align < 1 or self.align & (self.align - 1):
@@ -150,6 +159,8 @@ class Options:
             recorded["lora"] = True
         if self.quality != "ref":
             recorded["quality"] = self.quality
+        if self.profile != "rdrr":
+            recorded["profile"] = self.profile
         if self.imatrix:
             recorded["imatrix"] = True
         if self.tensor_types:

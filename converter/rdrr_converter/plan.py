@@ -20,7 +20,7 @@ from rdrr_converter.matching import ModelTensor
 from rdrr_converter.options import Options
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.reading import Model
-from rdrr_converter.recipes import RECIPES, choose_dtype, settle_tail
+from rdrr_converter.recipes import choose_dtype, settle_tail
 from rdrr_converter.sources import SourceTensor
 from rdrr_converter.sources._base import F32Array
 
@@ -277,7 +277,7 @@ def _choose(
         return override.dtype, f"--tensor-type {override}"
     sizes = model.sizes
     return choose_dtype(
-        RECIPES[options.quantize],
+        options.recipe,
         first.role,
         name,
         first.layer,

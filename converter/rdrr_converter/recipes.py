@@ -20,7 +20,7 @@ TAILS = ("pad", "ggml", "auto")
 _GGML_TAIL: Mapping[str, str] = MappingProxyType({"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"})
 """What llama.cpp stores instead when a row is not a multiple of 256; F16 if not of 32 either."""
 
-_KEPT_F32 = ("norm", "bias", "router")
+_SMALL_ROLES = ("norm", "bias", "router")
 
 _OTHER_NAMES: Mapping[str, str] = MappingProxyType({"w2": "down_proj"})
 """What Mixtral calls parts."""
@@ -77,6 +77,8 @@ class Recipe:
         head: The output head, whether it is a tensor of its own or the embedding.
         more: Parts that get another type in some layers.
         beside_experts: Parts that get another type in a model of eight experts.
+        embeddings: An embedding that is not the head; as the weights when None.
+        small: Norms, biases and routers.
     """
 
     name: str
@@ -86,17 +88,18 @@ class Recipe:
     head: str
     more: Mapping[str, More] = field(default_factory=dict)
     beside_experts: Mapping[str, str] = field(default_factory=dict)
+    embeddings: str | None = None
+    small: str = "F32"
 
 
 _MEDIUM: Mapping[str, More] = MappingProxyType(
-    {part: More("Q6_K", gets_more_bits) for part in ("v_proj", "qkv_proj", "down_proj", "w2")}
+    {part: More("Q6_K", gets_more_bits) for part in ("v_proj", "qkv_proj", "down_proj")}
 )
 _SMALL: Mapping[str, More] = MappingProxyType(
     {
         "v_proj": More("Q5_K", is_in_first_four),
         "qkv_proj": More("Q5_K", is_in_first_four),
         "down_proj": More("Q5_K", is_in_first_eighth),
-        "w2": More("Q5_K", is_in_first_eighth),
     }
 )
 _KEYS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("v_proj", "k_proj", "qkv_proj"), "Q8_0"))
@@ -144,10 +147,12 @@ def choose_dtype(
         experts: Experts of a layer, 0 where there are none.
         grouped: Several query heads share a value head.
     """
-    if role in _KEPT_F32:
-        return DTYPES["F32"], f"{role}s stay F32"
+    if role in _SMALL_ROLES:
+        return DTYPES[recipe.small], f"{role}s stay {recipe.small}"
     if role == "lm_head" or (role == "embedding" and tied):
         return DTYPES[recipe.head], "output head" if role == "lm_head" else "embedding and head"
+    if role == "embedding" and recipe.embeddings is not None:
+        return DTYPES[recipe.embeddings], recipe.name
     part = name.split(".")[-2]
     part = _OTHER_NAMES.get(part, part)
     if layer is None:

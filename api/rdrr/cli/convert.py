@@ -63,6 +63,10 @@ def convert(
         Literal["ref", "best"],
         typer.Option(help="ref: ggml's blocks. best: a longer search for less error."),
     ] = "ref",
+    profile: Annotated[
+        Literal["rdrr", "doppler"],
+        typer.Option(help="doppler: only what the public runtime loads (Q4_K in rows, F16)."),
+    ] = "rdrr",
     imatrix: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Importance matrix of llama.cpp, GGUF or .dat."),
@@ -143,6 +147,7 @@ def convert(
             fuse_gate_up=fuse_gate_up,
             k_tail=k_tail,
             quality=quality,
+            profile=profile,
             imatrix=imatrix,
             tensor_types=split_overrides(tensor_type or ()),
             kernel_hints=split_hints(kernel_hint),
