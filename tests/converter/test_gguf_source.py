@@ -15,7 +15,7 @@ from rdrr_converter.sources import gguf, open_source
 from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError, RdrrError, SourceError
 from rdrr_manifests.package import open_package
-from support.checkpoints import TINY_MODELS, make_checkpoint, write_tokenizer
+from support.checkpoints import MORE_MODELS, TINY_MODELS, make_checkpoint, write_tokenizer
 from support.gguf_files import write_gguf
 from support.safetensor_files import llama_tensors, to_stored, write_llama
 
@@ -38,14 +38,25 @@ def payloads(folder):
     return {name: bytes(package.read(name)) for name in package.manifest.tensors}
 
 
-@pytest.mark.parametrize("tiny", TINY_MODELS, ids=lambda tiny: tiny.name)
+AS_LLAMA_CPP_HAS_THEM: dict[str, dict[str, object]] = {
+    "gemma2": {"query_pre_attn_scalar": 64},
+    "qwen2_moe": {"mlp_only_layers": []},
+    "qwen3_moe": {"decoder_sparse_step": 1},
+    "smollm3": {"num_hidden_layers": 4, "no_rope_layer_interval": 4},
+}
+"""What it does not let vary."""
+
+
+@pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
 def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
-    checkpoint = make_checkpoint(tiny, tmp_path / "model", rng, **SMALL)
+    settings = SMALL | AS_LLAMA_CPP_HAS_THEM.get(tiny.model_type, {})
+    checkpoint = make_checkpoint(tiny, tmp_path / "model", rng, **settings)
     gguf = write_gguf(checkpoint, tmp_path / "model.gguf")
     convert(checkpoint, tmp_path / "a")
     convert(gguf, tmp_path / "b")
     ours, theirs = manifest_of(tmp_path / "b"), manifest_of(tmp_path / "a")
-    for key in ("modelId", "architecture", "inference", "tensors", "eos_token_id", "conversion"):
+    stated = ("modelId", "architecture", "inference", "tensors", "eos_token_id", "conversion")
+    for key in (*stated, "moeConfig"):
         assert ours.get(key) == theirs.get(key), key
     assert (ours["metadata"]["sourceFormat"], theirs["metadata"]["sourceFormat"]) == (
         "gguf",
@@ -175,7 +186,7 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(tmp_path, 
     assert open_source(gguf).config["hidden_size"] == 256
     # The architecture's name stands in every key too; only the first is its own value.
     gguf.write_bytes(content.replace(b"llama", b"lemma", 1))
-    with pytest.raises(ConversionError, match=r"expected llama, qwen2, qwen3, gemma3, found lemma"):
+    with pytest.raises(ConversionError, match=r"expected llama, .*phi3.*, found lemma"):
         open_source(gguf)
 
 
@@ -190,9 +201,10 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(tmp_path, 
         ({"llama.rope.freq_base": float("inf")}, SourceError, "freq_base.*positive number"),
         ({"llama.rope.scaling.type": [1, 2]}, ConversionError, "rope scaling of this type"),
         ({"llama.attention.head_count": "many"}, SourceError, "head_count.*found many"),
-        ({"llama.expert_count": 8}, ConversionError, "mixture of experts"),
+        ({"llama.expert_count": 8}, SourceError, r"missing.*block_sparse_moe\.gate"),
+        ({"llama.expert_count": "8"}, SourceError, "expert_count"),
         ({"llama.feed_forward_length": [512, 256]}, ConversionError, "different sizes"),
-        ({"llama.rope.scaling.type": "longrope"}, ConversionError, "longrope"),
+        ({"llama.rope.scaling.type": "longrope"}, SourceError, "short_factor"),
         ({"llama.embedding_length": 512}, SourceError, "wrong shape"),
     ],
 )
@@ -239,3 +251,46 @@ def test_bytes_of_any_value_are_read_or_refused(tmp_path, rng, llama):
         except RdrrError:
             refused += 1
     assert 0 < refused < 100
+
+
+def test_blocks_of_stacks_are_copied_part_by_part(tmp_path, rng):
+    """Experts of a layer, and Phi-3's projections, are one tensor each in a GGUF."""
+    for tiny in MORE_MODELS:
+        if tiny.model_type not in ("mixtral", "phi3"):
+            continue
+        checkpoint = make_checkpoint(tiny, tmp_path / tiny.name, rng, **SMALL)
+        gguf = write_gguf(checkpoint, tmp_path / f"{tiny.name}.gguf", "Q8_0")
+        result = convert(gguf, tmp_path / f"{tiny.name}-out", quantize="q8_0")
+        copied = {tensor.name for tensor in result.plan.tensors if tensor.is_copied}
+        assert copied == {
+            tensor.name for tensor in result.plan.tensors if tensor.role not in ("norm", "router")
+        }
+        direct = convert(checkpoint, tmp_path / f"{tiny.name}-direct", quantize="q8_0")
+        assert direct.total_size == result.total_size
+        found, expected = (payloads(tmp_path / f"{tiny.name}-{one}") for one in ("out", "direct"))
+        assert found == expected
+
+
+def test_experts_of_the_oldest_files_are_tensors_of_their_own(tmp_path, rng):
+    tiny = next(one for one in MORE_MODELS if one.model_type == "mixtral")
+    checkpoint = make_checkpoint(tiny, tmp_path / "model", rng, **SMALL)
+    stacked = open_source(write_gguf(checkpoint, tmp_path / "m.gguf"))
+    alone = open_source(write_gguf(checkpoint, tmp_path / "n.gguf", stack=False))
+    name = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
+    assert name in alone.tensors
+    assert name not in stacked.tensors
+    models = [read_model(one, find_architecture(one.config)) for one in (stacked, alone)]
+    for theirs, ours in zip(*(model.tensors for model in models), strict=True):
+        assert ours.name == theirs.name
+        np.testing.assert_array_equal(ours.source.read(), theirs.source.read())
+
+
+def test_longrope_with_one_kind_of_factors_is_refused(tmp_path, rng):
+    tiny = next(one for one in MORE_MODELS if one.model_type == "phi3")
+    checkpoint = make_checkpoint(tiny, tmp_path / "model", rng, **SMALL)
+    gguf = write_gguf(checkpoint, tmp_path / "m.gguf")
+    assert open_source(gguf).config["rope_scaling"]["type"] == "longrope"
+    name = b"rope_factors_short.weight"
+    gguf.write_bytes(gguf.read_bytes().replace(name, b"rope_factors_other.weight"))
+    with pytest.raises(ConversionError, match="longrope needs short and long"):
+        open_source(gguf)

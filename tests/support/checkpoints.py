@@ -56,7 +56,7 @@ TINY_MODELS = (
 
 LONGROPE = {
     "type": "longrope",
-    "short_factor": [1.0 + 0.01 * pair for pair in range(24)],
+    "short_factor": [round(1.0 + 0.01 * pair, 2) for pair in range(24)],
     "long_factor": [1.0 + 0.5 * pair for pair in range(24)],
 }
 MORE_MODELS = (

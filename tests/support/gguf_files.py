@@ -7,6 +7,7 @@ becomes divisors, vectors are F32, and the tokenizer is taken apart.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,19 @@ from rdrr_converter.sources import open_source
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.encoding import encode_tensor
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+ARCHITECTURES = {
+    "gemma2": "gemma2",
+    "llama": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "phi3": "phi3",
+    "qwen2": "qwen2",
+    "qwen2_moe": "qwen2moe",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "smollm3": "smollm3",
+}
+GEMMAS = ("gemma2", "gemma3")
 PARTS = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -31,7 +44,24 @@ PARTS = {
     "mlp.down_proj": "ffn_down",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
+    "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.gate": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
+EXPERT_PARTS = {
+    "gate_proj": "ffn_gate_exps",
+    "up_proj": "ffn_up_exps",
+    "down_proj": "ffn_down_exps",
+    "w1": "ffn_gate_exps",
+    "w3": "ffn_up_exps",
+    "w2": "ffn_down_exps",
+}
+ROUTERS = ("ffn_gate_inp.", "ffn_gate_inp_shexp.")
 OUTSIDE = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 
 FLOAT16S = {
@@ -44,6 +74,8 @@ FLOAT16S = {
 }
 """Where the block types that only a GGUF has hold numbers in float16."""
 
+EXPERT = re.compile(r"model\.layers\.(\d+)\..+\.experts\.(\d+)\.(\w+)\.weight")
+
 Choose = Callable[[str], str]
 """Storage type of a matrix, by its GGUF name."""
 
@@ -55,6 +87,7 @@ def write_gguf(
     *,
     metadata: Mapping[str, Any] | None = None,
     split: int = 0,
+    stack: bool = True,
 ) -> Path:
     """Write a checkpoint as GGUF.
 
@@ -64,6 +97,7 @@ def write_gguf(
         dtype: Storage type of matrices, or what chooses it.
         metadata: Entries to write otherwise: strings, numbers, lists; None leaves one out.
         split: Tensors in a part; 0 for one file.
+        stack: Keep all experts of a layer in one tensor, as files since 2024 do.
     """
     source = open_source(checkpoint)
     config = source.config
@@ -75,17 +109,33 @@ def write_gguf(
     for key, value in {**entries, **(metadata or {})}.items():
         _add(writer, key, value)
     choose = dtype if callable(dtype) else lambda _: dtype
+    experts: dict[str, dict[int, np.ndarray]] = {}
     for ours, tensor in source.tensors.items():
-        theirs = gguf_name(ours, gemma=name == "gemma3")
         values = tensor.read().reshape(tensor.shape)
-        if name == "gemma3" and ours.endswith("norm.weight"):
+        expert = EXPERT.fullmatch(ours)
+        if expert and not stack:
+            part = EXPERT_PARTS[expert[3]].removesuffix("_exps")
+            theirs = f"blk.{expert[1]}.{part}.{expert[2]}.weight"
+            _add_tensor(writer, theirs, values, choose(theirs))
+            continue
+        if expert:
+            theirs = f"blk.{expert[1]}.{EXPERT_PARTS[expert[3]]}.weight"
+            experts.setdefault(theirs, {})[int(expert[2])] = values
+            continue
+        theirs = gguf_name(ours, gemma=name in GEMMAS)
+        if name in GEMMAS and ours.endswith("norm.weight"):
             values = values + np.float32(1.0)
-        if name == "llama" and ("q_proj" in ours or "k_proj" in ours):
+        if name in ("llama", "smollm3") and ("q_proj" in ours or "k_proj" in ours):
             values = interleave(values, _head_dim(config))
-        _add_tensor(writer, theirs, values, "F32" if values.ndim == 1 else choose(theirs))
-    divisors = _divisors(config)
-    if divisors is not None:
-        _add_tensor(writer, "rope_freqs.weight", divisors, "F32")
+        if theirs.endswith("ffn_gate_inp_shexp.weight"):
+            values = values[0]
+        is_small = values.ndim == 1 or any(one in theirs for one in ROUTERS)
+        _add_tensor(writer, theirs, values, "F32" if is_small else choose(theirs))
+    for theirs, parts in experts.items():
+        values = np.stack([parts[number] for number in range(len(parts))])
+        _add_tensor(writer, theirs, values, choose(theirs))
+    for theirs, divisors in _divisors(config).items():
+        _add_tensor(writer, theirs, divisors, "F32")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -136,10 +186,21 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         "attention.value_length": _head_dim(config),
         "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         "rope.freq_base": float(theta),
-        "rope.dimension_count": _head_dim(config),
+        "rope.dimension_count": int(_head_dim(config) * rope.get("partial_rotary_factor", 1.0)),
     }
-    if name == "gemma3" or config["model_type"] == "mistral":
-        entries["attention.sliding_window"] = config["sliding_window"]
+    if name in (*GEMMAS, "phi3") or config["model_type"] in ("mistral", "mixtral"):
+        entries["attention.sliding_window"] = config["sliding_window"] or 0
+    for key, theirs in EXPERT_KEYS.items():
+        if key in config:
+            entries[theirs] = config[key]
+    if name == "gemma2":
+        entries["attn_logit_softcapping"] = config["attn_logit_softcapping"]
+        entries["final_logit_softcapping"] = config["final_logit_softcapping"]
+    if name == "phi3":
+        original = config["original_max_position_embeddings"]
+        entries["rope.scaling.original_context_length"] = original
+        factor = config["max_position_embeddings"] / original
+        entries["rope.scaling.attn_factor"] = (1 + np.log(factor) / np.log(original)).item() ** 0.5
     if name == "gemma3":
         types = config["layer_types"]
         entries["attention.sliding_window_pattern"] = [kind != "full_attention" for kind in types]
@@ -154,11 +215,25 @@ def _entries(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {f"{name}.{key}": value for key, value in entries.items()}
 
 
-def _divisors(config: Mapping[str, Any]) -> np.ndarray | None:
-    """What llama3 scaling divides each frequency by, computed by transformers."""
+EXPERT_KEYS = {
+    "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
+
+
+def _divisors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What scaling divides each frequency by; llama3's as transformers computes it."""
     rope = _rope(config)
+    if rope.get("rope_type") == "longrope":
+        return {
+            f"rope_factors_{kind}.weight": np.float32(rope[f"{kind}_factor"])
+            for kind in ("long", "short")
+        }
     if rope.get("rope_type") != "llama3":
-        return None
+        return {}
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -168,7 +243,8 @@ def _divisors(config: Mapping[str, Any]) -> np.ndarray | None:
         LlamaConfig(**{**config, "rope_parameters": rope}), "cpu"
     )
     steps = np.arange(0, size, 2, dtype=np.float64) / size
-    return (plain["rope_theta"] ** -steps / scaled.double().numpy()).astype(np.float32)
+    divisors = plain["rope_theta"] ** -steps / scaled.double().numpy()
+    return {"rope_freqs.weight": divisors.astype(np.float32)}
 
 
 def tokenizer_entries(checkpoint: Path) -> dict[str, Any]:
@@ -228,7 +304,8 @@ def _add_tensor(writer: Any, name: str, values: np.ndarray, dtype: str) -> None:
         writer.add_tensor(name, values.astype(DTYPES[dtype].numpy))
         return
     if dtype in DTYPES:
-        raw = encode_tensor(values, DTYPES[dtype]).reshape(values.shape[0], -1)
+        matrix = values.reshape(-1, values.shape[-1])
+        raw = encode_tensor(matrix, DTYPES[dtype]).reshape(*values.shape[:-1], -1)
     else:
         raw = random_blocks(values, kind)
     writer.add_tensor(name, raw, raw_shape=raw.shape, raw_dtype=kind)

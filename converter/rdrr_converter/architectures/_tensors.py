@@ -114,11 +114,12 @@ def expert_projections(part: str, gate: str, up: str, down: str) -> tuple[Tensor
 
 
 def stacked_experts(gate: TensorRule, up: TensorRule, down: TensorRule) -> tuple[StackRule, ...]:
-    """All experts of a layer in two tensors, as transformers 5 holds them in memory."""
+    """All experts of a layer in two tensors, as transformers 5 has them, or in three, as a GGUF."""
     stem = "model.layers.{layer}.mlp.experts"
     return (
         StackRule(f"{stem}.gate_up_proj", (gate.name, up.name)),
         StackRule(f"{stem}.down_proj", (down.name,)),
+        *(StackRule(row.name.replace(".{expert}", ""), (row.name,)) for row in (gate, up, down)),
     )
 
 

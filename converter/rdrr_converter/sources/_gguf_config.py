@@ -28,11 +28,18 @@ KEYS: Mapping[str, str] = MappingProxyType(
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",
         "rope.freq_base": "rope_theta",
+        "expert_count": "num_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     }
 )
 """Keys after the architecture's name, and Hugging Face's."""
 
+_WIDTHS = ("moe_intermediate_size", "shared_expert_intermediate_size")
 _ROPE_THETA = 10000.0
+_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe")
+_GEMMA2_27B_LAYERS = 46
 _GEMMA3_PERIOD = 6
 _GEMMA3_27B_LAYERS = 62
 
@@ -61,12 +68,14 @@ def read_config(
         ConversionError: The model is of a kind that cannot be converted.
     """
     read = _Metadata(metadata, architecture.name, where)
-    if read.get("expert_count"):
+    if read.get("expert_count") and architecture.name not in _WITH_EXPERTS:
         raise ConversionError(
-            "a mixture of experts cannot be converted from a GGUF",
+            f"a mixture of experts of architecture {architecture.name} cannot be converted",
             where=where,
-            hint="convert the original checkpoint",
+            expected=", ".join(_WITH_EXPERTS),
         )
+    if read.get("expert_count"):
+        read.size("expert_count")
     read.size("block_count", most=tensors)
     config: dict[str, Any] = {
         "architectures": [architecture.hf_class],
@@ -164,10 +173,52 @@ def _nothing(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _llama(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A window makes it a Mistral, whose class is the one that has windows."""
+    """Experts make it a Mixtral; a window alone a Mistral, whose class is the one with windows."""
     del config
     window = read.get("attention.sliding_window")
+    if read.get("expert_count"):
+        return {
+            "architectures": ["MixtralForCausalLM"],
+            "num_local_experts": read.size("expert_count"),
+            "sliding_window": window,
+        }
     return {"architectures": ["MistralForCausalLM"], "sliding_window": window} if window else {}
+
+
+def _qwen2moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Widths that the first files did not state, as llama.cpp derives them."""
+    inner = read.size("feed_forward_length")
+    return {
+        "moe_intermediate_size": inner // read.size("expert_used_count"),
+        "shared_expert_intermediate_size": inner,
+        **{key: config[key] for key in _WIDTHS if key in config},
+        "norm_topk_prob": False,
+    }
+
+
+def _qwen3moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """llama.cpp lets the weights of the chosen experts sum to one, as every such model does."""
+    return {**_qwen2moe(read, config), "norm_topk_prob": True}
+
+
+def _gemma2(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What llama.cpp fixes for Gemma 2: every other layer slides; the scale of the queries."""
+    scalar = config["head_dim"]
+    if read.size("block_count") == _GEMMA2_27B_LAYERS:
+        scalar = config["hidden_size"] / config["num_attention_heads"]
+    window = read.get("attention.sliding_window")
+    return {"query_pre_attn_scalar": scalar, **({"sliding_window": window} if window else {})}
+
+
+def _phi3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The window, 0 for none, and the context before longrope."""
+    context = config.get("max_position_embeddings")
+    return {
+        "sliding_window": read.get("attention.sliding_window"),
+        "original_max_position_embeddings": (
+            read.get("rope.scaling.original_context_length") or context
+        ),
+    }
 
 
 def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,5 +243,12 @@ def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _FURTHER: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
-    {"llama": _llama, "gemma3": _gemma3}
+    {
+        "llama": _llama,
+        "qwen2moe": _qwen2moe,
+        "qwen3moe": _qwen3moe,
+        "gemma2": _gemma2,
+        "gemma3": _gemma3,
+        "phi3": _phi3,
+    }
 )

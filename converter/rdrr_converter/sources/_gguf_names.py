@@ -16,6 +16,9 @@ from rdrr_format.errors import ConversionError
 ROPE_FREQS = "rope_freqs.weight"
 """Divisors of rope's frequencies: the trace that llama3 scaling leaves in a GGUF."""
 
+ROPE_SHORT, ROPE_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+"""Divisors of longrope."""
+
 _OUTSIDE: Mapping[str, str] = MappingProxyType(
     {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 )
@@ -42,6 +45,32 @@ _FOUR_NORMS: Mapping[str, str] = MappingProxyType(
         "post_ffw_norm": "post_feedforward_layernorm",
     }
 )
+_MIXTRAL: Mapping[str, str] = MappingProxyType(
+    {
+        **_LAYER,
+        "ffn_gate_inp": "block_sparse_moe.gate",
+        "ffn_gate_exps": "block_sparse_moe.experts.w1",
+        "ffn_up_exps": "block_sparse_moe.experts.w3",
+        "ffn_down_exps": "block_sparse_moe.experts.w2",
+    }
+)
+_EXPERTS: Mapping[str, str] = MappingProxyType(
+    {
+        **_LAYER,
+        "ffn_gate_inp": "mlp.gate",
+        "ffn_gate_exps": "mlp.experts.gate_proj",
+        "ffn_up_exps": "mlp.experts.up_proj",
+        "ffn_down_exps": "mlp.experts.down_proj",
+        "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+        "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+        "ffn_up_shexp": "mlp.shared_expert.up_proj",
+        "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    }
+)
+_STACKED: Mapping[str, str] = MappingProxyType(
+    {**_LAYER, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+)
+_QUERIES_KEYS = ("q_proj", "k_proj")
 
 
 @dataclass(frozen=True)
@@ -70,7 +99,7 @@ class GgufArchitecture:
         match = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
         if match is None:
             return f"{_OUTSIDE[stem]}.{ending}" if stem in _OUTSIDE else name
-        part = self.layer.get(match[2])
+        part = self._part(match[2])
         return name if part is None else f"model.layers.{match[1]}.{part}.{ending}"
 
     def llama_name(self, name: str) -> str | None:
@@ -82,6 +111,14 @@ class GgufArchitecture:
         if found is None:
             return None
         return f"{found}.{ending}" if match is None else f"blk.{match[1]}.{found}.{ending}"
+
+    def _part(self, theirs: str) -> str | None:
+        """The part of a layer by our name; experts of the oldest files are tensors of their own."""
+        alone = re.fullmatch(r"(ffn_(?:gate|up|down))\.(\d+)", theirs)
+        if alone is None:
+            return self.layer.get(theirs)
+        stem, _, kind = self.layer.get(f"{alone[1]}_exps", "").rpartition(".")
+        return f"{stem}.{alone[2]}.{kind}" if stem else None
 
     def is_interleaved(self, name: str) -> bool:
         """Whether a tensor, by its Hugging Face name, has its rows in llama.cpp's order."""
@@ -95,12 +132,18 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture(
                 "llama",
                 "LlamaForCausalLM",
-                interleaved=("q_proj", "k_proj"),
+                _MIXTRAL,
+                _QUERIES_KEYS,
                 classes=("MistralForCausalLM",),
             ),
             GgufArchitecture("qwen2", "Qwen2ForCausalLM"),
+            GgufArchitecture("qwen2moe", "Qwen2MoeForCausalLM", _EXPERTS),
             GgufArchitecture("qwen3", "Qwen3ForCausalLM"),
+            GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", _EXPERTS),
+            GgufArchitecture("gemma2", "Gemma2ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
             GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
+            GgufArchitecture("phi3", "Phi3ForCausalLM", _STACKED),
+            GgufArchitecture("smollm3", "SmolLM3ForCausalLM", _LAYER, _QUERIES_KEYS),
         )
     }
 )

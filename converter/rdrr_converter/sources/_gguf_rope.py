@@ -110,3 +110,19 @@ def from_metadata(
     if scaling and config.get("rope_scaling"):
         raise ConversionError("rope scaling is stated twice", where=where)
     return {"rope_scaling": scaling} if scaling else {}
+
+
+def from_factors(short: F64Array | None, long: F64Array | None, where: object) -> dict[str, Any]:
+    """What longrope's divisors add to a configuration; its other parameters are metadata.
+
+    Raises:
+        ConversionError: One of the two is missing.
+    """
+    if short is None and long is None:
+        return {}
+    if short is None or long is None:
+        raise ConversionError("longrope needs short and long factors", where=where)
+    # Eight digits or fewer bring back what was rounded to float32.
+    stated = [[float(str(np.float32(one))) for one in factors] for factors in (short, long)]
+    scaling = {"type": "longrope", "short_factor": stated[0], "long_factor": stated[1]}
+    return {"rope_scaling": scaling}

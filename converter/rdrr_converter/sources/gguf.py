@@ -25,10 +25,12 @@ from rdrr_converter.sources._gguf_config import read_config
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.sources._gguf_names import (
     ROPE_FREQS,
+    ROPE_LONG,
+    ROPE_SHORT,
     GgufArchitecture,
     find_gguf_architecture,
 )
-from rdrr_converter.sources._gguf_rope import from_metadata
+from rdrr_converter.sources._gguf_rope import from_factors, from_metadata
 from rdrr_converter.sources._gguf_tokenizer import tokenizer_files
 from rdrr_converter.sources._gguf_types import FOREIGN, ForeignBlocks
 from rdrr_converter.sources._pieces import present
@@ -79,7 +81,7 @@ def open_file(path: Path) -> Source:
     stored = _joined(files)
     if EMBEDDING not in stored:
         raise SourceError("a tensor is missing", where=path, expected=EMBEDDING)
-    divisors = stored.pop(ROPE_FREQS, None)
+    factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
     config = read_config(
         metadata,
         architecture,
@@ -88,11 +90,8 @@ def open_file(path: Path) -> Source:
         tied=HEAD not in stored,
         where=path,
     )
-    config |= from_metadata(
-        None if divisors is None else _tensor(divisors, divisors.name).read()[0].astype(np.float64),
-        config,
-        path,
-    )
+    config |= from_metadata(factors[0], config, path)
+    config |= from_factors(factors[1], factors[2], path)
     made, generation, notes = tokenizer_files(metadata, path)
     tensors = [_translated(tensor, architecture, config["head_dim"]) for tensor in stored.values()]
     return Source(
@@ -144,6 +143,10 @@ def _joined(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
     return stored
 
 
+def _vector(tensor: GgufTensor | None) -> npt.NDArray[np.float64] | None:
+    return None if tensor is None else _tensor(tensor, tensor.name).read()[0].astype(np.float64)
+
+
 def _translated(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
     """The tensor by its Hugging Face name, in its order and with its values."""
     read = _ordered(tensor, architecture, head_dim)
@@ -158,6 +161,8 @@ def _ordered(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) 
     read = _tensor(tensor, name)
     if name.endswith("norm.weight"):
         return replace(read, offset=architecture.norm_offset)
+    if name.endswith("shared_expert_gate.weight"):
+        return replace(read, shape=(read.rows, read.columns))  # stored as a vector
     if not architecture.is_interleaved(name):
         return read
     if len(tensor.shape) == 1:
