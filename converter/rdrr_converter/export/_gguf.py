@@ -51,13 +51,14 @@ def find_row(rule: ArchitectureRule, where: object) -> GgufArchitecture:
     Raises:
         ConversionError: It has no row.
     """
-    for row in GGUF_ARCHITECTURES.values():
+    rows = [row for row in GGUF_ARCHITECTURES.values() if row.is_written]
+    for row in rows:
         if {row.hf_class, *row.classes} & set(rule.classes):
             return row
     raise ConversionError(
         f"{rule.name} cannot be written as GGUF by this version of rdrr",
         where=where,
-        expected=", ".join(GGUF_ARCHITECTURES),
+        expected=", ".join(row.name for row in rows),
         hint="export it --to safetensors",
     )
 
