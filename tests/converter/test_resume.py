@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 from rdrr_converter import convert as convert_module
 from rdrr_converter.convert import convert
 from rdrr_format.errors import StoreError
 from rdrr_manifests.package import validate
 from support.killing import Converters
-from support.safetensor_files import llama_tensors, write_llama
+from support.safetensor_files import llama_tensors, write_llama, write_safetensors
 
 SHARD = 2**16
 OPTIONS = (
@@ -209,6 +210,26 @@ def test_a_source_that_changed_is_refused(folder, place, rng, change):
     convert(folder, place / "out", shard_size=SHARD)
     assert listing(place) == ["out"]
     assert validate(place / "out", deep=True).errors == ()
+
+
+def test_an_adapter_counts_by_its_files_not_by_its_place(folder, place, tmp_path, rng):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    module = "base_model.model.model.layers.0.mlp.down_proj"
+    parts = {"lora_A": (2, 512), "lora_B": (256, 2)}
+    tensors = {
+        f"{module}.{name}.weight": rng.standard_normal(shape, np.float32)
+        for name, shape in parts.items()
+    }
+    write_safetensors(adapter / "adapter_model.safetensors", tensors)
+    interrupted(folder, place / "out", lora=adapter)
+    shutil.copytree(adapter, tmp_path / "moved")
+    (adapter / "adapter_model.safetensors").touch()
+    with pytest.raises(StoreError, match="other options"):
+        convert(folder, place / "out", shard_size=SHARD, resume=True, lora=adapter)
+    moved = tmp_path / "moved"
+    assert convert(folder, place / "out", shard_size=SHARD, resume=True, lora=moved).reused_shards
 
 
 def test_a_source_at_a_url_goes_on_although_it_is_laid_out_anew(folder, place, rng):
