@@ -18,6 +18,8 @@ from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 
+from rdrr_converter.sources._mapped import read_ahead
+
 F32Array = npt.NDArray[np.float32]
 Decode = Callable[[slice, slice], F32Array]
 """Computes some rows and columns of a tensor from what is stored."""
@@ -87,7 +89,7 @@ class SourceTensor:
         """A part of `native()` with its rows in order; columns of blocks count bytes."""
         part = self.native()[:, columns]
         if not self.interleaved:
-            return part[rows]
+            return read_ahead(part[rows])
         # Row r of a head's half h is stored at 2r + h.
         head, row = np.divmod(np.arange(*rows.indices(self.rows)), self.interleaved)
         half, row = np.divmod(row, self.interleaved // 2)
@@ -167,7 +169,7 @@ class SourceTensor:
         mask = width.type((1 << (8 * width.itemsize - 1)) - 1)
         largest = width.type(0)
         for first in starts:
-            bits = stored[first : first + step].view(width) & mask
+            bits = read_ahead(stored[first : first + step]).view(width) & mask
             largest = max(largest, bits.max(initial=0))
         if self.dtype == "BF16":
             return float((np.uint32(largest) << np.uint32(16)).view(np.float32))
