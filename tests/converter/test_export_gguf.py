@@ -208,7 +208,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, llama):
     shard.write_bytes(content)
     manifest = tmp_path / "package" / "manifest.json"
     data = json.loads(manifest.read_text())
-    data["metadata"]["sourceArchitecture"] = "gemma3"
+    data["inference"]["output"]["scaleEmbeddings"] = True
     manifest.write_text(json.dumps(data))
     with pytest.raises(ConversionError):
         export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")

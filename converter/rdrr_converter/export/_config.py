@@ -7,7 +7,7 @@ any checkpoint's is: unless the same graph comes out, nothing is exported.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isclose
 from pathlib import Path
@@ -18,7 +18,7 @@ from rdrr_format.errors import ConversionError, RdrrError
 from rdrr_manifests.graph import Graph, derive_graph
 from rdrr_manifests.graph.ops import Attention
 from rdrr_manifests.logical import HEAD, LogicalTensor
-from rdrr_manifests.models import Manifest
+from rdrr_manifests.models import Manifest, MoeConfig
 from rdrr_manifests.models.inference import Rope
 from rdrr_manifests.package import Package
 
@@ -82,24 +82,29 @@ def find_rule(
         ConversionError: No architecture, or not this one, can state the model.
         ManifestError: The model needs what this version does not know.
     """
-    named = arch or package.manifest.metadata.get("sourceArchitecture")
-    if isinstance(named, str):
-        rule = find_architecture({}, named, package.where)
-        config = rebuild_config(package, rule, tensors)
-        check_config(config, package, rule, tensors)
-        return rule, config
-    for rule in ARCHITECTURES:
-        config = rebuild_config(package, rule, tensors)
+    if arch is not None:
+        return _try(find_architecture({}, arch, package.where), package, tensors)
+    named = package.manifest.metadata.get("sourceArchitecture")
+    own = [rule for rule in ARCHITECTURES if rule.name == named]
+    refusal: ConversionError | None = None
+    for rule in (*own, *ARCHITECTURES):
         try:
-            check_config(config, package, rule, tensors)
-        except RdrrError:
-            continue
-        return rule, config
-    raise ConversionError(
+            return _try(rule, package, tensors)
+        except ConversionError as error:
+            refusal = refusal or (error if own else None)
+    raise refusal or ConversionError(
         "no architecture that is known here computes what this package does",
         where=package.where,
         expected=", ".join(rule.name for rule in ARCHITECTURES),
     )
+
+
+def _try(
+    rule: ArchitectureRule, package: Package, tensors: Sequence[LogicalTensor]
+) -> tuple[ArchitectureRule, dict[str, Any]]:
+    config = rebuild_config(package, rule, tensors)
+    check_config(config, package, rule, tensors)
+    return rule, config
 
 
 def rebuild_config(
@@ -136,6 +141,13 @@ def rebuild_config(
         config["use_sliding_window"] = any(windows)
     if len(set(windows)) > 1:
         config["layer_types"] = [SLIDING if window else FULL for window in windows]
+    if "no_rope_layer_interval" in known:
+        plain = blocks.rope.unrotated_layers or ()
+        config["no_rope_layers"] = [int(layer not in plain) for layer in range(len(windows))]
+    if rule.mask_token is not None:
+        config[rule.mask_token] = manifest.mask_token_id
+    if manifest.moe_config is not None:
+        config |= _experts(manifest.moe_config, known, names, len(windows))
     scalar = blocks.attention.query_pre_attn_scalar
     if "query_pre_attn_scalar" in known or scalar != manifest.architecture.head_dim:
         config["query_pre_attn_scalar"] = int(scalar) if scalar == int(scalar) else scalar
@@ -147,6 +159,27 @@ def rebuild_config(
     return config | {
         key: value for key, value in optional.items() if value is not None or key in known
     }
+
+
+def _experts(
+    moe: MoeConfig, known: Mapping[str, object], names: Collection[str], layers: int
+) -> dict[str, Any]:
+    stated = {
+        "num_local_experts": moe.num_experts,
+        "num_experts": moe.num_experts,
+        "num_experts_per_tok": moe.num_experts_per_token,
+        "moe_intermediate_size": moe.expert_intermediate_size,
+        "shared_expert_intermediate_size": moe.shared_expert_intermediate_size,
+        "norm_topk_prob": moe.normalize_weights,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [
+            layer
+            for layer in range(layers)
+            if f"model.layers.{layer}.mlp.gate_proj.weight" in names
+        ],
+    }
+    beside = {"mlp_only_layers": "decoder_sparse_step"}
+    return {key: value for key, value in stated.items() if beside.get(key, key) in known}
 
 
 def _rope(block: Rope) -> dict[str, Any]:
@@ -162,6 +195,9 @@ def _rope(block: Rope) -> dict[str, Any]:
             "factor": block.rope_scaling_factor,
             **{key: _listed(value) for key, value in stated.items() if value is not None},
         }
+        if kind == "longrope":  # which Phi-3 states beside it
+            context = config["rope_scaling"].pop("original_max_position_embeddings", None)
+            config["original_max_position_embeddings"] = context
     return config
 
 
@@ -172,12 +208,12 @@ def _listed(value: Any) -> Any:
 def _special_tokens(manifest: Manifest) -> dict[str, Any]:
     tokenizer = manifest.tokenizer
     ends = list(manifest.eos_token_ids)
-    values = {
+    # With null where there is none: transformers would assume one.
+    return {
         "bos_token_id": tokenizer and tokenizer.bos_token_id,
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         "pad_token_id": tokenizer and tokenizer.pad_token_id,
     }
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def check_config(
@@ -207,19 +243,23 @@ def check_config(
             found=error.found,
         ) from error
     names = [tensor.name for tensor in tensors]
-    theirs = package.manifest.model_copy(
-        update={"architecture": model.sizes, "inference": model.inference}
-    )
+    read: dict[str, object] = {
+        "architecture": model.sizes,
+        "inference": model.inference,
+        "moe_config": model.moe,
+        "mask_token_id": model.mask_token_id,
+    }
+    theirs = package.manifest.model_copy(update=read)
     differing = _first_difference(
         derive_graph(_as_stored_by(rule, package.manifest), names), derive_graph(theirs, names)
     )
     if differing is not None:
-        where, ours, read = differing
+        where, ours, found = differing
         raise ConversionError(
             f"a configuration of {rule.name} cannot state this model",
             where=f"{package.where}, {where}",
             expected=ours,
-            found=read,
+            found=found,
         )
 
 

@@ -12,11 +12,13 @@ from rdrr_format.locations import is_url, local_path
 from rdrr_manifests.logical import LogicalTensor, logical_tensors
 from rdrr_manifests.package import open_package
 
+from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.destination import complete_or_nothing
 from rdrr_converter.export._config import find_rule, norm_shift
 from rdrr_converter.export._gguf import plan_gguf, write_gguf
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
+from rdrr_converter.export._stacks import stacked
 from rdrr_converter.export._values import Outgoing
 from rdrr_converter.report import Progress, ProgressCallback
 
@@ -79,7 +81,7 @@ def export(
             errors, notes = write_gguf(package, tensors, outgoing, rule, config, path, counter)
         else:
             kind = _scalar(tensors, dtype, lossless)
-            outgoing = _plan_directory(tensors, kind, norm_shift(rule, package.manifest))
+            outgoing = _plan_directory(tensors, rule, kind, norm_shift(rule, package.manifest))
             stated = {**config, "torch_dtype": _TORCH[kind]}
             with complete_or_nothing(path) as work:
                 folder = work.package
@@ -117,11 +119,18 @@ def _scalar(tensors: Sequence[LogicalTensor], dtype: str | None, lossless: bool)
     return "F32" if lossless or "F32" in matrices else "F16"
 
 
-def _plan_directory(tensors: Sequence[LogicalTensor], dtype: str, shift: float) -> list[Outgoing]:
-    return [
-        Outgoing(one.name, one, dtype, shift=shift if one.role == "norm" else 0.0)
-        for one in tensors
-    ]
+def _plan_directory(
+    tensors: Sequence[LogicalTensor], rule: ArchitectureRule, dtype: str, shift: float
+) -> list[Outgoing]:
+    """Every tensor under the name and in the stack that published checkpoints have it in."""
+    outgoing: list[Outgoing] = []
+    for name, parts in stacked(tensors, rule.stacks):
+        shape = parts[0].shape
+        if len(parts) > 1:
+            shape = (sum(one.shape[0] for one in parts), *shape[1:])
+        own_shift = shift if parts[0].role == "norm" else 0.0
+        outgoing.append(Outgoing(name, parts, shape, dtype, shift=own_shift))
+    return outgoing
 
 
 def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:
@@ -144,8 +153,8 @@ def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:
 def _exported(one: Outgoing, error: float) -> ExportedTensor:
     return ExportedTensor(
         name=one.name,
-        shape=one.tensor.shape,
-        stored=one.tensor.dtype.name,
+        shape=one.shape,
+        stored=" and ".join(sorted({part.dtype.name for part in one.parts})),
         dtype=one.dtype,
         size=one.size,
         is_copied=one.is_as_stored,

@@ -92,7 +92,7 @@ def _plan(
     if len(tensor.shape) == 1:
         order = _interleaved(head, 0, tensor.columns) if row.is_interleaved(tensor.name) else None
         own_shift = shift if tensor.role == "norm" else 0.0
-        return Outgoing(name, tensor, "F32", shift=own_shift, vector_order=order)
+        return Outgoing(name, (tensor,), tensor.shape, "F32", shift=own_shift, vector_order=order)
     dtype, why = _storage(package, tensor)
     if why and lossless:
         raise ConversionError(
@@ -103,8 +103,10 @@ def _plan(
             hint="convert with --q4k-layout row and --k-tail ggml, or export without --lossless",
         )
     if not row.is_interleaved(tensor.name):
-        return Outgoing(name, tensor, dtype, why)
-    return Outgoing(name, tensor, dtype, why, order=partial(_interleaved, head), row_step=head)
+        return Outgoing(name, (tensor,), tensor.shape, dtype, why)
+    return Outgoing(
+        name, (tensor,), tensor.shape, dtype, why, order=partial(_interleaved, head), row_step=head
+    )
 
 
 def _storage(package: Package, tensor: LogicalTensor) -> tuple[str, str]:
@@ -250,8 +252,7 @@ def _write(
             writer.add_tensor_info(ROPE_FREQS, extra.shape, extra.dtype, extra.nbytes)
         for one in outgoing:
             kind = GGMLQuantizationType[one.dtype]
-            shape = one.tensor.shape
-            writer.add_tensor_info(one.name, shape, np.dtype(np.float32), one.size, kind)
+            writer.add_tensor_info(one.name, one.shape, np.dtype(np.float32), one.size, kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
@@ -262,7 +263,7 @@ def _write(
             encoder = Encoder(package, one)
             writer.write_tensor_data(cast(Any, _Stream(encoder, one.size)))
             errors[one.name] = encoder.relative_rmse
-            progress.advance(one.name, one.tensor.rows * one.tensor.columns)
+            progress.advance(one.name, one.weights)
         return errors
     finally:
         writer.close()

@@ -92,7 +92,7 @@ def _write(package: Package, file: _File, path: Path, progress: Progress) -> dic
                 # Not contiguous where it comes from the middle of wider rows.
                 out.write(chunk.tobytes())
             errors[tensor.name] = encoder.relative_rmse
-            progress.advance(tensor.name, tensor.tensor.rows * tensor.tensor.columns)
+            progress.advance(tensor.name, tensor.weights)
     return errors
 
 
@@ -103,7 +103,7 @@ def _header(tensors: Sequence[Outgoing]) -> Iterator[bytes]:
         end = position + tensor.size
         entries[tensor.name] = {
             "dtype": tensor.dtype,
-            "shape": list(tensor.tensor.shape),
+            "shape": list(tensor.shape),
             "data_offsets": [position, end],
         }
         position = end

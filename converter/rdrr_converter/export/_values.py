@@ -30,17 +30,19 @@ class Outgoing:
 
     Attributes:
         name: Name in the checkpoint.
-        tensor: The package's.
+        parts: The package's tensors that it is made of, from the top down; of equal columns.
+        shape: Shape in the checkpoint; a stack may count its parts in a dimension of their own.
         dtype: Type to write: a scalar type, or the stored block type for blocks as they are.
         why: Reason for a type that holds less than what is stored; empty for others.
         shift: Added to every value.
-        order: Order of the rows; None for the model's.
+        order: Order of the rows of a tensor of one part; None for the model's.
         row_step: Rows that `order` moves among each other.
         vector_order: The same for the values of a vector in F32.
     """
 
     name: str
-    tensor: LogicalTensor
+    parts: tuple[LogicalTensor, ...]
+    shape: tuple[int, ...]
     dtype: str
     why: str = ""
     shift: float = 0.0
@@ -51,17 +53,23 @@ class Outgoing:
     @property
     def is_as_stored(self) -> bool:
         """Whether the stored bytes are written."""
-        return self.dtype == self.tensor.dtype.name and not self.shift
+        return not self.shift and all(one.dtype.name == self.dtype for one in self.parts)
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of a row in the checkpoint."""
-        return CODECS[self.dtype].row_bytes(self.tensor.columns)
+    def columns(self) -> int:
+        """Columns of the matrix view."""
+        return self.parts[0].columns
+
+    @property
+    def weights(self) -> int:
+        """Values."""
+        return sum(one.rows for one in self.parts) * self.columns
 
     @property
     def size(self) -> int:
         """Bytes in the checkpoint."""
-        return self.tensor.rows * self.row_bytes
+        row_bytes = CODECS[self.dtype].row_bytes(self.columns)
+        return sum(one.rows for one in self.parts) * row_bytes
 
 
 class Encoder:
@@ -76,8 +84,7 @@ class Encoder:
     """
 
     def __init__(self, package: Package, outgoing: Outgoing) -> None:
-        self._reader = RowReader(package, outgoing.tensor)
-        self._outgoing = outgoing
+        self._package, self._outgoing = package, outgoing
         self._difference = self._power = 0.0
 
     @property
@@ -86,27 +93,31 @@ class Encoder:
         return sqrt(self._difference / self._power) if self._difference else 0.0
 
     def chunks(self) -> Iterator[Bytes]:
-        """The tensor's bytes in order, uint8 [rows, row bytes].
+        """The tensor's bytes in order, uint8 [rows, row bytes]; the parts one after the other.
 
         Raises:
             FormatError: Stored bytes do not follow the format.
             ShardError: A shard is missing or too short.
             ConversionError: A value does not fit the type.
         """
-        out = self._outgoing
-        step = max(1, CHUNK_WEIGHTS // max(1, out.tensor.columns) // out.row_step) * out.row_step
-        for first in range(0, out.tensor.rows, step):
-            count = min(step, out.tensor.rows - first)
+        for part in self._outgoing.parts:
+            yield from self._chunks(part)
+
+    def _chunks(self, part: LogicalTensor) -> Iterator[Bytes]:
+        out, reader = self._outgoing, RowReader(self._package, part)
+        step = max(1, CHUNK_WEIGHTS // max(1, out.columns) // out.row_step) * out.row_step
+        for first in range(0, part.rows, step):
+            count = min(step, part.rows - first)
             raw = (
-                self._reader.stored(first, count)
+                reader.stored(first, count)
                 if out.is_as_stored
-                else self._encode(self._reader.values(first, count))
+                else self._encode(part, reader.values(first, count))
             )
             if out.vector_order is not None:
                 raw = raw.view("<f4")[:, out.vector_order].view(np.uint8)
             yield raw if out.order is None else raw[out.order(first, count) - first]
 
-    def _encode(self, values: F32Array) -> Bytes:
+    def _encode(self, part: LogicalTensor, values: F32Array) -> Bytes:
         out = self._outgoing
         exact = values.astype(np.float64)
         if out.shift:
@@ -121,7 +132,7 @@ class Encoder:
         if not np.isfinite(written).all():
             raise ConversionError(
                 f"a value does not fit {out.dtype}",
-                where=out.tensor.name,
+                where=part.name,
                 found=f"{np.abs(values).max():.6g}",
                 hint="export to another type: --dtype f32 or --dtype bf16",
             )

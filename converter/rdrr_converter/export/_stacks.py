@@ -1,0 +1,42 @@
+"""Tensors on top of each other again, where a checkpoint has them so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rdrr_manifests.logical import LogicalTensor
+
+from rdrr_converter.architectures._base import StackRule
+
+Stack = tuple[str, tuple[LogicalTensor, ...]]
+"""A name in the checkpoint, and the tensors under it from the top down."""
+
+
+def stacked(tensors: Sequence[LogicalTensor], rules: Sequence[StackRule]) -> Iterator[Stack]:
+    """Every tensor, or the stack that it is a part of, in the order of the first parts.
+
+    Experts stay apart: published checkpoints have them so, and every reader takes them so.
+    """
+    by_name = {tensor.name: tensor for tensor in tensors}
+    done: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in done:
+            continue
+        name, parts = _stack_of(tensor.name, rules)
+        done.update(parts)
+        yield name, tuple(by_name[part] for part in parts)
+
+
+def _stack_of(name: str, rules: Sequence[StackRule]) -> tuple[str, tuple[str, ...]]:
+    for rule in rules:
+        if any("{expert}" in part for part in rule.parts):
+            continue
+        for part in rule.parts:
+            match = re.fullmatch(re.escape(part).replace(r"\{layer\}", r"(\d+)"), name)
+            if match is not None:
+                layer = match[1]
+                return rule.name.format(layer=layer), tuple(
+                    one.format(layer=layer) for one in rule.parts
+                )
+    return name, (name,)
