@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ _LABELS = {"scan": "reading", "write": "converting", "verify": "verifying", "exp
 @contextmanager
 def progress_bar(*, hidden: bool = False) -> Iterator[ProgressCallback | None]:
     """A callback that draws a bar for each stage; None where there is nobody to see it."""
+    if hidden:
+        # The hub's client reads it when it is imported, which is later.
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if hidden or not sys.stderr.isatty():
         yield None
         return
@@ -30,21 +34,26 @@ def progress_bar(*, hidden: bool = False) -> Iterator[ProgressCallback | None]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[tensor]}", style="dim"),
     )
-    with Progress(*columns, console=console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
+    bars = Progress(*columns, console=console(stderr=True), transient=True)
+    tasks: dict[str, TaskID] = {}
 
-        def show(event: ProgressEvent) -> None:
-            text = f"{event.done / 1e6:.1f} of {event.total / 1e6:.1f} M weights"
-            if event.stage not in tasks:
-                label = _LABELS.get(event.stage, event.stage)
-                tasks[event.stage] = bars.add_task(
-                    label, total=event.total, millions=text, tensor=event.name
-                )
-            bars.update(
-                tasks[event.stage],
-                completed=event.done,
-                millions=text,
-                tensor=event.name,
+    def show(event: ProgressEvent) -> None:
+        # Not before there is something to show: a download that comes first has bars of its own.
+        bars.start()
+        text = f"{event.done / 1e6:.1f} of {event.total / 1e6:.1f} M weights"
+        if event.stage not in tasks:
+            label = _LABELS.get(event.stage, event.stage)
+            tasks[event.stage] = bars.add_task(
+                label, total=event.total, millions=text, tensor=event.name
             )
+        bars.update(
+            tasks[event.stage],
+            completed=event.done,
+            millions=text,
+            tensor=event.name,
+        )
 
+    try:
         yield show
+    finally:
+        bars.stop()
