@@ -35,6 +35,13 @@ DRAWS = {
     "positive": lambda rng, shape: rng.random(shape) + 0.5,
     "negative": lambda rng, shape: -rng.random(shape) - 0.5,
     "tiny": lambda rng, shape: rng.standard_normal(shape) * 1e-6,
+    "zeros between": lambda rng, shape: (
+        rng.standard_normal(shape)
+        * (rng.random((*shape[:-1], shape[-1] // 16)) < 0.5).repeat(16, -1)
+    ),
+    "next to nothing between": lambda rng, shape: (
+        rng.standard_normal(shape) * rng.choice([1e-20, 1e-14, 1], (*shape[:-1], 8)).repeat(32, -1)
+    ),
     "large": lambda rng, shape: rng.standard_normal(shape) * 1e4,
 }
 

@@ -93,8 +93,10 @@ def q4_k(rows):
 
 
 def _search_q6(x):
-    """Scale and signed codes of groups [16, n] without all-zero groups."""
+    """Scale and signed codes of groups [16, n]; 0 and the least code for a group of zeros."""
     peak = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
+    silent = np.abs(peak) < F(1e-15)
+    peak, x = np.where(silent, F(1), peak), np.where(silent, F(0), x)
     w = x * x
     scale = best = kept = None
     for step in [0, *range(-9, 0), *range(1, 10)]:
@@ -102,22 +104,25 @@ def _search_q6(x):
         trial = np.clip(_round(numerator / peak * x), -32, 31).astype(F)
         sxl, sl2 = _sum(w * x * trial), _sum(w * trial * trial)
         if step == 0:
-            scale, kept = sxl / sl2, trial
+            scale, kept = sxl / np.where(silent, F(1), sl2), trial
             best = scale * sxl
             continue
         better = (sl2 > 0) & (sxl * sxl > best * sl2)
-        scale = np.where(better, sxl / sl2, scale)
+        scale = np.where(better, sxl / np.where(better, sl2, F(1)), scale)
         best = np.where(better, scale * sxl, best)
         kept = np.where(better, trial, kept)
-    return scale, kept
+    return scale, np.where(silent, F(-32), kept)
 
 
 def q6_k(rows):
-    """Blocks [n, 210] of rows [n, 256] in which no group of 16 is all zero."""
+    """Blocks [n, 210] of rows [n, 256]."""
     scales, kept = _search_q6(rows.reshape(-1, 16).T)
     blocks = []
     for n in range(len(rows)):
         s = scales[16 * n : 16 * n + 16]
+        if np.abs(s).max() < F(1e-15):
+            blocks.append(bytes(210))
+            continue
         inverse = F(-128) / s[np.abs(s).argmax()]
         d = np.float16(F(1) / inverse)
         sc = np.minimum(127, _round(inverse * s)).astype(np.int8)

@@ -27,6 +27,8 @@ _Array = npt.NDArray[Any]
 
 _GROUP = 32  # the most; Q6_K has 16
 
+INFINITE = np.float32(np.inf)
+
 # Rows of a tile, as offsets. First three matrices [_GROUP, LANES], then one value for each lane.
 _X = 0
 _W = _GROUP * LANES
@@ -69,7 +71,7 @@ def search_signed(
                 _try(tile, size, nmax, -(fnmax + np.float32(0.1) * np.float32(step)))
                 _keep_better(tile)
         for lane in range(lanes):
-            silent = abs(tile[_PEAK + lane]) < TINY
+            silent = abs(tile[_PEAK + lane]) == INFINITE
             scales[first + lane] = ZERO if silent else tile[_SCALE + lane]
             chosen[first + lane] = ZERO if silent else tile[_KEPT + lane]
 
@@ -92,38 +94,36 @@ def _load(
             x, peak = tile[_X + i * LANES + lane], tile[_PEAK + lane]
             tile[_WX + i * LANES + lane] = tile[_W + i * LANES + lane] * x
             tile[_PEAK + lane] = x if abs(x) > abs(peak) else peak  # the first of equals
-    # A lane without weights would round not-a-number; its result is dropped, whatever it is.
-    for lane in range(lanes, LANES):
-        tile[_PEAK + lane] = np.float32(1)
+    # Zeros, and lanes without a group, would round not-a-number or worse. With an infinite peak
+    # their codes are 0, and they do not keep their neighbours from rounding fast.
+    for lane in range(LANES):
+        if abs(tile[_PEAK + lane]) < TINY:
+            tile[_PEAK + lane] = INFINITE
 
 
 @compiled
 def _try(tile: _Array, size: int, nmax: int, numerator: np.float32) -> None:
-    tiny = 0
     for lane in range(LANES):
         tile[_INVERSE + lane] = numerator / tile[_PEAK + lane]
         tile[_SUM_XL + lane] = ZERO
         tile[_SUM_L2 + lane] = ZERO
-        # |inverse * x| is at most |numerator|, unless the division overflowed.
-        tiny += 1 if abs(tile[_PEAK + lane]) < np.float32(1e-30) else 0
     # The sizes are spelled out: with constant bounds the inner loops use vector instructions.
-    if tiny != 0:
-        _sum_codes(tile, size, nmax, False)
-    elif size == 16:
-        _sum_codes(tile, 16, nmax, True)
+    if size == 16:
+        _sum_codes(tile, 16, nmax)
     else:
-        _sum_codes(tile, _GROUP, nmax, True)
+        _sum_codes(tile, _GROUP, nmax)
 
 
 @inlined
-def _sum_codes(tile: _Array, size: int, nmax: int, in_range: bool) -> None:
+def _sum_codes(tile: _Array, size: int, nmax: int) -> None:
+    # |inverse * x| is at most the numerator, so all products are in range for fast rounding.
     for start in range(0, size, UNROLL):
         for lane in range(LANES):
             inverse = tile[_INVERSE + lane]
             sum_xl, sum_l2 = tile[_SUM_XL + lane], tile[_SUM_L2 + lane]
             for i in range(UNROLL):
                 at = (start + i) * LANES + lane
-                code = clipped_code(inverse * tile[_X + at], -nmax, nmax - 1, in_range)
+                code = clipped_code(inverse * tile[_X + at], -nmax, nmax - 1, True)
                 sum_xl += tile[_WX + at] * code
                 sum_l2 += tile[_W + at] * code * code
             tile[_SUM_XL + lane] = sum_xl

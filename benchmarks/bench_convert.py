@@ -1,0 +1,104 @@
+"""Where the CPU time of a conversion goes.
+
+    python benchmarks/bench_convert.py --shape qwen3-0.6b
+
+A checkpoint of random weights is converted, and the CPU time that each thread spends in some
+functions is added up. Compiled code is loaded beforehand. Rates are millions of weights a second.
+The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rdrr_converter import quantize, verify
+from rdrr_converter.convert import convert
+from rdrr_converter.measure import ErrorMeter
+from rdrr_converter.report import ConversionResult
+from rdrr_converter.sources import SourceTensor
+from rdrr_format import shards
+from rdrr_format.codecs import CODECS, Codec, _affine, _signed_search
+from shapes import SHAPES
+from synthesize import synthesize
+
+STEPS = (
+    ("look for the largest value", SourceTensor, "magnitude"),
+    ("read to encode", quantize, "read_chunk"),
+    ("quantize", Codec, "quantize"),
+    ("  of it, the search of Q4_K", _affine, "search_groups"),
+    ("  of it, the search of Q6_K", _signed_search, "search_signed"),
+    ("hash and write", shards._ShardFile, "write"),
+    ("hash again", shards.ShardReader, "verify"),
+    ("read to verify", verify, "read_chunk"),
+    ("decode to verify", Codec, "dequantize"),
+    ("compare", ErrorMeter, "add"),
+)
+"""What is timed: a name, and the function by its owner and attribute."""
+
+
+@contextmanager
+def timed(spent: Counter[str], name: str, owner: Any, attribute: str) -> Iterator[None]:
+    """Within the block, CPU time in a function is added to `spent`."""
+    function: Callable[..., Any] = getattr(owner, attribute)
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        start = time.thread_time()
+        try:
+            return function(*arguments, **options)
+        finally:
+            spent[name] += time.thread_time() - start  # a race would lose a chunk of thousands
+
+    setattr(owner, attribute, counted)
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, function)
+
+
+def measure(source: Path, options: dict[str, Any]) -> tuple[ConversionResult, dict[str, float]]:
+    """Convert, and give the seconds of each step, of all CPUs and of the wall."""
+    for name in ("Q4_K", "Q6_K"):
+        CODECS[name].quantize(np.ones((2, 256), np.float32))
+    spent: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(dir=source.parent) as folder, ExitStack() as stack:
+        for step in STEPS:
+            stack.enter_context(timed(spent, *step))
+        cpu, wall = time.process_time(), time.perf_counter()
+        result = convert(source, Path(folder) / "package", **options)
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return result, {name: spent[name] for name, _, _ in STEPS} | {"all": cpu, "wall": wall}
+
+
+def main() -> None:
+    """Make a checkpoint, convert it, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="smollm-135m")
+    parser.add_argument("--quantize", default="q4_k_m")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--work", type=Path, help="folder to work in")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        source = Path(folder) / options.shape
+        synthesize(SHAPES[options.shape], source)
+        result, seconds = measure(
+            source, {"quantize": options.quantize, "workers": options.workers}
+        )
+    for name, spent in seconds.items():
+        print(f"{spent:8.2f} s {100 * spent / seconds['all']:5.0f} %  {name}")
+    rate = result.parameters / 1e6
+    print(f"{rate / seconds['all']:.0f} for each core, {rate / seconds['wall']:.0f} in all")
+    shown = {name.strip(): round(spent, 3) for name, spent in seconds.items()}
+    print(json.dumps({"benchmark": "convert", "shape": options.shape, "seconds": shown}))
+
+
+if __name__ == "__main__":
+    main()
