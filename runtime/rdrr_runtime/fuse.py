@@ -89,13 +89,13 @@ class _Projections:
     norm: Norm
     linears: tuple[Linear, Linear, Linear]
     head_norms: tuple[Norm, Norm] | None
-    ropes: tuple[Rope, Rope]
+    ropes: tuple[Rope, Rope] | None
     attention: Attention
     count: int
 
 
 def _match_projections(ops: Sequence[Op], index: int) -> _Projections | None:
-    """The run norm, (linear, head norm?, rope) twice, linear, attention; or None."""
+    """The run norm, (linear, head norm?, rope?) twice, linear, attention; or None."""
     norm = ops[index]
     if not isinstance(norm, Norm) or norm.groups != 1:
         return None
@@ -115,11 +115,13 @@ def _match_projections(ops: Sequence[Op], index: int) -> _Projections | None:
             return None
         at += 1
     attention = ops[at] if at < len(ops) else None
-    if not isinstance(attention, Attention) or (len(linears), len(ropes)) != (3, 2):
+    if not isinstance(attention, Attention) or len(linears) != 3:
         return None
-    if (ropes[0].out, ropes[1].out, linears[2].out) != (attention.q, attention.k, attention.v):
+    if len(norms) not in (0, 2) or len({one.table for one in ropes}) > 1:
         return None
-    if len(norms) not in (0, 2) or ropes[0].table != ropes[1].table:
+    ends = ropes or norms or linears[:2]
+    made = [one.out for one in (*ends, linears[2])]
+    if made != [attention.q, attention.k, attention.v]:
         return None
     head_norms = (norms[0], norms[1]) if norms else None
     if head_norms and head_norms[0].eps != head_norms[1].eps:
@@ -128,7 +130,7 @@ def _match_projections(ops: Sequence[Op], index: int) -> _Projections | None:
         norm,
         (linears[0], linears[1], linears[2]),
         head_norms,
-        (ropes[0], ropes[1]),
+        (ropes[0], ropes[1]) if ropes else None,
         attention,
         at + 1 - index,
     )
@@ -170,7 +172,7 @@ def _attention_spec(low: Lowering, found: _Projections) -> DecodeAttention:
     return DecodeAttention(
         heads=op.heads,
         cache=low.cache.spec,
-        pairs=low.graph.ropes[found.ropes[0].table].rotary_dim // 2,
+        pairs=low.graph.ropes[found.ropes[0].table].rotary_dim // 2 if found.ropes else 0,
         scale=op.scale,
         window=op.window or 0,
         softcap=op.softcap or 0.0,
@@ -198,7 +200,7 @@ def _emit_attention(
         attention_decode(
             low.ctx,
             projected,
-            low.ropes[found.ropes[0].table],
+            low.ropes[found.ropes[0].table] if found.ropes else None,
             gains,
             (layer.keys, layer.values),
             parts,

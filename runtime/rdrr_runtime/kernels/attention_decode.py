@@ -34,7 +34,7 @@ class DecodeAttention:
     Attributes:
         heads: Query heads.
         cache: Sizes and type of the caches.
-        pairs: Rotated pairs of a head.
+        pairs: Rotated pairs of a head, 0 for none.
         scale: Factor on the scores.
         window: Slots the token sees, its own included; 0 for all.
         softcap: Bound of the scores by tanh; 0 for none.
@@ -99,7 +99,7 @@ class DecodeAttention:
 def attention_decode(
     ctx: OpContext,
     projected: BufferSlice,
-    table: BufferSlice,
+    table: BufferSlice | None,
     gains: tuple[BufferSlice, BufferSlice] | None,
     caches: tuple[BufferSlice, BufferSlice],
     parts: BufferSlice,
@@ -113,7 +113,7 @@ def attention_decode(
     Args:
         ctx: Where it is lowered to.
         projected: f32 [heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
-        table: f32 [context, pairs, 2], cosine and sine.
+        table: f32 [context, pairs, 2], cosine and sine; None where no pair rotates.
         gains: Norm weights of queries and keys, f32 [head_dim] each, or None.
         caches: Keys and values [kv_heads, context, head_dim].
         parts: f32 [heads, splits, head_dim], written.
@@ -125,7 +125,7 @@ def attention_decode(
     buffers = {
         "current": ctx.state.step,
         "positions": ctx.state.positions,
-        "table": table,
+        "table": projected if table is None else table,  # a stand-in that is not read
         "projected": projected,
         "k_cache": caches[0],
         "v_cache": caches[1],
@@ -140,6 +140,7 @@ def attention_decode(
             "KV": cache.dtype,
             "GROUP": spec.heads // cache.kv_heads,
             "NORM": gains is not None,
+            "ROPE": table is not None,
             "SUBGROUPS": ctx.subgroups,
         },
         constants={

@@ -6,7 +6,7 @@
 //
 // current           Step
 // positions         u32 [rows], the first is used
-// table             f32 [context, PAIRS, 2]: cos, sin
+// table             f32 [context, PAIRS, 2]: cos, sin{% if not ROPE %} (not read: PAIRS is 0){% endif %}
 // projected         f32 [HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 // q_gain, k_gain    f32 [HEAD_DIM], only with NORM: per-head RMSNorm before rope
 // k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM]
@@ -116,6 +116,7 @@ fn prepare(kv_head: u32, t: u32) {
 {% if NORM %}
     norms(kv_head, t);
 {% endif %}
+{% if ROPE %}
     let position = positions[0] * PAIRS;
     for (var work = t; work < (GROUP + 1u) * PAIRS; work += WG) {
         let vector = work / PAIRS;
@@ -129,6 +130,7 @@ fn prepare(kv_head: u32, t: u32) {
         query[at / 4u][at % 4u] = a * angle.x - b * angle.y;
         query[(at + PAIRS) / 4u][(at + PAIRS) % 4u] = b * angle.x + a * angle.y;
     }
+{% endif %}
     let rest = HEAD_DIM - 2u * PAIRS;
     for (var work = t; work < (GROUP + 1u) * rest; work += WG) {
         let vector = work / rest;
