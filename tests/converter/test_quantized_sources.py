@@ -14,7 +14,7 @@ from rdrr_converter.sources._base import same_values
 from rdrr_converter.sources.quantized._bits import unpack, word_span
 from rdrr_converter.sources.quantized._scales import float_table
 from rdrr_format.errors import SourceError
-from support.quantized_checkpoints import awq, fp8, gptq, pack, write_quantized
+from support.quantized_checkpoints import awq, fp8, gptq, pack, packed, write_quantized
 
 N, K = 96, 256
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64}
@@ -218,3 +218,52 @@ def test_parts_that_contradict_each_other_are_refused_by_name(case, change, word
         opened(tmp_path / "bad", changed, settings).tensors["m.weight"].read()
     text = str(caught.value)
     assert re.search(words, text), text
+
+
+SHAPES = ((), (1,), (0, 4), (K, 0), (N,), (K,), (N, K), (K, N), (N, 4), (4, N), (12, 4), (2, 3, 4))
+DTYPES = (np.float32, np.float16, np.int32, np.int8, np.int64, np.uint8, np.bool_, np.float64)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_a_part_is_replaced_by_is_read_or_refused(case, tmp_path, rng):
+    settings, quantize = CASES[case]
+    parts, _ = quantize(weights(rng), rng)
+    for trial in range(12):
+        part = rng.choice(sorted(parts))
+        shape = SHAPES[rng.integers(len(SHAPES))]
+        value = rng.integers(0, 2, shape).astype(rng.choice(DTYPES))
+        try:
+            source = opened(tmp_path / str(trial), {**parts, part: np.array(value)}, settings)
+            source.tensors["m.weight"].magnitude()
+        except SourceError as error:
+            assert "m." in str(error)  # noqa: PT017
+
+
+GROUP = {"num_bits": [4], "group_size": "64", "block_structure": 3}
+JSON_VALUES = (None, True, 0, -1, 3, 2.5, "gemm", "x", [], [1, 2], [0, 64], ["a"], {}, {"a": [1]},
+               {"group_0": {"weights": GROUP}}, {"group_0": {"weights": 3, "format": ["a"]}},
+               {"config_groups": 3})  # fmt: skip
+KEYS = ("bits", "w_bit", "group_size", "checkpoint_format", "is_marlin_format", "meta", "version",
+        "zero_point", "weight_block_size", "format", "config_groups", "sparsity_config",
+        "transform_config", "quant_method")  # fmt: skip
+PACKED = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {}}}}
+
+
+@pytest.mark.parametrize("case", ["gptq", "awq", "fp8-blocks", "packed"])
+def test_whatever_the_settings_say_a_checkpoint_is_read_or_refused(case, tmp_path, rng):
+    settings, quantize = CASES.get(case, (PACKED, packed()))
+    parts, _ = quantize(weights(rng), rng)
+    folder = write_quantized(
+        tmp_path, {}, {f"m.{part}": value for part, value in parts.items()}, settings
+    )
+    refused = 0
+    for key in KEYS:
+        for value in JSON_VALUES:
+            config = {"quantization_config": {**settings, key: value}}
+            (folder / "config.json").write_text(json.dumps(config))
+            try:
+                for tensor in open_source(folder).tensors.values():
+                    tensor.read(slice(0, 2))
+            except SourceError:
+                refused += 1
+    assert 0 < refused < len(KEYS) * len(JSON_VALUES) or case == "packed"

@@ -96,12 +96,12 @@ def find_groups(
 def _listed(module: Module, part: str, columns: int, count: int) -> Groups | None:
     """Groups by their list; None where the list says nothing, which -1 stands for."""
     tensor = module[part]
-    index = tensor.stored().reshape(-1).astype(np.int64)
-    if index.size and (index == -1).all():
-        return None
-    if index.size != columns or tensor.dtype not in ("I32", "I64"):
-        found = f"{index.size} of {tensor.dtype}"
+    if tensor.dtype not in ("I32", "I64") or tensor.rows * tensor.columns != columns:
+        found = f"{tensor.rows * tensor.columns} of {tensor.dtype}"
         raise module.fault("does not fit the weight", part, f"{columns} integers", found)
+    index = tensor.stored().reshape(-1).astype(np.int64)
+    if (index == -1).all():
+        return None
     if index.min() < 0 or index.max() >= count:
         found = f"{index.min()} to {index.max()}"
         raise module.fault("names groups that are not there", part, f"0 to {count - 1}", found)

@@ -55,13 +55,13 @@ class Module:
         return None if tensor is None or 0 in tensor.shape else tensor
 
     def matrix(self, part: str, dtypes: tuple[str, ...]) -> SourceTensor:
-        """A part that must be a matrix of one of some dtypes.
+        """A part that must be a matrix, not an empty one, of one of some dtypes.
 
         Raises:
             SourceError: It is not there, or something else.
         """
         tensor = self[part]
-        if len(tensor.shape) != 2 or tensor.dtype not in dtypes:
+        if len(tensor.shape) != 2 or 0 in tensor.shape or tensor.dtype not in dtypes:
             found = f"{list(tensor.shape)} of {tensor.dtype}"
             raise self.fault("cannot be read", part, f"a matrix of {' or '.join(dtypes)}", found)
         return tensor

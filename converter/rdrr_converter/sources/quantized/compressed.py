@@ -130,7 +130,7 @@ def _shape(module: Module, packed: SourceTensor) -> tuple[int, int]:
 
 
 def _bits(module: Module, packed: SourceTensor, shape: tuple[int, int], settings: Settings) -> int:
-    named = {weights.get("num_bits") for weights in _weights(settings)}
+    named = [weights.get("num_bits") for weights in _weights(settings)]
     stated = [bits for bits in _WIDTHS if bits in named]
     fitting = [bits for bits in stated if -(-shape[1] * bits // 32) == packed.columns]
     if len(fitting) != 1:
@@ -183,12 +183,13 @@ def _check(settings: Settings, where: object) -> None:
             found=unknown[0],
         )
     transforms = settings.get("transform_config")
-    if isinstance(transforms, Mapping) and transforms.get("config_groups"):
+    rotations = transforms.get("config_groups") if isinstance(transforms, Mapping) else None
+    if rotations:
         raise SourceError(
             "weights that are rotated when the model runs cannot be read",
             where=where,
             expected="no transform_config",
-            found=", ".join(transforms["config_groups"]),
+            found=", ".join(rotations) if isinstance(rotations, Mapping) else rotations,
         )
 
 
