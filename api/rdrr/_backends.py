@@ -124,6 +124,7 @@ def _wgpu(
         if strict_hints:
             # Before any weight is read: a large model takes a while to load.
             _refuse(unhonoured(choices_for(package, device, policy, context, kv_dtype)))
+        package.fetch()
         model = GpuBackend(
             package, context=context, kv_dtype=kv_dtype, device=device, policy=policy
         )
@@ -148,6 +149,7 @@ def _cpu(
     unhonoured = _unhonoured_on_cpu(policy)
     if strict_hints:
         _refuse(unhonoured)
+    package.fetch()
     model = CpuBackend(package, context=context)
     if missing is None:
         return Choice(model, "backend cpu (torch); --backend wgpu runs it on a GPU", unhonoured)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from rdrr_format.errors import RdrrError, StoreError, UsageError
 from rdrr_format.locations import HubLocation
-from rdrr_format.stores import Bytes, LocalStore, check_name
+from rdrr_format.stores import Bytes, LocalStore, Store, check_name
 
 LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
@@ -167,6 +167,17 @@ class HubStore:
             path = self._paths[name] = self._listing.path(name)
         return LocalStore(path.parent).read(name, offset, size)
 
+    def fetch(self, names: Sequence[str]) -> None:
+        """Download files, several at once; names that are not there are passed over.
+
+        Raises:
+            StoreError: One cannot be downloaded.
+        """
+        wanted = [name for name in names if self.exists(name) and name not in self._paths]
+        if wanted:
+            folder = download(self._listing, wanted)
+            self._paths |= {name: folder / name for name in wanted}
+
     def open_write(self, name: str) -> BinaryIO:
         """Always refused.
 
@@ -186,6 +197,16 @@ class HubStore:
     def _check(self, name: str) -> None:
         if not self.exists(name):
             raise StoreError("no such file", where=f"{self.describe()}/{name}")
+
+
+def fetch_files(store: Store, names: Sequence[str]) -> None:
+    """Have files at hand that are going to be read, where each would be downloaded when it is.
+
+    Raises:
+        StoreError: One cannot be downloaded.
+    """
+    if isinstance(store, HubStore):
+        store.fetch(names)
 
 
 @contextmanager

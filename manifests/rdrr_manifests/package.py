@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.encoding import decode_tensor
 from rdrr_format.errors import ManifestError
+from rdrr_format.hub import fetch_files
 from rdrr_format.shards import ShardReader
 from rdrr_format.stores import LocalStore, Store
 
@@ -77,6 +78,14 @@ class Package:
     def is_runnable(self) -> bool:
         """Whether this version has an op for everything the model does."""
         return isinstance(self._examination.graph, Graph)
+
+    def fetch(self) -> None:
+        """Have all shards at hand, for who is going to read them all.
+
+        Raises:
+            StoreError: One cannot be downloaded.
+        """
+        fetch_files(self.store, [shard.filename for shard in self.manifest.shards])
 
     def tensor(self, name: str) -> Tensor:
         """The entry of a tensor.

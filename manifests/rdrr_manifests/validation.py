@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdrr_format.errors import ManifestError, StoreError
+from rdrr_format.hub import fetch_files
 
 from rdrr_manifests.faults import Fault, Level, ValidationReport
 from rdrr_manifests.graph import Graph
@@ -100,6 +101,8 @@ def _file_faults(opened: Opened, deep: bool) -> list[Fault]:
     subject = opened.examination.subject
     assert subject is not None
     manifest, store = subject.manifest, opened.location.store
+    if deep:
+        fetch_files(store, [shard.filename for shard in manifest.shards])
     found: list[Fault] = []
     for rule in (*FILES, *(DEEP if deep else ())):
         try:

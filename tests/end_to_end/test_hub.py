@@ -117,8 +117,10 @@ def test_what_cannot_be_had_is_said_in_one_line(hub, variables, tmp_path):
 
 
 def test_packages_on_the_hub_are_read_like_any_other_and_only_as_far_as_needed(
-    hub, variables, local
+    hub, variables, tmp_path
 ):
+    local = tmp_path / "package"
+    assert rdrr("convert", EXAMPLE, local, "--shard-size", "1MiB", "--quiet").code == 0
     hub.add(NAME, files(local) | {"README.md": b"card"})
     url = f"hf://{NAME}"
     valid, inspected = rdrr_each(["validate", url], ["inspect", url, "--json"], **variables)
@@ -128,7 +130,9 @@ def test_packages_on_the_hub_are_read_like_any_other_and_only_as_far_as_needed(
     deep, text = rdrr_each(["validate", url, "--deep"], ["generate", url, *QUICK], **variables)
     assert deep.code == 0, deep.out
     assert text.out == rdrr("generate", local, *QUICK).out
-    assert hub.downloads().count("shard_00000.bin") == 1
+    shards = [name for name in hub.downloads() if name.startswith("shard_")]
+    assert shards == sorted(path.name for path in local.glob("shard_*"))
+    assert len(shards) > 2
     del hub.requests[:]
     offline = variables | {"HF_HUB_OFFLINE": "1"}
     bare, again, wrong = rdrr_each(
