@@ -20,8 +20,36 @@ from rdrr_format.stores import Bytes, Store
 _FETCH = 16 << 20
 """Compressed bytes fetched at a time, unless a single frame has more."""
 
-_KEPT = 8
-"""Frames kept decoded: the next part of a tensor begins in the frame where the last one ended."""
+_KEPT = 16 << 20
+"""Bytes of decoded frames that are kept for all shards of a package together."""
+
+
+class FrameCache:
+    """Frames that were decoded last, of all shards that are read together.
+
+    The next part of a tensor begins in the frame where the last one ended, so each thread that
+    reads needs one.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int], Bytes] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()
+
+    def get(self, name: str, frame: int) -> Bytes | None:
+        """A frame's content, if it is still kept."""
+        with self._lock:
+            return self._kept.get((name, frame))
+
+    def put(self, name: str, frame: int, content: Bytes) -> None:
+        """Keep a frame's content, in the place of the oldest."""
+        with self._lock:
+            if (name, frame) in self._kept:
+                return
+            self._kept[name, frame] = content
+            self._size += len(content)
+            while self._size > _KEPT:
+                self._size -= len(self._kept.popitem(last=False)[1])
 
 
 class FrameReader:
@@ -32,15 +60,17 @@ class FrameReader:
         name: Its file name.
         file_size: Declared bytes on disk.
         data_size: Declared bytes of its content.
+        cache: Shared with the readers of the other shards.
     """
 
-    def __init__(self, store: Store, name: str, file_size: int, data_size: int) -> None:
+    def __init__(
+        self, store: Store, name: str, file_size: int, data_size: int, cache: FrameCache
+    ) -> None:
         self._store = store
         self._name = name
         self._file_size = file_size
         self._data_size = data_size
-        self._kept: OrderedDict[int, Bytes] = OrderedDict()
-        self._lock = Lock()
+        self._cache = cache
 
     @cached_property
     def table(self) -> SeekTable:
@@ -86,7 +116,7 @@ class FrameReader:
         """Frames in order, decoded; the last one is kept for whoever reads on."""
         for group in self._groups(frames):
             first = int(self.table.offsets[group[0]])
-            found = [self._recall(frame) for frame in group]
+            found = [self._cache.get(self._name, frame) for frame in group]
             if all(content is not None for content in found):
                 raw = np.empty(0, np.uint8)
             else:
@@ -96,7 +126,7 @@ class FrameReader:
                     low, high = self.table.offsets[frame : frame + 2] - first
                     content = self._decode(frame, raw[low:high])
                     if frame in (frames[0], frames[-1]):
-                        self._keep(frame, content)
+                        self._cache.put(self._name, frame, content)
                 yield frame, content
 
     def _groups(self, frames: range) -> Iterator[range]:
@@ -146,16 +176,6 @@ class FrameReader:
                 found=f"{offset + len(raw)} bytes",
             )
         return raw
-
-    def _recall(self, frame: int) -> Bytes | None:
-        with self._lock:
-            return self._kept.get(frame)
-
-    def _keep(self, frame: int, content: Bytes) -> None:
-        with self._lock:
-            self._kept[frame] = content
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
 
     @property
     def _where(self) -> str:

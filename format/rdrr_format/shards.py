@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_format.compression import ZSTD, Compression, FrameWriter
-from rdrr_format.decompression import FrameReader
+from rdrr_format.decompression import FrameCache, FrameReader
 from rdrr_format.errors import ShardError, StoreError
 from rdrr_format.integrity import Hasher, hash_bytes, new_hasher
 from rdrr_format.stores import Store, check_name, store_errors
@@ -305,6 +305,7 @@ class ShardReader:
         self._shards = shards
         self._algorithm = algorithm
         self._frames: dict[int, FrameReader] = {}
+        self._cache = FrameCache()
 
     def read(self, runs: Sequence[RunLike]) -> Bytes:
         """The bytes of some runs, joined; a single run of a local plain shard is not copied.
@@ -388,7 +389,9 @@ class ShardReader:
             )
         found = self._frames.get(index)
         if found is None:
-            found = FrameReader(self._store, shard.filename, shard.size, shard.uncompressed_size)
+            found = FrameReader(
+                self._store, shard.filename, shard.size, shard.uncompressed_size, self._cache
+            )
             found = self._frames.setdefault(index, found)
         return found
 

@@ -266,6 +266,18 @@ def test_more_is_declared_than_memory_holds_and_nothing_is_allocated(rng):
     fails(reader, "another number of bytes than", size=1 << 60)
 
 
+def test_reading_many_shards_keeps_few_frames(rng):
+    content = words(rng, 40 * FRAME_SIZE)
+    store, shards = compressed(content, shard_size=FRAME_SIZE)
+    reader = ShardReader(store, shards)
+    tracemalloc.start()
+    for shard in shards:
+        reader.read([ShardSpan(shard.index, 0, FRAME_SIZE)])
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert FRAME_SIZE < kept < 17 * FRAME_SIZE
+
+
 def test_threads_may_share_a_reader(rng):
     content = words(rng, 3 * FRAME_SIZE)
     store, shards = compressed(content)
