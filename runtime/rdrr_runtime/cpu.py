@@ -11,7 +11,7 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.reference import ops
-from rdrr_runtime.reference.forward import ReferenceModel
+from rdrr_runtime.reference.forward import Observer, ReferenceModel
 
 F32 = npt.NDArray[np.float32]
 
@@ -25,15 +25,16 @@ class CpuBackend:
     Args:
         package: What to load.
         context: KV slots.
+        observe: Told of the inputs of weights.
     """
 
-    def __init__(self, package: Package, *, context: int) -> None:
+    def __init__(self, package: Package, *, context: int, observe: Observer | None = None) -> None:
         graph = package.graph
         weights = {
             use.name: torch.from_numpy(np.ascontiguousarray(package.dequantize(use.name)))
             for use in graph.weights()
         }
-        self._model = ReferenceModel(graph, weights, context)
+        self._model = ReferenceModel(graph, weights, context, observe)
         size = sum(4 * weight.numel() for weight in weights.values())
         self._info = BackendInfo("cpu", None, context, size, graph.kv_bytes(context, 4))
 

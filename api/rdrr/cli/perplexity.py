@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rdrr_format.errors import StoreError, UsageError
+from rdrr_format.errors import UsageError
 
 from rdrr.cli._console import console, facts, note, print_json
 from rdrr.cli._options import (
@@ -23,10 +21,11 @@ from rdrr.cli._options import (
     StrictHints,
     split_hints,
 )
+from rdrr.cli._text import read_text, window_progress
 
 if TYPE_CHECKING:
     from rdrr import Model
-    from rdrr.evaluate import Comparison, Perplexity, ProgressCallback
+    from rdrr.evaluate import Comparison, Perplexity
 
 
 def perplexity(
@@ -57,7 +56,7 @@ def perplexity(
     import rdrr
     from rdrr import evaluate
 
-    content = _read(text)
+    content = read_text(text)
     open_model = partial(
         _open,
         backend=backend,
@@ -70,7 +69,7 @@ def perplexity(
     with ExitStack() as stack:
         model: rdrr.Model = stack.enter_context(open_model(path))
         base = stack.enter_context(open_model(against)) if against is not None else None
-        report = stack.enter_context(_progress(hidden=json))
+        report = stack.enter_context(window_progress(hidden=json))
         found = (
             evaluate.perplexity(
                 model, content, window=window, limit=tokens, stepwise=decode_path, progress=report
@@ -128,28 +127,6 @@ def _open(
     for line in model.unhonoured_hints:
         note(f"warning: {line}")
     return model
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError("not a text in UTF-8", where=path, found=error.reason) from error
-    except OSError as error:
-        raise StoreError("the text cannot be read", where=path, found=error.strerror) from error
-
-
-@contextmanager
-def _progress(*, hidden: bool) -> Iterator[ProgressCallback | None]:
-    """A bar on stderr; nothing where nobody is looking."""
-    if hidden or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=console(stderr=True), transient=True) as bars:
-        task = bars.add_task("tokens", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _show(found: Perplexity | Comparison) -> None:

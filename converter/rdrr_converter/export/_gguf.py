@@ -170,7 +170,7 @@ def write_gguf(
         "general.file_type": _FILE_TYPES.get(_main_type(outgoing), 0),
         "general.quantization_version": _QUANTIZATION_VERSION,
     }
-    with _complete_file(path) as partial_path, store_errors(path):
+    with complete_file(path) as partial_path, store_errors(path):
         errors = _write(
             partial_path, row.name, {**identity, **entries, **words}, extra, package, outgoing,
             progress,
@@ -284,7 +284,7 @@ def _add(writer: Any, key: str, value: Any) -> None:
 
 
 @contextmanager
-def _complete_file(path: Path) -> Iterator[Path]:
+def complete_file(path: Path) -> Iterator[Path]:
     """A file to write, which gets the name `path` if the block ends without an error."""
     with store_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ It is the oracle of the GPU's program and, in float32, the CPU backend. It fuses
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from rdrr_manifests.graph import (
@@ -44,6 +44,10 @@ ValueOp = (
 """Ops whose value is a matrix of activations: all but the router."""
 
 
+Observer = Callable[[WeightUse, Tensor], None]
+"""Told of a weight and of the rows [n, K] that it is about to be multiplied with."""
+
+
 class ReferenceModel:
     """A graph with its weights and a key-value cache.
 
@@ -51,9 +55,17 @@ class ReferenceModel:
         graph: What to compute.
         weights: Tensors by name, in their logical shapes, all of one floating type.
         context: KV slots.
+        observe: Told of every product of linear layers and experts.
     """
 
-    def __init__(self, graph: Graph, weights: Mapping[str, Tensor], context: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        context: int,
+        observe: Observer | None = None,
+    ) -> None:
+        self.observe = observe
         self._graph = graph
         self._weights = weights
         self._ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
@@ -125,6 +137,7 @@ class _Pass:
                 offset = 1.0 if op.unit_offset else 0.0
                 return ops.rms_norm(x, weight(op.weight), op.eps, offset).flatten(-2)
             case Linear():
+                self._observe(op.weight, values[op.x])
                 bias = None if op.bias is None else weight(op.bias)
                 return ops.linear(values[op.x], weight(op.weight), bias)
             case Rope():
@@ -166,7 +179,17 @@ class _Pass:
             return self.model.weight(gate), self.model.weight(up), self.model.weight(down)
 
         ids, shares = self.routes[op.router]
-        return ops.experts(self.values[op.x], ids, shares, expert, op.activation)
+
+        def see(number: int, outer: Tensor, inner: Tensor) -> None:
+            for part, rows in ((op.gates, outer), (op.ups, outer), (op.downs, inner)):
+                self._observe(part[number], rows)
+
+        x = self.values[op.x]
+        return ops.experts(x, ids, shares, expert, op.activation, see)
+
+    def _observe(self, use: WeightUse, rows: Tensor) -> None:
+        if self.model.observe is not None:
+            self.model.observe(use, rows)
 
     def _gate_and_up(self, op: GatedActivation) -> tuple[Tensor, Tensor]:
         if op.up is not None:

@@ -131,6 +131,7 @@ def experts(
     shares: Tensor,
     expert: Callable[[int], tuple[Tensor, Tensor, Tensor]],
     activation: str,
+    see: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> Tensor:
     """The weighted sum of what the experts of each row make of it: [rows, K] -> [rows, K].
 
@@ -140,12 +141,15 @@ def experts(
         shares: Their weights, [rows, top_k].
         expert: Gate and up projections [width, K] and down projection [K, width] of an expert.
         activation: As of `gated_activation`.
+        see: Told of each expert and of the rows that enter its two layers.
     """
     out = torch.zeros_like(x)
     for number in ids.unique().tolist():
         gate, up, down = expert(number)
         rows, place = (ids == number).nonzero(as_tuple=True)
         inner = gated_activation(linear(x[rows], gate), linear(x[rows], up), activation)
+        if see is not None:
+            see(number, x[rows], inner)
         out[rows] += linear(inner, down) * shares[rows, place].unsqueeze(1)
     return out
 
