@@ -16,7 +16,7 @@ from rdrr_format.errors import ConversionError, ManifestError, UsageError
 from rdrr_format.locations import is_url
 from rdrr_format.shards import ALIGNMENT, ShardInfo, ShardWriter
 from rdrr_format.stores import Store, write_file
-from rdrr_manifests.graph import Router, derive_graph
+from rdrr_manifests.graph import derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
@@ -288,6 +288,4 @@ def _check_graph(manifest: Manifest) -> tuple[str, ...]:
                 expected=list(use.shape),
                 found=found,
             )
-    if any(isinstance(op, Router) for op in graph.ops):
-        return ("experts are not runnable on wgpu here yet; --backend cpu runs them",)
     return ()

@@ -76,12 +76,23 @@ def _hold(package: Package, device: Device, ids: list[int], reference: np.ndarra
     """All backends and paths, each to its tolerance."""
     cpu = CpuBackend(package, context=CONTEXT)
     assert _error(cpu, ids, reference) <= CPU
-    if package.manifest.moe_config is not None:
-        return  # not runnable on wgpu yet
     for kv_dtype, tolerance in (("f32", EXACT), ("f16", DEFAULT)):
         backend = _gpu(package, device, kv_dtype)
-        assert _error(backend, ids, reference) <= tolerance
+        if kv_dtype == "f16" and package.manifest.moe_config is not None:
+            assert _median_error(backend, ids, reference) <= tolerance
+        else:
+            assert _error(backend, ids, reference) <= tolerance
         backend.close()
+
+
+def _median_error(backend: Backend, ids: list[int], reference: np.ndarray) -> float:
+    """The median of the rows' errors.
+
+    Where two experts are almost equally likely, a rounding decides between them, and no tolerance
+    holds across that step.
+    """
+    rows = np.abs(scored(backend, ids) - reference).max(axis=1)
+    return float(np.median(rows) / np.abs(reference).max())
 
 
 @pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
