@@ -54,6 +54,11 @@ class HttpStore:
             raise StoreError("the server does not tell the file's size", where=self._where(name))
         return int(length)
 
+    def serves_ranges(self, name: str) -> bool:
+        """Whether the server says that it gives parts of a file; otherwise each costs the whole."""
+        headers, _ = self._request(name, "HEAD")
+        return bool(headers.get("Accept-Ranges") == "bytes")
+
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
         """Bytes of a file, by a range request where only a part is wanted."""
         if size == 0:

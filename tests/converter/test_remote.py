@@ -11,13 +11,14 @@ from uuid import uuid4
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.sources import _pieces, open_source
+from rdrr_converter.sources import nearby as nearby_module
 from rdrr_converter.sources.nearby import nearby
 from rdrr_format.errors import RdrrError, SourceError, StoreError, UsageError
 from rdrr_format.remote_stores import FsspecStore
 from rdrr_manifests.package import open_package, validate
 from support.gguf_files import write_gguf
 from support.object_store import contents, files, s3_server, upload
-from support.range_server import RangeHandler
+from support.range_server import QuietHandler, RangeHandler
 from support.safetensor_files import from_stored, llama_tensors, write_llama, write_safetensors
 
 
@@ -137,16 +138,42 @@ def test_pytorch_weights_are_fetched_whole_and_nothing_beside_them(
     assert "training_args.bin" not in {name for name, _, _ in reads}
 
 
-def test_a_web_server_serves_checkpoints_too(tmp_path, tensors):
+@pytest.fixture
+def web(tmp_path):
+    """Starts a web server of the test's folder, given its handler."""
+    servers = []
+
+    def start(handler):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(tmp_path)))
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        servers.append((server, thread))
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_web_server_serves_checkpoints_too(tmp_path, tensors, web):
     folder = write_llama(tmp_path / "tiny-llama", tensors, shards=2)
     convert(folder, tmp_path / "local")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    convert(f"http://127.0.0.1:{server.server_port}/tiny-llama", tmp_path / "out")
-    server.shutdown()
-    server.server_close()
+    convert(f"{web(RangeHandler)}/tiny-llama", tmp_path / "out")
     assert files(tmp_path / "out") == files(tmp_path / "local")
+
+
+def test_a_web_server_that_gives_no_parts_is_refused_where_it_would_send_files_again_and_again(
+    folder, tmp_path, web, monkeypatch
+):
+    whole, parts = web(QuietHandler), web(RangeHandler)
+    convert(f"{whole}/{folder.name}", tmp_path / "small")  # one piece each
+    monkeypatch.setattr(nearby_module, "PIECE", 10_000)
+    with pytest.raises(SourceError, match="no parts of files"):
+        convert(f"{whole}/{folder.name}", tmp_path / "out")
+    convert(f"{parts}/{folder.name}", tmp_path / "out")
+    assert files(tmp_path / "out") == files(tmp_path / "small")
 
 
 def test_a_package_on_s3_has_the_bytes_of_a_local_one_and_its_manifest_comes_last(

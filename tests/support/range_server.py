@@ -21,6 +21,10 @@ class QuietHandler(SimpleHTTPRequestHandler):
 class RangeHandler(QuietHandler):
     """Files, whole or in parts."""
 
+    def end_headers(self) -> None:
+        self.send_header("Accept-Ranges", "bytes")
+        super().end_headers()
+
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
         if wanted is None:

@@ -18,12 +18,12 @@ from pathlib import Path, PurePosixPath
 from rdrr_format.errors import RdrrError, SourceError, StoreError
 from rdrr_format.hub import download, list_files
 from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
-from rdrr_format.remote_stores import FsspecStore
+from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import Store, open_store, store_errors
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._needed import KNOWN, Needed, needed_files
-from rdrr_converter.sources._pieces import lay_out, present
+from rdrr_converter.sources._pieces import PIECE, lay_out, present
 
 _FILES = (".safetensors", gguf.SUFFIX, *torch_pickle.SUFFIXES)
 
@@ -100,10 +100,21 @@ def _laid_out(url: str, root: Path) -> Path:
             (folder / name).write_bytes(store.read(name).tobytes())
     for name in needed.weights:
         if name in names:  # the reader says which one is missing
+            _check_ranges(store, name)
             path = lay_out(store, name, folder)
             if path.suffix in torch_pickle.SUFFIXES:
                 present(path, 0, path.stat().st_size)
     return folder if file is None else folder / file
+
+
+def _check_ranges(store: Store, name: str) -> None:
+    """Refuse a web server that would send the whole file for every piece of it."""
+    if isinstance(store, HttpStore) and store.size(name) > PIECE and not store.serves_ranges(name):
+        raise SourceError(
+            "the server gives no parts of files",
+            where=f"{store.describe()}/{name}",
+            hint="download the checkpoint and convert it from there",
+        )
 
 
 def _names(store: Store, file: str | None) -> list[str]:
