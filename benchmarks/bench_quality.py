@@ -8,6 +8,11 @@ generating use different kernels, so the text goes through both: many tokens a p
 a pass (which is slow). Differences come with their standard error: below two or three of them a
 difference means nothing, so give enough tokens. A checkpoint's folder is converted first, to
 `--quantize`. The last line is one JSON object.
+
+    python benchmarks/bench_quality.py CHECKPOINT --text FILE --quality both
+
+compares `--quality ref` and `best` of the converter instead, each beside the checkpoint in
+float32, on the exact path and many tokens a pass; `--imatrix FILE` goes to both conversions.
 """
 
 from __future__ import annotations
@@ -57,6 +62,49 @@ def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[
     return rows
 
 
+def measure_search(
+    checkpoint: Path, text: str, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """A row for each quality of the conversion, beside float32; the last one beside ggml's."""
+    import rdrr
+    from rdrr.evaluate import compare
+
+    limits = {"window": options.window, "limit": options.tokens}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        models = {}
+        for quality, quantize in (("f32", "f32"), ("ref", None), ("best", None)):
+            folder = Path(name) / quality
+            rdrr.convert(
+                checkpoint,
+                folder,
+                quantize=quantize or options.quantize,
+                k_tail=options.k_tail,
+                quality="best" if quality == "best" else "ref",
+                imatrix=None if quantize else options.imatrix,
+            )
+            where = {"backend": options.backend, "adapter": options.adapter}
+            models[quality] = stack.enter_context(
+                rdrr.load(folder, context=options.window, **where, **EXACT)
+            )
+        pairs = (("ref", "f32"), ("best", "f32"), ("best", "ref"))
+        return [
+            {"quality": one, "beside": other, "adapter": models[one].info.adapter}
+            | compare(models[one], models[other], text, **limits).as_dict()
+            for one, other in pairs
+        ]
+
+
+def show_search(rows: list[dict[str, Any]]) -> None:
+    """The table of `measure_search`."""
+    print(f"{'quality':9}{'beside':8}{'perplexity':>11}{'difference':>26}{'divergence':>12}")
+    for row in rows:
+        change = f"{100 * (row['ratio'] - 1):+.3f} % (error {100 * row['ratio_error']:.3f})"
+        print(
+            f"{row['quality']:9}{row['beside']:8}{row['perplexity']:11.4f}{change:>26}"
+            f"{row['mean_divergence']:12.6f}"
+        )
+
+
 def main() -> None:
     """Measure, print the table and one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -66,9 +114,20 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=256)
     parser.add_argument("--quantize", default="q4_k_m")
     parser.add_argument("--adapter", help="part of an adapter's name")
+    parser.add_argument("--quality", choices=["both"], help="compare the converter's qualities")
+    parser.add_argument("--k-tail", default="pad", help="of the conversions of --quality both")
+    parser.add_argument("--imatrix", type=Path, help="for the conversions of --quality both")
+    parser.add_argument("--backend", default="wgpu", help="of --quality both")
     options = parser.parse_args()
     # Mesa's drivers complain, once an adapter, where no desktop session has set it.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    if options.quality:
+        rows = measure_search(options.package, options.text.read_text(encoding="utf-8"), options)
+        print(f"{options.package.name}, {options.quantize}, {rows[0]['tokens']} tokens")
+        show_search(rows)
+        found = {"benchmark": "quality", "package": options.package.name, "rows": rows}
+        print(json.dumps(found))
+        return
     with ExitStack() as stack:
         package = options.package
         if not (package / "manifest.json").is_file():

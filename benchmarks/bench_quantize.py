@@ -5,7 +5,8 @@
 Both work on the same rows in the same thread, taking turns, and CPU time of that thread is
 counted, so that other work on the machine does not favour either. The best of several rounds is
 reported, in millions of weights a second, and the blocks are compared. The last line is one JSON
-object. Without `--peer` only ours is measured.
+object. Without `--peer` only ours is measured. `--quality best` times the longer search, which
+gives other blocks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ctypes
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,12 +61,13 @@ def measure(
     rows: npt.NDArray[np.float32],
     rounds: int,
     library: ctypes.CDLL | None,
+    quality: str,
 ) -> dict[str, object]:
     """One row of the table."""
     random = np.random.default_rng(1)
     importance = np.exp(random.standard_normal(rows.shape[1])).astype(np.float32)
     columns = importance if weighted else None
-    runners: dict[str, Quantize] = {"ours": CODECS[name].quantize}
+    runners: dict[str, Quantize] = {"ours": partial(CODECS[name].quantize, quality=quality)}
     if library is not None:
         runners["ggml"] = peer_quantizer(library, name)
     blocks = {who: run(rows, columns) for who, run in runners.items()}  # also compiles
@@ -87,6 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer", type=Path, help="libggml-base.so to measure beside ours")
     parser.add_argument("--types", default="Q4_K,Q5_K,Q6_K,Q8_0,Q5_0,Q5_1,Q4_0")
+    parser.add_argument("--quality", default="ref", help="ours; `best` gives other blocks")
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--columns", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=7)
@@ -100,7 +104,7 @@ def main() -> None:
     results = []
     for name in options.types.split(","):
         for weighted in (False, True) if CODECS[name].takes_importance else (False,):
-            row = measure(name, weighted, rows, options.rounds, library)
+            row = measure(name, weighted, rows, options.rounds, library, options.quality)
             results.append(row)
             print(
                 f"{name:6} {'yes' if weighted else 'no':10} {row['ours']:>8} "
