@@ -86,6 +86,7 @@ class Memory:
         weights: As stored; a kernel hint that expands them takes more.
         kv_f16: Key-value caches in f16.
         kv_f32: Key-value caches in f32.
+        kv_q8_0: Key-value caches in Q8_0; None where heads are no whole blocks of 32.
         activations: Estimate: the f32 values of one layer for `rows` rows, and the logits.
     """
 
@@ -94,6 +95,7 @@ class Memory:
     weights: int
     kv_f16: int
     kv_f32: int
+    kv_q8_0: int | None
     activations: int
 
     @property
@@ -101,7 +103,7 @@ class Memory:
         """Everything, with an f16 cache."""
         return self.weights + self.kv_f16 + self.activations
 
-    def as_dict(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, int | None]:
         """The figures as JSON values, in bytes."""
         return {**asdict(self), "total": self.total}
 
@@ -159,6 +161,7 @@ def estimate_memory(package: Package, context: int | None = None) -> Memory:
         weights=sum(tensor.size for tensor in manifest.tensors.values()),
         kv_f16=package.graph.kv_bytes(context, 2),
         kv_f32=package.graph.kv_bytes(context, 4),
+        kv_q8_0=None if sizes.head_dim % 32 else package.graph.kv_bytes(context, 1) // 32 * 34,
         activations=4 * (rows * width + sizes.vocab_size),
     )
 

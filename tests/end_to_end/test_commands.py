@@ -179,6 +179,7 @@ def test_inspect_counts_what_the_manifest_holds(made_package):
     # 6 layers, 2 key-value heads of 64, keys and values, 2 bytes each.
     assert told["memory"]["kv_f16"] == 2 * 6 * 2 * 64 * 100 * 2
     assert told["memory"]["kv_f32"] == 2 * told["memory"]["kv_f16"]
+    assert 2 * 32 * told["memory"]["kv_q8_0"] == 34 * told["memory"]["kv_f16"]
     assert told["memory"]["weights"] == sum(sizes)
 
 

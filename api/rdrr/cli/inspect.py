@@ -75,10 +75,12 @@ def _show_overview(out: Console, overview: Survey) -> None:
 
 def _show_memory(out: Console, need: Memory) -> None:
     _heading(out, f"memory for {need.context} tokens")
+    in_blocks = "heads are no whole blocks" if need.kv_q8_0 is None else format_size(need.kv_q8_0)
     rows = [
         ("weights as stored", format_size(need.weights)),
         ("key-value cache, f16", format_size(need.kv_f16)),
         ("key-value cache, f32", format_size(need.kv_f32)),
+        ("key-value cache, q8_0", in_blocks),
         (f"activations, {need.rows} rows", format_size(need.activations)),
         ("together with an f16 cache", format_size(need.total)),
     ]
