@@ -6,7 +6,7 @@ Each comparison sees passes of many rows and single rows, since other kernels se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
@@ -40,8 +40,9 @@ LAYERS = 2  # one with a sliding window and one without, where an architecture h
 TOKENS, PREFILL = 216, 208
 CONTEXT = 256
 CPU, EXACT, DEFAULT = 1e-4, 1e-3, 5e-3
+PATHS = {"f32": EXACT, "f16": DEFAULT}
 COMBINED = TinyModel("qwen2", 384)
-WITH_EXPERTS = tuple(tiny for tiny in MORE_MODELS if "experts" in str(tiny.options))
+MIXTRAL = next(tiny for tiny in MORE_MODELS if tiny.model_type == "mixtral")
 PROMPTS = ("And it came to pass", "def main(", "The following options are recognized:")
 
 
@@ -72,27 +73,44 @@ def _error(backend: Backend, ids: list[int], reference: np.ndarray) -> float:
     return max(many, single)
 
 
-def _hold(package: Package, device: Device, ids: list[int], reference: np.ndarray) -> None:
+def _hold(
+    package: Package,
+    device: Device,
+    ids: list[int],
+    reference: np.ndarray,
+    paths: Mapping[str, float] = PATHS,
+) -> None:
     """All backends and paths, each to its tolerance."""
     cpu = CpuBackend(package, context=CONTEXT)
     assert _error(cpu, ids, reference) <= CPU
-    for kv_dtype, tolerance in (("f32", EXACT), ("f16", DEFAULT)):
+    for kv_dtype, tolerance in paths.items():
         backend = _gpu(package, device, kv_dtype)
-        if kv_dtype == "f16" and package.manifest.moe_config is not None:
-            assert _median_error(backend, ids, reference) <= tolerance
+        if package.manifest.moe_config is not None:
+            share = 0.5 if kv_dtype == "f16" else 0.97
+            assert _usual_error(backend, ids, reference, share) <= tolerance
         else:
             assert _error(backend, ids, reference) <= tolerance
         backend.close()
 
 
-def _median_error(backend: Backend, ids: list[int], reference: np.ndarray) -> float:
-    """The median of the rows' errors.
+def _usual_error(backend: Backend, ids: list[int], reference: np.ndarray, share: float) -> float:
+    """The largest error of the best share of rows, many at once and singly.
 
     Where two experts are almost equally likely, a rounding decides between them, and no tolerance
-    holds across that step.
+    holds across that step: more of them in float16, next to none in float32.
     """
-    rows = np.abs(scored(backend, ids) - reference).max(axis=1)
-    return float(np.median(rows) / np.abs(reference).max())
+    single = stepped(backend, ids, PREFILL)
+    rows = [
+        np.quantile(np.abs(ours - theirs).max(axis=1), share)
+        for ours, theirs in ((scored(backend, ids), reference), (single, reference[PREFILL - 1 :]))
+    ]
+    print(f"{backend.info.name}: many rows and single rows {rows}")
+    return float(max(rows) / np.abs(reference).max())
+
+
+def _paths(tiny: TinyModel) -> Mapping[str, float]:
+    """The cache's type has nothing to do with what sets the later models apart."""
+    return {"f32": EXACT} if tiny in MORE_MODELS else PATHS
 
 
 @pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
@@ -100,10 +118,10 @@ def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tm
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
     package = _packaged(model, tmp_path, quantize="f32")
-    _hold(package, device, ids, transformers_logits(model, ids))
+    _hold(package, device, ids, transformers_logits(model, ids), _paths(tiny))
 
 
-@pytest.mark.parametrize("tiny", TINY_MODELS + WITH_EXPERTS, ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", [*TINY_MODELS, MIXTRAL], ids=lambda tiny: tiny.name)
 def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     tiny, device, tmp_path, rng
 ):
