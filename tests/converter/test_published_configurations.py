@@ -1,0 +1,290 @@
+"""Configurations as published, at true widths: every tensor fits, and rope is that of transformers.
+
+They are in the older form that most checkpoints have: defaults left out, `rope_theta` and
+`rope_scaling`. Only the number of layers is smaller here. No weight is made.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rdrr_converter.architectures import find_architecture
+from rdrr_converter.reading import Model, read_model
+from rdrr_converter.sources import Source, SourceTensor
+from rdrr_manifests.graph import Attention, Graph, Router, derive_graph
+from rdrr_manifests.models import Manifest
+from rdrr_runtime.rope import attention_factor, frequencies
+
+SHORT = [round(1.0 + 0.02 * pair, 2) for pair in range(48)]
+LONG = [round(1.0 + 1.25 * pair, 2) for pair in range(48)]
+PHI35 = {
+    "architectures": ["Phi3ForCausalLM"],
+    "model_type": "phi3",
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 32,
+    "original_max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"long_factor": LONG, "short_factor": SHORT, "type": "longrope"},
+    "rope_theta": 10000.0,
+    "sliding_window": 262144,
+    "tie_word_embeddings": False,
+    "vocab_size": 32064,
+}
+PUBLISHED: Mapping[str, dict[str, Any]] = {
+    "Phi-3.5-mini": PHI35,
+    "Phi-4-mini": {
+        **PHI35,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 8,
+        "partial_rotary_factor": 0.75,
+        "tie_word_embeddings": True,
+        "vocab_size": 200064,
+    },
+    "gemma-2-27b": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "head_dim": 128,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 4608,
+        "intermediate_size": 36864,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 16,
+        "query_pre_attn_scalar": 144,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "vocab_size": 256000,
+    },
+    "SmolLM3-3B": {
+        "architectures": ["SmolLM3ForCausalLM"],
+        "model_type": "smollm3",
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "max_position_embeddings": 65536,
+        "no_rope_layer_interval": 4,
+        "no_rope_layers": [1, 1, 1, 0, 1],
+        "num_attention_heads": 16,
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 4,
+        "rope_scaling": None,
+        "rope_theta": 5000000.0,
+        "vocab_size": 128256,
+    },
+    "Qwen1.5-MoE-A2.7B": {
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "model_type": "qwen2_moe",
+        "max_position_embeddings": 8192,
+        "moe_intermediate_size": 1408,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 2,
+        "rope_theta": 1000000.0,
+        "shared_expert_intermediate_size": 5632,
+        "sliding_window": 32768,
+        "use_sliding_window": False,
+    },
+    "Qwen3-30B-A3B": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "decoder_sparse_step": 1,
+        "head_dim": 128,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "max_position_embeddings": 40960,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "rope_scaling": None,
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+    },
+    "Mixtral-8x7B": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "max_position_embeddings": 32768,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 2,
+        "num_local_experts": 8,
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+        "vocab_size": 32000,
+    },
+    "Qwen2.5-7B with yarn": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "num_attention_heads": 28,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "rope_scaling": {
+            "factor": 4.0,
+            "original_max_position_embeddings": 32768,
+            "type": "yarn",
+        },
+        "rope_theta": 1000000.0,
+        "sliding_window": 131072,
+        "use_sliding_window": False,
+        "vocab_size": 152064,
+    },
+    "gemma-3-4b": {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 6,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        },
+        "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 1},
+    },
+    "Qwen3-VL-8B": {
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "model_type": "qwen3_vl",
+        "text_config": {
+            "head_dim": 128,
+            "hidden_size": 4096,
+            "intermediate_size": 12288,
+            "max_position_embeddings": 262144,
+            "model_type": "qwen3_vl_text",
+            "num_attention_heads": 32,
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 8,
+            "rope_scaling": {
+                "mrope_interleaved": True,
+                "mrope_section": [24, 20, 20],
+                "rope_type": "default",
+            },
+            "rope_theta": 5000000,
+            "vocab_size": 151936,
+        },
+        "tie_word_embeddings": False,
+        "vision_config": {"depth": 1, "deepstack_visual_indexes": [0], "out_hidden_size": 4096},
+    },
+}
+
+
+def their_config(config: Mapping[str, Any]) -> Any:
+    """The configuration in transformers, which writes into the objects that it is given."""
+    from transformers import AutoConfig
+
+    values = copy.deepcopy({**config})
+    return AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def theirs(config: Mapping[str, Any]) -> Any:
+    """The model in transformers, without memory for its weights."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    kind = AutoModelForImageTextToText if "text_config" in config else AutoModelForCausalLM
+    with torch.device("meta"):
+        return kind.from_config(their_config(config))
+
+
+def unread() -> Any:
+    raise AssertionError("there are no weights here")
+
+
+def read(config: Mapping[str, Any], model: Any) -> Model:
+    """The checkpoint that the model would be saved as; a tied head has no tensor there."""
+    state = model.state_dict()
+    if model.config.tie_word_embeddings:
+        state.pop("lm_head.weight", None)
+    tensors = {
+        name: SourceTensor(name, tuple(tensor.shape), "BF16", "model.safetensors", unread)
+        for name, tensor in state.items()
+    }
+    source = Source(Path("checkpoint"), "safetensors", config, tensors)
+    return read_model(source, find_architecture(config))
+
+
+def graph_of(model: Model) -> Graph:
+    manifest = Manifest(
+        model_id="m",
+        quantization="BF16",
+        architecture=model.sizes,
+        moe_config=model.moe,
+        inference=model.inference,
+        total_size=0,
+        shards=(),
+        tensors={},
+    )
+    return derive_graph(manifest, [tensor.name for tensor in model.tensors])
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_tensor_of_a_published_model_fits(name):
+    model = theirs(PUBLISHED[name])
+    ours = read(PUBLISHED[name], model)
+    shapes = {use.name: use.shape for use in graph_of(ours).weights()}
+    assert shapes == {tensor.name: tensor.shape for tensor in ours.tensors}
+    vision = [key for key in model.state_dict() if "vision" in key or "visual" in key]
+    assert bool(vision) == any("left out" in note for note in ours.notes)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_rope_of_a_published_model_turns_as_in_transformers(name):
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = PUBLISHED[name]
+    graph = graph_of(read(config, theirs(config)))
+    whole = their_config(config).get_text_config()
+    stated = whole.rope_parameters
+    layers = stated if "full_attention" in stated else {None: stated}
+    assert len(graph.ropes) == len(layers)
+    head_dim = getattr(whole, "head_dim", None) or whole.hidden_size // whole.num_attention_heads
+    for spec, (layer_type, rope) in zip(
+        sorted(graph.ropes, key=lambda spec: spec.theta),
+        sorted(layers.items(), key=lambda item: item[1]["rope_theta"]),
+        strict=True,
+    ):
+        for context in (2048, 65536):
+            if rope["rope_type"] == "default":
+                steps = np.arange(0, head_dim, 2) / head_dim
+                expected, factor = rope["rope_theta"] ** -steps, 1.0
+            else:
+                init = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
+                found, factor = init(whole, "cpu", seq_len=context, layer_type=layer_type)
+                expected = found.double().numpy()
+            np.testing.assert_allclose(frequencies(spec, context), expected, rtol=2e-6)
+            assert attention_factor(spec) == pytest.approx(factor)
+
+
+def test_what_sets_published_models_apart_is_in_their_graphs():
+    def graph(name: str) -> Graph:
+        return graph_of(read(PUBLISHED[name], theirs(PUBLISHED[name])))
+
+    def attention(name: str) -> list[Attention]:
+        return [op for op in graph(name).ops if isinstance(op, Attention)]
+
+    assert {op.scale for op in attention("gemma-2-27b")} == {1 / 12}
+    assert [op.window for op in attention("gemma-2-27b")] == [4096, None, 4096]
+    assert [op.window for op in attention("gemma-3-4b")] == [1024] * 5 + [None]
+    plain = [op.layer for op in attention("SmolLM3-3B") if not op.q.endswith(".rope")]
+    assert plain == [3]
+    routers = [op for op in graph("Qwen3-30B-A3B").ops if isinstance(op, Router)]
+    assert {(op.experts, op.top_k, op.normalize) for op in routers} == {(128, 8, True)}
+    assert graph("Phi-4-mini").ropes[0].rotary_dim == 96
+    assert graph("Qwen2.5-7B with yarn").context == 131072
