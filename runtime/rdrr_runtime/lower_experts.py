@@ -11,6 +11,13 @@ from rdrr_manifests.graph import Experts, Router, SigmoidGate
 
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
+from rdrr_runtime.kernels.expert_tiled import (
+    MIN_ROWS,
+    expert_combine,
+    expert_groups,
+    expert_tiled,
+    groups_bytes,
+)
 from rdrr_runtime.kernels.gated_activation import gated_activation
 from rdrr_runtime.kernels.router_topk import ROUTE_WORDS, router_topk
 from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
@@ -45,25 +52,50 @@ def lower_experts(
     low: Lowering, op: Experts, routed: Routed, out: BufferSlice, *, accumulate: bool
 ) -> None:
     """The sum of the routed experts into `out`, or added to what it holds."""
-    rows, inner = low.ctx.max_rows, routed.top_k * op.width
+    tiled = low.ctx.max_rows >= MIN_ROWS
+    inner = routed.top_k * op.width
     gates, ups, downs = (low.weights.stack(group) for group in (op.gates, op.ups, op.downs))
-    x = low.values.get(op.x)
-    gate, up, act = (
-        low.workspace.named(f"experts.{part}.{rows}", low.ctx.value_bytes * rows * inner)
-        for part in ("gate", "up", "act")
-    )
+    x, act = low.values.get(op.x), _scratch(low, "act", inner)
+    gate, up = _scratch(low, "gate", inner), _scratch(low, "up", inner)
+    groups = _lower_groups(low, op, routed) if tiled else None
     for weight, y, name in ((gates, gate, "gate"), (ups, up, "up")):
-        ctx = low.select.matmul((weight,)).context(low.ctx)
-        made = expert_each(ctx, weight, routed, x, y, label=f"{op.out}.{name}")
-        low.emit(made, low.select.why_experts(ctx, weight))
+        ctx, label = low.select.matmul((weight,)).context(low.ctx), f"{op.out}.{name}"
+        if groups is None:
+            made = expert_each(ctx, weight, routed, x, y, label=label)
+        else:
+            made = expert_tiled(ctx, weight, routed, groups, x, y, by_route=False, label=label)
+        low.emit(made, low.select.why_experts(ctx, weight, tiled=tiled))
     low.emit(
         gated_activation(
             low.ctx, gate, up, act, width=inner, activation=op.activation, label=f"{op.out}.act"
         )
     )
     ctx = low.select.matmul((downs,)).context(low.ctx)
-    made = expert_sum(ctx, downs, routed, act, out, accumulate=accumulate, label=op.out)
-    low.emit(made, low.select.why_experts(ctx, downs))
+    why = low.select.why_experts(ctx, downs, tiled=tiled)
+    if groups is None:
+        made = expert_sum(ctx, downs, routed, act, out, accumulate=accumulate, label=op.out)
+        low.emit(made, why)
+        return
+    width = op.downs[0].shape[0]
+    parts, label = _scratch(low, "parts", routed.top_k * width), f"{op.out}.down"
+    made = expert_tiled(ctx, downs, routed, groups, act, parts, by_route=True, label=label)
+    low.emit(made, why)
+    summed = expert_combine(
+        low.ctx, routed, parts, out, width=width, accumulate=accumulate, label=op.out
+    )
+    low.emit(summed)
+
+
+def _scratch(low: Lowering, part: str, width: int) -> BufferSlice:
+    rows = low.ctx.max_rows
+    return low.workspace.named(f"experts.{part}.{rows}", low.ctx.value_bytes * rows * width)
+
+
+def _lower_groups(low: Lowering, op: Experts, routed: Routed) -> BufferSlice:
+    size = groups_bytes(low.ctx, routed.experts)
+    groups = low.workspace.named(f"experts.groups.{low.ctx.max_rows}", size)
+    low.emit(expert_groups(low.ctx, routed, groups, label=f"{op.out}.groups"))
+    return groups
 
 
 def lower_sigmoid_gate(low: Lowering, op: SigmoidGate) -> None:

@@ -22,7 +22,6 @@ from rdrr_runtime.kernels.turn_blocks import TURNED_TYPES
 from rdrr_runtime.packing import FLAT_GRANULES, GPU_DTYPES, GpuWeight
 
 EXPANSIONS = {"dequant_f16": "F16", "dequant_f32": "F32"}
-_NOT_FOR_EXPERTS = {"fused_q4k_int8": "int8", "tiled": "tiled"}
 
 
 @dataclass(frozen=True)
@@ -184,12 +183,17 @@ class Select:
         unmet = [one.unmet for one in parts if one.unmet]
         return Why("; ".join(one.reason for one in parts), unmet[0] if unmet else None)
 
-    def why_experts(self, ctx: OpContext, weight: GpuWeight) -> Why:
+    def why_experts(self, ctx: OpContext, weight: GpuWeight, *, tiled: bool) -> Why:
         """Why a product with routed experts was served as it was."""
         hint = self.policy.get("q4kMatmul" if weight.dtype.is_block else "f16Matmul")
-        one = Why("auto: each route reads its expert's weights")
-        if hint and hint.value in _NOT_FOR_EXPERTS:
-            one = Why.following(hint, f"experts have no {_NOT_FOR_EXPERTS[hint.value]} kernel")
+        found = "the rows of an expert share its weights" if tiled else "each route reads weights"
+        one = Why(f"auto: {found}")
+        if hint and hint.value == "fused_q4k_int8":
+            one = Why.following(hint, "experts have no int8 kernel")
+        elif hint and hint.value == "tiled":
+            one = Why.following(hint, "" if tiled else "experts of few rows have no tiled kernel")
+        elif hint and hint.value.startswith("gemv") and tiled:
+            one = Why(f"{hint} is for few rows; many rows are tiled")
         elif hint and hint.value == "gemv_subgroup" and not ctx.subgroups:
             one = Why.following(hint, "the device has no feature subgroup")
         elif hint:

@@ -10,6 +10,7 @@ from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
+from rdrr_runtime.kernels.expert_tiled import expert_combine, expert_groups, expert_tiled
 from rdrr_runtime.kernels.router_topk import router_topk
 from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.packing import GpuWeight, upload_weight
@@ -126,6 +127,65 @@ def test_experts_beyond_the_binding_limit_are_split_anywhere(bench, rng, monkeyp
     assert relative_error(bench.download(each, rows, top_k, n), expected) < TOLERANCE
     expected = np.einsum("rsnk,rsk,rs->rn", products, inner, shares)
     assert relative_error(bench.download(summed, rows, n), expected) < TOLERANCE
+
+
+def grouped(bench: Bench, routes: Routed, ids: F32, rows: int, max_rows: int):
+    """The groups as the kernel leaves them, held to what they should be."""
+    ctx = bench.context(rows, max_rows=max_rows)
+    groups = bench.upload(np.full((routes.experts, 1 + max_rows), 0xFFFF, np.uint32))
+    bench.run(expert_groups(ctx, routes, groups, label="t"), rows)
+    found = np.array(bench.words(groups)).reshape(routes.experts, -1)
+    for expert, (count, *members) in enumerate(found.tolist()):
+        expected = np.flatnonzero(ids[:rows].reshape(-1) == expert)
+        assert members[:count] == expected.tolist()
+    return ctx, groups
+
+
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0", "F16"])
+def test_rows_of_an_expert_are_multiplied_together(any_bench, rng, dtype):
+    rows, experts, top_k, n, k = 150, 5, 2, 70, 320
+    weight, values = stacked(any_bench, rng, dtype, experts, (n, k))
+    routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
+    ctx, groups = grouped(any_bench, routes, ids, rows, rows)
+    x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
+    options = {"by_route": False, "label": "t"}
+    made = expert_tiled(ctx, weight, routes, groups, any_bench.upload(x), y, **options)
+    any_bench.run(made, rows)
+    expected = np.einsum("rsnk,rk->rsn", values[ids].astype(np.float64), x)
+    found = any_bench.download(y, rows, top_k, n)
+    assert relative_error(found, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_routes_have_inputs_of_their_own_and_are_summed(bench, rng, monkeypatch, accumulate):
+    """Parts end within an expert; the last rows of the pass are not of this step."""
+    max_rows, rows, experts, top_k, n, k = 40, 37, 5, 2, 36, 64
+    monkeypatch.setattr(type(bench.arena), "max_binding", 4 * k * 64)
+    weight, values = stacked(bench, rng, "F32", experts, (n, k))
+    assert len(weight.parts) == 3
+    routes, ids, shares = routed(bench, rng, max_rows, experts, top_k)
+    ctx, groups = grouped(bench, routes, ids, rows, max_rows)
+    x, before = normal(rng, max_rows, top_k, k), normal(rng, max_rows, n)
+    inner = bench.poisoned(max_rows, top_k, n)
+    y = bench.upload(before) if accumulate else bench.poisoned(max_rows, n)
+    made = [
+        *expert_tiled(
+            ctx, weight, routes, groups, bench.upload(x), inner, by_route=True, label="t"
+        ),
+        *expert_combine(ctx, routes, inner, y, width=n, accumulate=accumulate, label="t"),
+    ]
+    bench.run(made, rows)
+    expected = np.einsum("rsnk,rsk,rs->rn", values[ids].astype(np.float64), x, shares)
+    expected += before if accumulate else 0.0
+    found = bench.download(y, max_rows, n)
+    assert relative_error(found[:rows], expected[:rows]) < TOLERANCE
+    assert np.array_equal(found[rows:], before[rows:]) or np.isnan(found[rows:]).all()
+
+
+def test_an_expert_that_nobody_goes_to_has_no_rows(bench):
+    ids = np.zeros((4, 1), np.uint32)
+    words = np.stack([ids, np.ones((4, 1), np.float32).view(np.uint32)], axis=-1)
+    grouped(bench, Routed(bench.upload(words), 3, 1), ids, 4, 4)
 
 
 def test_a_row_of_the_shared_expert_counts_by_its_gate(any_bench, rng):

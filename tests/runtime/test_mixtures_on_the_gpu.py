@@ -43,9 +43,9 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     assert logits_agree(backend, package, rng) < EXACT
     kernels = {(one.step, one.op): one.kernel for one in backend.info.choices}
-    for step in ("decode", "prefill"):
-        assert kernels[step, "l1.router"] == "router_topk"
-        assert kernels[step, "l1.experts"].startswith("expert_linear.sum")
+    assert kernels["decode", "l1.router"] == kernels["prefill", "l1.router"] == "router_topk"
+    assert kernels["decode", "l1.experts"].startswith("expert_linear.sum")
+    assert kernels["prefill", "l1.experts.down"].startswith("expert_tiled")
     backend.close()
 
 
@@ -96,7 +96,7 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
     ("dtype", "hints", "said"),
     [
         ("Q4_K", {"q4kMatmul": "fused_q4k_int8"}, "experts have no int8 kernel"),
-        ("F16", {"f16Matmul": "tiled"}, "experts have no tiled kernel"),
+        ("F16", {"f16Matmul": "tiled"}, "experts of few rows have no tiled kernel"),
     ],
 )
 def test_a_hint_that_experts_cannot_follow_is_said(device, tmp_path, rng, dtype, hints, said):

@@ -38,6 +38,19 @@ class Routed:
     top_k: int
 
 
+def check_stack(weight: GpuWeight, routed: Routed, label: str) -> int:
+    """Outputs of each expert.
+
+    Raises:
+        FormatError: A matrix of another layout, or sizes that do not suit.
+    """
+    if weight.layout is not Layout.ROW:
+        raise FormatError("experts are read by rows", where=label, found=weight.layout)
+    need_multiple(f"{label}: K", weight.k, 4)
+    need_multiple(f"{label}: rows of all experts", weight.n, routed.experts)
+    return weight.n // routed.experts
+
+
 def expert_each(
     ctx: OpContext,
     weight: GpuWeight,
@@ -106,12 +119,8 @@ def _launches(
     accumulate: bool,
     label: str,
 ) -> list[Dispatch]:
-    if weight.layout is not Layout.ROW:
-        raise FormatError("experts are read by rows", where=label, found=weight.layout)
-    need_multiple(f"{label}: K", weight.k, 4)
-    need_multiple(f"{label}: rows of all experts", weight.n, routed.experts)
+    outputs, name = check_stack(weight, routed, label), weight.dtype.name.lower()
     need_floats(f"{label}: routes", routed.routes, ctx.max_rows * routed.top_k * ROUTE_WORDS)
-    outputs, name = weight.n // routed.experts, weight.dtype.name.lower()
     grid = flat_grid(-(-outputs // 4), rows_axis=2)
     made = []
     for part in weight.parts:

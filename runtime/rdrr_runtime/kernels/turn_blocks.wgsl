@@ -1,5 +1,6 @@
-// Blocks stored by columns, reordered without loss for products with one row: codes by rows of K
-// that are packed again, and beside them the factors of each group of outputs, along k.
+// turned[n, k] = stored[k, n]: blocks stored by columns, reordered without loss for products with one
+// row: codes by rows of K that are packed again, and beside them the factors of each group of
+// outputs, along k.
 //
 // stored   [INPUTS, ROW_WORDS] words of type {{ WEIGHT }} as packing.py leaves them
 // turned   codes [OUTPUTS, K / 64 units], then factors for each {{ BLOCK }} outputs; see
