@@ -340,19 +340,29 @@ class PeerContext:
         context: Tokens of the cache.
         flash_attention: Use llama.cpp's fused attention.
         ubatch: Prompt tokens that one pass computes.
+        threads: Of the CPU; llama.cpp's default when None. More than there are free cores wait for
+            each other by spinning.
 
     Raises:
         UnavailableError: llama.cpp refuses the parameters.
     """
 
     def __init__(
-        self, model: PeerModel, *, context: int, flash_attention: bool = True, ubatch: int = 512
+        self,
+        model: PeerModel,
+        *,
+        context: int,
+        flash_attention: bool = True,
+        ubatch: int = 512,
+        threads: int | None = None,
     ) -> None:
         self._llama = llama = model.library.llama
         self._vocab = model.vocab
         params = llama.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = context, max(2048, ubatch), ubatch
         params.flash_attn_type = int(flash_attention)
+        if threads is not None:
+            params.n_threads = params.n_threads_batch = threads
         self.handle = llama.llama_init_from_model(model.handle, params)
         if not self.handle:
             reason = "; ".join(model.library.messages[-3:])
