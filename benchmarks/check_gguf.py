@@ -36,7 +36,9 @@ def their_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
     from peers.llama_cpp import PeerContext, PeerModel
 
     model = PeerModel(library, path, library.device("CPU"))
-    context = PeerContext(model, context=len(ids) + 8, flash_attention=False, threads=1)
+    context = PeerContext(
+        model, context=len(ids) + 8, flash_attention=False, threads=1, exact_cache=True
+    )
     rows = []
     for position, token in enumerate(ids):
         context.decode([token], position)

@@ -342,6 +342,7 @@ class PeerContext:
         ubatch: Prompt tokens that one pass computes.
         threads: Of the CPU; llama.cpp's default when None. More than there are free cores wait for
             each other by spinning.
+        exact_cache: Keep keys and values in f32 rather than f16.
 
     Raises:
         UnavailableError: llama.cpp refuses the parameters.
@@ -355,12 +356,15 @@ class PeerContext:
         flash_attention: bool = True,
         ubatch: int = 512,
         threads: int | None = None,
+        exact_cache: bool = False,
     ) -> None:
         self._llama = llama = model.library.llama
         self._vocab = model.vocab
         params = llama.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = context, max(2048, ubatch), ubatch
         params.flash_attn_type = int(flash_attention)
+        if exact_cache:
+            params.type_k = params.type_v = 0
         if threads is not None:
             params.n_threads = params.n_threads_batch = threads
         self.handle = llama.llama_init_from_model(model.handle, params)

@@ -15,7 +15,13 @@ from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError
 from rdrr_manifests.logical import logical_tensors
 from rdrr_manifests.package import open_package
-from support.checkpoints import TINY_MODELS, TinyModel, make_checkpoint, write_tokenizer
+from support.checkpoints import (
+    MORE_MODELS,
+    TINY_MODELS,
+    TinyModel,
+    make_checkpoint,
+    write_tokenizer,
+)
 from support.gguf_files import write_gguf
 from support.safetensor_files import llama_tensors, write_llama
 
@@ -66,9 +72,19 @@ def test_there_and_back_every_payload_is_the_same(tmp_path, llama, dtype, option
     assert result.notes == ()
 
 
-@pytest.mark.parametrize("tiny", TINY_MODELS, ids=lambda tiny: tiny.name)
+LIKE_LLAMA_CPP = {
+    "gemma2": {"query_pre_attn_scalar": 64},
+    "qwen2_moe": {"mlp_only_layers": []},
+    "qwen3_moe": {"decoder_sparse_step": 1},
+    "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4},
+}
+"""What llama.cpp fixes for an architecture and has no metadata for."""
+
+
+@pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
 def test_every_architecture_comes_back(tmp_path, rng, tiny):
-    folder = make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=LAYERS)
+    options = {"num_hidden_layers": LAYERS, **LIKE_LLAMA_CPP.get(tiny.model_type, {})}
+    folder = make_checkpoint(tiny, tmp_path / "model", rng, **options)
     path = write_gguf(folder, tmp_path / "m.gguf", "Q8_0")
     convert(path, tmp_path / "package", quantize="q8_0")
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
@@ -93,6 +109,23 @@ def test_every_architecture_comes_back(tmp_path, rng, tiny):
     first, second = (open_package(tmp_path / name) for name in ("package", "again"))
     assert first.graph == second.graph
     assert first.manifest.tokenizer == second.manifest.tokenizer
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gemma2", "cannot state this model"),
+        ("qwen2_moe", "experts in every layer"),
+        ("smollm3", "cannot state this model"),
+    ],
+)
+def test_what_llama_cpp_would_compute_otherwise_is_refused(tmp_path, rng, name, words):
+    tiny = next(one for one in MORE_MODELS if one.model_type == name)
+    folder = make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=LAYERS)
+    convert(folder, tmp_path / "package", quantize="f16")
+    with pytest.raises(ConversionError, match=words):
+        export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
+    assert not (tmp_path / "out.gguf").exists()
 
 
 def test_gguf_py_decodes_what_the_package_holds(tmp_path, llama):

@@ -20,19 +20,26 @@ import numpy.typing as npt
 from rdrr_format.errors import ConversionError
 from rdrr_format.layouts import Layout
 from rdrr_format.stores import store_errors
-from rdrr_manifests.logical import LogicalTensor, RowReader
+from rdrr_manifests.logical import EMBEDDING, HEAD, LogicalTensor, RowReader
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule, find_architecture
 from rdrr_converter.export._config import check_config, norm_shift
 from rdrr_converter.export._gguf_metadata import metadata
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
+from rdrr_converter.export._stacks import is_of_experts, joined_experts, stacked
 from rdrr_converter.export._values import Encoder, Outgoing
 from rdrr_converter.plan import F16_OVERFLOW
 from rdrr_converter.report import Progress
 from rdrr_converter.sources._gguf_config import read_config
-from rdrr_converter.sources._gguf_names import GGUF_ARCHITECTURES, ROPE_FREQS, GgufArchitecture
-from rdrr_converter.sources._gguf_rope import divisors, from_metadata
+from rdrr_converter.sources._gguf_names import (
+    GGUF_ARCHITECTURES,
+    ROPE_FREQS,
+    ROPE_LONG,
+    ROPE_SHORT,
+    GgufArchitecture,
+)
+from rdrr_converter.sources._gguf_rope import divisors, from_factors, from_metadata
 
 F32Array = npt.NDArray[np.float32]
 
@@ -51,14 +58,13 @@ def find_row(rule: ArchitectureRule, where: object) -> GgufArchitecture:
     Raises:
         ConversionError: It has no row.
     """
-    rows = [row for row in GGUF_ARCHITECTURES.values() if row.is_written]
-    for row in rows:
+    for row in GGUF_ARCHITECTURES.values():
         if {row.hf_class, *row.classes} & set(rule.classes):
             return row
     raise ConversionError(
         f"{rule.name} cannot be written as GGUF by this version of rdrr",
         where=where,
-        expected=", ".join(row.name for row in rows),
+        expected=", ".join(GGUF_ARCHITECTURES),
         hint="export it --to safetensors",
     )
 
@@ -77,51 +83,88 @@ def plan_gguf(
     """
     row = find_row(rule, package.where)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
-    return [_plan(package, one, row, shift, lossless=lossless) for one in tensors]
+    stacks = joined_experts(stacked(tensors, rule.stacks))
+    _check_experts([name for name, _ in stacks], package)
+    outgoing = [_plan(package, name, parts, row, shift) for name, parts in stacks]
+    lost = next((one for one in outgoing if one.why), None)
+    if lost is not None and lossless:
+        raise ConversionError(
+            "blocks that a GGUF cannot hold as they are",
+            where=f"{package.where}, {lost.parts[0].name}",
+            expected="whole rows of whole blocks",
+            found=lost.why,
+            hint="convert with --q4k-layout row and --k-tail ggml, or export without --lossless",
+        )
+    return outgoing
+
+
+def _check_experts(names: Sequence[str], package: Package) -> None:
+    """llama.cpp loads experts in all layers or in none.
+
+    Raises:
+        ConversionError: Some layers have none.
+    """
+    dense = [name for name in names if name.endswith(".mlp.gate_proj.weight")]
+    if dense and any(is_of_experts(name) for name in names):
+        raise ConversionError(
+            "llama.cpp wants experts in every layer",
+            where=package.where,
+            found=f"{len(dense)} layers without, as in {dense[0]}",
+            hint="export it --to safetensors",
+        )
 
 
 def _plan(
-    package: Package, tensor: LogicalTensor, row: GgufArchitecture, shift: float, *, lossless: bool
+    package: Package,
+    name: str,
+    parts: tuple[LogicalTensor, ...],
+    row: GgufArchitecture,
+    shift: float,
 ) -> Outgoing:
-    name = row.llama_name(tensor.name)
-    if name is None:
+    theirs, first = row.llama_name(name), parts[0]
+    if theirs is None:
         raise ConversionError(
-            "a tensor has no name in llama.cpp", where=f"{package.where}, {tensor.name}"
+            "a tensor has no name in llama.cpp", where=f"{package.where}, {first.name}"
         )
     head = package.manifest.architecture.head_dim
-    if len(tensor.shape) == 1:
-        order = _interleaved(head, 0, tensor.columns) if row.is_interleaved(tensor.name) else None
-        own_shift = shift if tensor.role == "norm" else 0.0
-        return Outgoing(name, (tensor,), tensor.shape, "F32", shift=own_shift, vector_order=order)
-    dtype, why = _storage(package, tensor)
-    if why and lossless:
-        raise ConversionError(
-            "blocks that a GGUF cannot hold as they are",
-            where=f"{package.where}, {tensor.name}",
-            expected=f"whole rows of whole {tensor.dtype} blocks",
-            found=why,
-            hint="convert with --q4k-layout row and --k-tail ggml, or export without --lossless",
-        )
-    if not row.is_interleaved(tensor.name):
-        return Outgoing(name, (tensor,), tensor.shape, dtype, why)
-    return Outgoing(
-        name, (tensor,), tensor.shape, dtype, why, order=partial(_interleaved, head), row_step=head
-    )
+    if first.rows == 1 and not is_of_experts(name):
+        order = _interleaved(head, 0, first.columns) if row.is_interleaved(name) else None
+        own_shift = shift if first.role == "norm" else 0.0
+        return Outgoing(theirs, parts, (first.columns,), "F32", shift=own_shift, vector_order=order)
+    dtype, why = ("F32", "") if first.role == "router" else _storage(package, parts)
+    if row.is_interleaved(name):
+        ordered = partial(_interleaved, head)
+        return Outgoing(theirs, parts, first.shape, dtype, why, order=ordered, row_step=head)
+    shape = first.shape
+    if is_of_experts(name):
+        shape = (len(parts), *first.shape)
+    elif len(parts) > 1:
+        shape = (sum(one.shape[0] for one in parts), *first.shape[1:])
+    return Outgoing(theirs, parts, shape, dtype, why)
 
 
-def _storage(package: Package, tensor: LogicalTensor) -> tuple[str, str]:
+def _storage(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str, str]:
     """Type of a matrix, and why it is not the stored one."""
-    dtype = tensor.dtype
-    if not dtype.is_block:
+    dtypes = sorted({one.dtype.name for one in parts})
+    dtype, columns = parts[0].dtype, parts[0].columns
+    if len(dtypes) > 1:
+        why = f"{' and '.join(dtypes)} in one tensor"
+    elif not dtype.is_block:
         return dtype.name, ""
-    if tensor.columns % dtype.block_elements:
-        why = f"rows of {tensor.columns} are not whole {dtype} blocks"
-    elif tensor.layout is Layout.COLUMN:
+    elif columns % dtype.block_elements:
+        why = f"rows of {columns} are not whole {dtype} blocks"
+    elif any(one.layout is Layout.COLUMN for one in parts):
         why = f"{dtype} blocks in the layout column hold parts of several rows"
     else:
         return dtype.name, ""
-    reader = RowReader(package, tensor)
-    largest = max(float(np.abs(reader.values(*chunk)).max()) for chunk in reader.chunks())
+    if any(one.dtype.name == "F32" for one in parts):
+        return "F32", why
+    readers = [RowReader(package, one) for one in parts]
+    largest = max(
+        float(np.abs(reader.values(*chunk)).max())
+        for reader in readers
+        for chunk in reader.chunks()
+    )
     return "F16" if largest < F16_OVERFLOW else "F32", why
 
 
@@ -162,7 +205,7 @@ def write_gguf(
     """
     row = find_row(rule, package.where)
     entries, notes = metadata(config, row)
-    extra = _rope_freqs(config)
+    extra = _rope_divisors(config)
     _check_metadata(entries, extra, package, row, tensors)
     words, more = tokenizer_metadata(package, config["vocab_size"])
     identity = {
@@ -178,18 +221,21 @@ def write_gguf(
     return errors, (*notes, *more)
 
 
-def _rope_freqs(config: Mapping[str, Any]) -> F32Array | None:
-    """Divisors of frequencies, which stand for llama3 scaling."""
+def _rope_divisors(config: Mapping[str, Any]) -> dict[str, F32Array]:
+    """Tensors of divisors of frequencies, which stand for llama3 scaling and longrope."""
     scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type") == "longrope":
+        stated = {ROPE_LONG: scaling["long_factor"], ROPE_SHORT: scaling["short_factor"]}
+        return {name: np.asarray(values, np.float32) for name, values in stated.items()}
     if scaling.get("rope_type") != "llama3":
-        return None
+        return {}
     frequencies = int(config["head_dim"] * (config.get("partial_rotary_factor") or 1.0)) // 2
-    return divisors(scaling, config["rope_theta"], frequencies).astype(np.float32)
+    return {ROPE_FREQS: divisors(scaling, config["rope_theta"], frequencies).astype(np.float32)}
 
 
 def _check_metadata(
     entries: Mapping[str, Any],
-    extra: F32Array | None,
+    extra: Mapping[str, F32Array],
     package: Package,
     row: GgufArchitecture,
     tensors: Sequence[LogicalTensor],
@@ -203,13 +249,14 @@ def _check_metadata(
     read = read_config(
         entries,
         row,
-        vocab_size=names["model.embed_tokens.weight"].shape[0],
+        vocab_size=names[EMBEDDING].shape[0],
         tensors=len(tensors),
-        tied="lm_head.weight" not in names,
+        tied=HEAD not in names,
         where=package.where,
     )
-    values = None if extra is None else extra.astype(np.float64)
-    read |= from_metadata(values, read, package.where)
+    values = {name: array.astype(np.float64) for name, array in extra.items()}
+    read |= from_metadata(values.get(ROPE_FREQS), read, package.where)
+    read |= from_factors(values.get(ROPE_SHORT), values.get(ROPE_LONG), package.where)
     check_config(read, package, find_architecture(read, None, package.where), tensors)
 
 
@@ -237,7 +284,7 @@ def _write(
     path: Path,
     name: str,
     entries: Mapping[str, Any],
-    extra: F32Array | None,
+    extra: Mapping[str, F32Array],
     package: Package,
     outgoing: Sequence[Outgoing],
     progress: Progress,
@@ -248,16 +295,16 @@ def _write(
     try:
         for key, value in entries.items():
             _add(writer, key, value)
-        if extra is not None:
-            writer.add_tensor_info(ROPE_FREQS, extra.shape, extra.dtype, extra.nbytes)
+        for tensor, values in extra.items():
+            writer.add_tensor_info(tensor, values.shape, values.dtype, values.nbytes)
         for one in outgoing:
             kind = GGMLQuantizationType[one.dtype]
             writer.add_tensor_info(one.name, one.shape, np.dtype(np.float32), one.size, kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        if extra is not None:
-            writer.write_tensor_data(extra)
+        for values in extra.values():
+            writer.write_tensor_data(values)
         errors: dict[str, float] = {}
         for one in outgoing:
             encoder = Encoder(package, one)

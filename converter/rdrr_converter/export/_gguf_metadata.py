@@ -7,6 +7,7 @@ key for and ignores is said in notes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import log, sqrt
 from types import MappingProxyType
 from typing import Any
 
@@ -68,6 +69,32 @@ def _window(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     return {"attention.sliding_window": window}, (note,)
 
 
+def _llama(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """Mixtral's number of experts has another name than Qwen's."""
+    entries, notes = _window(config)
+    if config.get("num_local_experts"):
+        entries["expert_count"] = config["num_local_experts"]
+    return entries, notes
+
+
+def _gemma2(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """Every other layer has the window, without a word."""
+    window = config.get("sliding_window")
+    return {"attention.sliding_window": window} if window else {}, ()
+
+
+def _phi3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
+    """A window of 0 means none; longrope's correction of the attention is stated."""
+    entries: Entries = {"attention.sliding_window": config.get("sliding_window") or 0}
+    original = config.get("original_max_position_embeddings")
+    if original:
+        entries["rope.scaling.original_context_length"] = original
+        factor = config["max_position_embeddings"] / original
+        if factor > 1:
+            entries["rope.scaling.attn_factor"] = sqrt(1.0 + log(factor) / log(original))
+    return entries, ()
+
+
 def _gemma3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     entries: Entries = {"rope.freq_base_swa": float(config["rope_local_base_freq"])}
     notes: list[str] = []
@@ -101,5 +128,5 @@ def _period(slides: list[bool]) -> int | None:
 
 
 _FURTHER: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[str, ...]]]] = (
-    MappingProxyType({"gemma3": _gemma3})
+    MappingProxyType({"llama": _llama, "gemma2": _gemma2, "gemma3": _gemma3, "phi3": _phi3})
 )

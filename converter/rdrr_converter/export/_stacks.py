@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rdrr_manifests.logical import LogicalTensor
 
@@ -11,6 +11,27 @@ from rdrr_converter.architectures._base import StackRule
 
 Stack = tuple[str, tuple[LogicalTensor, ...]]
 """A name in the checkpoint, and the tensors under it from the top down."""
+
+
+_EXPERT = re.compile(r"(?P<stem>.+\.experts)\.(?P<number>\d+)\.(?P<part>.+)")
+
+
+def is_of_experts(name: str) -> bool:
+    """Whether a name that `joined_experts` gives is that of all experts of a layer."""
+    return ".experts." in name
+
+
+def joined_experts(stacks: Iterable[Stack]) -> list[Stack]:
+    """The same with all experts of a layer under one name, which has no number."""
+    found: dict[str, dict[int, tuple[LogicalTensor, ...]]] = {}
+    for name, parts in stacks:
+        match = _EXPERT.fullmatch(name)
+        own = name if match is None else f"{match['stem']}.{match['part']}"
+        found.setdefault(own, {})[int(match["number"]) if match else 0] = parts
+    return [
+        (name, tuple(part for number in sorted(numbers) for part in numbers[number]))
+        for name, numbers in found.items()
+    ]
 
 
 def stacked(tensors: Sequence[LogicalTensor], rules: Sequence[StackRule]) -> Iterator[Stack]:

@@ -84,7 +84,6 @@ class GgufArchitecture:
         layer: Names of parts of a layer, theirs to ours.
         interleaved: Parts whose rows alternate between the halves of a head.
         norm_offset: What is to be added to norm weights: -1 undoes the baked (1 + w).
-        is_written: A package of it can be exported; of others the files are only read.
     """
 
     name: str
@@ -93,7 +92,6 @@ class GgufArchitecture:
     interleaved: tuple[str, ...] = ()
     norm_offset: float = 0.0
     classes: tuple[str, ...] = ()
-    is_written: bool = True
 
     def translate(self, name: str) -> str:
         """The Hugging Face name of a tensor; a name that means nothing here stays as it is."""
@@ -136,20 +134,16 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
                 "LlamaForCausalLM",
                 _MIXTRAL,
                 _QUERIES_KEYS,
-                classes=("MistralForCausalLM",),
+                classes=("MistralForCausalLM", "MixtralForCausalLM"),
             ),
             GgufArchitecture("qwen2", "Qwen2ForCausalLM"),
-            GgufArchitecture("qwen2moe", "Qwen2MoeForCausalLM", _EXPERTS, is_written=False),
+            GgufArchitecture("qwen2moe", "Qwen2MoeForCausalLM", _EXPERTS),
             GgufArchitecture("qwen3", "Qwen3ForCausalLM"),
-            GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", _EXPERTS, is_written=False),
-            GgufArchitecture(
-                "gemma2", "Gemma2ForCausalLM", _FOUR_NORMS, norm_offset=-1.0, is_written=False
-            ),
+            GgufArchitecture("qwen3moe", "Qwen3MoeForCausalLM", _EXPERTS),
+            GgufArchitecture("gemma2", "Gemma2ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
             GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
-            GgufArchitecture("phi3", "Phi3ForCausalLM", _STACKED, is_written=False),
-            GgufArchitecture(
-                "smollm3", "SmolLM3ForCausalLM", _LAYER, _QUERIES_KEYS, is_written=False
-            ),
+            GgufArchitecture("phi3", "Phi3ForCausalLM", _STACKED),
+            GgufArchitecture("smollm3", "SmolLM3ForCausalLM", _LAYER, _QUERIES_KEYS),
         )
     }
 )
