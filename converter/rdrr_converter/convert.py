@@ -205,8 +205,8 @@ def _convert(
         job = _Job(opened, model, plan, options, notes, counter)
         made = fingerprint(opened, plan, options, magnitudes)
         with (
-            delivery(target, made, threads, options.hash_algorithm) as package,
             open_engine(crew.engine, threads, crew.ray_address) as workforce,
+            delivery(target, made, threads, options.hash_algorithm) as package,
         ):
             shards = job.write(package, workforce, threads)
             draft, errors = job.finish(package.store, shards, threads)

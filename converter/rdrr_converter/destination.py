@@ -24,6 +24,8 @@ from rdrr_format.errors import RdrrError, StoreError
 from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
+from rdrr_converter.engines import WorkerError
+
 LOCK_ATTEMPTS = 10
 """Times that another conversion may end, and take the folder away, just before it is locked."""
 
@@ -136,7 +138,7 @@ def complete_or_nothing(destination: Path, *, resume: bool = False) -> Iterator[
 
 def _can_go_on_after(error: BaseException) -> bool:
     """Whether trying again makes sense: after a full disk it does, after bad weights not."""
-    return isinstance(error, StoreError) or not isinstance(error, RdrrError)
+    return isinstance(error, (StoreError, WorkerError)) or not isinstance(error, RdrrError)
 
 
 @contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
 from rdrr_converter import convert as convert_module
 from rdrr_converter.convert import convert
-from rdrr_format.errors import StoreError
+from rdrr_converter.engines import WorkerError
+from rdrr_format.errors import ConversionError, ShardError, StoreError, UsageError
 from rdrr_manifests.package import validate
 from support.killing import Converters
 from support.safetensor_files import llama_tensors, write_llama, write_safetensors
@@ -252,6 +254,36 @@ def test_without_resume_it_begins_anew_and_clears_away_what_was_left(folder, pla
     result = convert(folder, place / "out", quantize="f16", shard_size=SHARD)
     assert result.reused_shards == 0
     assert listing(place) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (StoreError("the disk is full"), True),
+        (WorkerError("a worker was lost"), True),
+        (KeyboardInterrupt(), True),
+        (ConversionError("what is on disk differs from the source"), False),
+        (ShardError("wrong hash"), False),
+    ],
+)
+def test_what_is_finished_stays_where_trying_again_makes_sense(folder, place, error, kept):
+    def fail(event):
+        if event.stage == "verify":
+            raise error
+
+    for resume in (False, True):
+        with pytest.raises(type(error)):
+            convert(folder, place / "out", shard_size=SHARD, resume=resume, progress=fail)
+        assert listing(place) == ([".out.partial"] if kept and resume else [])
+    assert (convert(folder, place / "out", shard_size=SHARD, resume=True).reused_shards > 0) == kept
+
+
+def test_a_cluster_that_is_not_there_costs_nothing_that_is_finished(folder, place, monkeypatch):
+    interrupted(folder, place / "out")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match="Ray"):
+        convert(folder, place / "out", shard_size=SHARD, resume=True, engine="ray")
+    assert convert(folder, place / "out", shard_size=SHARD, resume=True).reused_shards > 0
 
 
 def test_where_nothing_was_begun_resume_just_converts(folder, place):

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from rdrr_format.errors import UsageError
 
 from rdrr_converter.engines import ray_cluster, threads
-from rdrr_converter.engines._base import Engine
+from rdrr_converter.engines._base import Engine, WorkerError
 
-__all__ = ["ENGINES", "Engine", "check_engine", "open_engine"]
+__all__ = ["ENGINES", "Engine", "WorkerError", "check_engine", "open_engine"]
 
 _ENGINES: Mapping[str, Callable[[int, str | None], AbstractContextManager[Engine]]] = (
     MappingProxyType({"threads": threads.open_engine, "ray": ray_cluster.open_engine})
@@ -48,6 +48,6 @@ def open_engine(
 
     Raises:
         UsageError: The engine is not installed.
-        ConversionError: The cluster cannot be reached.
+        WorkerError: The cluster cannot be reached.
     """
     return _ENGINES[name](workers, address)

@@ -6,9 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from rdrr_format.errors import ConversionError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Ticket = TypeVar("Ticket")
+
+
+class WorkerError(ConversionError):
+    """Who does the work failed, not the data: trying again makes sense."""
 
 
 class Engine(Protocol):

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rdrr_format.errors import ConversionError, RdrrError, UsageError
+from rdrr_format.errors import RdrrError, UsageError
 
-from rdrr_converter.engines._base import Item, Result, in_order
+from rdrr_converter.engines._base import Item, Result, WorkerError, in_order
 
 AHEAD = 4
 """Items under way for each processor of the cluster; a round trip takes longer than in a thread."""
@@ -38,7 +38,7 @@ class RayEngine:
 
         Raises:
             RdrrError: As the function raised it on the worker.
-            ConversionError: A worker was lost, and so were those that took its place.
+            WorkerError: A worker was lost, and so were those that took its place.
         """
         remote = self._ray.remote(function)
         return in_order(items, remote.remote, self._result, self._limit)
@@ -51,14 +51,14 @@ class RayEngine:
             if isinstance(error.cause, RdrrError):
                 raise error.cause from None
             if isinstance(error.cause, (errors.RaySystemError, ImportError)):
-                raise ConversionError(
+                raise WorkerError(
                     "a Ray worker cannot do the work",
                     found=str(error.cause).strip().splitlines()[-1],
                     hint="install the same rdrr on every machine of the cluster",
                 ) from error
             raise
         except errors.RayError as error:
-            raise ConversionError("a Ray worker was lost", found=error) from error
+            raise WorkerError("a Ray worker was lost", found=error) from error
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def open_engine(workers: int, address: str | None = None) -> Iterator[RayEngine]
 
     Raises:
         UsageError: Ray is not installed.
-        ConversionError: The cluster cannot be reached.
+        WorkerError: The cluster cannot be reached.
     """
     try:
         import ray
@@ -96,7 +96,7 @@ def _connect(ray: Any, workers: int, address: str | None) -> None:
             **(here if address is None else {"address": address}),
         )
     except (ConnectionError, ValueError, OSError, RuntimeError) as error:
-        raise ConversionError(
+        raise WorkerError(
             "the Ray cluster cannot be reached",
             where=address,
             expected="HOST:PORT of a running cluster, or auto",
