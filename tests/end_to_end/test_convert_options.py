@@ -1,0 +1,57 @@
+"""Options of `rdrr convert` that decide on types and search, as words on a command line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.commands import error_line, rdrr
+from support.imatrix_files import write_gguf_imatrix
+from support.safetensor_files import llama_tensors, write_llama
+
+
+@pytest.fixture
+def source(tmp_path, rng):
+    return write_llama(tmp_path / "source", llama_tensors(rng))
+
+
+def dtypes(done):
+    assert done.code == 0, done.err
+    return {tensor["name"]: tensor["dtype"] for tensor in done.json()["tensors"]}
+
+
+def test_patterns_mix_quality_and_importance_go_together(tmp_path, source):
+    ones = (np.ones((1, 256)), np.array([1]))
+    imatrix = write_gguf_imatrix(tmp_path / "m.gguf", {"blk.0.attn_q.weight": ones})
+    words = ["convert", source, tmp_path / "out", "--json", "--quantize", "q5_k_s"]
+    words += ["--tensor-type", "o_proj=Q4_0", "--tensor-type", r"layers\.1.*o_proj=q8_0"]
+    found = dtypes(rdrr(*words, "--quality", "best", "--imatrix", imatrix))
+    assert found["model.layers.0.self_attn.o_proj.weight"] == "Q4_0"
+    assert found["model.layers.1.self_attn.o_proj.weight"] == "Q8_0"
+    assert found["model.layers.0.self_attn.q_proj.weight"] == "Q5_K"
+    assert rdrr("validate", tmp_path / "out", "--deep").code == 0
+
+
+def test_the_profile_is_an_option(tmp_path, source):
+    words = ["convert", source, tmp_path / "out", "--dry-run", "--json"]
+    assert set(dtypes(rdrr(*words, "--profile", "doppler")).values()) == {"Q4_K", "F16"}
+    assert set(dtypes(rdrr(*words)).values()) == {"Q4_K", "Q6_K", "F32"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--tensor-type", "o_proj"],
+        ["--tensor-type", "o_proj=Q3_K"],
+        ["--tensor-type", "nothing=Q8_0"],
+        ["--quality", "good"],
+        ["--profile", "doppler", "--quantize", "q8_0"],
+        ["--profile", "doppler", "--compress", "zstd"],
+        ["--imatrix", "m.gguf", "--transpose-weights"],
+    ],
+)
+def test_wrong_words_are_wrong_usage_and_leave_nothing(tmp_path, source, words):
+    done = rdrr("convert", source, tmp_path / "out", *words)
+    assert done.code == 2
+    assert error_line(done)
+    assert not (tmp_path / "out").exists()
+    assert rdrr("convert", source, tmp_path / "out", "--dry-run").code == 0
