@@ -193,11 +193,16 @@ def _uncompressed(manifest: Manifest) -> int | None:
 
 
 def _architecture(manifest: Manifest) -> dict[str, Any]:
-    sizes, blocks = manifest.architecture, manifest.inference
+    sizes, blocks, moe = manifest.architecture, manifest.inference, manifest.moe_config
+    plain = blocks.rope.unrotated_layers
     facts = {
         "layers": sizes.num_layers,
         "hidden size": sizes.hidden_size,
         "feed-forward size": sizes.intermediate_size,
+        "experts": moe and moe.num_experts,
+        "experts of a token": moe and moe.num_experts_per_token,
+        "expert size": moe and moe.expert_intermediate_size,
+        "shared expert size": moe and moe.shared_expert_intermediate_size,
         "query heads": sizes.num_attention_heads,
         "key-value heads": sizes.num_key_value_heads,
         "head size": sizes.head_dim,
@@ -209,6 +214,8 @@ def _architecture(manifest: Manifest) -> dict[str, Any]:
         "rope base": blocks.rope.rope_theta,
         "rope base, local": blocks.rope.rope_local_theta,
         "rope scaling": blocks.rope.rope_scaling_type,
+        "layers without rope": len(plain) if plain else None,
+        "mask token": manifest.mask_token_id,
         "query and key norm": blocks.attention.query_key_norm,
         "tied head": blocks.output.tie_word_embeddings,
     }

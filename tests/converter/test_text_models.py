@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rdrr_converter.convert import convert
+from rdrr_converter.report import ConversionResult
 from rdrr_format.errors import SourceError
 from rdrr_manifests.package import open_package, validate
 from rdrr_runtime.cpu import CpuBackend
@@ -46,6 +47,10 @@ def renamed(folder: Path, old: str, new: str) -> None:
     state = load_file(path)
     assert any(name.startswith(old) for name in state)
     save_file({name.replace(old, new, 1): values for name, values in state.items()}, path)
+
+
+def names_in(result: ConversionResult) -> set[str]:
+    return {tensor.name for tensor in result.tensors}
 
 
 def logits_of(folder: Path, ids: list[int]) -> Any:
@@ -107,6 +112,24 @@ def test_vision_tensors_of_a_text_architecture_are_still_an_error(tmp_path, rng)
     convert(folder, tmp_path / "control", dry_run=True)
     with pytest.raises(SourceError, match=r"unexpected.*model\.visual"):
         convert(folder, tmp_path / "out", arch="qwen3")
+
+
+def test_a_head_inside_the_text_model_is_found_and_decided_by_its_values(tmp_path, rng):
+    """In the older spelling the head has a prefix too, and may be the embedding over again."""
+    folder = tmp_path / "model"
+    make_multimodal("qwen3_vl", rng).save_pretrained(folder)
+    write_tokenizer(folder)
+    renamed(folder, "model.language_model.", "language_model.model.")
+    renamed(folder, "lm_head.", "language_model.lm_head.")
+    assert "lm_head.weight" in names_in(convert(folder, tmp_path / "own"))
+    path = folder / "model.safetensors"
+    state = load_file(path)
+    state["language_model.lm_head.weight"] = state["language_model.model.embed_tokens.weight"]
+    save_file(state, path)
+    edit_config(folder, tie_word_embeddings=True)
+    result = convert(folder, tmp_path / "same")
+    assert "lm_head.weight" not in names_in(result)
+    assert any("stored once" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
