@@ -77,7 +77,7 @@ def read_model(source: Source, rule: ArchitectureRule) -> Model:
             misstates something.
         ConversionError: The configuration asks for what the format cannot state.
     """
-    config = Config(text_config(source), rule.defaults, source.config_place)
+    config = Config(source.text_config, rule.defaults, source.config_place)
     sizes, moe = _sizes(rule, config), _experts(rule, config)
     tensors, notes = match(source, rule, config, sizes, moe)
     tied, tensors, tie_notes = _decide_head(tensors, config)
@@ -92,12 +92,6 @@ def read_model(source: Source, rule: ArchitectureRule) -> Model:
         moe=moe,
         mask_token_id=mask,
     )
-
-
-def text_config(source: Source) -> Mapping[str, Any]:
-    """The configuration of the text model, which is a part of that of a multimodal one."""
-    nested = source.config.get("text_config")
-    return {**source.config, **nested} if isinstance(nested, dict) else source.config
 
 
 def _mask_token(rule: ArchitectureRule, config: Config) -> tuple[int | None, list[str]]:

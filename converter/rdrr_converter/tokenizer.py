@@ -78,6 +78,7 @@ def eos_token_ids(source: Source) -> int | tuple[int, ...] | None:
     for values, name in (
         (source.generation_config, "generation_config.json"),
         (source.config, "config.json"),
+        (source.text_config, "config.json"),
     ):
         value = values.get("eos_token_id")
         if type(value) is int:
@@ -124,7 +125,7 @@ def _flag(settings: Mapping[str, Any], key: str) -> bool | None:
 
 
 def _token_id(source: Source, key: str) -> int | None:
-    for values in (source.generation_config, source.config):
+    for values in (source.generation_config, source.config, source.text_config):
         if type(values.get(key)) is int:
             return int(values[key])
     return None

@@ -105,6 +105,17 @@ def test_an_older_configuration_of_gemma_3_4b_says_the_same(tmp_path, rng):
     assert rope["ropeLocalScalingType"] is None
 
 
+def test_the_end_of_a_text_may_be_stated_for_the_text_model_only(tmp_path, rng):
+    folder = tmp_path / "model"
+    make_multimodal("gemma3", rng, **GEMMA).save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    assert "eos_token_id" not in config
+    convert(folder, tmp_path / "out")
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["eos_token_id"] == config["text_config"]["eos_token_id"] == 2
+
+
 def test_vision_tensors_of_a_text_architecture_are_still_an_error(tmp_path, rng):
     folder = tmp_path / "model"
     make_multimodal("qwen3_vl", rng).save_pretrained(folder)

@@ -217,6 +217,12 @@ class Source:
     notes: tuple[str, ...] = ()
 
     @property
+    def text_config(self) -> Mapping[str, Any]:
+        """The configuration of the text model, which is a part of that of a multimodal one."""
+        nested = self.config.get("text_config")
+        return {**self.config, **nested} if isinstance(nested, dict) else self.config
+
+    @property
     def config_place(self) -> Path:
         """Where the configuration is written, for messages."""
         return self.path if self.path.is_file() else self.path / "config.json"
