@@ -169,6 +169,19 @@ class Device:
         if self._unsubmitted > UNSUBMITTED_BYTES:
             self.wait()
 
+    def clear(self, target: BufferSlice) -> None:
+        """Fill a slice with zeros, in its turn between writes and submissions.
+
+        Raises:
+            DeviceError: The buffer has been freed, or the device is lost.
+        """
+        self._check_alive(target)
+        with _device_errors("clearing a buffer"):
+            encoder = self.wgpu.create_command_encoder(label="clear")
+            encoder.clear_buffer(target.buffer, target.offset, target.size)
+            self.wgpu.queue.submit([encoder.finish()])
+        self.counters.submits += 1
+
     def wait(self) -> None:
         """Wait until all work is done; this also frees the host copies of writes."""
         with _device_errors("waiting for the device"):

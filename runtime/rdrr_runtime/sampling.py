@@ -1,17 +1,24 @@
-"""From logits to one token id on the host: penalties, temperature, truncation and the draw.
+"""How the next token is chosen, and the choice on the host.
 
-Greedy decoding does not come here: its argmax runs on the device. Order of the steps: repetition
-penalty, temperature, top-k, top-p, min-p, draw.
+Order of the steps: repetition penalty, presence and frequency penalties, bias, mask, temperature,
+top-k, top-p, min-p, draw. Tokens exactly as likely as the last one kept are kept too. The draw is
+the largest of score + Gumbel noise, see `rdrr_runtime.randomness`; `kernels/sample.py` takes the
+same steps with the same random numbers on the GPU, so one seed gives one text on both, except where
+two candidates lie within f32's rounding of each other. Greedy decoding comes to neither: its argmax
+is part of the pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import UsageError
+
+from rdrr_runtime.randomness import fresh_seed, gumbel, random_words
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -29,6 +36,10 @@ class SamplingOptions:
         repeat_penalty: Logits of tokens seen before are divided (positive) or multiplied
             (negative) by it (Keskar et al. 2019); 1 or None for none.
         seed: Of the draws; None for a fresh one.
+        frequency_penalty: Taken off a token's logit for each time that it was there before, in the
+            prompt or in the text.
+        presence_penalty: Taken off once if it was there at all.
+        logit_bias: Added to the logits of these ids.
     """
 
     temperature: float = 0.0
@@ -37,6 +48,9 @@ class SamplingOptions:
     min_p: float | None = None
     repeat_penalty: float | None = None
     seed: int | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -51,6 +65,9 @@ class SamplingOptions:
             "min_p": (self.min_p is None or 0 <= self.min_p <= 1, "between 0 and 1"),
             "repeat_penalty": (self.repeat_penalty is None or self.repeat_penalty > 0, "above 0"),
             "seed": (self.seed is None or self.seed >= 0, "0 or more"),
+            "frequency_penalty": (math.isfinite(self.frequency_penalty), "a number"),
+            "presence_penalty": (math.isfinite(self.presence_penalty), "a number"),
+            "logit_bias": (all(map(math.isfinite, self.logit_bias.values())), "numbers"),
         }
         for name, (holds, expected) in checks.items():
             if not holds:
@@ -59,13 +76,34 @@ class SamplingOptions:
                 )
 
     @property
+    def penalizes(self) -> bool:
+        """Whether it matters which tokens were there before."""
+        return self.repeat_penalty not in (None, 1.0) or bool(
+            self.frequency_penalty or self.presence_penalty
+        )
+
+    @property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is always taken and nothing changes the logits before."""
-        return self.temperature == 0 and self.repeat_penalty in (None, 1.0)
+        return self.temperature == 0 and not self.penalizes and not self.logit_bias
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Check the ids of the bias.
+
+        Raises:
+            UsageError: One outside the vocabulary.
+        """
+        wrong = [token_id for token_id in self.logit_bias if not 0 <= token_id < vocab_size]
+        if wrong:
+            raise UsageError(
+                "logit_bias has an id outside the vocabulary",
+                expected=f"below {vocab_size}",
+                found=wrong[0],
+            )
 
 
 class Sampler:
-    """Draws tokens; holds the generator, so that one seed gives one text.
+    """Draws tokens; counts the draws, so that one seed gives one text.
 
     Args:
         options: How to choose.
@@ -73,45 +111,59 @@ class Sampler:
 
     def __init__(self, options: SamplingOptions) -> None:
         self._options = options
-        self._generator = np.random.Generator(np.random.Philox(options.seed))
+        self._seed = fresh_seed() if options.seed is None else options.seed
+        self._draws = 0
 
-    def choose(self, logits: F32, seen: Sequence[int] = ()) -> int:
+    def choose(
+        self, logits: F32, seen: Sequence[int] = (), allowed: npt.NDArray[np.bool_] | None = None
+    ) -> int:
         """One token id.
 
         Args:
             logits: float32 [vocab].
-            seen: Ids that the repetition penalty applies to.
+            seen: Ids that the penalties apply to, as often as they were there.
+            allowed: bool [vocab], tokens that may be drawn; all when None.
         """
         options = self._options
-        scores = logits.astype(np.float64)
-        if options.repeat_penalty not in (None, 1.0) and len(seen):
-            _penalize(scores, np.unique(np.asarray(seen)), options.repeat_penalty)
+        scores = _adjusted(logits, seen, options)
+        if allowed is not None:
+            scores[~allowed] = -np.inf
         if options.temperature == 0:
             return int(np.argmax(scores))
-        ids, probabilities = _truncate(scores / options.temperature, options)
-        edges = np.cumsum(probabilities)
-        draw = self._generator.random() * edges[-1]
-        return int(ids[min(int(np.searchsorted(edges, draw, side="right")), len(ids) - 1)])
+        # As the GPU has it: in f32, by the inverse.
+        scores *= np.float32(1 / options.temperature)
+        kept = _kept(scores.astype(np.float64), options)
+        noise = gumbel(random_words(self._seed, self._draws, len(scores)))
+        self._draws += 1
+        return int(np.argmax(np.where(kept, scores + noise, -np.inf)))
 
 
-def _penalize(scores: F64, seen: npt.NDArray[np.int64], penalty: float) -> None:
-    values = scores[seen]
-    scores[seen] = np.where(values > 0, values / penalty, values * penalty)
+def _adjusted(logits: F32, seen: Sequence[int], options: SamplingOptions) -> F32:
+    """The logits after penalties and bias."""
+    scores = logits.astype(np.float32)
+    if options.penalizes and len(seen):
+        ids, counts = np.unique(np.asarray(seen), return_counts=True)
+        repeat = np.float32(options.repeat_penalty or 1.0)
+        values = scores[ids]
+        values = np.where(values > 0, values / repeat, values * repeat)
+        values -= np.float32(options.presence_penalty)
+        scores[ids] = values - counts.astype(np.float32) * np.float32(options.frequency_penalty)
+    for token_id, bias in options.logit_bias.items():
+        scores[token_id] += np.float32(bias)
+    return scores
 
 
-def _truncate(scores: F64, options: SamplingOptions) -> tuple[npt.NDArray[np.int64], F64]:
-    """The candidates that remain, likeliest first, and their unnormalised probabilities."""
-    # Stable, so that equal logits keep the lower id first.
-    order = np.argsort(-scores, kind="stable")
+def _kept(scores: F64, options: SamplingOptions) -> npt.NDArray[np.bool_]:
+    """Which tokens may be drawn: those at or above the highest of three thresholds."""
+    ordered = np.sort(scores[np.isfinite(scores)])[::-1]
     if options.top_k:
-        order = order[: options.top_k]
-    probabilities = np.exp(scores[order] - scores[order[0]])
+        ordered = ordered[ordered >= ordered[min(options.top_k, len(ordered)) - 1]]
     if options.top_p is not None and options.top_p < 1:
-        share = np.cumsum(probabilities) / probabilities.sum()
+        mass = np.cumsum(np.exp(ordered - ordered[0]))
         # The token that crosses p stays, so at least one always does.
-        count = int(np.searchsorted(share, options.top_p)) + 1
-        order, probabilities = order[:count], probabilities[:count]
+        last = min(int(np.searchsorted(mass, options.top_p * mass[-1])), len(ordered) - 1)
+        ordered = ordered[ordered >= ordered[last]]
+    least = ordered[-1]
     if options.min_p:
-        keep = probabilities >= options.min_p * probabilities[0]
-        order, probabilities = order[keep], probabilities[keep]
-    return order, probabilities
+        least = max(least, ordered[0] + math.log(options.min_p))
+    return scores >= least

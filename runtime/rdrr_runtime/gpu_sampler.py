@@ -1,0 +1,100 @@
+"""The sampler of a GPU backend: its buffers, its launches after a pass, and what the host writes.
+
+The host writes when a generation begins (parameters, and the tokens that were seen or biased); for
+a token it writes nothing, but for a mask where one is set. How the launches work is told in
+`kernels/sample.py`. Nothing is made before the first generation that draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rdrr_runtime.buffers import Arena
+from rdrr_runtime.device import BoundDispatch, Device
+from rdrr_runtime.kernels._context import State
+from rdrr_runtime.kernels.sample import (
+    ENTRIES,
+    SampleBuffers,
+    pack_params,
+    sample,
+    set_tokens,
+)
+from rdrr_runtime.program import Pass
+from rdrr_runtime.randomness import fresh_seed
+from rdrr_runtime.sampling import SamplingOptions
+
+Bound = tuple[BoundDispatch, ...]
+Entry = tuple[int, int, float]  # id, times seen, bias
+
+
+class GpuSampler:
+    """Draws tokens after the passes of one model.
+
+    Args:
+        device: Where.
+        arena: Owner of the buffers.
+        state: The step that a draw advances.
+        vocabulary: Logits of a pass.
+    """
+
+    def __init__(self, device: Device, arena: Arena, state: State, vocabulary: int) -> None:
+        self._device = device
+        self._state = state
+        self._buffers = SampleBuffers.create(arena, vocabulary)
+        self._options = SamplingOptions()
+        self._set_tokens = (device.bind(set_tokens(self._buffers, "sample.set")),)
+        self._passes: dict[tuple[int, bool, bool], tuple[Pass, Bound]] = {}
+
+    def begin(self, options: SamplingOptions, seen: Sequence[int], *, masked: bool) -> None:
+        """Start a generation.
+
+        Args:
+            options: How tokens are chosen.
+            seen: Ids that the penalties apply to, as often as they were there.
+            masked: Whether `allow` is called before every token.
+        """
+        self._options = options
+        seed = fresh_seed() if options.seed is None else options.seed
+        self._device.write(self._buffers.params, pack_params(options, seed, masked=masked))
+        self._set(_entries(options, seen))
+
+    def allow(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Set the mask of the next token: bit i mod 32 of word i / 32 lets token i be drawn."""
+        self._device.write(self._buffers.mask, mask)
+
+    def to_token(self, which: Pass) -> Bound:
+        """Body, head and the draw; the same object each time, so that it is encoded quickly."""
+        options = self._options
+        key = (id(which), bool(options.top_k), options.top_p is not None and options.top_p < 1)
+        if key not in self._passes:
+            made = sample(self._buffers, self._state, which.logits, options, "sample")
+            tail = tuple(self._device.bind(one) for one in made)
+            self._passes[key] = (which, (*which.to_logits, *tail))
+        return self._passes[key][1]
+
+    def _set(self, entries: Sequence[Entry]) -> None:
+        """Make these the only tokens with counts or a bias."""
+        buffers = self._buffers
+        self._device.clear(buffers.counts)
+        self._device.clear(buffers.bias)
+        for start in range(0, len(entries), ENTRIES):
+            part = entries[start : start + ENTRIES]
+            words = np.zeros((len(part), 3), np.uint32)
+            words[:, :2] = [entry[:2] for entry in part]
+            words[:, 2] = np.array([entry[2] for entry in part], np.float32).view(np.uint32)
+            self._device.write(buffers.entries, np.array([len(part)], np.uint32))
+            self._device.write(buffers.entries, words, offset=4)
+            self._device.submit(self._set_tokens, 1)
+
+
+def _entries(options: SamplingOptions, seen: Sequence[int]) -> list[Entry]:
+    counts: dict[int, int] = {}
+    if options.penalizes:
+        for token_id in seen:
+            counts[token_id] = counts.get(token_id, 0) + 1
+    bias = options.logit_bias
+    ids = sorted({*counts, *bias})
+    return [(one, counts.get(one, 0), bias.get(one, 0.0)) for one in ids]

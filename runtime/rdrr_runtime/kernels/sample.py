@@ -1,0 +1,220 @@
+"""Sampling on the GPU: penalties, bias, mask, temperature, top-k, top-p, min-p and the draw.
+
+The launches of one token, each over the whole vocabulary:
+
+    sample_scores     adjusted scores, as words that sort like them
+    sample_narrow x4  the least score that top-k keeps, eight bits at a time
+    sample_narrow x4  likewise for top-p, among those
+    sample_race       the largest score + noise of those kept: a draw from their softmax
+    sample_finish     the winner becomes the next token, and the step advances
+
+A search is launched only where its option is set. Without it and with noise off this is an argmax.
+Scores equal to the last one kept are kept too. What the parameters are at a token is read from
+`Params` (snippets/sampling.wgsl), written once for a generation; `pack_params` lays it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rdrr_runtime.buffers import OFFSET_ALIGNMENT, Arena, BufferSlice
+from rdrr_runtime.kernels._context import State, need_floats
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel, dispatch, kernel
+from rdrr_runtime.randomness import seed_words
+from rdrr_runtime.sampling import SamplingOptions
+
+GROUPS = 64
+LEVELS = 4
+BINS = 256
+SEARCHES = 2
+STAGES = SEARCHES * LEVELS
+PARAM_WORDS = 16
+SEED_THREADS = 64
+ENTRIES = 4096
+"""Tokens of a sparse list that one launch takes."""
+
+NOTHING = 3e38  # min-p off: no score lies so far below the largest
+
+U32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class SampleBuffers:
+    """The sampler's memory, 13 bytes a token of the vocabulary and a little.
+
+    Attributes:
+        vocabulary: Tokens.
+        params: `Params`.
+        counts: u32 [vocabulary], times that a token was seen.
+        bias: f32 [vocabulary].
+        mask: Bits of the tokens that may be drawn.
+        keys: u32 [vocabulary], scores in sortable form.
+        tops: Largest key of each workgroup.
+        searches: What each stage of a search has found.
+        bins: Histograms of the stages.
+        best: Candidates of the draw.
+        stages: Constants of the stages, each at an offset that can be bound.
+        entries: A sparse list on its way to counts and bias.
+    """
+
+    vocabulary: int
+    params: BufferSlice
+    counts: BufferSlice
+    bias: BufferSlice
+    mask: BufferSlice
+    keys: BufferSlice
+    tops: BufferSlice
+    searches: BufferSlice
+    bins: BufferSlice
+    best: BufferSlice
+    stages: BufferSlice
+    entries: BufferSlice
+
+    @staticmethod
+    def create(arena: Arena, vocabulary: int) -> SampleBuffers:
+        """Zeroed buffers, but for the constants of the stages."""
+        width = 4 * vocabulary
+        return SampleBuffers(
+            vocabulary,
+            arena.empty("sample.params", 4 * PARAM_WORDS),
+            arena.empty("sample.counts", width),
+            arena.empty("sample.bias", width),
+            arena.empty("sample.mask", 4 * mask_words(vocabulary)),
+            arena.empty("sample.keys", width),
+            arena.empty("sample.tops", 4 * GROUPS),
+            arena.empty("sample.searches", 16 * STAGES),
+            arena.empty("sample.bins", 8 * STAGES * BINS),
+            arena.empty("sample.best", 8 * GROUPS),
+            arena.upload("sample.stages", _stages()),
+            arena.empty("sample.entries", 4 * (1 + 3 * ENTRIES)),
+        )
+
+
+def mask_words(vocabulary: int) -> int:
+    """Words of a mask with a bit for each token."""
+    return -(-vocabulary // 32)
+
+
+def pack_params(options: SamplingOptions, seed: int, *, masked: bool) -> U32:
+    """`Params` of a generation, with no draw made yet."""
+    greedy = options.temperature == 0
+    repeat = options.repeat_penalty or 1.0
+    numbers = [
+        1.0 if greedy else 1 / options.temperature,
+        repeat,
+        1 / repeat,
+        options.frequency_penalty,
+        options.presence_penalty,
+        options.top_k or 0,
+        options.top_p or 1.0,
+        np.log(options.min_p) if options.min_p else -NOTHING,
+    ]
+    words = np.zeros(PARAM_WORDS, np.uint32)
+    words[:8] = np.array(numbers, np.float32).view(np.uint32)
+    words[8:13] = [*seed_words(seed), 0, not greedy, masked]
+    return words
+
+
+def sample(
+    buffers: SampleBuffers, state: State, logits: BufferSlice, options: SamplingOptions, label: str
+) -> list[Dispatch]:
+    """Draw the next token and advance the step.
+
+    Args:
+        buffers: The sampler's.
+        state: Where the token goes.
+        logits: f32 [vocabulary].
+        options: Only whether top-k and top-p are set counts; numbers come from the parameters.
+        label: What the op is.
+
+    Raises:
+        FormatError: Sizes that do not suit.
+    """
+    need_floats(f"{label}: logits", logits, buffers.vocabulary)
+    chain = _chain(options)
+    scores = {
+        "params": buffers.params,
+        "logits": logits,
+        "counts": buffers.counts,
+        "bias": buffers.bias,
+        "mask": buffers.mask,
+        "keys": buffers.keys,
+        "group_tops": buffers.tops,
+        "bins": buffers.bins,
+    }
+    search = {
+        "params": buffers.params,
+        "keys": buffers.keys,
+        "group_tops": buffers.tops,
+        "searches": buffers.searches,
+        "bins": buffers.bins,
+    }
+    finish = {
+        "best": buffers.best,
+        "current": state.step,
+        "positions": state.positions,
+        "tokens": state.tokens,
+        "ring": state.ring,
+        "params": buffers.params,
+        "counts": buffers.counts,
+    }
+    *narrowing, last = (_stage(buffers, chain, index) for index in range(len(chain) + 1))
+    width, grid = buffers.vocabulary, Grid(GROUPS)
+    return [
+        dispatch(_kernel("sample_scores", width), scores, grid, f"{label}.scores"),
+        *(
+            dispatch(
+                _kernel("sample_narrow", width), {**search, "stage": one}, grid, f"{label}.narrow"
+            )
+            for one in narrowing
+        ),
+        dispatch(
+            _kernel("sample_race", width),
+            {**search, "stage": last, "best": buffers.best},
+            grid,
+            f"{label}.race",
+        ),
+        dispatch(_kernel("sample_finish"), finish, Grid(), f"{label}.finish"),
+    ]
+
+
+def set_tokens(buffers: SampleBuffers, label: str) -> Dispatch:
+    """Put the sparse list in `entries` where counts and bias are kept."""
+    what = kernel("sample_seed", constants={"WG": SEED_THREADS})
+    operands = {"entries": buffers.entries, "counts": buffers.counts, "bias": buffers.bias}
+    return dispatch(what, operands, Grid(-(-ENTRIES // SEED_THREADS)), label)
+
+
+def _kernel(name: str, width: int | None = None) -> Kernel:
+    return kernel(
+        name,
+        variables={"GROUPS": GROUPS, "STAGES": STAGES},
+        constants={} if width is None else {"WIDTH": width},
+    )
+
+
+def _chain(options: SamplingOptions) -> str:
+    """The searches of these options, in order: k, p, kp or none."""
+    keeps_share = options.top_p is not None and options.top_p < 1
+    return "k" * LEVELS * bool(options.top_k) + "p" * LEVELS * keeps_share
+
+
+CHAINS = ("", "k" * LEVELS, "p" * LEVELS, "k" * LEVELS + "p" * LEVELS)
+
+
+def _stages() -> npt.NDArray[np.uint32]:
+    """`Stage` of every place in every chain, the end included, one to `OFFSET_ALIGNMENT` bytes."""
+    rows = np.zeros((sum(len(chain) + 1 for chain in CHAINS), OFFSET_ALIGNMENT // 4), np.uint32)
+    places = [(chain, index) for chain in CHAINS for index in range(len(chain) + 1)]
+    for row, (chain, index) in zip(rows, places, strict=True):
+        own, before = chain[index : index + 1], chain[max(index - 1, 0) : index]
+        row[:4] = [index, index % LEVELS, own == "p", before == "p"]
+    return rows
+
+
+def _stage(buffers: SampleBuffers, chain: str, index: int) -> BufferSlice:
+    first = sum(len(other) + 1 for other in CHAINS[: CHAINS.index(chain)])
+    return buffers.stages.range(OFFSET_ALIGNMENT * (first + index), 16)

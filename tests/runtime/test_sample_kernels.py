@@ -1,0 +1,149 @@
+"""Sampling on the GPU against sampling on the host: same logits, same seed, same ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pytest
+from rdrr_runtime.gpu_sampler import GpuSampler
+from rdrr_runtime.kernels._context import State
+from rdrr_runtime.program import Pass
+from rdrr_runtime.sampling import Sampler, SamplingOptions
+from support.gpu import Bench, normal
+
+VOCAB = 3001
+RING = 512
+
+
+class Drawing:
+    """A sampler after a pass that only has logits."""
+
+    def __init__(self, bench: Bench, vocab: int = VOCAB) -> None:
+        self.bench = bench
+        self.state = State.create(bench.arena, 1, RING)
+        self.logits = bench.arena.empty("logits", 4 * vocab)
+        self.sampler = GpuSampler(bench.device, bench.arena, self.state, vocab)
+        self.which = Pass(1, (), (), (), self.logits)
+
+    def draw(
+        self,
+        logits: np.ndarray,
+        count: int,
+        options: SamplingOptions,
+        seen: Sequence[int] = (),
+        mask: np.ndarray | None = None,
+    ) -> list[int]:
+        device = self.bench.device
+        device.write(self.logits, logits)
+        device.write(self.state.step, np.array([1, 0, 0, 0], np.uint32))
+        self.sampler.begin(options, seen, masked=mask is not None)
+        if mask is not None:
+            self.sampler.allow(mask)
+        device.submit(self.sampler.to_token(self.which), 1, times=count)
+        return self.bench.words(self.state.ring)[:count]
+
+
+@pytest.fixture
+def drawing(bench) -> Iterator[Drawing]:
+    return Drawing(bench)
+
+
+def on_the_host(
+    logits: np.ndarray,
+    count: int,
+    options: SamplingOptions,
+    seen: Sequence[int] = (),
+    allowed: np.ndarray | None = None,
+) -> list[int]:
+    sampler, text = Sampler(options), list(seen)
+    for _ in range(count):
+        text.append(sampler.choose(logits, text, allowed))
+    return text[len(seen) :]
+
+
+OPTIONS: Sequence[Mapping[str, float]] = (
+    {},
+    {"top_k": 1},
+    {"top_k": 1000},
+    {"top_k": 10 * VOCAB},
+    {"top_p": 0.9},
+    {"top_k": 60, "top_p": 0.8, "min_p": 0.02},
+    {"temperature": 0.6, "min_p": 0.1},
+    {"temperature": 3.0, "top_k": 2000, "top_p": 0.999},
+)
+
+
+@pytest.mark.parametrize("set_options", OPTIONS, ids=str)
+def test_one_seed_draws_the_ids_that_the_host_draws(drawing, rng, set_options) -> None:
+    logits = 3 * normal(rng, VOCAB)
+    given = {"temperature": 1.0, "seed": int(rng.integers(2**63)), **set_options}
+    options = SamplingOptions(**given)
+    assert drawing.draw(logits, 16, options) == on_the_host(logits, 16, options)
+
+
+def test_another_seed_draws_other_ids(drawing, rng) -> None:
+    logits = normal(rng, VOCAB)
+    one, other, again = (
+        drawing.draw(logits, 16, SamplingOptions(temperature=1.0, seed=seed)) for seed in (1, 2, 1)
+    )
+    assert one == again != other
+
+
+def test_penalties_count_what_was_drawn_and_what_was_there_before(drawing, rng) -> None:
+    logits = normal(rng, VOCAB)
+    seen = np.argsort(-logits)[:20].repeat(2).tolist()
+    options = SamplingOptions(
+        temperature=0.0,
+        repeat_penalty=1.3,
+        frequency_penalty=0.2,
+        presence_penalty=0.4,
+        logit_bias={5: 2.5, int(logits.argmax()): -100.0},
+    )
+    found = drawing.draw(logits, 30, options, seen)
+    assert found == on_the_host(logits, 30, options, seen)
+    assert len(set(found)) > 5
+    without = SamplingOptions(temperature=0.0, logit_bias={5: -1.0})
+    assert drawing.draw(logits, 4, without) == [int(logits.argmax())] * 4  # all is as before
+
+
+def test_only_what_the_mask_lets_through_is_drawn(drawing, rng) -> None:
+    logits = normal(rng, VOCAB)
+    allowed = np.zeros(VOCAB, bool)
+    allowed[rng.choice(VOCAB, 9, replace=False)] = True
+    bits = np.packbits(np.pad(allowed, (0, -VOCAB % 32)), bitorder="little").view(np.uint32)
+    options = SamplingOptions(temperature=2.0, top_k=5, seed=3)
+    found = drawing.draw(logits, 40, options, mask=bits)
+    assert found == on_the_host(logits, 40, options, allowed=allowed)
+    assert not allowed[drawing.draw(logits, 40, options)].all()  # the control
+    greedy = drawing.draw(logits, 1, SamplingOptions(), mask=bits)
+    assert greedy == [int(np.where(allowed, logits, -np.inf).argmax())]
+
+
+def test_ties_go_to_the_lower_id_when_nothing_is_random(drawing, rng) -> None:
+    logits = normal(rng, VOCAB)
+    places = np.sort(rng.choice(VOCAB, 4, replace=False))
+    logits[places] = 9.0
+    assert drawing.draw(logits, 2, SamplingOptions(frequency_penalty=1e-6)) == places[:2].tolist()
+
+
+def test_draws_follow_the_truncated_softmax(drawing, rng) -> None:
+    """Chi-square over 512 draws of six kept tokens; beyond 30 once in 70,000 runs by chance."""
+    logits = np.full(VOCAB, -20.0, np.float32)
+    kept = np.sort(rng.choice(VOCAB, 6, replace=False))
+    logits[kept] = rng.uniform(0, 1.5, 6)
+    ids = drawing.draw(logits, RING, SamplingOptions(temperature=1.5, min_p=0.01, seed=None))
+    share = np.exp(logits[kept] / 1.5)
+    expected = RING * share / share.sum()
+    found = np.array([ids.count(int(one)) for one in kept])
+    assert found.sum() == RING
+    assert ((found - expected) ** 2 / expected).sum() < 30
+
+
+def test_logits_of_minus_infinity_are_never_drawn(plain_bench, rng) -> None:
+    """On a device without optional features, and with a vocabulary of one word's bits."""
+    drawing = Drawing(plain_bench, 32)
+    logits = np.full(32, -np.inf, np.float32)
+    logits[[3, 7]] = 0.0
+    ids = drawing.draw(logits, 32, SamplingOptions(temperature=1.0, top_k=30, top_p=0.99, seed=1))
+    assert set(ids) == {3, 7}
