@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+from rdrr_runtime.logprobs import TokenLogprobs
+from rdrr_runtime.sampling import SamplingOptions
 
 if TYPE_CHECKING:
     from rdrr_runtime.select import Choice
@@ -62,4 +65,39 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free what the model holds."""
+        ...
+
+
+@runtime_checkable
+class DrawingBackend(Protocol):
+    """What a backend that chooses tokens on its device has besides; `HostDrawing` for the rest."""
+
+    def begin(
+        self,
+        options: SamplingOptions,
+        seen: Sequence[int],
+        *,
+        masked: bool = False,
+        logprobs: int | None = None,
+    ) -> None:
+        """Start a generation.
+
+        Args:
+            options: How tokens are chosen.
+            seen: Ids that the penalties apply to, as often as they were there.
+            masked: Whether `allow` is called before every token.
+            logprobs: How many of the likeliest tokens `told` tells; None to tell nothing.
+        """
+        ...
+
+    def allow(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Set the mask of the next token: bit i mod 32 of word i / 32 lets token i be drawn."""
+        ...
+
+    def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        """Run `ids`, then feed back the token drawn; `count` new ids, as `Backend.greedy`."""
+        ...
+
+    def told(self) -> list[TokenLogprobs]:
+        """Log-probabilities of the ids drawn since the last call."""
         ...

@@ -15,8 +15,10 @@ from rdrr_format.errors import GenerationError, UsageError
 
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode._base import Counts, Job, Strategy
+from rdrr_runtime.decode.constrained import Constrained, Constraint
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.sampled import Sampled
+from rdrr_runtime.logprobs import Logprobs
 from rdrr_runtime.sampling import SamplingOptions
 
 
@@ -29,8 +31,8 @@ class GenerationStats:
         new_tokens: Ids delivered, an end-of-text included.
         first_token_seconds: From the start to the first id.
         total_seconds: From the start to the last id.
-        finish: `stop` (an end-of-text id), `length` (max_tokens), `context` (the context is
-            full), or `running`.
+        finish: `stop` (an end-of-text id, or a constraint that is complete), `length`
+            (max_tokens), `context` (the context is full), or `running`.
         counts: Forward passes, wasted ones and readbacks.
     """
 
@@ -90,6 +92,8 @@ class Engine:
         sampling: SamplingOptions | None = None,
         interval: int = 8,
         stats: GenerationStats | None = None,
+        logprobs: Logprobs | None = None,
+        constraint: Constraint | None = None,
     ) -> Iterator[list[int]]:
         """Runs of new ids, each as soon as it is known.
 
@@ -97,20 +101,23 @@ class Engine:
             prompt: Token ids, at least one.
             max_tokens: Most new tokens; fewer when the context fills up before.
             sampling: How tokens are chosen; greedy when None.
-            interval: Tokens between two readbacks of greedy decoding.
+            interval: Tokens between two readbacks from the device.
             stats: Filled while the iterator runs.
+            logprobs: Filled while the iterator runs.
+            constraint: What may come; read back one by one.
 
         Raises:
             GenerationError: The prompt is empty, has an unknown id, or does not fit the context.
-            UsageError: `max_tokens` or `interval` is not positive.
+            UsageError: `max_tokens` or `interval` is not positive, or a biased id is unknown.
         """
         sampling = sampling or SamplingOptions()
+        sampling.check_ids(self._vocab_size)
         stats = stats if stats is not None else GenerationStats()
         if max_tokens < 1 or interval < 1:
             raise UsageError("max_tokens and interval must be 1 or more")
         room = self._room(prompt)
         job = Job(list(prompt), 0, min(max_tokens, room), self._eos)
-        strategy: Strategy = Greedy(interval) if sampling.is_greedy else Sampled(sampling)
+        strategy = _strategy(sampling, interval, logprobs, constraint)
         full = "length" if max_tokens <= room else "context"
         return self._timed(strategy, job, stats, full)
 
@@ -145,8 +152,21 @@ class Engine:
             if not stats.new_tokens:
                 stats.first_token_seconds = stats.total_seconds
             stats.new_tokens += len(ids)
-            if ids[-1] in job.stop_ids:
+            if ids[-1] in job.stop_ids or stats.counts.completed:
                 stats.finish = "stop"
             yield ids
         if stats.finish == "running":
             stats.finish = full
+
+
+def _strategy(
+    sampling: SamplingOptions,
+    interval: int,
+    logprobs: Logprobs | None,
+    constraint: Constraint | None,
+) -> Strategy:
+    if constraint is not None:
+        return Constrained(sampling, constraint, logprobs)
+    if sampling.is_greedy and logprobs is None:
+        return Greedy(interval)
+    return Sampled(sampling, interval, logprobs)

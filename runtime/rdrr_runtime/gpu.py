@@ -1,13 +1,13 @@
 """The GPU backend: a program, and the little that the host does between its passes.
 
-Token, position and sampled ids live in GPU buffers. Between two greedy calls that follow each
-other the host writes nothing: the argmax of the last pass has already put the token and the
-position where the next pass reads them.
+Token, position and sampled ids live in GPU buffers. Between two calls of `greedy` or `draw` that
+follow each other the host writes nothing: the last pass has already put the token and the position
+where the next pass reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,16 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.buffers import Arena
 from rdrr_runtime.device import Device, open_device
+from rdrr_runtime.gpu_sampler import Bound, GpuSampler
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import KvSpec
+from rdrr_runtime.logprobs import TokenLogprobs
 from rdrr_runtime.program import RING, Pass, Plan, Program
+from rdrr_runtime.sampling import SamplingOptions
 
 F32 = npt.NDArray[np.float32]
+Launches = Callable[[Pass], Bound]
+"""What of a pass is run."""
 
 
 class GpuBackend:
@@ -67,6 +72,8 @@ class GpuBackend:
         self._vocab = plan.graph.vocab_size
         self._ring_used = 0  # ids written to the ring since the host last wrote the step
         self._ready: tuple[int, int] | None = None  # token and base that the GPU put in place
+        self._sampler: GpuSampler | None = None
+        self._told: list[TokenLogprobs] = []
         choices = plan.choices()
         self._info = BackendInfo(
             "wgpu", self.device.info.name, context, plan.weights.size, plan.cache.size, choices
@@ -81,28 +88,70 @@ class GpuBackend:
         """Logits after the last of `ids`, float32 [1, vocab]; of every row with `all_rows`."""
         if all_rows:
             return self._score(ids, base)
-        return self._read_logits(self._run(ids, base, sample=False), 1)
+        return self._read_logits(self._run(ids, base, _to_logits), 1)
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the likeliest token; `count` new ids, read back at once."""
+        return self._issue(ids, base, count, _to_token)
+
+    def begin(
+        self,
+        options: SamplingOptions,
+        seen: Sequence[int],
+        *,
+        masked: bool = False,
+        logprobs: int | None = None,
+    ) -> None:
+        """Start a generation that draws, see `DrawingBackend.begin`."""
+        self._drawing().begin(options, seen, masked=masked, top=logprobs)
+        self._told = []
+
+    def allow(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Set the mask of the next token, see `DrawingBackend.allow`."""
+        self._drawing().allow(mask)
+
+    def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        """Run `ids`, then feed back the token drawn; `count` new ids, read back at once."""
+        return self._issue(ids, base, count, self._drawing().to_token)
+
+    def told(self) -> list[TokenLogprobs]:
+        """Log-probabilities of the ids drawn since the last call, where `begin` wanted them."""
+        told, self._told = self._told, []
+        return told
+
+    def _drawing(self) -> GpuSampler:
+        if self._sampler is None:
+            self._sampler = GpuSampler(self.device, self._arena, self._state, self._vocab)
+        return self._sampler
+
+    def _issue(self, ids: Sequence[int], base: int, count: int, to_token: Launches) -> list[int]:
         out: list[int] = []
         while len(out) < count:
             run = min(RING, count - len(out))
-            out += self._greedy_run(ids, base, run)
+            out += self._issue_run(ids, base, run, to_token)
             base += len(ids) + run - 1
             ids = out[-1:]
         return out
 
-    def _greedy_run(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+    def _issue_run(
+        self, ids: Sequence[int], base: int, count: int, to_token: Launches
+    ) -> list[int]:
         """As `greedy`, for as many ids as the ring holds."""
-        self._run(ids, base, sample=True)
+        self._run(ids, base, to_token)
         first, self._ring_used = self._ring_used, self._ring_used + count
-        decode = self._program.get("decode")
+        decode = to_token(self._program.get("decode"))
         for _ in range(count - 1):
-            self.device.submit(decode.to_token, 1)
+            self.device.submit(decode, 1)
         found = [token_id for run in _ring_runs(first, count) for token_id in self._read_ring(*run)]
+        if to_token is not _to_token:
+            self._tell(first, found)
         self._ready = (found[-1], base + len(ids) + count - 1)
         return found
+
+    def _tell(self, first: int, ids: Sequence[int]) -> None:
+        for start, size in _ring_runs(first, len(ids)):
+            self._told += self._drawing().records(start, ids[:size])
+            ids = ids[size:]
 
     def close(self) -> None:
         """Free GPU memory."""
@@ -110,7 +159,7 @@ class GpuBackend:
         if self._owns_device:
             self.device.close()
 
-    def _run(self, ids: Sequence[int], base: int, *, sample: bool) -> Pass:
+    def _run(self, ids: Sequence[int], base: int, to_end: Launches) -> Pass:
         """All passes over `ids`, the head after the last of them."""
         which = self._program.get("decode" if len(ids) == 1 else "prefill")
         resumes = len(ids) == 1 and self._ready == (ids[0], base)
@@ -121,8 +170,7 @@ class GpuBackend:
             if not resumes:
                 self._write_step(part, base + start)
             is_last = start + len(part) == len(ids)
-            whole = which.to_token if sample else which.to_logits
-            self.device.submit(whole if is_last else which.body, len(part))
+            self.device.submit(to_end(which) if is_last else which.body, len(part))
         self._ready = None
         return which
 
@@ -150,6 +198,14 @@ class GpuBackend:
     def _read_ring(self, start: int, size: int) -> list[int]:
         ids = self.device.read(self._state.ring, 4 * start, 4 * size).view(np.uint32)
         return [int(token_id) for token_id in ids]
+
+
+def _to_logits(which: Pass) -> Bound:
+    return which.to_logits
+
+
+def _to_token(which: Pass) -> Bound:
+    return which.to_token
 
 
 def _ring_runs(first: int, count: int) -> list[tuple[int, int]]:

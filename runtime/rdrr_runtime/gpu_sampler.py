@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rdrr_runtime.buffers import Arena
 from rdrr_runtime.device import BoundDispatch, Device
 from rdrr_runtime.kernels._context import State
+from rdrr_runtime.kernels.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
 from rdrr_runtime.kernels.sample import (
     ENTRIES,
     SampleBuffers,
@@ -22,6 +23,7 @@ from rdrr_runtime.kernels.sample import (
     sample,
     set_tokens,
 )
+from rdrr_runtime.logprobs import TokenLogprobs
 from rdrr_runtime.program import Pass
 from rdrr_runtime.randomness import fresh_seed
 from rdrr_runtime.sampling import SamplingOptions
@@ -44,19 +46,29 @@ class GpuSampler:
         self._device = device
         self._state = state
         self._buffers = SampleBuffers.create(arena, vocabulary)
+        self._logprobs = LogprobBuffers.create(arena, state.ring.size // 4)
         self._options = SamplingOptions()
+        self._top: int | None = None
         self._set_tokens = (device.bind(set_tokens(self._buffers, "sample.set")),)
-        self._passes: dict[tuple[int, bool, bool], tuple[Pass, Bound]] = {}
+        self._passes: dict[tuple[int, bool, bool, int | None], tuple[Pass, Bound]] = {}
 
-    def begin(self, options: SamplingOptions, seen: Sequence[int], *, masked: bool) -> None:
+    def begin(
+        self,
+        options: SamplingOptions,
+        seen: Sequence[int],
+        *,
+        masked: bool = False,
+        top: int | None = None,
+    ) -> None:
         """Start a generation.
 
         Args:
             options: How tokens are chosen.
             seen: Ids that the penalties apply to, as often as they were there.
             masked: Whether `allow` is called before every token.
+            top: How many of the likeliest tokens records tell; None for no records.
         """
-        self._options = options
+        self._options, self._top = options, top
         seed = fresh_seed() if options.seed is None else options.seed
         self._device.write(self._buffers.params, pack_params(options, seed, masked=masked))
         self._set(_entries(options, seen))
@@ -67,13 +79,27 @@ class GpuSampler:
 
     def to_token(self, which: Pass) -> Bound:
         """Body, head and the draw; the same object each time, so that it is encoded quickly."""
-        options = self._options
-        key = (id(which), bool(options.top_k), options.top_p is not None and options.top_p < 1)
+        options, top = self._options, self._top
+        keeps_share = options.top_p is not None and options.top_p < 1
+        key = (id(which), bool(options.top_k), keeps_share, top)
         if key not in self._passes:
             made = sample(self._buffers, self._state, which.logits, options, "sample")
+            if top is not None:
+                width = self._buffers.vocabulary
+                made += logprobs(
+                    self._logprobs, self._state, which.logits, vocabulary=width, top=top
+                )
             tail = tuple(self._device.bind(one) for one in made)
             self._passes[key] = (which, (*which.to_logits, *tail))
         return self._passes[key][1]
+
+    def records(self, start: int, ids: Sequence[int]) -> list[TokenLogprobs]:
+        """The records of ids that lie in the ring from `start` on; none if none were wanted."""
+        if self._top is None:
+            return []
+        size = record_bytes(self._top)
+        data = self._device.read(self._logprobs.records, start * size, len(ids) * size)
+        return unpack(ids, data, self._top)
 
     def _set(self, entries: Sequence[Entry]) -> None:
         """Make these the only tokens with counts or a bias."""

@@ -166,4 +166,5 @@ def _kept(scores: F64, options: SamplingOptions) -> npt.NDArray[np.bool_]:
     least = ordered[-1]
     if options.min_p:
         least = max(least, ordered[0] + math.log(options.min_p))
-    return scores >= least
+    kept: npt.NDArray[np.bool_] = scores >= least
+    return kept

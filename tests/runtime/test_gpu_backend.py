@@ -11,7 +11,10 @@ import pytest
 from rdrr_format.errors import UsageError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.logprobs import Logprobs
+from rdrr_runtime.sampling import SamplingOptions
 from support.comparison import relative_error, scored, stepped
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
@@ -31,6 +34,13 @@ def backend(device, package) -> Iterator[GpuBackend]:
     made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     yield made
     made.close()
+
+
+class LogitsOnly:
+    """A backend that leaves the choice of tokens to the host."""
+
+    def __init__(self, backend: GpuBackend) -> None:
+        self.info, self.logits, self.greedy = backend.info, backend.logits, backend.greedy
 
 
 def prompt(rng, size: int) -> list[int]:
@@ -66,6 +76,55 @@ def test_reading_every_token_stays_within_the_budget_of_bytes(backend, rng):
     elsewhere = backend.device.counters.copy()
     backend.greedy([5], 3, 1)  # a token that the GPU could not know of
     assert 0 < backend.device.counters.since(elsewhere).bytes_written <= 256
+
+
+def test_drawing_creates_writes_and_reads_no_more_than_greedy(backend, rng):
+    ids = prompt(rng, 9)
+    options = SamplingOptions(temperature=0.8, top_k=20, top_p=0.9, repeat_penalty=1.1, seed=4)
+    backend.begin(options, ids)
+    out = backend.draw(backend.draw(ids, 0, 1), 9, 1)
+    before = backend.device.counters.copy()
+    out = backend.draw(out, 10, 8)
+    work = backend.device.counters.since(before)
+    assert work.buffer_creates + work.bind_group_creates + work.pipeline_creates == 0
+    assert (work.bytes_written, work.bytes_read) == (0, 4 * 8)
+    assert (work.submits, work.maps) == (8 + 1, 1)
+    backend.begin(options, ids)  # another text by the same options
+    assert backend.device.counters.since(before).bytes_written < 256
+    assert backend.device.counters.since(before).bind_group_creates == 0
+
+
+def test_the_device_draws_what_the_host_draws_from_its_logits(backend, rng):
+    ids = prompt(rng, 12)
+    options = SamplingOptions(
+        temperature=1.2, top_k=50, top_p=0.95, presence_penalty=0.5, seed=int(rng.integers(2**40))
+    )
+    results = []
+    for told in (Logprobs(3), Logprobs(3)):
+        engine = Engine(backend if not results else LogitsOnly(backend), [], VOCAB)
+        runs = engine.generate(ids, max_tokens=20, sampling=options, interval=8, logprobs=told)
+        results.append(([one for run in runs for one in run], told.tokens))
+    (drawn, ours), (expected, theirs) = results
+    assert drawn == expected
+    assert len(set(drawn)) > 5
+    assert [one.token_id for one in ours] == drawn
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert [top for top, _ in one.top] == [top for top, _ in other.top]
+        assert [value for _, value in one.top] == pytest.approx(
+            [value for _, value in other.top], abs=1e-4
+        )
+
+
+def test_logprobs_read_eight_bytes_a_token_and_eight_for_each_of_the_likeliest(backend, rng):
+    ids = prompt(rng, 9)
+    backend.begin(SamplingOptions(), ids, logprobs=3)
+    out = backend.draw(backend.draw(ids, 0, 1), 9, 1)
+    before = backend.device.counters.copy()
+    backend.draw(out, 10, 4)
+    work = backend.device.counters.since(before)
+    assert work.bytes_read == 4 * (4 + 8 + 8 * 3)
+    assert work.bytes_written == 0
 
 
 def test_greedy_takes_the_largest_logit_of_each_step(backend, rng):

@@ -140,7 +140,7 @@ def test_draws_follow_the_truncated_softmax(drawing, rng) -> None:
     assert ((found - expected) ** 2 / expected).sum() < 30
 
 
-def test_logits_of_minus_infinity_are_never_drawn(plain_bench, rng) -> None:
+def test_logits_of_minus_infinity_are_never_drawn(plain_bench) -> None:
     """On a device without optional features, and with a vocabulary of one word's bits."""
     drawing = Drawing(plain_bench, 32)
     logits = np.full(32, -np.inf, np.float32)

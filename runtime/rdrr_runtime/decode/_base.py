@@ -17,11 +17,13 @@ class Counts:
         forwards: Forward passes after the prompt's.
         wasted: Those of them whose token was thrown away because the text had ended.
         readbacks: Times that the host waited for the device.
+        completed: Whether the text ended because its constraint lets nothing more come.
     """
 
     forwards: int = 0
     wasted: int = 0
     readbacks: int = 0
+    completed: bool = False
 
 
 @dataclass(frozen=True)

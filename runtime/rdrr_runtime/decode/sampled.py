@@ -1,4 +1,4 @@
-"""Decoding by drawing from the distribution on the host, one token a pass."""
+"""Decoding by drawing from the distribution: on the device where it can, else on the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode._base import Counts, Job
-from rdrr_runtime.sampling import Sampler, SamplingOptions
+from rdrr_runtime.decode._interval import in_intervals
+from rdrr_runtime.host_drawing import HostDrawing, drawing
+from rdrr_runtime.logprobs import Logprobs
+from rdrr_runtime.sampling import SamplingOptions
 
 
 @dataclass(frozen=True)
@@ -16,23 +19,22 @@ class Sampled:
 
     Attributes:
         options: How each token is chosen.
+        interval: Tokens between two readbacks from a device that draws.
+        logprobs: Filled, where wanted, with an entry for each id delivered.
     """
 
     options: SamplingOptions
+    interval: int = 1
+    logprobs: Logprobs | None = None
 
     def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
-        """Runs of one id each."""
-        sampler = Sampler(self.options)
-        seen = [*job.seen, *job.prompt]
-        pending, base = list(job.prompt), job.base
-        for index in range(job.max_tokens):
-            logits = backend.logits(pending, base)[0]
-            counts.readbacks += 1
-            counts.forwards += index > 0
-            base += len(pending)
-            token_id = sampler.choose(logits, seen)
-            yield [token_id]
-            if token_id in job.stop_ids:
-                return
-            seen.append(token_id)
-            pending = [token_id]
+        """Runs of ids: one, then `interval` at a time; one by one on the host."""
+        source, told = drawing(backend), self.logprobs
+        top = None if told is None else told.top
+        source.begin(self.options, [*job.seen, *job.prompt], logprobs=top)
+        interval = 1 if isinstance(source, HostDrawing) else self.interval
+        runs = in_intervals(source.draw, job, counts, interval)
+        for ids in runs:
+            if told is not None:
+                told.tokens += source.told()[: len(ids)]
+            yield ids

@@ -1,0 +1,75 @@
+"""Decoding under a constraint: before each token a mask of those that may come.
+
+A mask depends on the token before it, so ids are read back one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rdrr_runtime.backend import Backend
+from rdrr_runtime.decode._base import Counts, Job
+from rdrr_runtime.host_drawing import drawing
+from rdrr_runtime.logprobs import Logprobs
+from rdrr_runtime.sampling import SamplingOptions
+
+
+class Constraint(Protocol):
+    """Says which tokens may come next; it lives for one generation."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more may come."""
+        ...
+
+    def mask(self) -> npt.NDArray[np.uint32]:
+        """Bit i mod 32 of word i / 32: whether token i may come next."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Take the token that came."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """Any sampling, greedy included, among the tokens that a constraint lets through.
+
+    Attributes:
+        options: How each token is chosen.
+        constraint: What may come.
+        logprobs: Filled, where wanted, with an entry for each id delivered.
+    """
+
+    options: SamplingOptions
+    constraint: Constraint
+    logprobs: Logprobs | None = None
+
+    def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
+        """Runs of one id each."""
+        source, told = drawing(backend), self.logprobs
+        seen = [*job.seen, *job.prompt]
+        top = None if told is None else told.top
+        source.begin(self.options, seen, masked=True, logprobs=top)
+        pending, base = list(job.prompt), job.base
+        for index in range(job.max_tokens):
+            source.allow(self.constraint.mask())
+            ids = source.draw(pending, base, 1)
+            counts.readbacks += 1
+            counts.forwards += index > 0
+            if told is not None:
+                told.tokens += source.told()
+            base += len(pending)
+            ended = ids[0] in job.stop_ids
+            if not ended:
+                self.constraint.accept(ids[0])
+                ended = counts.completed = self.constraint.complete
+            yield ids
+            if ended:
+                return
+            pending = ids
