@@ -92,7 +92,12 @@ def _phi3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
         factor = config["max_position_embeddings"] / original
         if factor > 1:
             entries["rope.scaling.attn_factor"] = sqrt(1.0 + log(factor) / log(original))
-    return entries, ()
+    if (config.get("rope_scaling") or {}).get("rope_type") != "longrope":
+        return entries, ()
+    return entries, (
+        "llama.cpp chooses between the short and the long factors of longrope by the size of its "
+        "context, not by the length of the text",
+    )
 
 
 def _gemma3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
