@@ -38,6 +38,7 @@ def transformers_config(model_type: str, **values):
         ({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"}, "gemma3"),
         ({"architectures": ["WeDLMForCausalLM"], "model_type": "wedlm"}, "wedlm"),
         ({"model_type": "qwen3_vl_text"}, "qwen3_vl"),
+        ({"architectures": ["Qwen2_5_VLForConditionalGeneration"]}, "qwen2_vl"),
         ({"model_type": "TinyLlama"}, "llama"),
     ],
 )
@@ -108,6 +109,7 @@ def test_files_are_named_after_their_architecture():
         ("phi3", "phi3"),
         ("qwen2_moe", "qwen2_moe"),
         ("qwen3_moe", "qwen3_moe"),
+        ("qwen2_vl", "qwen2_5_vl_text"),
         ("qwen3_vl", "qwen3_vl_text"),
         ("smollm3", "smollm3"),
     ],

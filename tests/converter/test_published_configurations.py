@@ -159,6 +159,24 @@ PUBLISHED: Mapping[str, dict[str, Any]] = {
         },
         "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 1},
     },
+    "Qwen2.5-VL-7B": {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "model_type": "qwen2_5_vl",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "max_position_embeddings": 128000,
+        "max_window_layers": 28,
+        "num_attention_heads": 28,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": {"mrope_section": [16, 24, 24], "type": "mrope"},
+        "rope_theta": 1000000.0,
+        "sliding_window": 32768,
+        "use_sliding_window": False,
+        "vision_config": {"depth": 1, "out_hidden_size": 3584},
+        "vocab_size": 152064,
+    },
     "Qwen3-VL-8B": {
         "architectures": ["Qwen3VLForConditionalGeneration"],
         "model_type": "qwen3_vl",
@@ -198,7 +216,7 @@ def theirs(config: Mapping[str, Any]) -> Any:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    kind = AutoModelForImageTextToText if "text_config" in config else AutoModelForCausalLM
+    kind = AutoModelForImageTextToText if "vision_config" in config else AutoModelForCausalLM
     with torch.device("meta"):
         return kind.from_config(their_config(config))
 

@@ -28,8 +28,10 @@ CPU = 1e-4
 TOKENS = 60  # beyond the windows of 24
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 SECTIONS = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [8, 4, 4]}
+QWEN2 = {"head_dim": 16, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
 GEMMA = {"sliding_window": 24, "sliding_window_pattern": 2, "rope_scaling": LINEAR}
 MULTIMODAL = (
+    ("qwen2_5_vl", QWEN2, ("model.", "model.language_model.")),
     ("gemma3", GEMMA, ("language_model.model.", "model.language_model.")),
     ("mistral3", {"model_type": "mistral"}, ("language_model.model.", "model.language_model.")),
     ("qwen3_vl", {"rope_scaling": SECTIONS}, ("model.language_model.", "language_model.model.")),

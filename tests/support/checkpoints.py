@@ -145,7 +145,7 @@ def make_multimodal(kind: str, rng: np.random.Generator, **text: Any) -> Any:
     """A tiny model of text and images in transformers, float32, with random weights.
 
     Args:
-        kind: `gemma3`, `mistral3` or `qwen3_vl`.
+        kind: `gemma3`, `mistral3`, `qwen2_5_vl` or `qwen3_vl`.
         rng: Source of the weights.
         text: Keys of the text model's configuration.
     """
@@ -187,6 +187,13 @@ _SIGLIP = {
 _VISION: dict[str, dict[str, Any]] = {
     "gemma3": {"model_type": "siglip_vision_model", **_SIGLIP},
     "mistral3": {"model_type": "pixtral", **_SIGLIP},
+    "qwen2_5_vl": {
+        "depth": 1,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+    },
     "qwen3_vl": {
         "depth": 1,
         "hidden_size": 32,

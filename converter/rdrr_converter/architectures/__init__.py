@@ -22,6 +22,7 @@ from rdrr_converter.architectures.mixtral import MIXTRAL
 from rdrr_converter.architectures.phi3 import PHI3
 from rdrr_converter.architectures.qwen2 import QWEN2
 from rdrr_converter.architectures.qwen2_moe import QWEN2_MOE
+from rdrr_converter.architectures.qwen2_vl import QWEN2_VL
 from rdrr_converter.architectures.qwen3 import QWEN3
 from rdrr_converter.architectures.qwen3_moe import QWEN3_MOE
 from rdrr_converter.architectures.qwen3_vl import QWEN3_VL
@@ -46,6 +47,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     PHI3,
     QWEN2,
     QWEN2_MOE,
+    QWEN2_VL,
     QWEN3,
     QWEN3_MOE,
     QWEN3_VL,

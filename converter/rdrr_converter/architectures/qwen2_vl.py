@@ -1,0 +1,65 @@
+"""The text models of Qwen 2 VL and 2.5 VL: Qwen 2; its rope has sections for images."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import window_above
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    TWO_NORMS,
+    attention_biases,
+)
+
+QWEN2_VL = ArchitectureRule(
+    name="qwen2_vl",
+    classes=(
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2VLModel",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen2_5_VLModel",
+    ),
+    model_types=("qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+    defaults={
+        "hidden_act": "silu",
+        "hidden_size": 8192,
+        "intermediate_size": 29568,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 80,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 80,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1000000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 152064,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "sliding_window": read.window("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    layer_types=window_above("max_window_layers"),
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(q=True, k=True, v=True, o=False),
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+    prefixes=("model.", "model.language_model.", "language_model.model.", "language_model.", ""),
+    other_parts=(r"(model\.)?visual\..*",),
+)
