@@ -157,7 +157,9 @@ def attention_block(low: Lowering, ops: Sequence[Op], index: int) -> int:
     ):
         return 0
     layer = f"layer {found.attention.layer}"
-    projected = low.workspace.named("projected", 4 * sum(one.n for one in weights))
+    projected = low.workspace.named(
+        "projected", low.ctx.value_bytes * sum(one.n for one in weights)
+    )
     bias = _joined_bias(low, found.linears)
     source = _norm_input(low, found.norm)
     projections.emit(source, Output(projected, bias=bias), f"{layer} qkv")

@@ -147,7 +147,7 @@ class Plan:
         if not self._fused:
             return ()
         if kind == "decode":
-            return DECODE_FUSIONS if self._precision.kernel == "f32" else ()
+            return DECODE_FUSIONS
         return PREFILL_FUSIONS if self.rows[kind] > 1 else ()
 
     def _lower(self, kind: str) -> Lowered:

@@ -248,15 +248,13 @@ class Select:
         """What activations are between the ops: `kernel` of the choice is `f32` or `f16`."""
         hint = self.policy.get("computePrecision")
         if hint is None:
-            return Choice("load", "activations", "f32", "auto: f32 is what the fused kernels keep")
+            return Choice("load", "activations", "f32", "auto: f32 is what the kernels compute in")
         obstacle = ""
         if hint.value == "f16" and "shader-f16" not in features:
             obstacle = "the device has no feature shader-f16"
         elif hint.value == "f16" and self._int8()[0]:
             obstacle = f"{self.policy.get('q4kMatmul')} asks for activations in int8"
         why = Why.following(hint, obstacle)
-        if hint.value == "f16" and not obstacle:
-            why = Why(f"{hint}; decoding without the fused kernels, which keep f32")
         values = "f32" if obstacle else hint.value
         return Choice("load", "activations", values, why.reason, why.unmet)
 

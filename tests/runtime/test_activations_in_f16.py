@@ -21,6 +21,7 @@ from rdrr_runtime.kernels.elementwise import copy_row, residual_add, scale, soft
 from rdrr_runtime.kernels.embed import embed
 from rdrr_runtime.kernels.gated_activation import gated_activation
 from rdrr_runtime.kernels.linear import linear
+from rdrr_runtime.kernels.matvec import Input, Output, matvec
 from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm
 from rdrr_runtime.kernels.rope import rope
 from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
@@ -144,7 +145,31 @@ def scores(which: AttentionKernel) -> Callable[[Operands], Made]:
     return made
 
 
+def one_row(kind: str) -> Callable[[Operands], Made]:
+    """The decode pass's product, behind a norm."""
+
+    def made(on: Operands) -> Made:
+        ctx = replace(on.ctx, max_rows=1)
+        (weight, values), (x, xs) = on.weight("Q4_K", Layout.ROW, 64, WIDTH), on.value(WIDTH)
+        (gain, gains), (y, before) = on.vector(WIDTH), on.value(64)
+        normed = ops.rms_norm(*tensors(xs, gains), 1e-5, 0.0).numpy()
+        out = values @ normed
+        gated = _silu(out[:32]) * out[32:]
+        expected = {"store": out, "add": out + before[: len(out)], "gate": gated}[kind]
+        source, target = Input(x, gain, 1e-5), Output(y, kind, activation="silu")
+        return matvec(ctx, (weight,), source, target, label="t"), y, expected
+
+    return made
+
+
+def _silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
 OPS = {
+    "decode, store": one_row("store"),
+    "decode, add": one_row("add"),
+    "decode, gate": one_row("gate"),
     "norm": a_norm,
     "branch norm": a_branch_norm,
     "rope": a_rope,
@@ -163,7 +188,7 @@ OPS = {
 }
 
 
-SUMS = ("norm", "sigmoid gate", "gemv of rows", "streaming")
+SUMS = ("decode, add", "norm", "sigmoid gate", "gemv of rows", "streaming")
 """Ops that add up over a workgroup, which some do by subgroups."""
 
 
@@ -217,6 +242,9 @@ def test_a_model_in_f16_stays_near_torch(device, tmp_path, rng):
     choices = backend.info.choices
     assert (choices[0].op, choices[0].kernel) == ("activations", "f16")
     assert unhonoured(choices) == ()
+    kernels = {one.op: one.kernel for one in choices if one.step == "decode"}
+    assert kernels["layer 0 attention"].startswith("attention_decode")
+    assert kernels["head"].startswith("matvec")
     reference = scored(CpuBackend(package, context=CONTEXT), ids)[19:]
     error = error_of(stepped(backend, ids, 20), reference)
     assert 1e-5 < error < 5e-3

@@ -50,9 +50,14 @@ def check(
     assert relative_error(bench.download(y, rows, n), oracle(x, values)) < TOLERANCE
 
 
-@pytest.mark.parametrize("case", GEMV)
+@pytest.mark.parametrize(
+    ("dtype", "case"),
+    [
+        *((dtype, GEMV[1]) for dtype in GPU_DTYPES),
+        *((dtype, GEMV[0]) for dtype in ("Q4_K", "Q6_K", "Q8_0", "F16", "F32")),
+    ],
+)
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
-@pytest.mark.parametrize("dtype", GPU_DTYPES)
 def test_few_rows_of_every_stored_form_equal_torch(bench, rng, dtype, layout, case) -> None:
     check(bench, rng, (dtype, layout), case, tiled=False)
 

@@ -112,7 +112,7 @@ def attention_decode(
 
     Args:
         ctx: Where it is lowered to.
-        projected: f32 [heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
+        projected: [heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
         table: f32 [context, pairs, 2], cosine and sine; None where no pair rotates.
         gains: Norm weights of queries and keys, f32 [head_dim] each, or None.
         caches: Keys and values [kv_heads, context, head_dim].
@@ -141,6 +141,7 @@ def attention_decode(
             "GROUP": spec.heads // cache.kv_heads,
             "NORM": gains is not None,
             "ROPE": table is not None,
+            "VALUE": ctx.values,
             "SUBGROUPS": ctx.subgroups,
         },
         constants={

@@ -7,7 +7,7 @@
 // current           Step
 // positions         u32 [rows], the first is used
 // table             f32 [context, PAIRS, 2]: cos, sin{% if not ROPE %} (not read: PAIRS is 0){% endif %}
-// projected         f32 [HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
+// projected         {{ VALUE }} [HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 // q_gain, k_gain    f32 [HEAD_DIM], only with NORM: per-head RMSNorm before rope
 // k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM]
 // x                 f32 [HEADS, SPLITS, HEAD_DIM]
@@ -21,7 +21,7 @@
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> positions: array<u32>;
 @group(0) @binding(2) var<storage, read> table: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read> projected: array<f32>;
+@group(0) @binding(3) var<storage, read> projected: array<{{ VALUE }}>;
 @group(0) @binding(4) var<storage, read_write> k_cache: array<KvWord>;
 @group(0) @binding(5) var<storage, read_write> v_cache: array<KvWord>;
 @group(0) @binding(6) var<storage, read_write> x: array<vec4<f32>>;
@@ -86,7 +86,8 @@ fn norms(kv_head: u32, t: u32) {
         let first = vector_at(kv_head, vector);
         var sum = 0.0;
         for (var i = t % 8u; i < HEAD_DIM; i += 8u) {
-            sum += projected[first + i] * projected[first + i];
+            let v = f32(projected[first + i]);
+            sum += v * v;
         }
         weights[t] = sum;
     }
@@ -105,9 +106,9 @@ fn norms(kv_head: u32, t: u32) {
 fn value_at(first: u32, vector: u32, i: u32) -> f32 {
 {% if NORM %}
     let gain = select(q_gain[i], k_gain[i], vector == GROUP);
-    return projected[first + i] * inverse[vector] * (OFFSET + gain);
+    return f32(projected[first + i]) * inverse[vector] * (OFFSET + gain);
 {% else %}
-    return projected[first + i];
+    return f32(projected[first + i]);
 {% endif %}
 }
 
@@ -149,7 +150,10 @@ fn new_key(kv_head: u32, i: u32) -> vec4<f32> {
 fn new_value(kv_head: u32, i: u32) -> vec4<f32> {
     let first = (HEADS + KV_HEADS + kv_head) * HEAD_DIM + 4u * i;
     return vec4<f32>(
-        projected[first], projected[first + 1u], projected[first + 2u], projected[first + 3u]
+        f32(projected[first]),
+        f32(projected[first + 1u]),
+        f32(projected[first + 2u]),
+        f32(projected[first + 3u]),
     );
 }
 

@@ -65,7 +65,7 @@ class Input:
     """What the matrices are multiplied by.
 
     Attributes:
-        x: f32 [K]; for `stats`, the unjoined parts of attention [heads, splits, head_dim].
+        x: [K]; for `stats`, the unjoined parts of attention, f32 [heads, splits, head_dim].
         gain: Norm weight f32 [K], or None for no norm.
         eps: Of the norm.
         offset: Added to the gain.
@@ -128,7 +128,7 @@ class Output:
     """What becomes of the products.
 
     Attributes:
-        y: f32 outputs of all matrices one after the other, or of the gated pairs.
+        y: Outputs of all matrices one after the other, or of the gated pairs; f32 for `best`.
         kind: `store`, `add` (to y), `gate` or `best`.
         bias: f32, one for each output, or None.
         activation: `silu` or `gelu_tanh`, for `gate`.
@@ -228,6 +228,7 @@ def matvec(
             "PAIRS": pairs,
             "SUBGROUPS": ctx.subgroups,
             "INT8_OUT": output.scales is not None,
+            "VALUE": ctx.values,
         },
         constants=constants,
         variant=f"{types}.{source.kind}.{output.kind}{'.int8' if int8 else ''}",

@@ -11,20 +11,22 @@
 //               with INT8_OUT as int8 words, and (scale, bits of the sum) of each 16 in y_scales
 //      best     y[n] = v[n], and the largest of each workgroup with the lowest n goes to best
 //
-// x        f32 [K], or [heads, SPLITS, HEAD_DIM] for combine
+// x        {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
 // weight   words of type {{ WEIGHTS }} [N, ROW_WORDS]
-// y        f32 [N]
+// y        {{ VALUE }} [N], f32 for best
 //
 // A team of T threads computes one row at a time ({{ PAIRS }} of gate and up each for gate), and the
 // workgroups stride over all rows. Where subgroups have T threads a team is one of them; elsewhere
 // it sums through workgroup memory. Each workgroup stages in(x) once{% if INT8 %}, as int8{% endif %}. Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
 {% set SEGMENTS = WEIGHTS.split(",") %}
+{% set X = {"quantized": "u32", "combine": "f32"}.get(INPUT, VALUE) %}
+{% set Y = "u32" if INT8_OUT else "f32" if OUTPUT == "best" else VALUE %}
 {% set bind = namespace(n=0) %}
 {% macro storage(name, type, access="read") %}
 @group(0) @binding({{ bind.n }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
 {% set bind.n = bind.n + 1 %}
 {% endmacro %}
-{{ storage("x", "vec4<u32>" if INPUT == "quantized" else "vec4<f32>") -}}
+{{ storage("x", "vec4<" ~ X ~ ">") -}}
 {% if INPUT == "quantized" %}
 {{ storage("x_scales", "vec2<f32>") -}}
 {% endif %}
@@ -40,7 +42,7 @@
 {% if BIAS %}
 {{ storage("bias", "f32") -}}
 {% endif %}
-{{ storage("y", "u32" if OUTPUT == "gate" and INT8_OUT else "f32", "read_write") -}}
+{{ storage("y", Y, "read_write") -}}
 {% if OUTPUT == "gate" and INT8_OUT %}
 {{ storage("y_scales", "vec2<f32>", "read_write") -}}
 {% endif %}
@@ -48,6 +50,7 @@
 {{ storage("best", "Candidate", "read_write") -}}
 {% endif %}
 
+{% include "snippets/value.wgsl" %}
 override WG: u32;
 override T: u32;
 override K: u32;
@@ -217,7 +220,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
         workgroupBarrier();
 {% else %}
         if (lane < {{ PAIRS }}u && first + lane < total) {
-            y[first + lane] = activate(sum[2u * lane]) * sum[2u * lane + 1u];
+            y[first + lane] = value(activate(sum[2u * lane]) * sum[2u * lane + 1u]);
         }
 {% endif %}
 {% else %}
@@ -237,14 +240,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
 {% endfor %}
         let sum = factor * team_sum(acc, thread, team);
         if (lane == 0u && first < total) {
-            var value = sum;
+            var result = sum;
 {% if BIAS %}
-            value += bias[first];
+            result += bias[first];
 {% endif %}
 {% if OUTPUT == "add" %}
-            value += y[first];
+            result += f32(y[first]);
 {% endif %}
-            y[first] = value;
+            y[first] = {{ "value(result)" if Y == VALUE else "result" }};
         }
 {% if OUTPUT == "best" %}
         if (first < total) {

@@ -44,7 +44,7 @@ fn input(i: u32, squared: ptr<function, f32>) -> vec4<f32> {
         return vec4<f32>(0.0);
     }
 {% if INPUT == "norm" %}
-    let v = x[i];
+    let v = vec4<f32>(x[i]);
     *squared += dot(v, v);
     return v * (OFFSET + gain[i]);
 {% elif INPUT == "combine" %}
@@ -65,7 +65,7 @@ fn input(i: u32, squared: ptr<function, f32>) -> vec4<f32> {
     }
     return sum;
 {% else %}
-    return x[i];
+    return vec4<f32>(x[i]);
 {% endif %}
 }
 
