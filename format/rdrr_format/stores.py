@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -106,6 +107,25 @@ def write_file(store: Store, name: str, content: bytes) -> None:
     """
     with store_errors(f"{store.describe()}/{name}"), store.open_write(name) as file:
         file.write(content)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file in the place of another, if there is one; at any moment one of the two is whole.
+
+    Raises:
+        StoreError: It cannot be written. What was there before still is.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with store_errors(path):
+            with partial.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
 
 
 class LocalStore:

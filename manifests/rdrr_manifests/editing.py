@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rdrr_format.errors import ManifestError, StoreError
-from rdrr_format.stores import LocalStore, store_errors
+from rdrr_format.stores import LocalStore, replace_file
 
 from rdrr_manifests.locate import Location, locate
 from rdrr_manifests.models import parse_hint
@@ -52,7 +51,8 @@ def set_hints(location: str | os.PathLike[str], hints: Mapping[str, str]) -> tup
     changed = tuple(key for key, value in checked.items() if stated.get(key, _NO_HINT) != value)
     if changed:
         stated.update({key: checked[key] for key in changed})
-        _replace(path, json.dumps(raw.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        text = json.dumps(raw.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        replace_file(path, text.encode())
     return changed
 
 
@@ -79,17 +79,3 @@ def _hints(data: dict[str, Any], where: str) -> dict[str, Any]:
             )
     holder: dict[str, Any] = found
     return holder
-
-
-def _replace(path: Path, text: str) -> None:
-    """Put a file in the place of another; whatever goes wrong, one of the two is there whole."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with store_errors(path):
-            with partial.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ ROWS = 700
 def through_gguf(tmp_path, rng):
     """A tokenizer.json and its settings to what a GGUF makes of them, with all notes."""
 
-    def through(tokenizer, *, settings=None, block=None):
+    def through(tokenizer, *, settings=None, block=None, rows=ROWS):
         folder = tmp_path / "package"
         manifest = llama_manifest("Q8_0")
         manifest["tokenizer"] = {"type": "bundled", "file": "tokenizer.json", **(block or {})}
@@ -34,7 +34,7 @@ def through_gguf(tmp_path, rng):
         package = write_random_package(folder, manifest, rng)
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
         (folder / "tokenizer_config.json").write_text(json.dumps(settings or {}))
-        entries, notes = tokenizer_metadata(package, ROWS)
+        entries, notes = tokenizer_metadata(package, rows)
         made, generation, more = tokenizer_files(entries, "m.gguf")
         return entries, made, generation, (*notes, *more)
 
@@ -150,3 +150,12 @@ def test_a_kind_that_llama_cpp_lacks_is_carried_and_said(through_gguf):
     assert entries["tokenizer.ggml.model"] == "none"
     assert "WordLevel" in notes[0]
     assert json.loads(made["tokenizer.json"]) == tokenizer
+
+
+def test_tokens_without_a_row_are_left_out_and_it_is_said(through_gguf):
+    tokenizer = byte_level(PRETOKENIZERS["gpt-2"])
+    size = len(tokenizer["model"]["vocab"])
+    for rows, said in ((size, False), (size - 3, True)):
+        entries, _, _, notes = through_gguf(tokenizer, rows=rows)
+        assert len(entries["tokenizer.ggml.tokens"]) == rows
+        assert ("3 tokens have no row in the embedding and are left out" in notes) == said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from functools import partial
 from http.server import ThreadingHTTPServer
@@ -11,7 +12,7 @@ from uuid import uuid4
 import pytest
 from rdrr_format.errors import FormatError, StoreError
 from rdrr_format.remote_stores import FsspecStore, HttpStore
-from rdrr_format.stores import LocalStore, MemoryStore, open_store, store_errors
+from rdrr_format.stores import LocalStore, MemoryStore, open_store, replace_file, store_errors
 from support.range_server import QuietHandler, RangeHandler
 
 CONTENT = bytes(range(256)) * 4
@@ -173,3 +174,21 @@ def test_operating_system_errors_become_one_line(number, words):
     ):
         raise OSError(number, "Input/output error")
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    replace_file(path, b"first")
+    replace_file(path, b"second")
+    assert path.read_bytes() == b"second"
+
+    def refuse(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(StoreError, match="the disk is full"):
+        replace_file(path, b"third")
+    assert path.read_bytes() == b"second"
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(StoreError, match="no such file or folder"):
+        replace_file(tmp_path / "nowhere" / "file", b"")

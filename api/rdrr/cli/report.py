@@ -41,12 +41,11 @@ def report(
 
 
 def _write_page(found: ReportView, path: Path) -> None:
-    from rdrr_format.stores import store_errors
+    from rdrr_format.stores import replace_file
 
     from rdrr._report_html import render
 
-    with store_errors(path):
-        path.write_text(render(found), encoding="utf-8")
+    replace_file(path, render(found).encode())
     note(f"written: {path}")
 
 

@@ -57,6 +57,9 @@ def tokenizer_metadata(package: Package, vocab_size: int) -> Parts:
     entries = _tokens(tokenizer, vocab_size, is_pieces=kind == "llama")
     more, notes = (_pieces if kind == "llama" else _byte_level)(tokenizer, entries)
     entries |= {f"{PREFIX}model": kind, **more, **_special(package.manifest, settings, entries)}
+    extra = _beyond(tokenizer, vocab_size)
+    if extra:
+        notes = (*notes, f"{extra} tokens have no row in the embedding and are left out")
     template = _template(package, settings)
     if template is not None:
         entries["tokenizer.chat_template"] = template
@@ -77,6 +80,12 @@ def _kind(tokenizer: Mapping[str, Any]) -> str | None:
     if "ByteLevel" in json.dumps(tokenizer.get("pre_tokenizer")):
         return "gpt2"
     return "llama" if model.get("byte_fallback") else None
+
+
+def _beyond(tokenizer: Mapping[str, Any], vocab_size: int) -> int:
+    """Tokens whose ids are above the rows of the embedding."""
+    added = {token["id"] for token in tokenizer.get("added_tokens") or ()}
+    return sum(index >= vocab_size for index in {*tokenizer["model"]["vocab"].values(), *added})
 
 
 def _tokens(tokenizer: Mapping[str, Any], vocab_size: int, *, is_pieces: bool) -> Entries:
