@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -21,6 +21,10 @@ from rdrr_runtime.adapters import AdapterInfo, choose_adapter, list_adapters
 from rdrr_runtime.buffers import BufferSlice, align
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel
 from rdrr_runtime.native import Launch
+from rdrr_runtime.submission import Submission, Submitter
+
+if TYPE_CHECKING:
+    from rdrr_runtime.pass_timer import PassTimer
 
 __all__ = ["AdapterInfo", "BoundDispatch", "Counters", "Device", "list_adapters", "open_device"]
 
@@ -52,6 +56,8 @@ class Counters:
     bytes_written: int = 0
     bytes_read: int = 0
     maps: int = 0
+    uniform_creates: int = 0
+    uniform_hits: int = 0
 
     def copy(self) -> Counters:
         """The counts as they are now."""
@@ -64,6 +70,19 @@ class Counters:
         )
 
 
+@dataclass
+class Memory:
+    """Bytes of the buffers that the device holds now, and at most so far."""
+
+    live: int = 0
+    peak: int = 0
+
+    def add(self, size: int) -> None:
+        """Count a buffer that was made, or with a negative size one that was freed."""
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+
 @dataclass(frozen=True)
 class BoundDispatch:
     """A `Dispatch` with its pipeline and bind group, ready to be encoded any number of times."""
@@ -73,6 +92,7 @@ class BoundDispatch:
     grid: Grid
     label: str
     kernel: str
+    dispatch: Dispatch
 
 
 @contextmanager
@@ -95,6 +115,8 @@ class Device:
         features: Features that are on.
         limits: Limits in force, by name with dashes.
         counters: Exact counts of GPU work.
+        memory: Bytes of its buffers.
+        timer: Measures every pass while it is set.
     """
 
     def __init__(self, info: AdapterInfo, gpu: Any) -> None:
@@ -103,6 +125,9 @@ class Device:
         self.features = frozenset(gpu.features)
         self.limits: dict[str, int] = dict(gpu.limits)
         self.counters = Counters()
+        self.memory = Memory()
+        self.timer: PassTimer | None = None
+        self._submitter = Submitter(self)
         self._pipelines: dict[Kernel, tuple[Any, Any]] = {}
         self._modules: dict[str, Any] = {}
         self._native = native.load()
@@ -137,10 +162,25 @@ class Device:
         with _device_errors(f"creating buffer {label}"):
             buffer = self.wgpu.create_buffer(label=label, size=size, usage=usage)
         self.counters.buffer_creates += 1
+        self.memory.add(size)
+        return buffer
+
+    def create_uniform(self, label: str, content: npt.NDArray[Any]) -> Any:
+        """A uniform buffer with `content`; it lives as long as somebody holds it."""
+        import wgpu
+
+        usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+        with _device_errors(f"creating uniform {label}"):
+            buffer = self.wgpu.create_buffer(label=label, size=content.nbytes, usage=usage)
+            self.wgpu.queue.write_buffer(buffer, 0, content)
+        self.counters.buffer_creates += 1
+        self.counters.bytes_written += content.nbytes
         return buffer
 
     def free_buffer(self, buffer: Any) -> None:
         """Free a buffer at once; using it afterwards is an error."""
+        if buffer not in self._freed:
+            self.memory.add(-buffer.size)
         self._freed.add(buffer)
         buffer.destroy()
 
@@ -213,16 +253,23 @@ class Device:
             return self._map(staging, size)
 
     def _staging_buffer(self, size: int) -> Any:
-        import wgpu
-
+        if self.submission.fresh_staging:
+            return self._create_staging(size)
         if self._staging is None or self._staging.size < size:
             if self._staging is not None:
+                self.memory.add(-self._staging.size)
                 self._staging.destroy()
-            usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-            capacity = align(max(size, STAGING_BYTES))
-            self._staging = self.wgpu.create_buffer(label="staging", size=capacity, usage=usage)
-            self.counters.buffer_creates += 1
+            self._staging = self._create_staging(max(size, STAGING_BYTES))
+            self.memory.add(self._staging.size)
         return self._staging
+
+    def _create_staging(self, size: int) -> Any:
+        import wgpu
+
+        usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+        made = self.wgpu.create_buffer(label="staging", size=align(size), usage=usage)
+        self.counters.buffer_creates += 1
+        return made
 
     def _map(self, staging: Any, size: int) -> npt.NDArray[np.uint8]:
         # The submit before it orders the copy, so the wrapper's own extra submit is not needed.
@@ -303,12 +350,28 @@ class Device:
                 label=dispatch.label, layout=layout, entries=entries
             )
         self.counters.bind_group_creates += 1
-        return BoundDispatch(pipeline, group, dispatch.grid, dispatch.label, dispatch.kernel.label)
+        label, kernel = dispatch.label, dispatch.kernel.label
+        return BoundDispatch(pipeline, group, dispatch.grid, label, kernel, dispatch)
 
-    def encode(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
-        """Record bound dispatches for `rows` token rows into an open compute pass."""
+    def encode(
+        self,
+        compute_pass: Any,
+        bound: Sequence[BoundDispatch],
+        rows: int,
+        *,
+        replayed: bool = True,
+    ) -> None:
+        """Record bound dispatches for `rows` token rows into an open compute pass.
+
+        Args:
+            compute_pass: The pass.
+            bound: What to record.
+            rows: Token rows.
+            replayed: The same sequence is going to come again.
+        """
         if self._native is not None:
-            self._native.encode(compute_pass, self._launches(bound, rows))
+            launches = self._launches if replayed else _launches
+            self._native.encode(compute_pass, launches(bound, rows))
         else:
             for one in bound:
                 compute_pass.set_pipeline(one.pipeline)
@@ -321,11 +384,7 @@ class Device:
         key = (id(bound), rows)
         found = self._replayed.get(key)
         if found is None or found[0] is not bound:
-            launches = [
-                (one.pipeline._internal, one.bind_group._internal, *one.grid.counts(rows))
-                for one in bound
-            ]
-            found = self._replayed[key] = (bound, launches)
+            found = self._replayed[key] = (bound, _launches(bound, rows))
             while len(self._replayed) > REMEMBERED_PROGRAMS:
                 self._replayed.pop(next(iter(self._replayed)))
         return found[1]
@@ -333,18 +392,28 @@ class Device:
     def submit(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
         """Run bound dispatches in order, `times` times over, in one submission.
 
+        Inside `submitting` it is as many submissions as that says.
+
         Raises:
             DeviceError: A dispatch does not validate, or the device is lost.
         """
         with _device_errors("running a program"):
-            encoder = self.wgpu.create_command_encoder(label="program")
-            compute_pass = encoder.begin_compute_pass(label="program")
-            for _ in range(times):
-                self.encode(compute_pass, bound, rows)
-            compute_pass.end()
-            self.wgpu.queue.submit([encoder.finish()])
-        self.counters.submits += 1
+            self._submitter.run(bound, rows, times)
         self._unsubmitted = 0
+
+    @property
+    def submission(self) -> Submission:
+        """How programs reach the queue now."""
+        return self._submitter.how
+
+    @contextmanager
+    def submitting(self, how: Submission) -> Iterator[None]:
+        """Run programs another way for the length of a block; what it caches is then dropped."""
+        before, self._submitter = self._submitter, Submitter(self, how)
+        try:
+            yield
+        finally:
+            self._submitter = before
 
     def close(self) -> None:
         """Free the device; nothing of it must be used afterwards."""
@@ -355,6 +424,12 @@ class Device:
             self._staging.destroy()
             self._staging = None
         self.wgpu.destroy()
+
+
+def _launches(bound: Sequence[BoundDispatch], rows: int) -> list[Launch]:
+    return [
+        (one.pipeline._internal, one.bind_group._internal, *one.grid.counts(rows)) for one in bound
+    ]
 
 
 def open_device(adapter: str | None = None, *, without: frozenset[str] = frozenset()) -> Device:

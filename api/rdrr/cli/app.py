@@ -17,6 +17,7 @@ import typer
 from rdrr_format.errors import RdrrError, UsageError
 
 from rdrr.cli import (
+    bench,
     convert,
     devices,
     diff,
@@ -53,6 +54,7 @@ COMMANDS = (
     Command("inspect", inspect.inspect),
     Command("generate", generate.generate),
     Command("explain", explain.explain),
+    Command("bench", bench.bench),
     Command("perplexity", perplexity.perplexity),
     Command("imatrix", imatrix.imatrix),
     Command("report", report.report),

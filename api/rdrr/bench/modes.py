@@ -1,0 +1,320 @@
+"""The decode modes of published systems around the same kernels, measured in turns.
+
+Modes differ in submission, allocation and synchronisation only, and in where the likeliest token is
+chosen. That the kernels take the same GPU time in each is measured and stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from rdrr_format.errors import DeviceError, UsageError
+from rdrr_runtime.submission import OURS, Submission
+
+from rdrr.bench._figures import NOT_GATED, Ratio, Spread
+from rdrr.bench._runs import Options, Run, Workload, generate, load, open_device
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.decode._base import Strategy
+    from rdrr_runtime.device import Device
+    from rdrr_runtime.gpu import GpuBackend
+
+GPU_TOLERANCE = 0.05
+"""Share by which the GPU time of a token may differ between modes."""
+
+GPU_TOKENS = 32
+GPU_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way of decoding.
+
+    Attributes:
+        name: As `--mode` takes it.
+        submission: What reaches the queue, and how.
+        interval: Tokens between two readbacks.
+        sampler: Where the likeliest token is chosen; on the CPU all logits are read back.
+    """
+
+    name: str
+    submission: Submission
+    interval: int = 1
+    sampler: Literal["gpu", "cpu"] = "gpu"
+
+    def strategy(self) -> Strategy:
+        """The strategy that decodes so."""
+        from rdrr_runtime.decode.greedy import Greedy
+        from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
+
+        return GreedyOnHost() if self.sampler == "cpu" else Greedy(self.interval)
+
+
+_WEBLLM = Submission(
+    submit_per_op=True, uniforms="fresh", fresh_bind_groups=True, fresh_staging=True
+)
+_CACHE = replace(_WEBLLM, uniforms="cached")
+
+MODES: Mapping[str, Mode] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Mode("webllm", _WEBLLM),
+            Mode("webllm+cache", _CACHE),
+            Mode("webllm+cache+interval", _CACHE, 4),
+            *(Mode(f"ours-x{x}", OURS, x) for x in (1, 2, 4, 8)),
+        )
+    }
+)
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"ours": tuple(name for name in MODES if name.startswith("ours")), "all": tuple(MODES)}
+)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """That one mode is to be faster than another.
+
+    Attributes:
+        fast: Name of the mode.
+        slow: Of the other.
+        least: Ratio that is to be reached.
+        published: Ratio that the published system states.
+    """
+
+    fast: str
+    slow: str
+    least: float
+    published: float | None = None
+
+
+GATES = (
+    Gate("webllm+cache", "webllm", 1.05, 1.18),
+    Gate("webllm+cache+interval", "webllm", 1.5, 1.88),
+    Gate("webllm+cache+interval", "webllm+cache", 1.15, 1.59),
+    Gate("ours-x1", "webllm", 1.2),
+    Gate("ours-x4", "webllm", 1.5, 1.88),
+    Gate("ours-x2", "ours-x1", 0.97),
+    Gate("ours-x4", "ours-x2", 0.97),
+    Gate("ours-x8", "ours-x4", 0.97),
+    Gate("ours-x4", "ours-x1", 1.15),
+)
+
+
+def chosen(
+    names: Iterable[str],
+    *,
+    submit: str | None = None,
+    sampler: Literal["cpu", "gpu"] | None = None,
+) -> list[Mode]:
+    """The modes of some names, `ours` and `all` included.
+
+    Args:
+        names: As given on the command line.
+        submit: `per-op` or `per-token` instead of what each mode says.
+        sampler: `cpu` or `gpu` instead of what each mode says.
+
+    Raises:
+        UsageError: There is no such mode.
+    """
+    found: dict[str, Mode] = {}
+    for name in names:
+        for member in GROUPS.get(name, (name,)):
+            if member not in MODES:
+                known = ", ".join([*MODES, *GROUPS])
+                raise UsageError("unknown mode", expected=f"one of {known}", found=member)
+            found[member] = MODES[member]
+    modes = list(found.values())
+    if submit is not None:
+        per_op = submit == "per-op"
+        modes = [
+            replace(one, submission=replace(one.submission, submit_per_op=per_op)) for one in modes
+        ]
+    if sampler is not None:
+        modes = [replace(one, sampler=sampler) for one in modes]
+    return modes
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A mode's runs.
+
+    Attributes:
+        mode: What ran.
+        runs: In the order of the rounds.
+        gpu_ms: GPU milliseconds of a token, every dispatch in a pass of its own; None without
+            timestamps.
+    """
+
+    mode: Mode
+    runs: tuple[Run, ...]
+    gpu_ms: float | None
+
+    def seconds(self) -> list[float]:
+        """Seconds of a delivered token, round by round."""
+        return [run.decode_seconds / run.decoded for run in self.runs]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        last = self.runs[-1]
+        assert last.work is not None, "a GPU run counts its work"
+        return {
+            "ms_per_token": Spread.of([1e3 * one for one in self.seconds()]).as_dict(),
+            "gpu_ms_per_token": self.gpu_ms,
+            "interval": self.mode.interval,
+            "sampler": self.mode.sampler,
+            "submission": vars(self.mode.submission),
+            "tokens": last.decoded,
+            "forwards": last.counts.forwards,
+            "wasted_forwards": last.counts.wasted,
+            "readbacks": last.counts.readbacks,
+            "work": vars(last.work),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All modes of one benchmark.
+
+    Attributes:
+        adapter: Where they ran.
+        software: Whether that is the CPU in disguise.
+        work: What each run did.
+        modes: In order.
+    """
+
+    adapter: str
+    software: bool
+    work: Workload
+    modes: tuple[Measured, ...]
+
+    def ratios(self) -> list[Ratio]:
+        """Of each pair that has a gate, then of each mode over the first."""
+        by_name = {one.mode.name: one.seconds() for one in self.modes}
+        gated = [
+            Ratio.between(
+                f"{gate.fast} over {gate.slow}",
+                by_name[gate.slow],
+                by_name[gate.fast],
+                gate=gate.least,
+                published=gate.published,
+            )
+            for gate in GATES
+            if gate.fast in by_name and gate.slow in by_name
+        ]
+        said = {one.name for one in gated}
+        first, *others = by_name
+        more = (
+            Ratio.between(f"{name} over {first}", by_name[first], by_name[name]) for name in others
+        )
+        return gated + [one for one in more if one.name not in said]
+
+    def gpu_spread(self) -> float | None:
+        """By how much the slowest GPU time of a token exceeds the fastest, as a share."""
+        times = [one.gpu_ms for one in self.modes if one.gpu_ms is not None]
+        return max(times) / min(times) - 1 if times else None
+
+    def gpu_verdict(self) -> str:
+        """Whether the kernels take the same time in each mode."""
+        spread = self.gpu_spread()
+        if spread is None:
+            return "not measured: the adapter has no timestamps"
+        if spread <= GPU_TOLERANCE:
+            return "pass"
+        return NOT_GATED if self.software else "missed"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "schema": 1,
+            "adapter": self.adapter,
+            "software": self.software,
+            "prompt_tokens": self.work.prompt_tokens,
+            "tokens": self.work.tokens,
+            "repeat": self.work.repeat,
+            "same_ids": True,
+            "modes": {one.mode.name: one.as_dict() for one in self.modes},
+            "ratios": [one.as_dict(software=self.software) for one in self.ratios()],
+            "gpu_time_spread": self.gpu_spread(),
+            "gpu_time_verdict": self.gpu_verdict(),
+        }
+
+
+def compare(
+    package: Package,
+    modes: Sequence[Mode],
+    work: Workload,
+    *,
+    adapter: str | None = None,
+    options: Options | None = None,
+) -> Comparison:
+    """Measure modes in turns, in one process, on one loaded model.
+
+    Raises:
+        UsageError: The model has no room for the workload.
+        DeviceError: No adapter, too little memory, or modes that generate different ids.
+    """
+    with open_device(adapter) as device:
+        backend = load(package, device, work, options or Options())
+        try:
+            prompt = work.ids(package.manifest.architecture.vocab_size)
+            runs = _in_turns(backend, device, modes, prompt, work)
+            gpu = _gpu_times(backend, device, modes, prompt, work)
+        finally:
+            backend.close()
+        found = (
+            Measured(mode, tuple(one), time)
+            for mode, one, time in zip(modes, runs, gpu, strict=True)
+        )
+        return Comparison(device.info.name, device.info.software, work, tuple(found))
+
+
+def _in_turns(
+    backend: GpuBackend, device: Device, modes: Sequence[Mode], prompt: list[int], work: Workload
+) -> list[list[Run]]:
+    runs: list[list[Run]] = [[] for _ in modes]
+    for index in range(work.repeat + 1):
+        for mode, own in zip(modes, runs, strict=True):
+            run = generate(
+                backend, mode.strategy(), prompt, work.tokens, device=device, how=mode.submission
+            )
+            _same_ids(mode, run, runs[0][0] if runs[0] else run)
+            own[:] = [*own, run] if index > 1 else [run]  # the first round only warms up
+    return runs
+
+
+def _same_ids(mode: Mode, run: Run, first: Run) -> None:
+    if run.ids != first.ids:
+        at = next(
+            i for i, pair in enumerate(zip(run.ids, first.ids, strict=True)) if len({*pair}) > 1
+        )
+        raise DeviceError(
+            f"mode {mode.name} generates other ids",
+            where=f"token {at}",
+            expected=first.ids[at],
+            found=run.ids[at],
+        )
+
+
+def _gpu_times(
+    backend: GpuBackend, device: Device, modes: Sequence[Mode], prompt: list[int], work: Workload
+) -> list[float | None]:
+    """GPU milliseconds of a token in each mode; the least of some rounds in turns."""
+    from rdrr_runtime.pass_timer import FEATURE, timed
+
+    if FEATURE not in device.features:
+        return [None] * len(modes)
+    tokens = min(work.tokens - 1, GPU_TOKENS)
+    times: list[list[float]] = [[] for _ in modes]
+    first = backend.greedy(prompt, 0, 1)
+    with timed(device) as timer:
+        for _ in range(min(GPU_ROUNDS, work.repeat)):
+            for mode, own in zip(modes, times, strict=True):
+                with device.submitting(replace(mode.submission, pass_per_op=True)):
+                    backend.greedy(first, len(prompt), tokens)
+                own.append(1e3 * timer.take() / tokens)
+    return [min(one) for one in times]

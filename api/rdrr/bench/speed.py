@@ -1,0 +1,168 @@
+"""The figures that published tables print, for one package: speed, work a token, and memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rdrr.bench._figures import Spread, percentile
+from rdrr.bench._runs import Options, Run, Workload, generate, load, open_device
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.device import Device
+    from rdrr_runtime.gpu import GpuBackend
+
+SCHEMA = 1
+"""Raised when a key of the JSON object changes its meaning or goes."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What `rdrr bench PATH` found; the fields are the keys of its JSON object.
+
+    Attributes:
+        schema: Version of these keys.
+        model: The package's model id.
+        adapter: Where it ran.
+        software: Whether that is the CPU in disguise.
+        prompt_tokens: Ids of the prompt.
+        tokens: New ids of a run.
+        repeat: Runs.
+        interval: Tokens between two readbacks.
+        load_ms: From the package to a loaded model.
+        first_run_ms: Time to first token of the first run, in which kernels are compiled.
+        time_to_first_token_ms: Of the later runs.
+        prefill_tokens_per_second: Prompt tokens over the time to first token.
+        decode_tokens_per_second: Ids after the first over their time.
+        ms_per_token: p50, p95 and p99 over all ids after the first; ids that were read back
+            together share their time.
+        gpu_prefill_ms: GPU time of the prompt's passes; None without timestamps.
+        gpu_decode_ms_per_token: GPU time of a decode pass; None without timestamps.
+        work_per_token: Dispatches, submits, objects made, maps and bytes of a decoded token.
+        weights_bytes: GPU memory of the weights.
+        kv_bytes: Of the key-value cache.
+        peak_gpu_bytes: Most that was held at once, by weights, cache, intermediate values and
+            staging.
+    """
+
+    schema: int
+    model: str
+    adapter: str
+    software: bool
+    prompt_tokens: int
+    tokens: int
+    repeat: int
+    interval: int
+    load_ms: float
+    first_run_ms: float
+    time_to_first_token_ms: Spread
+    prefill_tokens_per_second: Spread
+    decode_tokens_per_second: Spread
+    ms_per_token: dict[str, float]
+    gpu_prefill_ms: float | None
+    gpu_decode_ms_per_token: float | None
+    work_per_token: dict[str, float]
+    weights_bytes: int
+    kv_bytes: int
+    peak_gpu_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def measure(
+    package: Package,
+    work: Workload,
+    *,
+    adapter: str | None = None,
+    options: Options | None = None,
+    interval: int = 8,
+) -> Speed:
+    """Load a package and measure it.
+
+    Args:
+        package: What to run.
+        work: Prompt, new tokens (2 or more) and runs.
+        adapter: Part of an adapter's name.
+        options: How it is loaded.
+        interval: Tokens between two readbacks.
+
+    Raises:
+        UsageError: The model has no room for the workload.
+        DeviceError: No adapter, or too little memory.
+    """
+    from rdrr_runtime.decode.greedy import Greedy
+
+    with open_device(adapter) as device:
+        start = time.perf_counter()
+        backend = load(package, device, work, options or Options())
+        loaded = time.perf_counter() - start
+        try:
+            prompt = work.ids(package.manifest.architecture.vocab_size)
+            runs = [
+                generate(backend, Greedy(interval), prompt, work.tokens, device=device)
+                for _ in range(work.repeat + 1)
+            ]
+            gpu = _gpu_times(backend, device, prompt, work.tokens)
+            return _found(package, work, device, backend, loaded, runs, gpu, interval)
+        finally:
+            backend.close()
+
+
+def _gpu_times(
+    backend: GpuBackend, device: Device, prompt: list[int], tokens: int
+) -> tuple[float | None, float | None]:
+    """GPU milliseconds of the prompt, and of a decode pass."""
+    from rdrr_runtime.pass_timer import FEATURE, timed
+
+    if FEATURE not in device.features:
+        return None, None
+    with timed(device) as timer:
+        first = backend.greedy(prompt, 0, 1)
+        prefill = timer.take()
+        backend.greedy(first, len(prompt), tokens - 1)
+        decode = timer.take()
+    return 1e3 * prefill, 1e3 * decode / (tokens - 1)
+
+
+def _found(
+    package: Package,
+    work: Workload,
+    device: Device,
+    backend: GpuBackend,
+    loaded: float,
+    runs: list[Run],
+    gpu: tuple[float | None, float | None],
+    interval: int,
+) -> Speed:
+    cold, *warm = runs
+    last = warm[-1]
+    assert last.work is not None, "a GPU run counts its work"
+    firsts = [run.first_seconds for run in warm]
+    shares = [1e3 * one for run in warm for one in run.token_seconds]
+    info = backend.info
+    return Speed(
+        schema=SCHEMA,
+        model=package.manifest.model_id,
+        adapter=device.info.name,
+        software=device.info.software,
+        prompt_tokens=work.prompt_tokens,
+        tokens=work.tokens,
+        repeat=work.repeat,
+        interval=interval,
+        load_ms=1e3 * loaded,
+        first_run_ms=1e3 * cold.first_seconds,
+        time_to_first_token_ms=Spread.of([1e3 * one for one in firsts]),
+        prefill_tokens_per_second=Spread.of([work.prompt_tokens / one for one in firsts]),
+        decode_tokens_per_second=Spread.of([run.decoded / run.decode_seconds for run in warm]),
+        ms_per_token={f"p{p}": percentile(shares, p) for p in (50, 95, 99)},
+        gpu_prefill_ms=gpu[0],
+        gpu_decode_ms_per_token=gpu[1],
+        work_per_token={name: n / last.decoded for name, n in vars(last.work).items()},
+        weights_bytes=info.weights_bytes,
+        kv_bytes=info.kv_bytes,
+        peak_gpu_bytes=device.memory.peak,
+    )

@@ -1,0 +1,184 @@
+"""`rdrr bench`: the figures of one package, and published decode modes measured in turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rdrr_format.errors import UsageError
+
+from rdrr.cli._console import console, facts, print_json, table
+from rdrr.cli._options import Adapter, JsonFlag, KernelHints, KvDtype, PackagePath, split_hints
+from rdrr.cli._units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rdrr_manifests.package import Package
+
+    from rdrr.bench._figures import Ratio
+    from rdrr.bench._runs import Options, Workload
+    from rdrr.bench.modes import Comparison
+    from rdrr.bench.speed import Speed
+
+
+def bench(
+    path: PackagePath,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE[,MODE...]",
+            help="Compare modes: webllm, webllm+cache, webllm+cache+interval, ours-x1, ours-x2, "
+            "ours-x4, ours-x8; ours and all name several.",
+        ),
+    ] = None,
+    submit: Annotated[
+        Literal["per-op", "per-token"] | None,
+        typer.Option(help="Submissions of every mode, instead of its own."),
+    ] = None,
+    sampler: Annotated[
+        Literal["cpu", "gpu"] | None,
+        typer.Option(help="Where every mode takes the argmax, instead of its own."),
+    ] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Ids of the prompt.")] = 512,
+    tokens: Annotated[int, typer.Option(min=2, help="New ids of a run.")] = 128,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs, or rounds of all modes.")] = 5,
+    interval: Annotated[
+        int, typer.Option(min=1, help="Tokens between two readbacks, without --mode.")
+    ] = 8,
+    adapter: Adapter = None,
+    kernel_hint: KernelHints = None,
+    kv_dtype: KvDtype = "f16",
+    json: JsonFlag = False,
+) -> int:
+    """Measure a package on the GPU, or decode modes of published systems against each other."""
+    from rdrr_manifests.package import open_package
+
+    from rdrr.bench._runs import Options, Workload
+
+    if mode is None and (submit or sampler):
+        raise UsageError("--submit and --sampler belong to --mode")
+    package = open_package(path)
+    work = Workload(prompt_tokens, tokens, repeat)
+    options = Options(split_hints(kernel_hint), kv_dtype)
+    if mode is not None:
+        return _modes(package, mode, submit, sampler, work, adapter, options, json)
+    return _speed(package, work, adapter, options, interval, json)
+
+
+def _speed(
+    package: Package,
+    work: Workload,
+    adapter: str | None,
+    options: Options,
+    interval: int,
+    json: bool,
+) -> int:
+    from rdrr.bench.speed import measure
+
+    found = measure(package, work, adapter=adapter, options=options, interval=interval)
+    if json:
+        print_json(found.as_dict())
+    else:
+        console().print(facts(_speed_rows(found)))
+    return 0
+
+
+def _speed_rows(found: Speed) -> Iterable[tuple[str, str]]:
+    per = found.ms_per_token
+    work = found.work_per_token
+    software = ", a software adapter" if found.software else ""
+    yield "adapter", f"{found.adapter}{software}"
+    yield "run", f"{found.prompt_tokens} prompt tokens, {found.tokens} new, {found.repeat} times"
+    yield "time to first token", f"{found.time_to_first_token_ms.show()} ms"
+    yield "of the first run", f"{found.first_run_ms:,.0f} ms, loading {found.load_ms:,.0f} ms"
+    yield "prefill", f"{found.prefill_tokens_per_second.show(1)} tokens/s"
+    yield "decode", f"{found.decode_tokens_per_second.show(1)} tokens/s"
+    yield "ms per token", "  ".join(f"{name} {value:.3f}" for name, value in per.items())
+    yield "GPU time, prefill", _milliseconds(found.gpu_prefill_ms)
+    yield "GPU time, a token", _milliseconds(found.gpu_decode_ms_per_token)
+    yield "submits a token", f"{work['submits']:.3f}, {work['dispatches']:.0f} dispatches"
+    read, written = work["bytes_read"], work["bytes_written"]
+    yield "bytes a token", f"{read:.0f} read back, {written:.0f} written"
+    yield "weights", format_size(found.weights_bytes)
+    yield "key-value cache", format_size(found.kv_bytes)
+    yield "peak GPU memory", format_size(found.peak_gpu_bytes)
+
+
+def _milliseconds(value: float | None) -> str:
+    return "not measured: the adapter has no timestamps" if value is None else f"{value:.3f} ms"
+
+
+def _modes(
+    package: Package,
+    names: str,
+    submit: str | None,
+    sampler: Literal["cpu", "gpu"] | None,
+    work: Workload,
+    adapter: str | None,
+    options: Options,
+    json: bool,
+) -> int:
+    from rdrr.bench.modes import chosen, compare
+
+    modes = chosen(names.split(","), submit=submit, sampler=sampler)
+    found = compare(package, modes, work, adapter=adapter, options=options)
+    if json:
+        print_json(found.as_dict())
+    else:
+        _show_modes(found)
+    return 0
+
+
+def _show_modes(found: Comparison) -> None:
+    out = console()
+    software = ", a software adapter" if found.software else ""
+    out.print(facts([("adapter", f"{found.adapter}{software}")]))
+    cells = []
+    for name, one in found.as_dict()["modes"].items():
+        work, times = one["work"], one["ms_per_token"]
+        gpu = one["gpu_ms_per_token"]
+        cells.append(
+            (
+                name,
+                f"{times['median']:.3f} ({times['least']:.3f} to {times['most']:.3f})",
+                "-" if gpu is None else f"{gpu:.3f}",
+                *(f"{work[key] / one['tokens']:,.2f}" for key in _COLUMNS.values()),
+                f"{one['forwards']} ({one['wasted_forwards']} wasted)",
+            )
+        )
+    headings = ("mode", "ms a token", "GPU ms", *_COLUMNS, "forwards")
+    out.print(table(headings, cells, right=headings[1:]))
+    show_ratios(found.ratios(), software=found.software)
+    spread = found.gpu_spread()
+    if spread is not None:
+        out.print(f"GPU time of a token differs by {100 * spread:.1f} %: {found.gpu_verdict()}")
+    out.print("the ids are the same in every mode")
+
+
+_COLUMNS = {
+    "dispatches": "dispatches",
+    "submits": "submits",
+    "buffers": "buffer_creates",
+    "bind groups": "bind_group_creates",
+    "maps": "maps",
+    "written B": "bytes_written",
+    "read B": "bytes_read",
+}
+"""Counters of the table, each a token."""
+
+
+def show_ratios(ratios: Iterable[Ratio], *, software: bool) -> None:
+    """The table of ratios with gates and what was published."""
+    cells = [
+        (
+            one.name,
+            one.spread.show(),
+            "" if one.gate is None else f"{one.gate:.2f}",
+            "" if one.published is None else f"{one.published:.2f}",
+            one.verdict(software=software),
+        )
+        for one in ratios
+    ]
+    if cells:
+        console().print(table(("ratio", "median (least to most)", "gate", "published", ""), cells))

@@ -1,0 +1,165 @@
+"""Everything of docs/MODES.md in one call: packages made, measured, one small table last.
+
+    python benchmarks/run_modes.py OUT [--work DIR] [--peer PATH] [--quick]
+
+Each step is one `rdrr bench` command in a process of its own, whose JSON goes to OUT/NAME.json; a
+step that fails or takes too long is named in the table and the others go on. Weights are random,
+at true shapes: SmolLM 135M in F16 and Gemma 3 1B in Q4_K_M. `--quick` tries all steps on tiny
+shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from shapes import SHAPES
+from synthesize import synthesize
+
+PACKAGES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
+    {
+        "small-f16": ("small", {"quantize": "f16"}),
+        "q4-row": ("large", {"quantize": "q4_k_m"}),
+        "q4-col": ("large", {"quantize": "q4_k_m", "q4k_layout": "column"}),
+        "q4-flat": ("large", {"quantize": "q4_k_m", "q4k_layout": "flat"}),
+    }
+)
+"""Packages by name: which shape, and the options of the conversion."""
+
+SHAPE_OF = {"small": "smollm-135m", "large": "gemma3-1b"}
+QUICK = {"small": "tiny", "large": "tiny-gemma3"}
+STEP_SECONDS = 150
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command.
+
+    Attributes:
+        name: Of its JSON file.
+        words: What follows `rdrr bench`; `{name}` stands for a package's folder.
+    """
+
+    name: str
+    words: tuple[str, ...]
+
+
+STEPS = (
+    Step("modes-small", ("{small-f16}", "--mode", "all", "--repeat", "10")),
+    Step("modes-large", ("{q4-row}", "--mode", "all", "--repeat", "10")),
+    Step("per-op-small", ("{small-f16}", "--mode", "ours", "--submit", "per-op")),
+    Step("cpu-sampler-small", ("{small-f16}", "--mode", "ours-x1", "--sampler", "cpu")),
+    Step("speed-small", ("{small-f16}",)),
+    Step("speed-large", ("{q4-row}",)),
+)
+
+
+def prepare(work: Path, shapes: Mapping[str, str]) -> dict[str, Path]:
+    """Make checkpoints and packages unless they are there; packages by name."""
+    from rdrr_converter.convert import convert
+
+    found = {}
+    for name, (size, options) in PACKAGES.items():
+        shape = shapes[size]
+        checkpoint, package = work / shape, work / f"{shape}-{name}"
+        if not (checkpoint / "model.safetensors.index.json").is_file():
+            synthesize(SHAPES[shape], checkpoint)
+        if not package.exists():
+            start = time.perf_counter()
+            convert(checkpoint, package, workers=os.cpu_count(), **options)
+            print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+        found[name] = package
+    return found
+
+
+def run(step: Step, packages: Mapping[str, Path], more: Sequence[str]) -> dict[str, Any]:
+    """The JSON object of a step, or `{"failed": why}`."""
+    folders = {f"{{{name}}}": str(path) for name, path in packages.items()}
+    words = []
+    for word in step.words:
+        for mark, folder in folders.items():
+            word = word.replace(mark, folder)
+        words.append(word)
+    command = [sys.executable, "-m", "rdrr", "bench", *words, *more, "--json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"took more than {STEP_SECONDS} s"}
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        return {"failed": done.stderr.strip()[-400:] or f"exit code {done.returncode}"}
+    return found if done.returncode == 0 else {"failed": found}
+
+
+def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """What the last table says of a step."""
+    if "failed" in found:
+        yield f"{name}: FAILED {found['failed']}"
+    for key, mode in found.get("modes", {}).items():
+        gpu = mode["gpu_ms_per_token"]
+        median = mode["ms_per_token"]["median"]
+        work, tokens = mode["work"], mode["tokens"]
+        yield (
+            f"{name} {key}: {median:.3f} ms/token, GPU {gpu or 0:.3f} ms, "
+            f"{work['submits'] / tokens:.2f} submits, {work['buffer_creates'] / tokens:.2f} buffers"
+        )
+    for ratio in found.get("ratios", ()):
+        yield (
+            f"{name} {ratio['name']}: {ratio['median']:.2f} "
+            f"({ratio['least']:.2f} to {ratio['most']:.2f}) gate {ratio['gate']} "
+            f"published {ratio['published']} {ratio['verdict']}"
+        )
+    if "gpu_time_spread" in found:
+        yield f"{name} GPU time differs by {found['gpu_time_spread']} {found['gpu_time_verdict']}"
+    if "decode_tokens_per_second" in found:
+        decode = found["decode_tokens_per_second"]["median"]
+        first = found["time_to_first_token_ms"]["median"]
+        yield f"{name}: {decode:.0f} tokens/s, first token {first:.1f} ms"
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("out", type=Path, help="folder for the JSON files")
+    add("--work", type=Path, help="folder for checkpoints and packages, kept")
+    add("--only", help="names of steps, with commas between")
+    add("--quick", action="store_true", help="tiny shapes and few tokens, to try the script")
+    options = parser.parse_args()
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    options.out.mkdir(parents=True, exist_ok=True)
+    more = ("--prompt-tokens", "8", "--tokens", "5", "--repeat", "1") if options.quick else ()
+    wanted = options.only.split(",") if options.only else [one.name for one in STEPS]
+    with ExitStack() as stack:
+        work = options.work or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="modes-"))
+        )
+        work.mkdir(parents=True, exist_ok=True)
+        packages = prepare(work, QUICK if options.quick else SHAPE_OF)
+        said: list[str] = []
+        for step in STEPS:
+            if step.name not in wanted:
+                continue
+            start = time.perf_counter()
+            found = run(step, packages, more)
+            (options.out / f"{step.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+            said += lines(step.name, found)
+            seconds = time.perf_counter() - start
+            print(f"{step.name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+    print("\n".join(said))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Figures of benchmarks: spreads, percentiles, ratios round by round, gates, and mode names."""
+
+from __future__ import annotations
+
+import pytest
+from rdrr.bench._figures import NOT_GATED, Ratio, Spread, percentile
+from rdrr.bench.modes import GATES, MODES, chosen
+from rdrr_format.errors import UsageError
+
+
+def test_a_ratio_is_taken_round_by_round():
+    ratio = Ratio.between("a over b", [4.0, 6.0, 9.0], [2.0, 2.0, 9.0], gate=1.5)
+    assert ratio.spread == Spread(2.0, 1.0, 3.0)
+    assert ratio.verdict(software=False) == "pass"
+    assert ratio.verdict(software=True) == NOT_GATED
+    slow = Ratio.between("a over b", [1.0], [1.0], gate=1.5)
+    assert slow.verdict(software=False) == "missed"
+    assert Ratio.between("a over b", [1.0], [1.0]).verdict(software=False) == ""
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(50, 50), (95, 95), (99, 99), (100, 100)])
+def test_percentiles_of_a_hundred_values_are_their_ranks(percent, expected):
+    assert percentile(list(range(100, 0, -1)), percent) == expected
+    assert percentile([7.0], percent) == 7.0
+
+
+def test_modes_are_found_by_name_and_by_group_each_once():
+    names = [one.name for one in chosen(["webllm", "ours", "ours-x2"])]
+    assert names == ["webllm", "ours-x1", "ours-x2", "ours-x4", "ours-x8"]
+    assert [one.name for one in chosen(["all"])] == list(MODES)
+    with pytest.raises(UsageError, match=r"one of webllm.*found webgpu"):
+        chosen(["webgpu"])
+
+
+def test_submission_and_sampler_can_be_set_for_all_modes():
+    per_op, cached = chosen(["ours-x1", "webllm+cache"], submit="per-op", sampler="cpu")
+    assert per_op.submission.submit_per_op
+    assert (per_op.sampler, cached.sampler) == ("cpu", "cpu")
+    whole = chosen(["webllm+cache"], submit="per-token")[0]
+    assert not whole.submission.submit_per_op
+    assert whole.submission.uniforms == "cached"  # nothing else has changed
+
+
+def test_every_gate_names_modes_that_there_are():
+    assert {name for gate in GATES for name in (gate.fast, gate.slow)} <= set(MODES)

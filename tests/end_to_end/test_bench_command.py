@@ -1,0 +1,70 @@
+"""`rdrr bench`: its JSON has the stated keys, its counts are exact, and wrong usage is said."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rdrr.bench.speed import Speed
+from support.commands import error_line, rdrr
+from support.packages import llama_manifest, write_random_package
+
+SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("bench")
+    write_random_package(made, llama_manifest(), np.random.default_rng())
+    return made
+
+
+def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
+    done = rdrr("bench", folder, *SHORT, "--interval", 4, "--json")
+    found = done.json()
+    assert list(found) == [one.name for one in fields(Speed)]
+    assert found["schema"] == 1
+    assert set(found["ms_per_token"]) == {"p50", "p95", "p99"}
+    work = found["work_per_token"]
+    assert (work["submits"], work["maps"], work["bytes_read"]) == (1.25, 0.25, 4.0)
+    assert work["bytes_written"] == work["buffer_creates"] == work["bind_group_creates"] == 0
+    assert found["peak_gpu_bytes"] > found["weights_bytes"] + found["kv_bytes"]
+    assert found["gpu_decode_ms_per_token"] > 0
+    assert found["decode_tokens_per_second"]["median"] > 0
+
+
+def test_modes_take_turns_with_the_same_ids_and_say_what_they_did(folder):
+    modes = "webllm,webllm+cache+interval,ours-x4"
+    found = rdrr("bench", folder, *SHORT, "--mode", modes, "--json").json()
+    assert list(found["modes"]) == modes.split(",")
+    assert found["same_ids"] is True
+    fresh, cached, ours = found["modes"].values()
+    assert fresh["tokens"] == fresh["forwards"] == 4
+    assert fresh["work"]["submits"] == fresh["work"]["dispatches"] + 4
+    assert fresh["work"]["uniform_creates"] == fresh["work"]["dispatches"]
+    assert (
+        cached["work"]["uniform_hits"] + cached["work"]["uniform_creates"]
+        == (cached["work"]["dispatches"])
+    )
+    assert (cached["readbacks"], ours["readbacks"]) == (2, 2)  # the prompt's is one of them
+    assert ours["work"]["submits"] == 5
+    assert "webllm+cache+interval over webllm" in [one["name"] for one in found["ratios"]]
+    if found["software"]:
+        gated = [one for one in found["ratios"] if one["gate"] is not None]
+        assert {one["verdict"] for one in gated} == {"software-adapter: P not gated"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--mode", "webgpu"), "unknown mode"),
+        (("--submit", "per-op"), "belong to --mode"),
+        (("--prompt-tokens", 400, "--tokens", 400), "no room"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(folder, words, said):
+    done = rdrr("bench", folder, *words)
+    assert done.code == 2
+    assert said in error_line(done)
