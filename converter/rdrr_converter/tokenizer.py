@@ -54,7 +54,7 @@ def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:
     tokenizer = _object(source, TOKENIZER_JSON)
     block = Tokenizer(
         type="bundled",
-        file=TOKENIZER_JSON,
+        file=None if tokenizer is None else TOKENIZER_JSON,
         vocab_size=_vocab_size(tokenizer, source.path / TOKENIZER_JSON),
         add_bos_token=_adds_bos(settings, tokenizer or {}),
         add_eos_token=_flag(settings, "add_eos_token"),

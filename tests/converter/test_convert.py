@@ -311,6 +311,7 @@ def test_a_lack_of_tokenizer_or_of_an_end_is_said(tmp_path, tensors):
     assert convert(folder, tmp_path / "b").notes == ()
     (folder / "tokenizer.json").unlink()
     assert "tokenizer.json" in " ".join(convert(folder, tmp_path / "c").notes)
+    assert validate(tmp_path / "c").errors == ()
 
 
 def test_tokenizer_files_are_copied_unchanged(tmp_path, folder):
