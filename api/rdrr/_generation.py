@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rdrr_runtime.engine import GenerationStats
+    from rdrr_runtime.logprobs import Logprobs, TokenLogprobs
     from rdrr_runtime.text import TextCodec
 
 
@@ -28,16 +29,24 @@ class Generation(Iterator[str]):
         prompt_ids: Sequence[int],
         stats: GenerationStats,
         stop: Sequence[str] = (),
+        logprobs: Logprobs | None = None,
     ) -> None:
         self.prompt_ids = list(prompt_ids)
         self.token_ids: list[int] = []
         self.stats = stats
         self.stopped_by: str | None = None
+        self._logprobs = logprobs
         self._filter = StopFilter(stop)
         self._pieces = self._stream(runs, codec)
 
     def __next__(self) -> str:
         return next(self._pieces)
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        """Log-probabilities of each of `token_ids`; None where they were not asked for."""
+        told = self._logprobs
+        return None if told is None else told.tokens[: len(self.token_ids)]
 
     def read(self) -> str:
         """All the text that is still to come."""

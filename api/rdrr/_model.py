@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
 
 from rdrr._backends import Choice, open_backend, resolve_hints
 from rdrr._generation import Generation
+from rdrr._response_format import read_response_format
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
+    from rdrr_runtime.grammar import GrammarConstraint, GrammarTokenizer
     from rdrr_runtime.text import TextCodec
 
 DEFAULT_CONTEXT = 8192
@@ -61,6 +64,11 @@ class Model:
         min_p: float | None = None,
         repeat_penalty: float | None = None,
         seed: int | None = None,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
+        logprobs: int | None = None,
+        response_format: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
         interval: int = 8,
     ) -> Generation:
@@ -75,26 +83,52 @@ class Model:
             min_p: Draw among tokens at least this share as likely as the likeliest.
             repeat_penalty: Makes tokens that were there before less likely; 1 for no change.
             seed: Of the draws; the same seed gives the same text.
+            frequency_penalty: Taken off a token's logit for each time that it was there before.
+            presence_penalty: Taken off once if it was there at all.
+            logit_bias: Added to the logits of these ids.
+            logprobs: Tell, besides each token's own, the log-probabilities of so many of the
+                likeliest, at most 20, as the model gives them.
+            response_format: What the text must be: `{"type": "json_schema", "json_schema":
+                {"schema": {...}}}`, `{"type": "json_object"}`, `{"type": "regex", "regex": ...}`.
             stop: Strings that end the text; they are not part of it.
-            interval: Tokens between two readbacks from the GPU in greedy decoding.
+            interval: Tokens between two readbacks from the GPU.
 
         Returns:
-            An iterator of pieces of text, which also has `token_ids` and `stats`.
+            An iterator of pieces of text, which also has `token_ids`, `logprobs` and `stats`.
 
         Raises:
             GenerationError: The prompt is empty or does not fit the context.
-            UsageError: An option is out of range.
+            UsageError: An option is out of range, a schema cannot be followed, or the extra
+                `grammar` is not installed.
         """
         from rdrr_runtime.engine import GenerationStats
+        from rdrr_runtime.logprobs import Logprobs
         from rdrr_runtime.sampling import SamplingOptions
 
         ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        sampling = SamplingOptions(temperature, top_k, top_p, min_p, repeat_penalty, seed)
-        stats = GenerationStats()
-        runs = self._engine.generate(
-            ids, max_tokens=max_tokens, sampling=sampling, interval=interval, stats=stats
+        sampling = SamplingOptions(
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repeat_penalty,
+            seed,
+            frequency_penalty,
+            presence_penalty,
+            logit_bias or {},
         )
-        return Generation(runs, self._codec, prompt_ids=ids, stats=stats, stop=stop)
+        stats = GenerationStats()
+        told = None if logprobs is None else Logprobs(logprobs)
+        runs = self._engine.generate(
+            ids,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            interval=interval,
+            stats=stats,
+            logprobs=told,
+            constraint=self._constraint(response_format),
+        )
+        return Generation(runs, self._codec, prompt_ids=ids, stats=stats, stop=stop, logprobs=told)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
@@ -128,6 +162,18 @@ class Model:
         import numpy as np
 
         return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
+
+    def _constraint(self, response_format: Mapping[str, Any] | None) -> GrammarConstraint | None:
+        grammar = read_response_format(response_format)
+        return None if grammar is None else self._grammar_tokenizer.constraint(grammar)
+
+    @cached_property
+    def _grammar_tokenizer(self) -> GrammarTokenizer:
+        from rdrr_runtime.grammar import GrammarTokenizer
+
+        manifest = self.package.manifest
+        content = self.package.tokenizer_bytes() or b""
+        return GrammarTokenizer(content, manifest.architecture.vocab_size, manifest.eos_token_ids)
 
     def close(self) -> None:
         """Free what the model holds."""

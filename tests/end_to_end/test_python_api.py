@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+
 import pytest
 import rdrr
+import torch
 from rdrr_format.errors import DeviceError, UsageError
 
 PROMPT = "And it came to pass"
@@ -72,3 +77,88 @@ def test_validation_is_a_report(made_package):
 def test_a_wrong_option_of_load_is_an_error_of_the_tree(made_package, options, error):
     with pytest.raises(error):
         rdrr.load(made_package, **options)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "kind": {"enum": ["king", "priest"]},
+    },
+    "required": ["name", "age", "kind"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(("temperature", "seed"), [(0.0, 0), (1.5, 1), (1.5, 2)])
+def test_a_schema_holds_whatever_is_drawn_and_without_it_there_is_no_json(model, temperature, seed):
+    wanted = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
+    options = {"temperature": temperature, "seed": seed}
+    held = model.generate(PROMPT, response_format=wanted, max_tokens=60, **options)
+    value = json.loads(held.read())
+    assert list(value) == ["name", "age", "kind"]
+    assert len(value["name"]) <= 6
+    assert 0 <= value["age"] <= 99
+    assert value["kind"] in ("king", "priest")
+    assert held.stats.finish == "stop"
+    free = model.generate(PROMPT, max_tokens=5, **options).read()
+    with pytest.raises(ValueError, match="Expecting"):
+        json.loads(free)
+
+
+def test_a_regular_expression_holds_for_the_whole_text(model):
+    wanted = {"type": "regex", "regex": "[A-C]{3}-[0-9]{2}"}
+    text = model.generate(PROMPT, response_format=wanted, temperature=2.0, seed=1).read()
+    assert re.fullmatch(r"[A-C]{3}-[0-9]{2}", text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"response_format": {"type": "poem"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strang"}}}},
+        {"response_format": {"type": "regex", "regex": "(ab"}},
+        {"logprobs": 21},
+        {"logit_bias": {10**9: 1.0}},
+        {"frequency_penalty": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_wrong_option_of_generate_is_wrong_usage(model, wrong):
+    with pytest.raises(UsageError):
+        model.generate(PROMPT, **wrong)
+
+
+def test_a_schema_without_the_library_names_the_extra(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    monkeypatch.delitem(model.__dict__, "_grammar_tokenizer", raising=False)
+    with pytest.raises(UsageError, match=r"llguidance.*rdrr\[grammar\]"):
+        model.generate(PROMPT, response_format={"type": "json_object"})
+
+
+def test_logprobs_are_those_of_the_teacher_forced_logits(model):
+    generation = model.generate(PROMPT, max_tokens=6, logprobs=2, temperature=1.0, seed=5)
+    generation.read()
+    ids, told = generation.token_ids, generation.logprobs
+    logits = model.logits(generation.prompt_ids + ids)[len(generation.prompt_ids) - 1 : -1]
+    expected = torch.from_numpy(logits).double().log_softmax(dim=-1)
+    assert [one.token_id for one in told] == ids
+    for row, one in zip(expected, told, strict=True):
+        assert one.logprob == pytest.approx(float(row[one.token_id]), abs=1e-4)
+        likeliest = row.topk(2)
+        assert [token_id for token_id, _ in one.top] == likeliest.indices.tolist()
+        assert [value for _, value in one.top] == pytest.approx(likeliest.values.tolist(), abs=1e-4)
+    assert model.generate(PROMPT, max_tokens=2).logprobs is None
+
+
+def test_a_bias_bans_a_token_and_forces_another(model):
+    first = model.generate(PROMPT, max_tokens=3)
+    first.read()
+    banned = first.token_ids[0]
+    other = model.generate(PROMPT, max_tokens=3, logit_bias={banned: -100.0})
+    other.read()
+    assert banned not in other.token_ids
+    forced = model.generate(PROMPT, max_tokens=3, logit_bias={17: 100.0})
+    forced.read()
+    assert forced.token_ids == [17, 17, 17]

@@ -11,7 +11,7 @@ import pytest
 from rdrr_format.errors import UsageError
 from rdrr_manifests.package import open_package
 from rdrr_runtime.cpu import CpuBackend
-from rdrr_runtime.engine import Engine
+from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.logprobs import Logprobs
 from rdrr_runtime.sampling import SamplingOptions
@@ -114,6 +114,42 @@ def test_the_device_draws_what_the_host_draws_from_its_logits(backend, rng):
         assert [value for _, value in one.top] == pytest.approx(
             [value for _, value in other.top], abs=1e-4
         )
+
+
+class EveryThird:
+    """Lets tokens through whose id leaves the remainder of the last one plus one; ends at nine."""
+
+    def __init__(self) -> None:
+        self.rest, self.left = 0, 9
+        self.complete = False
+
+    def mask(self) -> np.ndarray:
+        allowed = np.arange(VOCAB) % 3 == self.rest
+        words = np.pad(allowed, (0, -VOCAB % 32))
+        return np.packbits(words, bitorder="little").view(np.uint32)
+
+    def accept(self, token_id: int) -> None:
+        assert token_id % 3 == self.rest
+        self.rest, self.left = (self.rest + 1) % 3, self.left - 1
+        self.complete = not self.left
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_constraint_is_a_mask_on_the_device(backend, rng, temperature):
+    ids = prompt(rng, 6)
+    options = SamplingOptions(temperature=temperature, seed=8)
+    drawn = []
+    for one in (backend, LogitsOnly(backend)):
+        stats = GenerationStats()
+        runs = Engine(one, [], VOCAB).generate(
+            ids, max_tokens=30, sampling=options, stats=stats, constraint=EveryThird()
+        )
+        drawn.append([token_id for run in runs for token_id in run])
+        assert (stats.finish, stats.counts.wasted) == ("stop", 0)
+    assert drawn[0] == drawn[1]
+    assert [token_id % 3 for token_id in drawn[0]] == [0, 1, 2] * 3
+    free = [one for run in Engine(backend, [], VOCAB).generate(ids, max_tokens=9) for one in run]
+    assert [token_id % 3 for token_id in free] != [0, 1, 2] * 3
 
 
 def test_logprobs_read_eight_bytes_a_token_and_eight_for_each_of_the_likeliest(backend, rng):

@@ -21,9 +21,12 @@ from rdrr.cli._options import (
     StrictHints,
     split_hints,
 )
+from rdrr.cli._sampling import read_format, split_biases
 from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
+    from rdrr_runtime.logprobs import TokenLogprobs
+
     from rdrr import Generation, Model
 
 _FIGURES = (
@@ -55,7 +58,31 @@ def generate(
     repeat_penalty: Annotated[
         float | None, typer.Option(help="Make earlier tokens less likely; 1 changes nothing.")
     ] = None,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Taken off a token's logit each time it was there before.")
+    ] = 0.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Taken off once if it was there at all.")
+    ] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID=VALUE", help="Added to a token's logit; repeatable."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the draws.")] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --json: each token's log-probability, and the N likeliest, at most 20.",
+        ),
+    ] = None,
+    json_schema: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Hold the text to this JSON schema; - reads it."),
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(help="Hold the text to this regular expression.")
+    ] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="End the text before this string; repeatable.")
     ] = None,
@@ -66,7 +93,7 @@ def generate(
     kv_dtype: KvDtype = "f16",
     context: Context = None,
     interval: Annotated[
-        int, typer.Option(min=1, help="Greedy: tokens between two readbacks from the GPU.")
+        int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
     ] = 8,
     stats: Annotated[bool, typer.Option("--stats", help="Print timings to stderr.")] = False,
     json: JsonFlag = False,
@@ -74,6 +101,9 @@ def generate(
     """Continue a prompt. The text goes to stdout as it comes, all else to stderr."""
     import rdrr
 
+    bias, response_format = split_biases(logit_bias), read_format(json_schema, regex)
+    if logprobs is not None and not json:
+        raise UsageError("log-probabilities come in the JSON object", hint="add --json")
     text = _read_prompt(prompt)
     with rdrr.load(
         path,
@@ -93,6 +123,11 @@ def generate(
             min_p=min_p,
             repeat_penalty=repeat_penalty,
             seed=seed,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            logit_bias=bias,
+            logprobs=logprobs,
+            response_format=response_format,
             stop=stop or (),
             interval=interval,
         )
@@ -108,14 +143,23 @@ def generate(
 
 def result(model: Model, generation: Generation, text: str) -> dict[str, Any]:
     """A finished generation as JSON values."""
+    told = generation.logprobs
     return {
         "text": text,
         "prompt_tokens": len(generation.prompt_ids),
         "token_ids": generation.token_ids,
+        **({} if told is None else {"logprobs": [_logprobs(model, one) for one in told]}),
         "backend": model.info.name,
         "adapter": model.info.adapter,
         "stats": generation.stats.as_dict(),
     }
+
+
+def _logprobs(model: Model, told: TokenLogprobs) -> dict[str, Any]:
+    def one(token_id: int, logprob: float) -> dict[str, Any]:
+        return {"token_id": token_id, "text": model.decode([token_id]), "logprob": logprob}
+
+    return {**one(told.token_id, told.logprob), "top": [one(*likely) for likely in told.top]}
 
 
 def _read_prompt(prompt: str | None) -> str:

@@ -1,0 +1,40 @@
+"""What a text must be, as callers say it: `response_format` in the form that chat services use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import UsageError
+
+if TYPE_CHECKING:
+    from rdrr_runtime.grammar import Grammar
+
+EXPECTED = (
+    '{"type": "json_schema", "json_schema": {"schema": {...}}}, {"type": "json_object"}, '
+    '{"type": "regex", "regex": "..."} or {"type": "text"}'
+)
+
+
+def read_response_format(given: Mapping[str, Any] | None) -> Grammar | None:
+    """The grammar that is asked for, None for free text.
+
+    Args:
+        given: One of the forms in `EXPECTED`; None is free text.
+
+    Raises:
+        UsageError: None of them.
+    """
+    from rdrr_runtime.grammar import Grammar
+
+    match dict(given or {"type": "text"}):
+        case {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return Grammar("json_schema", '{"type": "object"}')
+        case {"type": "json_schema", "json_schema": {"schema": Mapping() | bool() as schema}}:
+            return Grammar("json_schema", json.dumps(schema))
+        case {"type": "regex", "regex": str(pattern)}:
+            return Grammar("regex", pattern)
+    raise UsageError("unknown response_format", expected=EXPECTED, found=json.dumps(given)[:200])

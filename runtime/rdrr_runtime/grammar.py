@@ -1,0 +1,140 @@
+"""Text held to a JSON schema or a regular expression, through llguidance (the extra `grammar`).
+
+The library follows the text token by token and gives, before each, the set of tokens that may
+come; `decode/constrained.py` draws among them. JSON is written as `json.dumps` does, one space
+after commas and colons, so that a text cannot wander off into blanks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import GenerationError, ManifestError, UsageError
+
+U32 = npt.NDArray[np.uint32]
+
+JSON_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What a text must be.
+
+    Attributes:
+        kind: What `text` is written in.
+        text: The JSON schema, or the regular expression that the whole text matches.
+    """
+
+    kind: Literal["json_schema", "regex"]
+    text: str
+
+
+class GrammarTokenizer:
+    """A tokenizer as the library needs it; made once for a model, since that takes a while.
+
+    Args:
+        tokenizer_json: Contents of `tokenizer.json`.
+        vocab_size: Logits of the model.
+        eos_token_ids: Ids that end a text; they may come where the grammar may end.
+
+    Raises:
+        UsageError: llguidance is not installed.
+        ManifestError: It cannot read the tokenizer.
+    """
+
+    def __init__(
+        self, tokenizer_json: bytes, vocab_size: int, eos_token_ids: Sequence[int]
+    ) -> None:
+        self._library = _library()
+        try:
+            self._tokenizer = self._library.LLTokenizer(
+                tokenizer_json.decode(),
+                n_vocab=vocab_size,
+                eos_token=list(eos_token_ids) or None,
+            )
+        except ValueError as error:
+            raise ManifestError(
+                "the tokenizer does not suit constrained text",
+                where="tokenizer.json",
+                found=error,
+            ) from error
+
+    def constraint(self, grammar: Grammar) -> GrammarConstraint:
+        """A constraint for one generation.
+
+        Raises:
+            UsageError: The grammar is not sound.
+        """
+        matcher = self._library.LLMatcher
+        try:
+            if grammar.kind == "json_schema":
+                compiled = matcher.grammar_from_json_schema(grammar.text, overrides=JSON_STYLE)
+            else:
+                compiled = matcher.grammar_from_regex(grammar.text)
+        except ValueError as error:
+            raise _unsound(grammar, error) from error
+        fault = matcher.validate_grammar(compiled, self._tokenizer)
+        if fault and not fault.startswith("WARNING"):
+            raise _unsound(grammar, fault)
+        return GrammarConstraint(matcher(self._tokenizer, compiled))
+
+
+class GrammarConstraint:
+    """A grammar at its place in one text; see `decode.constrained.Constraint`.
+
+    Args:
+        matcher: The library's state.
+    """
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more may come."""
+        return bool(self._matcher.is_stopped())
+
+    def mask(self) -> U32:
+        """Bit i mod 32 of word i / 32: whether token i may come next.
+
+        Raises:
+            GenerationError: The library has given up, for instance at a schema too large.
+        """
+        words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
+        self._check()
+        return words
+
+    def accept(self, token_id: int) -> None:
+        """Take the token that came.
+
+        Raises:
+            GenerationError: It may not come.
+        """
+        self._matcher.consume_token(token_id)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GenerationError(
+                "the text cannot be held to its grammar", found=self._matcher.get_error()
+            )
+
+
+def _unsound(grammar: Grammar, fault: object) -> UsageError:
+    named = {"json_schema": "the JSON schema", "regex": "the regular expression"}[grammar.kind]
+    first = str(fault).strip().splitlines()[0]
+    return UsageError(f"{named} cannot be followed", found=first)
+
+
+def _library() -> Any:
+    try:
+        import llguidance
+    except ImportError:
+        raise UsageError(
+            "text held to a schema needs llguidance", hint="pip install 'rdrr[grammar]'"
+        ) from None
+    return llguidance
