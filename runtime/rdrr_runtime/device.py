@@ -143,6 +143,11 @@ class Device:
         size = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
         return size // 256 * 256
 
+    @property
+    def timestamp_period(self) -> float:
+        """Nanoseconds of a timestamp's tick: 1 in WebGPU, the adapter's own beneath it."""
+        return self._native.timestamp_period(self.wgpu) if self._native is not None else 1.0
+
     def create_buffer(self, label: str, size: int) -> Any:
         """A zeroed `GPUBuffer` for storage and copies.
 

@@ -20,7 +20,7 @@ from rdrr_runtime.gpu_sampler import Bound, GpuSampler
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import KvSpec
 from rdrr_runtime.logprobs import TokenLogprobs
-from rdrr_runtime.program import RING, Pass, Plan, Program
+from rdrr_runtime.program import RING, Pass, Plan, Program, write_step
 from rdrr_runtime.sampling import SamplingOptions
 
 F32 = npt.NDArray[np.float32]
@@ -168,7 +168,7 @@ class GpuBackend:
         for start in range(0, len(ids), which.rows):
             part = ids[start : start + which.rows]
             if not resumes:
-                self._write_step(part, base + start)
+                write_step(self.device, self._state, part, base + start)
             is_last = start + len(part) == len(ids)
             self.device.submit(to_end(which) if is_last else which.body, len(part))
         self._ready = None
@@ -179,17 +179,11 @@ class GpuBackend:
         out = np.empty((len(ids), self._vocab), np.float32)
         for start in range(0, len(ids), score.rows):
             part = ids[start : start + score.rows]
-            self._write_step(part, base + start)
+            write_step(self.device, self._state, part, base + start)
             self.device.submit(score.to_logits, len(part))
             out[start : start + len(part)] = self._read_logits(score, len(part))
         self._ready = None
         return out
-
-    def _write_step(self, ids: Sequence[int], base: int) -> None:
-        state, write = self._state, self.device.write
-        write(state.step, np.array([len(ids), base, 0, 0], np.uint32))
-        write(state.positions, np.arange(base, base + len(ids), dtype=np.uint32))
-        write(state.tokens, np.asarray(ids, dtype=np.uint32))
 
     def _read_logits(self, which: Pass, rows: int) -> F32:
         data = self.device.read(which.logits, 0, 4 * rows * self._vocab)

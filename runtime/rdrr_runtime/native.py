@@ -1,11 +1,12 @@
-"""The two places where the public wgpu API is too slow, through the C library beneath it.
+"""Places where the public wgpu API is too slow, through the C library beneath it.
 
     encode             one launch costs 3 to 7 us of Python through the public API, a third here
     trusted modules    naga bounds every loop and index of a shader; kernels that guard their own
                        indices can do without, and run up to twice as fast
 
-Both need internals of wgpu-py (tried with 0.32). Where those are missing, `load` returns None and
-the caller goes through the public API. Errors of a recorded pass surface when it is finished.
+Beside them the unit of timestamps, which the public API does not tell. All need internals of
+wgpu-py (tried with 0.32). Where those are missing, `load` returns None and the caller goes through
+the public API. Errors of a recorded pass surface when it is finished.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Native:
             set_bind_group(handle, 0, group, 0, null)
             dispatch(handle, x, y, z)
 
+    def timestamp_period(self, device: Any) -> float:
+        """Nanoseconds of a tick of the queue's timestamps."""
+        return float(self._lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
+
     def trusted_module(self, device: Any, label: str, code: str) -> Any:
         """A shader module without naga's checks; `code` must have been validated before."""
         ffi, lib, api = self._ffi, self._lib, self._api
@@ -73,6 +78,7 @@ def load() -> Native | None:
             lib.wgpuComputePassEncoderSetBindGroup,
             lib.wgpuComputePassEncoderDispatchWorkgroups,
             lib.wgpuDeviceCreateShaderModuleTrusted,
+            lib.wgpuQueueGetTimestampPeriod,
             api.GPUShaderModule,
         )
     except (ImportError, AttributeError):

@@ -9,10 +9,12 @@ A `Plan` in a `PaperArena` allocates nothing and reads no weights: it tells what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.buffers import Arena, BufferSlice, align
@@ -64,6 +66,13 @@ class Pass:
     def to_token(self) -> Bound:
         """Body, head and argmax."""
         return (*self.body, *self.head, *self.sample)
+
+
+def write_step(device: Device, state: State, ids: Sequence[int], base: int) -> None:
+    """Put the ids of a pass, their positions and the first KV slot where kernels read them."""
+    device.write(state.step, np.array([len(ids), base, 0, 0], np.uint32))
+    device.write(state.positions, np.arange(base, base + len(ids), dtype=np.uint32))
+    device.write(state.tokens, np.asarray(ids, dtype=np.uint32))
 
 
 class PaperArena(Arena):

@@ -1,0 +1,144 @@
+"""Measured time as JSON, as rows of a table, and as a trace that ui.perfetto.dev opens.
+
+The trace is in the JSON trace event format: complete events (`X`) in microseconds, one track for
+the host and one for the GPU, whose clocks are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import DeviceError
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.hints import Policy
+    from rdrr_runtime.profile import KernelTime, Profile, StepProfile
+
+DEFAULT_PROMPT = 512
+_PROCESS, _HOST, _GPU = 1, 1, 2
+
+
+def measure(
+    package: Package,
+    policy: Policy,
+    *,
+    adapter: str | None,
+    kv_dtype: str,
+    context: int,
+    prompt_tokens: int | None,
+    tokens: int,
+) -> Profile:
+    """Run a package on an adapter and measure.
+
+    Args:
+        package: What to run.
+        policy: Hints.
+        adapter: Part of an adapter's name; the best one when None.
+        kv_dtype: Storage of the key-value cache.
+        context: KV slots.
+        prompt_tokens: Tokens of the prompt; 512, or what the context leaves, when None.
+        tokens: Tokens decoded after it.
+
+    Raises:
+        DeviceError: No adapter, or one that cannot tell the time.
+        UsageError: More tokens than the context holds.
+    """
+    from rdrr_runtime.device import open_device
+    from rdrr_runtime.profile import profile
+    from rdrr_runtime.timestamps import Timer
+
+    device = open_device(adapter)
+    try:
+        Timer(device)  # refuses before the weights are fetched
+        package.fetch()
+        if prompt_tokens is None:
+            prompt_tokens = min(DEFAULT_PROMPT, context - tokens)
+        return profile(
+            package,
+            device,
+            policy,
+            context=context,
+            kv_dtype=kv_dtype,
+            prompt_tokens=prompt_tokens,
+            tokens=tokens,
+        )
+    finally:
+        device.close()
+
+
+def as_dict(found: Profile) -> dict[str, Any]:
+    """JSON values."""
+    return {
+        "adapter": found.adapter.name,
+        "driver": found.adapter.driver,
+        "software": found.adapter.software,
+        "copy": {
+            "bytes": found.copy_bytes,
+            "gigabytes_per_second": found.copy_bandwidth / 1e9,
+        },
+        "steps": [_step(one, found.copy_bandwidth) for one in (found.prefill, found.decode)],
+    }
+
+
+def _step(step: StepProfile, copied: float) -> dict[str, Any]:
+    return {
+        "step": step.name,
+        "runs": step.steps,
+        "token_rows": step.rows,
+        "gpu_ms": step.gpu_seconds * 1e3,
+        "gpu_ms_in_single_passes": step.kernel_seconds * 1e3,
+        "encode_ms": step.encode_seconds * 1e3,
+        "sync_ms": step.sync_seconds * 1e3,
+        "kernels": [_kernel(one, step, copied) for one in step.kernels],
+    }
+
+
+def _kernel(one: KernelTime, step: StepProfile, copied: float) -> Mapping[str, Any]:
+    return {
+        "kernel": one.kernel,
+        "ops": one.ops,
+        "calls": one.calls,
+        "total_ms": one.seconds * 1e3,
+        "mean_us": one.seconds / one.calls * 1e6,
+        "share": one.seconds / (step.kernel_seconds * step.steps),
+        "bytes": one.bytes,
+        "gigabytes_per_second": one.bandwidth / 1e9,
+        "share_of_copy": one.bandwidth / copied,
+    }
+
+
+def trace(found: Profile) -> dict[str, Any]:
+    """A trace in the JSON trace event format.
+
+    Raises:
+        DeviceError: Nothing was measured.
+    """
+    if not found.spans:
+        raise DeviceError("nothing was measured", where=found.adapter.name)
+    shift = {True: found.gpu_offset, False: 0.0}
+    zero = min(one.begin + shift[one.on_gpu] for one in found.spans)
+    events: list[dict[str, Any]] = [
+        {
+            "ph": "X",
+            "name": one.name,
+            "cat": one.group,
+            "pid": _PROCESS,
+            "tid": _GPU if one.on_gpu else _HOST,
+            "ts": round((one.begin + shift[one.on_gpu] - zero) * 1e6, 3),
+            "dur": round((one.end - one.begin) * 1e6, 3),
+        }
+        for one in found.spans
+    ]
+    events.sort(key=lambda event: (event["tid"], event["ts"], -event["dur"]))
+    names = [
+        _named("process_name", _HOST, "rdrr"),
+        _named("thread_name", _HOST, "CPU"),
+        _named("thread_name", _GPU, f"GPU: {found.adapter.name}"),
+    ]
+    return {"traceEvents": [*names, *events], "displayTimeUnit": "ms"}
+
+
+def _named(what: str, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": _PROCESS, "tid": thread, "args": {"name": name}}

@@ -1,0 +1,135 @@
+"""`rdrr profile`: where the time of a model goes on the GPU, and around it."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rdrr_format.errors import UsageError
+
+from rdrr.cli._console import console, facts, note, print_json, table
+from rdrr.cli._options import (
+    Adapter,
+    Context,
+    JsonFlag,
+    KernelHints,
+    KvDtype,
+    PackagePath,
+    split_hints,
+)
+
+if TYPE_CHECKING:
+    from rdrr_runtime.profile import Profile
+
+_COLUMNS = (
+    "kernel",
+    "ops",
+    "calls",
+    "total ms",
+    "mean us",
+    "share",
+    "moved GB/s",
+    "of a copy",
+)
+
+
+def profile(
+    path: PackagePath,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of the prompt; 512 where the context has room."),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens decoded after the prompt.")] = 32,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev; must not exist."),
+    ] = None,
+    adapter: Adapter = None,
+    kernel_hint: KernelHints = None,
+    kv_dtype: KvDtype = "f16",
+    context: Context = None,
+    json: JsonFlag = False,
+) -> int:
+    """Measure GPU time by kernel, and what the host spends around it, for prompt and tokens."""
+    from rdrr_manifests.package import open_package
+
+    from rdrr import _profile
+    from rdrr._backends import resolve_hints
+    from rdrr._model import context_of
+
+    _check(trace)
+    package = open_package(path)
+    found = _profile.measure(
+        package,
+        resolve_hints(package, split_hints(kernel_hint)),
+        adapter=adapter,
+        kv_dtype=kv_dtype,
+        context=context_of(package, context),
+        prompt_tokens=prompt_tokens,
+        tokens=tokens,
+    )
+    if trace is not None:
+        trace.write_text(jsonlib.dumps(_profile.trace(found)), encoding="utf-8")
+        note(f"trace: {trace}, opens in ui.perfetto.dev")
+    told = _profile.as_dict(found)
+    if json:
+        print_json(told)
+    else:
+        _show(found, told)
+    return 0
+
+
+def _check(trace: Path | None) -> None:
+    if trace is None:
+        return
+    if trace.exists():
+        raise UsageError("the file exists already", where=str(trace), hint="choose another name")
+    if not trace.parent.is_dir():
+        raise UsageError("there is no such folder", where=str(trace.parent))
+
+
+def _show(found: Profile, told: dict[str, Any]) -> None:
+    out = console()
+    software = ", a software adapter" if found.adapter.software else ""
+    copied = told["copy"]["gigabytes_per_second"]
+    out.print(
+        facts(
+            [
+                ("adapter", f"{found.adapter.name}{software}"),
+                ("copy", f"{copied:.1f} GB/s read and written"),
+            ]
+        )
+    )
+    for step in told["steps"]:
+        out.print()
+        out.print(facts(_figures(step)))
+        rows = [_row(one) for one in step["kernels"]]
+        out.print(table(_COLUMNS, rows, right=_COLUMNS[1:]))
+
+
+def _figures(step: dict[str, Any]) -> list[tuple[str, str]]:
+    rows, runs = step["token_rows"], step["runs"]
+    what = f"{rows} tokens, {runs} times" if step["step"] == "prefill" else f"{runs} tokens"
+    return [
+        (step["step"], what),
+        ("GPU", f"{step['gpu_ms']:.3f} ms a step"),
+        ("GPU, dispatch by dispatch", f"{step['gpu_ms_in_single_passes']:.3f} ms"),
+        ("CPU encode", f"{step['encode_ms']:.3f} ms"),
+        ("CPU sync", f"{step['sync_ms']:.3f} ms, the GPU's work within"),
+    ]
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    moved = one["bytes"] > 0
+    return (
+        one["kernel"],
+        str(one["ops"]),
+        str(one["calls"]),
+        f"{one['total_ms']:.3f}",
+        f"{one['mean_us']:.1f}",
+        f"{one['share']:.1%}",
+        f"{one['gigabytes_per_second']:.3g}" if moved else "",
+        f"{one['share_of_copy']:.1%}" if moved else "",
+    )

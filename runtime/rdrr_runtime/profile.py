@@ -1,0 +1,331 @@
+"""Where the time of a model goes: GPU time by kernel, and the host's recording and waiting.
+
+Each step is run twice over. As one compute pass, as in generation: what a step takes, and what the
+host spends around it. And with a pass for each dispatch: the share of each kernel. What is printed
+or drawn from the figures is not this module's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from rdrr_format.errors import DeviceError, UsageError
+from rdrr_manifests.package import Package
+
+from rdrr_runtime.adapters import AdapterInfo
+from rdrr_runtime.buffers import arena
+from rdrr_runtime.device import BoundDispatch, Device
+from rdrr_runtime.hints import Policy
+from rdrr_runtime.kernels._kernel import Dispatch
+from rdrr_runtime.kernels.copy import copy
+from rdrr_runtime.program import Pass, Plan, Program, write_step
+from rdrr_runtime.timestamps import Timed, Timer
+from rdrr_runtime.traffic import traffic
+
+PREFILL_RUNS = 4
+"""Readings of the prompt that are measured."""
+
+WARM_UP_SECONDS = 0.5
+"""A GPU that idled takes about so long to reach its clocks."""
+
+COPY_BYTES = 256 << 20
+SOFTWARE_COPY_BYTES = 32 << 20
+COPY_RUNS = 9
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel in one kind of step.
+
+    Attributes:
+        kernel: Its label.
+        ops: Dispatches of it in a step.
+        calls: Dispatches that were measured.
+        seconds: GPU time of these.
+        bytes: Weights and cache that they had to move.
+    """
+
+    kernel: str
+    ops: int
+    calls: int
+    seconds: float
+    bytes: int
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second."""
+        return self.bytes / self.seconds
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time.
+
+    Attributes:
+        on_gpu: On the GPU's clock; else on that of the host.
+        name: What it was.
+        group: The kernel, or what the host did.
+        begin: Seconds.
+        end: Seconds.
+    """
+
+    on_gpu: bool
+    name: str
+    group: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """One kind of step.
+
+    Attributes:
+        name: `prefill` (the whole prompt) or `decode` (one token).
+        steps: How many were measured.
+        rows: Token rows of a step.
+        gpu_seconds: GPU time of a step, run as in generation.
+        encode_seconds: Host time to record and submit a step.
+        sync_seconds: Host time from there until its result was seen; the GPU's work is within.
+        kernels: From the one that took longest; each dispatch in a pass of its own.
+    """
+
+    name: str
+    steps: int
+    rows: int
+    gpu_seconds: float
+    encode_seconds: float
+    sync_seconds: float
+    kernels: tuple[KernelTime, ...]
+
+    @property
+    def kernel_seconds(self) -> float:
+        """GPU time of a step's kernels, each by itself."""
+        return sum(one.seconds for one in self.kernels) / self.steps
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured.
+
+    Attributes:
+        adapter: Where.
+        copy_bandwidth: Bytes a second that a copy reads and writes.
+        copy_bytes: Bytes that it read and wrote.
+        prefill: Reading the prompt.
+        decode: Tokens after it.
+        spans: All of it in order, for a trace.
+        gpu_offset: What to add to the GPU's clock to get the host's.
+    """
+
+    adapter: AdapterInfo
+    copy_bandwidth: float
+    copy_bytes: int
+    prefill: StepProfile
+    decode: StepProfile
+    spans: tuple[Span, ...]
+    gpu_offset: float
+
+
+def profile(
+    package: Package,
+    device: Device,
+    policy: Policy,
+    *,
+    context: int,
+    kv_dtype: str = "f16",
+    prompt_tokens: int,
+    tokens: int,
+) -> Profile:
+    """Load a package, run it and measure.
+
+    Args:
+        package: What to run; its bytes must be at hand.
+        device: Where.
+        policy: Hints.
+        context: KV slots.
+        kv_dtype: Storage of the cache.
+        prompt_tokens: Tokens of the prompt.
+        tokens: Tokens decoded after it.
+
+    Raises:
+        UsageError: More tokens than the context holds, or none.
+        DeviceError: The device cannot tell the time, or too little memory.
+    """
+    if min(prompt_tokens, tokens) < 1 or prompt_tokens + tokens > context:
+        raise UsageError(
+            "the tokens do not fit the context",
+            expected=f"at least 1 each, and at most {context} together",
+            found=f"{prompt_tokens} + {tokens}",
+        )
+    timer = Timer(device)
+    bandwidth, size = copy_bandwidth(device, timer)
+    with arena(device, "profile") as buffers:
+        plan = Plan(package, device, buffers, policy, context=context, kv_dtype=kv_dtype)
+        run = _Run(device, timer, plan, Program(plan, device))
+        prefill = run.prefill(prompt_tokens)
+        decode = run.decode(prompt_tokens, tokens)
+    return Profile(device.info, bandwidth, size, prefill, decode, tuple(run.spans), run.offset)
+
+
+def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
+    """Bytes a second that a large copy reads and writes, and how many it did at a time."""
+    wanted = SOFTWARE_COPY_BYTES if device.info.software else COPY_BYTES
+    size = min(wanted, device.max_binding)
+    with arena(device, "copy") as buffers:
+        x, y = buffers.empty("x", size), buffers.empty("y", size)
+        bound = [device.bind(one) for one in copy(x, y, label="copy")]
+        _warm_up(device, timer, [bound], 1)
+        times = timer.run([bound] * COPY_RUNS, 1).seconds
+    return 2 * size / float(np.median(times)), 2 * size
+
+
+def _warm_up(
+    device: Device, timer: Timer, passes: Sequence[Sequence[BoundDispatch]], rows: int
+) -> None:
+    """Run until the clocks are up; a CPU has no such clocks, and runs once."""
+    spent, wanted = 0.0, 0.0 if device.info.software else WARM_UP_SECONDS
+    while spent <= wanted:
+        timed = timer.run(passes, rows)
+        spent += timed.seen - timed.encoding
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Part of a step: one submission."""
+
+    dispatches: tuple[Dispatch, ...]
+    bound: tuple[BoundDispatch, ...]
+    ids: tuple[int, ...]
+    base: int
+
+
+@dataclass
+class _Tally:
+    """Sums of one kind of step."""
+
+    gpu: float = 0.0
+    encode: float = 0.0
+    sync: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Run:
+    """A loaded model that is measured."""
+
+    device: Device
+    timer: Timer
+    plan: Plan
+    program: Program
+    spans: list[Span] = field(default_factory=list)
+    offset: float = float("inf")
+
+    def prefill(self, count: int) -> StepProfile:
+        """The prompt, several times."""
+        pieces = list(self._prompt(count))
+        self._warm(pieces)
+        tally = _Tally()
+        for _ in range(PREFILL_RUNS):
+            for one in pieces:
+                self._measure(one, tally, "prefill")
+        return self._result("prefill", PREFILL_RUNS, count, tally)
+
+    def decode(self, base: int, count: int) -> StepProfile:
+        """Tokens after the prompt."""
+        kind = self.program.get("decode")
+        lowered = self.plan.lowered("decode")
+        dispatches = (*lowered.body, *lowered.head, *lowered.sample)
+        pieces = [
+            _Piece(dispatches, kind.to_token, (self._id(at),), at)
+            for at in range(base, base + count)
+        ]
+        self._warm(pieces[:1])
+        tally = _Tally()
+        for one in pieces:
+            self._measure(one, tally, "decode")
+        return self._result("decode", count, 1, tally)
+
+    def _prompt(self, count: int) -> Iterator[_Piece]:
+        kind = self.program.get("prefill" if count > 1 else "decode")
+        lowered = self.plan.lowered("prefill" if count > 1 else "decode")
+        for base in range(0, count, kind.rows):
+            ids = tuple(self._id(at) for at in range(base, min(base + kind.rows, count)))
+            is_last = base + len(ids) == count
+            more = (*lowered.head, *lowered.sample) if is_last else ()
+            bound = kind.to_token if is_last else kind.body
+            yield _Piece((*lowered.body, *more), bound, ids, base)
+
+    def _id(self, at: int) -> int:
+        """Some token: which one does not matter to the time of a dense model."""
+        return (at * 7919 + 1) % self.plan.graph.vocab_size
+
+    def _warm(self, pieces: Sequence[_Piece]) -> None:
+        for one in pieces:
+            self._write(one)
+            self.timer.run([one.bound], len(one.ids))
+        last = pieces[-1]
+        self._write(last)
+        # Without the argmax, which would leave a step of one row to the runs after the first.
+        _warm_up(self.device, self.timer, [self._body(last)], len(last.ids))
+
+    def _body(self, one: _Piece) -> tuple[BoundDispatch, ...]:
+        kind: Pass = self.program.get("prefill" if len(one.ids) > 1 else "decode")
+        return kind.body
+
+    def _write(self, one: _Piece) -> None:
+        write_step(self.device, self.plan.state, one.ids, one.base)
+
+    def _measure(self, one: _Piece, tally: _Tally, name: str) -> None:
+        rows = len(one.ids)
+        self._write(one)
+        whole = self.timer.run([one.bound], rows)
+        tally.gpu += float(whole.seconds.sum())
+        tally.encode += whole.submitted - whole.encoding
+        tally.sync += whole.seen - whole.submitted
+        self._keep(whole, [(name, "one pass")])
+        self._write(one)
+        single = self.timer.run([(each,) for each in one.bound], rows)
+        self._keep(single, [(each.label, each.kernel) for each in one.bound])
+        for each, seconds in zip(one.dispatches, single.seconds, strict=True):
+            kernel = each.kernel.label
+            tally.seconds[kernel] = tally.seconds.get(kernel, 0.0) + float(seconds)
+            moved = traffic(each, rows, one.base)
+            tally.bytes[kernel] = tally.bytes.get(kernel, 0) + moved
+            tally.calls[kernel] = tally.calls.get(kernel, 0) + 1
+
+    def _keep(self, timed: Timed, names: Sequence[tuple[str, str]]) -> None:
+        for (name, group), (begin, end) in zip(names, timed.gpu, strict=True):
+            self.spans.append(Span(True, name, group, float(begin), float(end)))
+        what = names[0][0] if len(names) == 1 else "single dispatches"
+        self.spans.append(Span(False, f"encode {what}", "encode", timed.encoding, timed.submitted))
+        self.spans.append(Span(False, f"wait for {what}", "sync", timed.submitted, timed.seen))
+        # No work ends after it was seen to have ended: the tightest of these bounds is the offset.
+        self.offset = min(self.offset, timed.seen - float(timed.gpu[-1, 1]))
+
+    def _result(self, name: str, steps: int, rows: int, tally: _Tally) -> StepProfile:
+        silent = [kernel for kernel, seconds in tally.seconds.items() if seconds <= 0]
+        if silent:
+            raise DeviceError(
+                f"the adapter's clock is too coarse: it reports no time for {', '.join(silent)}",
+                where=self.device.info.name,
+                hint="measure more tokens",
+            )
+        kernels = [
+            KernelTime(kernel, calls // steps, calls, tally.seconds[kernel], tally.bytes[kernel])
+            for kernel, calls in tally.calls.items()
+        ]
+        kernels.sort(key=lambda one: -one.seconds)
+        return StepProfile(
+            name,
+            steps,
+            rows,
+            tally.gpu / steps,
+            tally.encode / steps,
+            tally.sync / steps,
+            tuple(kernels),
+        )
