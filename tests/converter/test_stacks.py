@@ -6,9 +6,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from rdrr_converter.convert import convert
 from rdrr_converter.sources import SourceTensor
 from rdrr_converter.stacks import unstack
 from rdrr_format.codecs import CODECS
+from rdrr_manifests.package import open_package
+from safetensors.numpy import load_file
+from support.checkpoints import MORE_MODELS, make_checkpoint
 
 SHAPES = [(96, 64), (32, 64), (64, 64)]
 ENDS = [96, 128]
@@ -51,3 +55,13 @@ def test_experts_of_a_tensor_of_three_dimensions_are_matrices(rng):
     whole = SourceTensor("e", values.shape, "F32", "f", partial(hold, values.reshape(12, 8)))
     for part, expected in zip(unstack(whole, [(4, 8)] * 3), values, strict=True):
         np.testing.assert_array_equal(part.read(), expected)
+
+
+def test_gate_and_up_that_came_as_one_are_one_again_when_fused(tmp_path, rng):
+    tiny = next(one for one in MORE_MODELS if one.model_type == "phi3")
+    folder = make_checkpoint(tiny, tmp_path / "model", rng, dtype="float32", num_hidden_layers=1)
+    convert(folder, tmp_path / "out", quantize="f32", fuse_gate_up=True)
+    name = "model.layers.0.mlp.gate_up_proj.weight"
+    with open_package(tmp_path / "out") as package:
+        found = package.dequantize(name)
+    np.testing.assert_array_equal(found, load_file(folder / "model.safetensors")[name])
