@@ -14,7 +14,9 @@ from rdrr.cli._units import format_size
 WIDTH = 960
 """Units of the pictures' width; they shrink with the page."""
 
-_LABEL, _ROW, _STRIPE, _AXIS = 120, 22, 4, 18
+_ROW, _STRIPE, _AXIS = 22, 4, 18
+_LETTER = 6.6
+"""Width of a letter of a label, on average."""
 _WIDEST_CELL = 44
 _FAINTEST = 0.07
 _LISTED = 20
@@ -143,21 +145,22 @@ def _grid(
     largest = max(measure(cell) for cell in report.cells) or 1.0
     columns = {layer: index for index, layer in enumerate(report.layers)}
     rows = {part: index for index, part in enumerate(report.parts)}
-    step = min(_WIDEST_CELL, (WIDTH - _LABEL) / len(columns))
+    margin = 12 + _LETTER * max(len(_short(part)) for part in report.parts)
+    step = min(_WIDEST_CELL, (WIDTH - margin) / len(columns))
     gap = 2 if step > 8 else 0.5
     squares = tuple(
         Square(
-            x=round(_LABEL + columns[cell.layer] * step, 2),
+            x=round(margin + columns[cell.layer] * step, 2),
             y=rows[cell.part] * _ROW,
             width=round(step - gap, 2),
             height=_ROW - 2,
-            strength=round(_FAINTEST + (1 - _FAINTEST) * measure(cell) / largest, 3),
+            strength=_strength(measure(cell) / largest),
             kind=kinds[cell.dtype],
             title=_title(cell),
         )
         for cell in report.cells
     )
-    every = max(1, -(-len(columns) * 18 // (WIDTH - _LABEL)))
+    every = max(1, -(-len(columns) * 18 // (WIDTH - margin)))
     bottom = len(rows) * _ROW
     return Grid(
         title=title,
@@ -166,14 +169,20 @@ def _grid(
         height=bottom + _AXIS,
         squares=squares,
         rows=tuple(
-            Label(_LABEL - 8, rows[part] * _ROW + _ROW / 2, _short(part)) for part in report.parts
+            Label(round(margin - 8, 2), rows[part] * _ROW + _ROW / 2, _short(part))
+            for part in report.parts
         ),
         columns=tuple(
-            Label(round(_LABEL + index * step + (step - gap) / 2, 2), bottom + 13, str(layer))
+            Label(round(margin + index * step + (step - gap) / 2, 2), bottom + 13, str(layer))
             for layer, index in columns.items()
             if index % every == 0
         ),
     )
+
+
+def _strength(share: float) -> float:
+    """Opacity of an error, as a share of the largest: the least error can still be seen."""
+    return round(_FAINTEST + (1 - _FAINTEST) * share, 3) if share else 0.0
 
 
 def _short(part: str) -> str:

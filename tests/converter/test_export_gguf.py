@@ -69,7 +69,8 @@ def test_there_and_back_every_payload_is_the_same(tmp_path, llama, dtype, option
     result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
     assert payloads(tmp_path / "out.gguf") == payloads(path)
     assert result.is_lossless
-    assert result.notes == ()
+    # The tokenizer of these tests has no merges, which llama.cpp wants.
+    assert ["without merges" in note for note in result.notes] == [True]
 
 
 LIKE_LLAMA_CPP = {

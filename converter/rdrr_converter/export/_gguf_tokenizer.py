@@ -117,14 +117,16 @@ def _byte_level(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
     del entries
     merges = _merges(tokenizer)
     found: Entries = {f"{PREFIX}merges": merges} if merges else {}
+    notes = () if merges else ("llama.cpp refuses a byte-level tokenizer without merges",)
     ignores = bool(tokenizer["model"].get("ignore_merges"))
     cut = _essence(tokenizer.get("pre_tokenizer")), tokenizer.get("normalizer"), ignores
     for name, row in PRETOKENIZERS.items():
         same = (_essence(row.steps), row.normalizer, row.ignores_merges) == cut
         if name != ASSUMED and same:
-            return {**found, f"{PREFIX}pre": name}, ()
+            return {**found, f"{PREFIX}pre": name}, notes
     found |= {f"{PREFIX}pre": ASSUMED, _WHOLE: json.dumps(tokenizer)}
     return found, (
+        *notes,
         "how the tokenizer cuts text has no name in llama.cpp that is known here: it will cut as "
         "GPT-2 does (rdrr reads the whole tokenizer.json, which the GGUF carries)",
     )
