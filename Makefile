@@ -39,7 +39,7 @@ setup: $(VENV)/installed-dev ## Set up .venv with everything that tests and chec
 demo: $(VENV)/installed ## Convert the bundled checkpoint, validate the package, generate text.
 	$(BIN)/rdrr convert examples/small-llama $(DEMO_PACKAGE) --transpose-weights --fuse-gate-up --overwrite
 	$(BIN)/rdrr validate $(DEMO_PACKAGE) --deep
-	$(BIN)/rdrr generate $(DEMO_PACKAGE) --prompt "$(PROMPT)" --max-tokens 64 --temperature 0.7 --top-k 40 --seed 1 --stats
+	$(BIN)/rdrr generate $(DEMO_PACKAGE) --prompt "$(PROMPT)" --max-tokens 64 --temperature 0.7 --top-k 40 --seed 3 --stats
 
 adapter: $(VENV)/installed
 	@RDRR=$(BIN)/rdrr .ci/adapter

@@ -99,7 +99,7 @@ class GpuSampler:
             return []
         size = record_bytes(self._top)
         data = self._device.read(self._logprobs.records, start * size, len(ids) * size)
-        return unpack(ids, data, self._top)
+        return unpack(ids, data, vocabulary=self._buffers.vocabulary, top=self._top)
 
     def _set(self, entries: Sequence[Entry]) -> None:
         """Make these the only tokens with counts or a bias."""

@@ -24,6 +24,10 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 
+LARGEST = 1e9
+"""Of a temperature's inverse, a penalty or a bias: beyond it f32 would overflow."""
+
+
 @dataclass(frozen=True)
 class SamplingOptions:
     """How the next token is chosen.
@@ -59,15 +63,18 @@ class SamplingOptions:
             UsageError: A value outside its range.
         """
         checks = {
-            "temperature": (self.temperature >= 0, "0 or more"),
+            "temperature": (0 <= self.temperature < math.inf, "0 or more"),
             "top_k": (self.top_k is None or self.top_k >= 0, "0 or more"),
             "top_p": (self.top_p is None or 0 < self.top_p <= 1, "above 0, at most 1"),
             "min_p": (self.min_p is None or 0 <= self.min_p <= 1, "between 0 and 1"),
-            "repeat_penalty": (self.repeat_penalty is None or self.repeat_penalty > 0, "above 0"),
+            "repeat_penalty": (
+                self.repeat_penalty is None or 1 / LARGEST < self.repeat_penalty < LARGEST,
+                "above 0",
+            ),
             "seed": (self.seed is None or self.seed >= 0, "0 or more"),
-            "frequency_penalty": (math.isfinite(self.frequency_penalty), "a number"),
-            "presence_penalty": (math.isfinite(self.presence_penalty), "a number"),
-            "logit_bias": (all(map(math.isfinite, self.logit_bias.values())), "numbers"),
+            "frequency_penalty": (abs(self.frequency_penalty) < LARGEST, "a number"),
+            "presence_penalty": (abs(self.presence_penalty) < LARGEST, "a number"),
+            "logit_bias": (all(abs(one) < LARGEST for one in self.logit_bias.values()), "numbers"),
         }
         for name, (holds, expected) in checks.items():
             if not holds:
@@ -81,6 +88,11 @@ class SamplingOptions:
         return self.repeat_penalty not in (None, 1.0) or bool(
             self.frequency_penalty or self.presence_penalty
         )
+
+    @property
+    def inverse_temperature(self) -> float:
+        """What logits are multiplied by; 1 where the largest wins anyway."""
+        return min(1 / self.temperature, LARGEST) if self.temperature else 1.0
 
     @property
     def is_greedy(self) -> bool:
@@ -131,7 +143,7 @@ class Sampler:
         if options.temperature == 0:
             return int(np.argmax(scores))
         # As the GPU has it: in f32, by the inverse.
-        scores *= np.float32(1 / options.temperature)
+        scores *= np.float32(options.inverse_temperature)
         kept = _kept(scores.astype(np.float64), options)
         noise = gumbel(random_words(self._seed, self._draws, len(scores)))
         self._draws += 1

@@ -152,14 +152,15 @@ def test_a_constraint_is_a_mask_on_the_device(backend, rng, temperature):
     assert [token_id % 3 for token_id in free] != [0, 1, 2] * 3
 
 
-def test_logprobs_read_eight_bytes_a_token_and_eight_for_each_of_the_likeliest(backend, rng):
+@pytest.mark.parametrize("top", [0, 3])
+def test_logprobs_read_eight_bytes_a_token_and_eight_for_each_of_the_likeliest(backend, rng, top):
     ids = prompt(rng, 9)
-    backend.begin(SamplingOptions(), ids, logprobs=3)
+    backend.begin(SamplingOptions(), ids, logprobs=top)
     out = backend.draw(backend.draw(ids, 0, 1), 9, 1)
     before = backend.device.counters.copy()
     backend.draw(out, 10, 4)
     work = backend.device.counters.since(before)
-    assert work.bytes_read == 4 * (4 + 8 + 8 * 3)
+    assert work.bytes_read == 4 * (4 + 8 + 8 * top)
     assert work.bytes_written == 0
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.errors import GenerationError
 
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode._base import Counts, Job
@@ -51,14 +52,21 @@ class Constrained:
     logprobs: Logprobs | None = None
 
     def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
-        """Runs of one id each."""
+        """Runs of one id each.
+
+        Raises:
+            GenerationError: Nothing may come, and the constraint is not complete.
+        """
         source, told = drawing(backend), self.logprobs
         seen = [*job.seen, *job.prompt]
         top = None if told is None else told.top
         source.begin(self.options, seen, masked=True, logprobs=top)
         pending, base = list(job.prompt), job.base
         for index in range(job.max_tokens):
-            source.allow(self.constraint.mask())
+            mask = self.constraint.mask()
+            if not mask.any():
+                raise GenerationError("the constraint lets no token come")
+            source.allow(mask)
             ids = source.draw(pending, base, 1)
             counts.readbacks += 1
             counts.forwards += index > 0

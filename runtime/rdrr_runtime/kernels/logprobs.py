@@ -75,15 +75,21 @@ def logprobs(
     ]
 
 
-def unpack(ids: Sequence[int], records: npt.NDArray[np.uint8], top: int) -> list[TokenLogprobs]:
-    """The records of these ids, in order."""
+def unpack(
+    ids: Sequence[int], records: npt.NDArray[np.uint8], *, vocabulary: int, top: int
+) -> list[TokenLogprobs]:
+    """The records of these ids, in order; a vocabulary may have fewer than `top` tokens."""
     words = records.view(np.uint32).reshape(len(ids), 2 + 2 * top)
     numbers = words.view(np.float32).astype(np.float64)
     return [
         TokenLogprobs(
             token_id,
             float(own[1] - own[0]),
-            tuple((int(bits[at + 1]), float(own[at] - own[0])) for at in range(2, 2 + 2 * top, 2)),
+            tuple(
+                (int(bits[at + 1]), float(own[at] - own[0]))
+                for at in range(2, 2 + 2 * top, 2)
+                if bits[at + 1] < vocabulary
+            ),
         )
         for token_id, bits, own in zip(ids, words, numbers, strict=True)
     ]

@@ -100,10 +100,9 @@ def mask_words(vocabulary: int) -> int:
 
 def pack_params(options: SamplingOptions, seed: int, *, masked: bool) -> U32:
     """`Params` of a generation, with no draw made yet."""
-    greedy = options.temperature == 0
     repeat = options.repeat_penalty or 1.0
     numbers = [
-        1.0 if greedy else 1 / options.temperature,
+        options.inverse_temperature,
         repeat,
         1 / repeat,
         options.frequency_penalty,
@@ -114,7 +113,7 @@ def pack_params(options: SamplingOptions, seed: int, *, masked: bool) -> U32:
     ]
     words = np.zeros(PARAM_WORDS, np.uint32)
     words[:8] = np.array(numbers, np.float32).view(np.uint32)
-    words[8:13] = [*seed_words(seed), 0, not greedy, masked]
+    words[8:13] = [*seed_words(seed), 0, options.temperature > 0, masked]
     return words
 
 

@@ -1,0 +1,53 @@
+"""How tokens are chosen, as a user of the command line says it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from support.commands import error_line, rdrr
+
+PROMPT = "And it came to pass"
+SHORT = ("--prompt", PROMPT, "--backend", "cpu", "--max-tokens", 40)
+
+
+def test_a_schema_in_a_file_holds_and_its_logprobs_are_told(made_package, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps({"enum": ["king", "priest"]}), encoding="utf-8")
+    done = rdrr(
+        "generate", made_package, *SHORT, "--json-schema", schema, "--json", "--logprobs", 2
+    ).json()
+    assert json.loads(done["text"]) in ("king", "priest")
+    assert done["stats"]["finish"] == "stop"
+    assert [one["token_id"] for one in done["logprobs"]] == done["token_ids"]
+    for one in done["logprobs"]:
+        assert one["logprob"] <= one["top"][0]["logprob"] <= 0
+        assert len(one["top"]) == 2
+        assert math.fsum(math.exp(likely["logprob"]) for likely in one["top"]) <= 1 + 1e-6
+
+
+def test_a_regular_expression_and_a_bias_hold_together(made_package):
+    text = rdrr("generate", made_package, *SHORT, "--regex", "[ab]{6}", "--presence-penalty", 1)
+    assert set(text.out.rstrip("\n")) <= {"a", "b"}
+    assert len(text.out) == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--logprobs", 2), "--json"),
+        (("--logit-bias", "x=1"), "ID=VALUE"),
+        (("--logit-bias", "1=2", "--logit-bias", "1=3"), "twice"),
+        (("--logit-bias", "99999=1"), "outside the vocabulary"),
+        (("--json-schema", "no-such-file"), "no-such-file"),
+        (("--json-schema", "-"), "no JSON schema"),
+        (("--json-schema", "-", "--regex", "a"), "exclude"),
+        (("--regex", "(a"), "regular expression"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(words, said, made_package):
+    done = rdrr("generate", made_package, *SHORT, *words)
+    assert done.code == 2
+    assert said in error_line(done)
