@@ -32,6 +32,7 @@ PACKAGES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
         "small-f16": ("small", {"quantize": "f16"}),
         "q4-row": ("large", {"quantize": "q4_k_m"}),
         "q4-col": ("large", {"quantize": "q4_k_m", "q4k_layout": "column"}),
+        "q4-fused": ("large", {"quantize": "q4_k_m", "fuse_gate_up": True}),
         "q4-flat": ("large", {"quantize": "q4_k_m", "q4k_layout": "flat"}),
     }
 )
@@ -55,11 +56,21 @@ class Step:
     words: tuple[str, ...]
 
 
+_OTHERS = ("--package", "column={q4-col}", "--package", "flat={q4-flat}")
+_OF_WEIGHTS = (
+    "w4a16-fused,int8-products,f16-activations,fused-ops,fused-ops-prefill,column-major,"
+    "doppler-col-over-flat,doppler-col-over-row,doppler-prefill,gate-up-fusion"
+)
+_TEN = ("--tokens", "64", "--repeat", "10")
+
 STEPS = (
-    Step("modes-small", ("{small-f16}", "--mode", "all", "--repeat", "10")),
-    Step("modes-large", ("{q4-row}", "--mode", "all", "--repeat", "10")),
-    Step("per-op-small", ("{small-f16}", "--mode", "ours", "--submit", "per-op")),
-    Step("cpu-sampler-small", ("{small-f16}", "--mode", "ours-x1", "--sampler", "cpu")),
+    Step("modes-small", ("{small-f16}", "--mode", "all", *_TEN)),
+    Step("modes-large", ("{q4-row}", "--mode", "all", *_TEN)),
+    Step("ablations-small", ("{small-f16}", "--ablation", "all", *_TEN)),
+    Step(
+        "ablations-large",
+        ("{q4-row}", "--ablation", _OF_WEIGHTS, *_OTHERS, "--package", "fused={q4-fused}", *_TEN),
+    ),
     Step("speed-small", ("{small-f16}",)),
     Step("speed-large", ("{q4-row}",)),
 )
@@ -120,6 +131,17 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
             f"{name} {ratio['name']}: {ratio['median']:.2f} "
             f"({ratio['least']:.2f} to {ratio['most']:.2f}) gate {ratio['gate']} "
             f"published {ratio['published']} {ratio['verdict']}"
+        )
+    for row in found.get("ablations", ()):
+        if "not_run" in row:
+            yield f"{name} {row['name']}: not run, {row['not_run']}"
+            continue
+        ratio, (slow, fast) = row["ratio"], row["sides"]
+        yield (
+            f"{name} {row['name']} ({row['phase']}): {ratio['median']:.2f} "
+            f"({ratio['least']:.2f} to {ratio['most']:.2f}), {row['slow']} "
+            f"{slow['ms']['median']:.3f} ms, {row['fast']} {fast['ms']['median']:.3f} ms, "
+            f"gate {ratio['gate']} published {ratio['published']} {ratio['verdict']}"
         )
     if "gpu_time_spread" in found:
         yield f"{name} GPU time differs by {found['gpu_time_spread']} {found['gpu_time_verdict']}"

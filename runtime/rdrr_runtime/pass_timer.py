@@ -38,6 +38,7 @@ class PassTimer:
             raise DeviceError("the adapter has no timestamp queries", where=device.info.name)
         self._gpu: Any = device.wgpu
         self._name = device.info.name
+        self._tick = device.timestamp_period * 1e-9
         self._queries = self._gpu.create_query_set(type="timestamp", count=2 * PASSES)
         usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
         self._resolved = self._gpu.create_buffer(size=16 * PASSES, usage=usage)
@@ -79,7 +80,7 @@ class PassTimer:
         self._gpu.queue.submit([encoder.finish()])
         data = self._gpu.queue.read_buffer(self._resolved, 0, 8 * count)
         ticks = np.frombuffer(data, np.uint64).reshape(-1, 2)
-        self._seconds += float((ticks[:, 1] - ticks[:, 0]).astype(np.float64).sum()) * 1e-9
+        self._seconds += float((ticks[:, 1] - ticks[:, 0]).astype(np.float64).sum()) * self._tick
         self._passes += self._pending
         self._pending = 0
 

@@ -56,11 +56,29 @@ def test_modes_take_turns_with_the_same_ids_and_say_what_they_did(folder):
         assert {one["verdict"] for one in gated} == {"software-adapter: P not gated"}
 
 
+def test_ablations_state_both_sides_and_say_what_did_not_run(folder):
+    names = "command-batching,kv-f16,kv-cache,gate-up-fusion"
+    found = rdrr("bench", folder, *SHORT, "--ablation", names, "--json").json()
+    batching, cache_type, cache, fusion = found["ablations"]
+    slow, fast = (side["work_per_token"] for side in batching["sides"])
+    assert slow["submits"] == slow["dispatches"] + 1
+    assert fast["submits"] == 2
+    assert batching["same_ids"] == cache["same_ids"] == 1.0
+    wide, narrow = (side["kv_bytes"] for side in cache_type["sides"])
+    assert wide == 2 * narrow
+    assert [side["forwards"] for side in cache["sides"]] == [4, 4]
+    assert cache["sides"][0]["work_per_token"]["bytes_written"] > 0  # the text, again and again
+    assert "no package fused" in fusion["not_run"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--mode", "webgpu"), "unknown mode"),
         (("--submit", "per-op"), "belong to --mode"),
+        (("--ablation", "magic"), "unknown ablation"),
+        (("--ablation", "all", "--mode", "all"), "two benchmarks"),
+        (("--ablation", "all", "--package", "fused"), "not a named package"),
         (("--prompt-tokens", 400, "--tokens", 400), "no room"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rdrr_format.errors import UsageError
 
-from rdrr.cli._console import console, facts, print_json, table
+from rdrr.cli._console import console, facts, note, print_json, table
 from rdrr.cli._options import Adapter, JsonFlag, KernelHints, KvDtype, PackagePath, split_hints
 from rdrr.cli._units import format_size
 
@@ -40,6 +40,17 @@ def bench(
         Literal["cpu", "gpu"] | None,
         typer.Option(help="Where every mode takes the argmax, instead of its own."),
     ] = None,
+    ablation: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[,NAME...]", help="Measure single changes; all for all of them."),
+    ] = None,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH",
+            help="The same model converted otherwise, for ablations: column, flat or fused.",
+        ),
+    ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Ids of the prompt.")] = 512,
     tokens: Annotated[int, typer.Option(min=2, help="New ids of a run.")] = 128,
     repeat: Annotated[int, typer.Option(min=1, help="Runs, or rounds of all modes.")] = 5,
@@ -58,12 +69,32 @@ def bench(
 
     if mode is None and (submit or sampler):
         raise UsageError("--submit and --sampler belong to --mode")
-    package = open_package(path)
+    if mode is not None and ablation is not None:
+        raise UsageError("--mode and --ablation are two benchmarks", hint="give one of them")
+    if ablation is None and package:
+        raise UsageError("--package belongs to --ablation")
+    opened = open_package(path)
     work = Workload(prompt_tokens, tokens, repeat)
     options = Options(split_hints(kernel_hint), kv_dtype)
+    if ablation is not None:
+        others = {name: open_package(where) for name, where in _named(package).items()}
+        return _ablations({"": opened, **others}, ablation, work, adapter, json)
     if mode is not None:
-        return _modes(package, mode, submit, sampler, work, adapter, options, json)
-    return _speed(package, work, adapter, options, interval, json)
+        return _modes(opened, mode, submit, sampler, work, adapter, options, json)
+    return _speed(opened, work, adapter, options, interval, json)
+
+
+def _named(given: list[str] | None) -> dict[str, str]:
+    """`NAME=PATH` words as a mapping.
+
+    Raises:
+        UsageError: A word without `=`, or one without a name.
+    """
+    pairs = [word.partition("=") for word in given or ()]
+    for name, separator, where in pairs:
+        if not (name and separator and where):
+            raise UsageError("not a named package", expected="NAME=PATH", found=name)
+    return {name: where for name, _, where in pairs}
 
 
 def _speed(
@@ -154,6 +185,24 @@ def _show_modes(found: Comparison) -> None:
     if spread is not None:
         out.print(f"GPU time of a token differs by {100 * spread:.1f} %: {found.gpu_verdict()}")
     out.print("the ids are the same in every mode")
+
+
+def _ablations(
+    packages: dict[str, Package], names: str, work: Workload, adapter: str | None, json: bool
+) -> int:
+    from rdrr.bench.ablations import chosen, measure
+
+    found = measure(packages, chosen(names.split(",")), work, adapter=adapter)
+    if json:
+        print_json(found.as_dict())
+        return 0
+    show_ratios([row.ratio() for row in found.rows if not row.obstacle], software=found.software)
+    for row in found.rows:
+        if row.obstacle:
+            console().print(f"{row.ablation.name}: not run, {row.obstacle}", markup=False)
+        for line in row.warnings:
+            note(f"warning: {row.ablation.name}: {line}")
+    return 0
 
 
 _COLUMNS = {

@@ -1,0 +1,202 @@
+"""Which single changes `rdrr bench --ablation` measures, as a table.
+
+Names are of the published lists of optimizations; what has no switch in this runtime, because there
+is no worse way left in it, is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+from rdrr_runtime.submission import Submission
+
+from rdrr.bench._runs import Options
+from rdrr.bench.modes import MODES, Mode
+
+BASE = MODES["ours-x8"]
+_SINGLE = MODES["ours-x1"]
+_REMADE = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two things that an ablation compares.
+
+    Attributes:
+        name: For the table.
+        mode: How it decodes.
+        options: How it is loaded.
+        package: Name of another package (`--package NAME=PATH`); empty for the one given.
+        backend: `wgpu` or `cpu`.
+        cached: Use the key-value cache.
+    """
+
+    name: str
+    mode: Mode = BASE
+    options: Options = field(default_factory=Options)
+    package: str = ""
+    backend: Literal["wgpu", "cpu"] = "wgpu"
+    cached: bool = True
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One change.
+
+    Attributes:
+        name: As `--ablation` takes it.
+        slow: Without it.
+        fast: With it.
+        phase: What is timed: `decode` a token, `prefill` to the first token, or `first`, which is
+            that of a run on a new device.
+        gate: The least that the ratio is to reach.
+        published: The ratio that was claimed or measured.
+    """
+
+    name: str
+    slow: Side
+    fast: Side
+    phase: Literal["decode", "prefill", "first"] = "decode"
+    gate: float = 0.97
+    published: float | None = None
+
+
+def _hints(name: str, **hints: str) -> Side:
+    return Side(name, options=Options(hints))
+
+
+def _tiers() -> list[Ablation]:
+    """Each kind of attention against the one that is chosen, which is to be near the best."""
+    keys: tuple[tuple[str, Literal["decode", "prefill"]], ...] = (
+        ("attentionDecode", "decode"),
+        ("attentionPrefill", "prefill"),
+    )
+    return [
+        Ablation(
+            f"attention-{phase}-{tier}", _hints(tier, **{key: tier}), Side("auto"), phase, 0.91
+        )
+        for key, phase in keys
+        for tier in ("streaming", "split_kv", "tiled_small", "tiled_large")
+    ]
+
+
+_EXPANDED = Options({"q4kMatmul": "dequant_f16"})
+_FUSED = Options({"q4kMatmul": "fused_q4k"})
+_COLUMN = Side("q4-col, expanded to f16", options=_EXPANDED, package="column")
+_FLAT = Side("q4-flat, expanded to f16", options=_EXPANDED, package="flat")
+_ROW = Side("q4-row, fused", options=_FUSED)
+
+ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Ablation(
+                "command-batching",
+                Side("a submit an op", replace(_SINGLE, submission=Submission(submit_per_op=True))),
+                Side("a submit a token", _SINGLE),
+                gate=1.2,
+            ),
+            Ablation(
+                "buffer-reuse",
+                Side("made for each op", replace(_SINGLE, submission=_REMADE)),
+                Side("kept", _SINGLE),
+            ),
+            Ablation(
+                "gpu-sampling",
+                Side("argmax on the CPU", replace(_SINGLE, sampler="cpu")),
+                Side("argmax on the GPU", _SINGLE),
+                gate=1.05,
+                published=1.3,
+            ),
+            Ablation(
+                "deferred-fetch",
+                Side("read every token", _SINGLE),
+                Side("read every 4", MODES["ours-x4"]),
+                gate=1.15,
+                published=1.59,
+            ),
+            Ablation("prewarm", Side("cold"), Side("warm"), "first", 1.0),
+            Ablation(
+                "kv-f16",
+                Side("cache f32", options=Options(kv_dtype="f32")),
+                Side("cache f16", options=Options(kv_dtype="f16")),
+            ),
+            Ablation(
+                "kv-q8",
+                Side("cache f16", options=Options(kv_dtype="f16")),
+                Side("cache q8_0", options=Options(kv_dtype="q8_0")),
+            ),
+            *_tiers(),
+            Ablation(
+                "fused-ops",
+                Side("a dispatch an op", options=Options(fused=False)),
+                Side("fused"),
+                gate=1.0,
+                published=1.2,
+            ),
+            Ablation(
+                "fused-ops-prefill",
+                Side("a dispatch an op", options=Options(fused=False)),
+                Side("fused"),
+                "prefill",
+            ),
+            Ablation(
+                "f16-activations",
+                _hints("f32", computePrecision="f32"),
+                _hints("f16", computePrecision="f16"),
+                published=1.2,
+            ),
+            Ablation(
+                "w4a16-fused",
+                _hints("expanded to f16", q4kMatmul="dequant_f16"),
+                _hints("fused", q4kMatmul="fused_q4k"),
+                gate=1.3,
+                published=2.0,
+            ),
+            Ablation(
+                "int8-products",
+                _hints("fused_q4k", q4kMatmul="fused_q4k"),
+                _hints("fused_q4k_int8", q4kMatmul="fused_q4k_int8"),
+            ),
+            Ablation(
+                "subgroup-gemv",
+                _hints("workgroup memory", f16Matmul="gemv"),
+                _hints("subgroups", f16Matmul="gemv_subgroup"),
+                published=1.5,
+            ),
+            Ablation(
+                "gate-up-fusion",
+                Side("gate and up"),
+                Side("gate-up in one", package="fused"),
+                published=1.2,
+            ),
+            Ablation("doppler-col-over-flat", _FLAT, _COLUMN, published=0.98),
+            Ablation("doppler-col-over-row", _ROW, _COLUMN, published=1.18),
+            Ablation("doppler-prefill", _ROW, _COLUMN, "prefill", published=11.8),
+            Ablation(
+                "column-major",
+                Side("row", options=_FUSED),
+                Side("column", options=_FUSED, package="column"),
+                published=1.5,
+            ),
+            Ablation(
+                "kv-cache",
+                Side("no cache", _SINGLE, cached=False),
+                Side("cache", _SINGLE),
+                gate=3.0,
+            ),
+            Ablation(
+                "gpu-over-cpu",
+                Side("torch on the CPU", _SINGLE, backend="cpu"),
+                Side("GPU", _SINGLE),
+                gate=3.0,
+                published=14.0,
+            ),
+        )
+    }
+)
+"""By name. The doppler rows and `column-major` report what a layout does here; the published
+systems' own kernels for a layout are slower ones."""

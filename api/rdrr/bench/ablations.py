@@ -1,0 +1,285 @@
+"""Single changes measured: one model with a thing and without it, in turns on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import RdrrError, UsageError
+
+from rdrr.bench._ablation_table import ABLATIONS, Ablation, Side
+from rdrr.bench._figures import Ratio, Spread
+from rdrr.bench._runs import Run, Workload, generate, load, open_device
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.decode._base import Strategy
+    from rdrr_runtime.device import Device
+
+FIRST_RUNS = 3
+"""New devices that `first` opens at most: each compiles all kernels."""
+
+CPU_TOKENS = 8
+"""Most new tokens where the slow side recomputes everything or is a CPU."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one ablation.
+
+    Attributes:
+        ablation: Which.
+        slow: Runs without the change.
+        fast: Runs with it.
+        memory: Bytes of weights and of the key-value cache, slow and fast.
+        obstacle: Why it did not run, or empty.
+        warnings: Hints that a side did not follow.
+    """
+
+    ablation: Ablation
+    slow: tuple[Run, ...] = ()
+    fast: tuple[Run, ...] = ()
+    memory: tuple[tuple[int, int], ...] = ()
+    obstacle: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def ratio(self) -> Ratio:
+        """Seconds without the change over those with it, round by round."""
+        one = self.ablation
+        times = [[seconds(run, one) for run in runs] for runs in (self.slow, self.fast)]
+        return Ratio.between(
+            f"{one.name}: {one.fast.name} over {one.slow.name}",
+            *times,
+            gate=one.gate,
+            published=one.published,
+        )
+
+    def as_dict(self, *, software: bool) -> dict[str, Any]:
+        """For JSON."""
+        one = self.ablation
+        head = {"name": one.name, "phase": one.phase, "slow": one.slow.name, "fast": one.fast.name}
+        if self.obstacle:
+            return head | {"not_run": self.obstacle}
+        return head | {
+            "ratio": self.ratio().as_dict(software=software),
+            "same_ids": _agreeing(self.slow[-1], self.fast[-1]),
+            "warnings": list(self.warnings),
+            "sides": [
+                _side(runs, one, memory)
+                for runs, memory in zip((self.slow, self.fast), self.memory, strict=True)
+            ],
+        }
+
+
+def seconds(run: Run, ablation: Ablation) -> float:
+    """What an ablation looks at: seconds of a token, or to the first one."""
+    return run.decode_seconds / run.decoded if ablation.phase == "decode" else run.first_seconds
+
+
+def _side(runs: Sequence[Run], ablation: Ablation, memory: tuple[int, int]) -> dict[str, Any]:
+    last = runs[-1]
+    return {
+        "ms": Spread.of([1e3 * seconds(run, ablation) for run in runs]).as_dict(),
+        "forwards": last.counts.forwards,
+        "readbacks": last.counts.readbacks,
+        "work_per_token": None
+        if last.work is None
+        else {name: count / last.decoded for name, count in vars(last.work).items()},
+        "weights_bytes": memory[0],
+        "kv_bytes": memory[1],
+    }
+
+
+def _agreeing(a: Run, b: Run) -> float:
+    """Share of the ids that agree before the first that does not."""
+    pairs = list(zip(a.ids, b.ids, strict=False))
+    same = next((index for index, (x, y) in enumerate(pairs) if x != y), len(pairs))
+    return same / len(pairs)
+
+
+def chosen(names: Iterable[str]) -> list[Ablation]:
+    """The ablations of some names; `all` for all.
+
+    Raises:
+        UsageError: There is none of a name.
+    """
+    found: dict[str, Ablation] = {}
+    for name in names:
+        if name != "all" and name not in ABLATIONS:
+            known = ", ".join([*ABLATIONS, "all"])
+            raise UsageError("unknown ablation", expected=f"one of {known}", found=name)
+        found |= ABLATIONS if name == "all" else {name: ABLATIONS[name]}
+    return list(found.values())
+
+
+@dataclass
+class Bench:
+    """Loaded models on one device, each loaded once.
+
+    Attributes:
+        packages: By the name that a side asks for; the one without a name is the package itself.
+        device: Where.
+        work: What each run does.
+    """
+
+    packages: Mapping[str, Package]
+    device: Device
+    work: Workload
+    _loaded: dict[tuple[Any, ...], Backend] = field(default_factory=dict)
+
+    def measure(self, ablation: Ablation) -> Row:
+        """Both sides in turns; a side that cannot run is an obstacle and no error."""
+        try:
+            if ablation.phase == "first":
+                return self._first(ablation)
+            sides = [self._backend(one) for one in (ablation.slow, ablation.fast)]
+            return self._in_turns(ablation, sides)
+        except RdrrError as error:
+            return Row(ablation, obstacle=str(error))
+
+    def close(self) -> None:
+        """Free all models."""
+        for one in self._loaded.values():
+            one.close()
+        self._loaded.clear()
+
+    def _in_turns(self, ablation: Ablation, backends: Sequence[Backend]) -> Row:
+        slow_ones = ablation.slow.backend == "cpu" or not ablation.slow.cached
+        tokens = min(self.work.tokens, CPU_TOKENS) if slow_ones else self.work.tokens
+        repeat = 1 if ablation.slow.backend == "cpu" else self.work.repeat
+        runs: list[list[Run]] = [[], []]
+        for index in range(repeat + 1):
+            sides = zip((ablation.slow, ablation.fast), backends, runs, strict=True)
+            for side, backend, own in sides:
+                run = self._run(side, backend, tokens)
+                own[:] = [*own, run] if index > 1 else [run]  # the first round only warms up
+        infos = [one.info for one in backends]
+        return Row(
+            ablation,
+            tuple(runs[0]),
+            tuple(runs[1]),
+            memory=tuple((one.weights_bytes, one.kv_bytes) for one in infos),
+            warnings=tuple(line for one in infos for line in _unhonoured(one.choices)),
+        )
+
+    def _run(self, side: Side, backend: Backend, tokens: int) -> Run:
+        package = self._package(side)
+        on_gpu = side.backend == "wgpu"
+        return generate(
+            backend,
+            _strategy(side),
+            self.work.ids(package.manifest.architecture.vocab_size),
+            tokens,
+            device=self.device if on_gpu else None,
+            how=side.mode.submission if on_gpu else None,
+        )
+
+    def _first(self, ablation: Ablation) -> Row:
+        """The first run of new devices against their second."""
+        package = self._package(ablation.slow)
+        ids = self.work.ids(package.manifest.architecture.vocab_size)
+        runs: list[list[Run]] = [[], []]
+        for _ in range(min(FIRST_RUNS, self.work.repeat)):
+            with open_device(self.device.info.name) as device, ExitStack() as stack:
+                backend = load(package, device, self.work, ablation.slow.options)
+                stack.callback(backend.close)
+                for own in runs:
+                    own.append(generate(backend, _strategy(ablation.slow), ids, 2, device=device))
+                memory = (backend.info.weights_bytes, backend.info.kv_bytes)
+        return Row(ablation, tuple(runs[0]), tuple(runs[1]), memory=(memory, memory))
+
+    def _package(self, side: Side) -> Package:
+        if side.package not in self.packages:
+            raise UsageError(
+                f"no package {side.package}", hint=f"give one with --package {side.package}=PATH"
+            )
+        return self.packages[side.package]
+
+    def _backend(self, side: Side) -> Backend:
+        options = side.options
+        hints = tuple(sorted(options.hints.items()))
+        key = (side.backend, side.package, hints, options.kv_dtype, options.fused)
+        if key not in self._loaded:
+            self._loaded[key] = self._load(side)
+        return self._loaded[key]
+
+    def _load(self, side: Side) -> Backend:
+        package = self._package(side)
+        if side.backend == "wgpu":
+            return load(package, self.device, self.work, side.options)
+        from rdrr_runtime.cpu import CpuBackend
+
+        package.fetch()
+        longest = package.manifest.architecture.max_seq_len
+        return CpuBackend(package, context=min(longest, self.work.context))
+
+
+def _strategy(side: Side) -> Strategy:
+    if side.cached:
+        return side.mode.strategy()
+    from rdrr_runtime.decode.uncached import Uncached
+
+    return Uncached()
+
+
+def _unhonoured(choices: Sequence[Any]) -> tuple[str, ...]:
+    from rdrr_runtime.select import unhonoured
+
+    return unhonoured(choices)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All ablations of one benchmark.
+
+    Attributes:
+        adapter: Where they ran.
+        software: Whether that is the CPU in disguise.
+        work: What each run did.
+        rows: In order.
+    """
+
+    adapter: str
+    software: bool
+    work: Workload
+    rows: tuple[Row, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "schema": 1,
+            "adapter": self.adapter,
+            "software": self.software,
+            "prompt_tokens": self.work.prompt_tokens,
+            "tokens": self.work.tokens,
+            "repeat": self.work.repeat,
+            "ablations": [row.as_dict(software=self.software) for row in self.rows],
+        }
+
+
+def measure(
+    packages: Mapping[str, Package],
+    ablations: Sequence[Ablation],
+    work: Workload,
+    *,
+    adapter: str | None = None,
+) -> Table:
+    """Measure ablations one after the other, the two sides of each in turns.
+
+    Args:
+        packages: By name; the one that is measured has the empty name.
+        ablations: Which.
+        work: What each run does.
+        adapter: Part of an adapter's name.
+
+    Raises:
+        DeviceError: No adapter.
+    """
+    with open_device(adapter) as device, ExitStack() as stack:
+        bench = Bench(packages, device, work)
+        stack.callback(bench.close)
+        rows = tuple(bench.measure(one) for one in ablations)
+        return Table(device.info.name, device.info.software, work, rows)
