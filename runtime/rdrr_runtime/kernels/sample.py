@@ -26,7 +26,8 @@ from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel, dispatch, kerne
 from rdrr_runtime.randomness import seed_words
 from rdrr_runtime.sampling import SamplingOptions
 
-GROUPS = 64
+MAX_GROUPS = 64
+TOKENS_OF_GROUP = 4096
 LEVELS = 4
 BINS = 256
 SEARCHES = 2
@@ -73,6 +74,11 @@ class SampleBuffers:
     stages: BufferSlice
     entries: BufferSlice
 
+    @property
+    def groups(self) -> int:
+        """Workgroups that share the vocabulary."""
+        return min(MAX_GROUPS, -(-self.vocabulary // TOKENS_OF_GROUP))
+
     @staticmethod
     def create(arena: Arena, vocabulary: int) -> SampleBuffers:
         """Zeroed buffers, but for the constants of the stages."""
@@ -84,10 +90,10 @@ class SampleBuffers:
             arena.empty("sample.bias", width),
             arena.empty("sample.mask", 4 * mask_words(vocabulary)),
             arena.empty("sample.keys", width),
-            arena.empty("sample.tops", 4 * GROUPS),
+            arena.empty("sample.tops", 4 * MAX_GROUPS),
             arena.empty("sample.searches", 16 * STAGES),
             arena.empty("sample.bins", 8 * STAGES * BINS),
-            arena.empty("sample.best", 8 * GROUPS),
+            arena.empty("sample.best", 8 * MAX_GROUPS),
             arena.upload("sample.stages", _stages()),
             arena.empty("sample.entries", 4 * (1 + 3 * ENTRIES)),
         )
@@ -161,22 +167,18 @@ def sample(
         "counts": buffers.counts,
     }
     *narrowing, last = (_stage(buffers, chain, index) for index in range(len(chain) + 1))
-    width, grid = buffers.vocabulary, Grid(GROUPS)
+    grid = Grid(buffers.groups)
+    narrow = _kernel("sample_narrow", buffers)
     return [
-        dispatch(_kernel("sample_scores", width), scores, grid, f"{label}.scores"),
-        *(
-            dispatch(
-                _kernel("sample_narrow", width), {**search, "stage": one}, grid, f"{label}.narrow"
-            )
-            for one in narrowing
-        ),
+        dispatch(_kernel("sample_scores", buffers), scores, grid, f"{label}.scores"),
+        *(dispatch(narrow, {**search, "stage": one}, grid, f"{label}.narrow") for one in narrowing),
         dispatch(
-            _kernel("sample_race", width),
+            _kernel("sample_race", buffers),
             {**search, "stage": last, "best": buffers.best},
             grid,
             f"{label}.race",
         ),
-        dispatch(_kernel("sample_finish"), finish, Grid(), f"{label}.finish"),
+        dispatch(_kernel("sample_finish", buffers), finish, Grid(), f"{label}.finish"),
     ]
 
 
@@ -187,11 +189,11 @@ def set_tokens(buffers: SampleBuffers, label: str) -> Dispatch:
     return dispatch(what, operands, Grid(-(-ENTRIES // SEED_THREADS)), label)
 
 
-def _kernel(name: str, width: int | None = None) -> Kernel:
+def _kernel(name: str, buffers: SampleBuffers) -> Kernel:
     return kernel(
         name,
-        variables={"GROUPS": GROUPS, "STAGES": STAGES},
-        constants={} if width is None else {"WIDTH": width},
+        variables={"GROUPS": buffers.groups, "STAGES": STAGES},
+        constants={} if name == "sample_finish" else {"WIDTH": buffers.vocabulary},
     )
 
 

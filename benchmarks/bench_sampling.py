@@ -1,0 +1,143 @@
+"""What drawing a token costs on the GPU, beside the argmax of greedy decoding and the host's draw.
+
+    python benchmarks/bench_sampling.py [--vocab 262144] [--draws 200] [--adapter NAME]
+
+Logits are random and stay in place, so only the choice of the token is timed: many draws in one
+submission, medians over rounds in which all variants take turns. Each variant must first draw the
+ids that the host draws with the same seed. The host's time has the transfer of the logits in it.
+The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_runtime.buffers import Arena, BufferSlice, arena
+from rdrr_runtime.device import BoundDispatch, Device, open_device
+from rdrr_runtime.gpu_sampler import GpuSampler
+from rdrr_runtime.kernels._context import OpContext, State
+from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.program import Pass
+from rdrr_runtime.sampling import Sampler, SamplingOptions
+
+SEED, CHECKED, ROUNDS = 7, 16, 5
+VARIANTS: Mapping[str, SamplingOptions] = {
+    "temperature": SamplingOptions(1.0, seed=SEED),
+    "min-p": SamplingOptions(1.0, min_p=0.05, seed=SEED),
+    "top-k": SamplingOptions(1.0, top_k=40, seed=SEED),
+    "top-p": SamplingOptions(1.0, top_p=0.9, seed=SEED),
+    "all": SamplingOptions(0.8, 40, 0.9, 0.02, 1.1, SEED, 0.1, 0.1),
+}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A row of logits, and what chooses from it."""
+
+    device: Device
+    state: State
+    logits: npt.NDArray[np.float32]
+    held: BufferSlice
+    sampler: GpuSampler
+
+    @staticmethod
+    def make(device: Device, buffers: Arena, vocab: int) -> Bench:
+        """Fresh logits in a fresh sampler."""
+        logits = 3 * np.random.default_rng().standard_normal(vocab, dtype=np.float32)
+        state = State.create(buffers, 1, CHECKED)
+        held = buffers.upload("logits", logits)
+        return Bench(device, state, logits, held, GpuSampler(device, buffers, state, vocab))
+
+    def begin(self, options: SamplingOptions) -> tuple[BoundDispatch, ...]:
+        """The launches of a draw."""
+        self.device.write(self.state.step, np.array([1, 0, 0, 0], np.uint32))
+        self.sampler.begin(options, ())
+        return self.sampler.to_token(self._pass)
+
+    @property
+    def _pass(self) -> Pass:
+        return Pass(1, (), (), (), self.held)
+
+    def check(self, name: str, options: SamplingOptions) -> None:
+        """Draw some ids on both sides.
+
+        Raises:
+            SystemExit: They differ.
+        """
+        self.device.submit(self.begin(options), 1, times=CHECKED)
+        found = self.device.read(self.state.ring).view(np.uint32).tolist()
+        sampler, ids = Sampler(options), list[int]()
+        for _ in range(CHECKED):
+            ids.append(sampler.choose(self.logits, ids))
+        if found != ids:
+            raise SystemExit(f"{name}: the GPU draws {found}, the host {ids}")
+
+    def gpu(self, launches: tuple[BoundDispatch, ...], draws: int) -> float:
+        """Seconds of a draw on the GPU."""
+        self.device.wait()
+        start = time.perf_counter()
+        self.device.submit(launches, 1, times=draws)
+        self.device.wait()
+        return (time.perf_counter() - start) / draws
+
+    def host(self, options: SamplingOptions) -> float:
+        """Seconds of a draw on the host, the logits read back before it."""
+        sampler = Sampler(options)
+        start = time.perf_counter()
+        logits = self.device.read(self.held).view(np.float32)[: len(self.logits)]
+        sampler.choose(logits)
+        return time.perf_counter() - start
+
+    def argmax(self, buffers: Arena) -> tuple[BoundDispatch, ...]:
+        """The launches of greedy decoding."""
+        made = argmax(
+            OpContext(self.state, 1),
+            self.held,
+            buffers.empty("argmax", SCRATCH_BYTES),
+            vocabulary=len(self.logits),
+            single_row=True,
+            label="argmax",
+        )
+        return tuple(self.device.bind(one) for one in made)
+
+
+def measure(device: Device, vocab: int, draws: int) -> dict[str, float]:
+    """Microseconds of a draw, by variant; `host: NAME` for those of the host."""
+    with arena(device, "bench") as buffers:
+        bench = Bench.make(device, buffers, vocab)
+        for name, options in VARIANTS.items():
+            bench.check(name, options)
+        greedy = bench.argmax(buffers)
+        runs: dict[str, Callable[[], float]] = {"argmax": lambda: bench.gpu(greedy, draws)}
+        for name, options in VARIANTS.items():
+            runs[name] = lambda options=options: bench.gpu(bench.begin(options), draws)
+            runs[f"host: {name}"] = lambda options=options: bench.host(options)
+        rounds = [{name: run() for name, run in runs.items()} for _ in range(ROUNDS)]
+    return {name: 1e6 * median(one[name] for one in rounds) for name in runs}
+
+
+def main() -> None:
+    """Print a table and a JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--vocab", type=int, default=262_144)
+    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--adapter")
+    given = parser.parse_args()
+    device = open_device(given.adapter)
+    times = measure(device, given.vocab, given.draws)
+    for name, value in times.items():
+        print(f"{name:20} {value:10.1f} us")
+    told = {"adapter": device.info.name, "vocab": given.vocab, "microseconds": times}
+    print(json.dumps(told))
+    device.close()
+
+
+if __name__ == "__main__":
+    main()
