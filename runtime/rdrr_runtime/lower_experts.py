@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rdrr_format.layouts import Layout
 from rdrr_manifests.graph import Experts, Router, SigmoidGate
 
 from rdrr_runtime.buffers import BufferSlice
@@ -21,6 +22,7 @@ from rdrr_runtime.kernels.expert_tiled import (
 from rdrr_runtime.kernels.gated_activation import gated_activation
 from rdrr_runtime.kernels.router_topk import ROUTE_WORDS, router_topk
 from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
+from rdrr_runtime.packing import GpuWeight
 
 if TYPE_CHECKING:
     from rdrr_runtime.lower import Lowering
@@ -52,27 +54,28 @@ def lower_experts(
     low: Lowering, op: Experts, routed: Routed, out: BufferSlice, *, accumulate: bool
 ) -> None:
     """The sum of the routed experts into `out`, or added to what it holds."""
-    tiled = low.ctx.max_rows >= MIN_ROWS
     inner = routed.top_k * op.width
     gates, ups, downs = (low.weights.stack(group) for group in (op.gates, op.ups, op.downs))
     x, act = low.values.get(op.x), _scratch(low, "act", inner)
     gate, up = _scratch(low, "gate", inner), _scratch(low, "up", inner)
-    groups = _lower_groups(low, op, routed) if tiled else None
+    groups = None
+    if any(_is_tiled(low, one) for one in (gates, ups, downs)):
+        groups = _lower_groups(low, op, routed)
     for weight, y, name in ((gates, gate, "gate"), (ups, up, "up")):
         ctx, label = low.select.matmul((weight,)).context(low.ctx), f"{op.out}.{name}"
-        if groups is None:
+        if groups is None or not _is_tiled(low, weight):
             made = expert_each(ctx, weight, routed, x, y, label=label)
         else:
             made = expert_tiled(ctx, weight, routed, groups, x, y, by_route=False, label=label)
-        low.emit(made, low.select.why_experts(ctx, weight, tiled=tiled))
+        low.emit(made, low.select.why_experts(ctx, weight, tiled=_is_tiled(low, weight)))
     low.emit(
         gated_activation(
             low.ctx, gate, up, act, width=inner, activation=op.activation, label=f"{op.out}.act"
         )
     )
     ctx = low.select.matmul((downs,)).context(low.ctx)
-    why = low.select.why_experts(ctx, downs, tiled=tiled)
-    if groups is None:
+    why = low.select.why_experts(ctx, downs, tiled=_is_tiled(low, downs))
+    if groups is None or not _is_tiled(low, downs):
         made = expert_sum(ctx, downs, routed, act, out, accumulate=accumulate, label=op.out)
         low.emit(made, why)
         return
@@ -84,6 +87,11 @@ def lower_experts(
         low.ctx, routed, parts, out, width=width, accumulate=accumulate, label=op.out
     )
     low.emit(summed)
+
+
+def _is_tiled(low: Lowering, weight: GpuWeight) -> bool:
+    """Whether the rows of an expert are multiplied together."""
+    return low.ctx.max_rows >= MIN_ROWS and weight.layout is Layout.ROW
 
 
 def _scratch(low: Lowering, part: str, width: int) -> BufferSlice:

@@ -191,7 +191,9 @@ class Select:
         if hint and hint.value == "fused_q4k_int8":
             one = Why.following(hint, "experts have no int8 kernel")
         elif hint and hint.value == "tiled":
-            one = Why.following(hint, "" if tiled else "experts of few rows have no tiled kernel")
+            one = Why.following(
+                hint, "" if tiled else "experts of few rows, or by columns, have no tiled kernel"
+            )
         elif hint and hint.value.startswith("gemv") and tiled:
             one = Why(f"{hint} is for few rows; many rows are tiled")
         elif hint and hint.value == "gemv_subgroup" and not ctx.subgroups:
@@ -302,8 +304,8 @@ def _storage_obstacle(dtype: DType, layout: Layout, k: int, *, experts: bool) ->
     """Why no kernel reads a matrix as it is stored, or empty."""
     if dtype.name not in GPU_DTYPES:
         return f"no kernel reads {dtype}"
-    if experts and layout is not Layout.ROW and dtype.is_block:
-        return "experts are read by rows"
+    if experts and layout is Layout.FLAT and dtype.is_block:
+        return "experts are read by rows or columns"
     granule = FLAT_GRANULES.get(dtype.name)
     if layout is Layout.FLAT and (granule is None or k % granule):
         return "its flat blocks cross rows within a group of weights"

@@ -50,8 +50,8 @@ class Weights:
         arena: Owner of the buffers.
         matrices: By tensor name; a tied head is the embedding's entry.
         vectors: Norm weights and biases as f32, by tensor name.
-        stacks: Matrices of all experts of a layer, their rows one after the other, by the name of
-            the first.
+        stacks: Matrices of all experts of a layer, their stored rows one after the other, by the
+            name of the first.
         choices: What was expanded and why.
     """
 
@@ -172,7 +172,9 @@ class _Loader:
         if kept.note:
             choice = Choice("load", label, str(kept.dtype), kept.note, kept.unmet)
             self.weights.choices.append(choice)
-        shape = (sum(use.shape[0] for use in uses), uses[0].shape[1])
+        n, k = uses[0].shape
+        by_column = kept.layout is Layout.COLUMN
+        shape = (n, k * len(uses)) if by_column else (n * len(uses), k)
         arena = self.weights.arena
         if kept.turned:
             made = self._turned(uses[0], kept, shape)

@@ -13,7 +13,7 @@ from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
 from rdrr_runtime.kernels.expert_tiled import expert_combine, expert_groups, expert_tiled
 from rdrr_runtime.kernels.router_topk import router_topk
 from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
-from rdrr_runtime.packing import GpuWeight, upload_weight
+from rdrr_runtime.packing import GpuWeight, upload_weight, words_per_row
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
 
@@ -188,6 +188,29 @@ def test_an_expert_that_nobody_goes_to_has_no_rows(bench):
     grouped(bench, Routed(bench.upload(words), 3, 1), ids, 4, 4)
 
 
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
+@pytest.mark.parametrize("split", [False, True], ids=["one part", "split"])
+def test_experts_by_columns_equal_torch(bench, rng, monkeypatch, dtype, split):
+    rows, experts, top_k, n, k = 3, 5, 2, 70, 36
+    if split:  # into parts of 64 stored rows, which end within an expert
+        limit = 64 * 4 * words_per_row(DTYPES[dtype], n)
+        monkeypatch.setattr(type(bench.arena), "max_binding", limit)
+    raw, values = random_tensor(rng, dtype, Layout.COLUMN, (n, experts * k))
+    weight = upload_weight(bench.arena, DTYPES[dtype], Layout.COLUMN, (n, experts * k), raw, "w")
+    assert len(weight.parts) == (3 if split else 1)
+    products = values.reshape(n, experts, k).transpose(1, 0, 2)
+    routes, ids, shares = routed(bench, rng, rows, experts, top_k)
+    x, inner = normal(rng, rows, k), normal(rng, rows, top_k, k)
+    each, summed = bench.poisoned(rows, top_k, n), bench.poisoned(rows, n)
+    ctx, chosen = bench.context(rows), products[ids].astype(np.float64)
+    bench.run(expert_each(ctx, weight, routes, bench.upload(x), each, label="t"), rows)
+    bench.run(expert_sum(ctx, weight, routes, bench.upload(inner), summed, label="t"), rows)
+    expected = np.einsum("rsnk,rk->rsn", chosen, x)
+    assert relative_error(bench.download(each, rows, top_k, n), expected) < TOLERANCE
+    expected = np.einsum("rsnk,rsk,rs->rn", chosen, inner, shares)
+    assert relative_error(bench.download(summed, rows, n), expected) < TOLERANCE
+
+
 def test_a_row_of_the_shared_expert_counts_by_its_gate(any_bench, rng):
     rows, k, width = 3, 100, 36
     x, weight, branch = normal(rng, rows, k), normal(rng, k), normal(rng, rows, width)
@@ -201,11 +224,11 @@ def test_a_row_of_the_shared_expert_counts_by_its_gate(any_bench, rng):
 
 
 def test_what_experts_cannot_be_is_refused(bench, rng):
-    raw, _ = random_tensor(rng, "F32", Layout.COLUMN, (8, 64))
-    weight = upload_weight(bench.arena, DTYPES["F32"], Layout.COLUMN, (8, 64), raw, "w")
+    raw, _ = random_tensor(rng, "Q4_K", Layout.FLAT, (8, 64))
+    weight = upload_weight(bench.arena, DTYPES["Q4_K"], Layout.FLAT, (8, 64), raw, "w")
     routes, _, _ = routed(bench, rng, 1, 2, 1)
     x = bench.poisoned(64)
-    with pytest.raises(FormatError, match="by rows"):
+    with pytest.raises(FormatError, match="by rows or columns"):
         expert_each(bench.context(1), weight, routes, x, bench.poisoned(8), label="t")
     options = {"experts": 2, "normalize": True, "label": "t"}
     with pytest.raises(FormatError, match="so many experts"):

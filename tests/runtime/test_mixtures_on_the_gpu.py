@@ -49,6 +49,14 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
     backend.close()
 
 
+def test_experts_by_columns_run_as_they_are_stored(device, tmp_path, rng):
+    package = package_of(tmp_path, rng, layout="column", moe=SHARED)
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    assert not any("expanded" in one.reason for one in backend.info.choices)
+    assert logits_agree(backend, package, rng) < EXACT
+    backend.close()
+
+
 def test_a_device_without_optional_features_gives_the_same(plain_device, tmp_path, rng):
     package = package_of(tmp_path, rng, moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=plain_device)
@@ -69,11 +77,11 @@ def test_a_token_reads_back_no_routes(device, tmp_path, rng):
 
 
 def test_experts_of_a_form_that_no_kernel_reads_are_expanded_and_it_is_said(device, tmp_path, rng):
-    package = package_of(tmp_path, rng, layout="column")
+    package = package_of(tmp_path, rng, layout="flat")
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     notes = {one.op: one.reason for one in backend.info.choices if one.step == "load"}
     name = "model.layers.1.mlp.experts.0.gate_proj.weight and 5 more"
-    assert notes[name] == "Q4_K expanded to F32 at load, as experts are read by rows"
+    assert notes[name] == "Q4_K expanded to F32 at load, as experts are read by rows or columns"
     assert logits_agree(backend, package, rng) < EXACT
     backend.close()
 
@@ -96,7 +104,7 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
     ("dtype", "hints", "said"),
     [
         ("Q4_K", {"q4kMatmul": "fused_q4k_int8"}, "experts have no int8 kernel"),
-        ("F16", {"f16Matmul": "tiled"}, "experts of few rows have no tiled kernel"),
+        ("F16", {"f16Matmul": "tiled"}, "experts of few rows, or by columns, have no tiled kernel"),
     ],
 )
 def test_a_hint_that_experts_cannot_follow_is_said(device, tmp_path, rng, dtype, hints, said):

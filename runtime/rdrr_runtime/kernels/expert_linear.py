@@ -3,9 +3,9 @@
 expert_each    y[r, s, :] = W[e] x[r, :]                   gate and up projections
 expert_sum     y[r, :] = sum_s share W[e] x[r, s, :]       down projection
 
-The experts of a layer are one matrix, their rows one after the other; where it exceeds the binding
-limit it comes in parts, each with its own dispatch. A route reads its expert's weights by itself,
-so this suits few rows best.
+The experts of a layer are one matrix, their stored rows one after the other; where it exceeds the
+binding limit it comes in parts, each with its own dispatch. A route reads its expert's weights by
+itself, so this suits few rows best.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, dispatch, flat_grid, kernel
 from rdrr_runtime.kernels._weights import power_of_two, row_padded, row_units
 from rdrr_runtime.kernels.router_topk import ROUTE_WORDS
-from rdrr_runtime.packing import GpuWeight
+from rdrr_runtime.packing import GpuWeight, Part
+
+UNITS_PER_GROUP = 2  # two lanes read 32 bytes of one stored row, a whole memory sector
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,32 @@ class Routed:
     top_k: int
 
 
-def check_stack(weight: GpuWeight, routed: Routed, label: str) -> int:
-    """Outputs of each expert.
+@dataclass(frozen=True)
+class Shape:
+    """Of each expert's matrix."""
+
+    outputs: int
+    inputs: int
+
+
+def expert_shape(weight: GpuWeight, routed: Routed, label: str) -> Shape:
+    """The shape of one expert in a stack: of rows [experts * N, K], of columns [N, experts * K].
 
     Raises:
         FormatError: A matrix of another layout, or sizes that do not suit.
     """
-    if weight.layout is not Layout.ROW:
-        raise FormatError("experts are read by rows", where=label, found=weight.layout)
-    need_multiple(f"{label}: K", weight.k, 4)
-    need_multiple(f"{label}: rows of all experts", weight.n, routed.experts)
-    return weight.n // routed.experts
+    if weight.layout is Layout.FLAT:
+        raise FormatError(
+            "experts are read by rows or columns", where=label, found=str(weight.layout)
+        )
+    by_row = weight.layout is Layout.ROW
+    need_multiple(f"{label}: all experts", weight.n if by_row else weight.k, routed.experts)
+    if by_row:
+        shape = Shape(weight.n // routed.experts, weight.k)
+    else:
+        shape = Shape(weight.n, weight.k // routed.experts)
+    need_multiple(f"{label}: K", shape.inputs, 4)
+    return shape
 
 
 def expert_each(
@@ -64,7 +81,7 @@ def expert_each(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K] by row.
+        weight: [experts * N, K] by row, or [N, experts * K] by column.
         routed: Where each row goes.
         x: [rows, K].
         y: [rows, top_k, N].
@@ -73,9 +90,9 @@ def expert_each(
     Raises:
         FormatError: A matrix of another layout, or sizes that do not suit.
     """
-    ctx.need_values(f"{label}: x", x, ctx.max_rows * weight.k)
-    outputs = ctx.max_rows * routed.top_k * (weight.n // routed.experts)
-    ctx.need_values(f"{label}: y", y, outputs)
+    shape = expert_shape(weight, routed, label)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * shape.inputs)
+    ctx.need_values(f"{label}: y", y, ctx.max_rows * routed.top_k * shape.outputs)
     return _launches(ctx, "each", weight, routed, x, y, accumulate=False, label=label)
 
 
@@ -93,7 +110,7 @@ def expert_sum(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K] by row.
+        weight: [experts * N, K] by row, or [N, experts * K] by column.
         routed: Where each row goes.
         x: [rows, top_k, K].
         y: [rows, N]; another buffer than x.
@@ -103,8 +120,9 @@ def expert_sum(
     Raises:
         FormatError: A matrix of another layout, or sizes that do not suit.
     """
-    ctx.need_values(f"{label}: x", x, ctx.max_rows * routed.top_k * weight.k)
-    ctx.need_values(f"{label}: y", y, ctx.max_rows * (weight.n // routed.experts))
+    shape = expert_shape(weight, routed, label)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * routed.top_k * shape.inputs)
+    ctx.need_values(f"{label}: y", y, ctx.max_rows * shape.outputs)
     return _launches(ctx, "sum", weight, routed, x, y, accumulate=accumulate, label=label)
 
 
@@ -119,27 +137,27 @@ def _launches(
     accumulate: bool,
     label: str,
 ) -> list[Dispatch]:
-    outputs, name = check_stack(weight, routed, label), weight.dtype.name.lower()
+    shape, name = expert_shape(weight, routed, label), weight.dtype.name.lower()
     need_floats(f"{label}: routes", routed.routes, ctx.max_rows * routed.top_k * ROUTE_WORDS)
-    grid = flat_grid(-(-outputs // 4), rows_axis=2)
+    by_row = weight.layout is Layout.ROW
+    groups = -(-shape.outputs // 4) if by_row else -(-row_units(weight) // UNITS_PER_GROUP)
+    grid = flat_grid(groups, rows_axis=2)
     made = []
     for part in weight.parts:
         constants: dict[str, float | int | bool] = {
-            "WG": power_of_two(row_units(weight), 32, 128),
-            "K": weight.k,
-            "N": outputs,
+            "K": shape.inputs,
+            "N": shape.outputs,
             "UNITS": row_units(weight),
-            "K_PADDED": row_padded(weight),
             "ROW_WORDS": weight.words_per_row,
-            "OUTPUTS": part.rows,
             "FIRST": part.first_row,
             "EXPERTS": routed.experts,
             "TOP_K": routed.top_k,
+            **(_by_row(weight, part) if by_row else _by_column(part)),
         }
-        if mode == "sum":
+        if mode == "sum" or not by_row:
             constants["ACCUMULATE"] = accumulate or part.first_row > 0
         what = kernel(
-            "expert_linear",
+            "expert_linear" if by_row else "expert_column",
             variables={
                 "MODE": mode,
                 "WEIGHT": name,
@@ -156,6 +174,19 @@ def _launches(
             "weight": part.slice,
             "y": y,
         }
-        shape = replace(grid, z=routed.top_k) if mode == "each" else grid
-        made.append(dispatch(what, buffers, shape, label))
+        whole = replace(grid, z=routed.top_k) if mode == "each" else grid
+        made.append(dispatch(what, buffers, whole, label))
     return made
+
+
+def _by_row(weight: GpuWeight, part: Part) -> dict[str, float | int | bool]:
+    return {
+        "WG": power_of_two(row_units(weight), 32, 128),
+        "K_PADDED": row_padded(weight),
+        "OUTPUTS": part.rows,
+    }
+
+
+def _by_column(part: Part) -> dict[str, float | int | bool]:
+    splits = power_of_two(part.rows, 1, 64)
+    return {"UNITS_PER_GROUP": UNITS_PER_GROUP, "SPLITS": splits, "INPUTS": part.rows}

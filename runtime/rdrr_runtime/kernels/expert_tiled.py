@@ -10,11 +10,14 @@ for each route.
 
 from __future__ import annotations
 
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 from rdrr_runtime.kernels._weights import row_units
-from rdrr_runtime.kernels.expert_linear import Routed, check_stack
+from rdrr_runtime.kernels.expert_linear import Routed, expert_shape
 from rdrr_runtime.packing import GpuWeight
 
 TILE_ROWS, TILE_OUTPUTS = 32, 64
@@ -67,7 +70,9 @@ def expert_tiled(
     Raises:
         FormatError: A matrix of another layout, or sizes that do not suit.
     """
-    outputs = check_stack(weight, routed, label)
+    if weight.layout is not Layout.ROW:
+        raise FormatError("tiles of experts are read by rows", where=label, found=weight.layout)
+    outputs = expert_shape(weight, routed, label).outputs
     routes = ctx.max_rows * routed.top_k
     ctx.need_values(f"{label}: x", x, (routes if by_route else ctx.max_rows) * weight.k)
     ctx.need_values(f"{label}: y", y, routes * outputs)
