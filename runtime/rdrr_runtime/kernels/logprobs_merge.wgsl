@@ -1,5 +1,5 @@
-// The record of the token just chosen: log of the sum of exp(logits), its own logit, and the TOP
-// likeliest of all workgroups; in the place of the ring where the token's id is.
+// records[at] = the record of the token just chosen: log of the sum of exp(logits), its own logit,
+// and the TOP likeliest of all workgroups; `at` is the place of the ring where the token's id is.
 //
 // current    Step, already moved on
 // tokens     u32 [max_rows]: the token chosen

@@ -1,5 +1,5 @@
-// One level of the search for the least key that top-k or top-p keeps: a histogram, by the next
-// eight bits, of the keys that may still be it.
+// bins[b] = the weight of the keys that may still be the least that top-k or top-p keeps and whose
+// next eight bits are b: one level of the search for it.
 //
 // Every workgroup first works out for itself what the level before has found. Weights are whole
 // numbers (tokens, or probabilities over the largest in units of 2^-29), in two words of 16 bits

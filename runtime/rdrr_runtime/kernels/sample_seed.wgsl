@@ -1,4 +1,4 @@
-// counts[id] and bias[id] of the tokens of a sparse list.
+// counts[id], bias[id] = those of the entry with that id, for the tokens of a sparse list.
 //
 // entries  Entries: how many, and (id, count, bias) of each
 // counts   u32 [vocabulary]
