@@ -30,11 +30,12 @@ def seed_words(seed: int) -> tuple[int, int]:
     return folded & 0xFFFFFFFF, folded >> 32
 
 
-def random_words(seed: int, draw: int, count: int) -> U32:
-    """A random word for each id below `count`, in the draw of that number."""
+def random_words(seed: int, draw: int, ids: npt.ArrayLike) -> U32:
+    """A random word for each of these ids, in the draw of that number."""
+    last = np.asarray(ids, np.uint32)
     low, high = seed_words(seed)
-    lanes = [np.full(count, word & 0xFFFFFFFF, np.uint32) for word in (low, high, draw)]
-    lanes.append(np.arange(count, dtype=np.uint32))
+    lanes = [np.full(len(last), word & 0xFFFFFFFF, np.uint32) for word in (low, high, draw)]
+    lanes.append(last)
     lanes = [lane * np.uint32(1664525) + np.uint32(1013904223) for lane in lanes]
     _mix(lanes)
     lanes = [lane ^ (lane >> np.uint32(16)) for lane in lanes]

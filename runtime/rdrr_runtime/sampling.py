@@ -144,10 +144,10 @@ class Sampler:
             return int(np.argmax(scores))
         # As the GPU has it: in f32, by the inverse.
         scores *= np.float32(options.inverse_temperature)
-        kept = _kept(scores.astype(np.float64), options)
-        noise = gumbel(random_words(self._seed, self._draws, len(scores)))
+        ids = _kept(scores.astype(np.float64), options)
+        noise = gumbel(random_words(self._seed, self._draws, ids))
         self._draws += 1
-        return int(np.argmax(np.where(kept, scores + noise, -np.inf)))
+        return int(ids[np.argmax(scores[ids] + noise)])
 
 
 def _adjusted(logits: F32, seen: Sequence[int], options: SamplingOptions) -> F32:
@@ -165,18 +165,17 @@ def _adjusted(logits: F32, seen: Sequence[int], options: SamplingOptions) -> F32
     return scores
 
 
-def _kept(scores: F64, options: SamplingOptions) -> npt.NDArray[np.bool_]:
-    """Which tokens may be drawn: those at or above the highest of three thresholds."""
-    ordered = np.sort(scores[np.isfinite(scores)])[::-1]
-    if options.top_k:
-        ordered = ordered[ordered >= ordered[min(options.top_k, len(ordered)) - 1]]
+def _kept(scores: F64, options: SamplingOptions) -> npt.NDArray[np.intp]:
+    """Ids of the tokens that may be drawn: those at or above the highest of three thresholds."""
+    least, largest = np.finfo(np.float64).min, scores.max()
+    if options.top_k and options.top_k < len(scores):
+        least = max(least, np.partition(scores, -options.top_k)[-options.top_k])
     if options.top_p is not None and options.top_p < 1:
-        mass = np.cumsum(np.exp(ordered - ordered[0]))
+        ordered = np.sort(scores[scores >= least])[::-1]
+        mass = np.cumsum(np.exp(ordered - largest))
         # The token that crosses p stays, so at least one always does.
         last = min(int(np.searchsorted(mass, options.top_p * mass[-1])), len(ordered) - 1)
-        ordered = ordered[ordered >= ordered[last]]
-    least = ordered[-1]
+        least = ordered[last]
     if options.min_p:
-        least = max(least, ordered[0] + math.log(options.min_p))
-    kept: npt.NDArray[np.bool_] = scores >= least
-    return kept
+        least = max(least, largest + math.log(options.min_p))
+    return np.flatnonzero(scores >= least)
