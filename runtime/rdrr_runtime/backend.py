@@ -63,6 +63,41 @@ class Backend(Protocol):
         """
         ...
 
+    def fill(self, ids: Sequence[int], base: int) -> None:
+        """Run `ids` for their keys and values alone."""
+        ...
+
+    def window_logits(
+        self,
+        ids: Sequence[int],
+        base: int,
+        *,
+        wanted: int,
+        positions: Sequence[int] | None = None,
+    ) -> F32:
+        """Logits of the last `wanted` of `ids`, float32 [wanted, vocab], from one pass.
+
+        Made for up to 32 rows, whose weights are then read once.
+
+        Args:
+            ids: Row r goes to slot base + r and sees the slots up to its own.
+            base: Tokens in the cache.
+            wanted: Rows whose logits are wanted, the last ones; with 0 none are computed.
+            positions: Where each row stands in the text; at its slot when None.
+        """
+        ...
+
+    def window_picks(
+        self,
+        ids: Sequence[int],
+        base: int,
+        *,
+        wanted: int,
+        positions: Sequence[int] | None = None,
+    ) -> tuple[list[int], F32]:
+        """As `window_logits`, but the likeliest id of each row and its entropy in nats."""
+        ...
+
     def close(self) -> None:
         """Free what the model holds."""
         ...

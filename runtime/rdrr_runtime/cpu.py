@@ -10,6 +10,7 @@ import torch
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.entropy import entropies
 from rdrr_runtime.reference import ops
 from rdrr_runtime.reference.forward import Observer, ReferenceModel
 
@@ -62,6 +63,34 @@ class CpuBackend:
             out.append(ops.argmax(torch.from_numpy(logits[0])))
             ids = out[-1:]
         return out
+
+    def fill(self, ids: Sequence[int], base: int) -> None:
+        """Run `ids` for their keys and values alone."""
+        self.logits(ids, base)
+
+    def window_logits(
+        self,
+        ids: Sequence[int],
+        base: int,
+        *,
+        wanted: int,
+        positions: Sequence[int] | None = None,
+    ) -> F32:
+        """Logits of the last `wanted` of `ids`, see `Backend.window_logits`."""
+        rows = self._model.forward(ids, base, positions=positions, all_rows=True)
+        return rows[len(ids) - wanted :].numpy()
+
+    def window_picks(
+        self,
+        ids: Sequence[int],
+        base: int,
+        *,
+        wanted: int,
+        positions: Sequence[int] | None = None,
+    ) -> tuple[list[int], F32]:
+        """The likeliest id of each of these rows, ties to the lower one, and its entropy."""
+        rows = self.window_logits(ids, base, wanted=wanted, positions=positions)
+        return [int(one) for one in rows.argmax(axis=1)], entropies(rows)
 
     def close(self) -> None:
         """Nothing to free beyond what Python frees."""

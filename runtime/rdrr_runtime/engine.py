@@ -54,6 +54,12 @@ class GenerationStats:
         seconds = self.total_seconds - self.first_token_seconds
         return (self.new_tokens - 1) / seconds if seconds > 0 and self.new_tokens > 1 else 0.0
 
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens that came of the passes after the prompt's, for each of these."""
+        counts = self.counts
+        return (counts.rows - counts.wasted_rows) / counts.forwards if counts.forwards else 0.0
+
     def as_dict(self) -> dict[str, Any]:
         """The figures for `--json` and `--stats`."""
         return {
@@ -66,6 +72,11 @@ class GenerationStats:
             "decode_tokens_per_second": self.decode_tokens_per_second,
             "forwards": self.counts.forwards,
             "wasted_forwards": self.counts.wasted,
+            "rows": self.counts.rows,
+            "wasted_rows": self.counts.wasted_rows,
+            "tokens_per_forward": self.tokens_per_forward,
+            "drafted": self.counts.drafted,
+            "accepted": self.counts.accepted,
             "readbacks": self.counts.readbacks,
         }
 
@@ -94,6 +105,7 @@ class Engine:
         stats: GenerationStats | None = None,
         logprobs: Logprobs | None = None,
         constraint: Constraint | None = None,
+        strategy: Strategy | None = None,
     ) -> Iterator[list[int]]:
         """Runs of new ids, each as soon as it is known.
 
@@ -105,6 +117,8 @@ class Engine:
             stats: Filled while the iterator runs.
             logprobs: Filled while the iterator runs.
             constraint: What may come; read back one by one.
+            strategy: A way of decoding of its own; it takes the place of `sampling`, `interval`,
+                `logprobs` and `constraint`.
 
         Raises:
             GenerationError: The prompt is empty, has an unknown id, or does not fit the context.
@@ -117,9 +131,8 @@ class Engine:
             raise UsageError("max_tokens and interval must be 1 or more")
         room = self._room(prompt)
         job = Job(list(prompt), 0, min(max_tokens, room), self._eos)
-        strategy = _strategy(sampling, interval, logprobs, constraint)
-        full = "length" if max_tokens <= room else "context"
-        return self._timed(strategy, job, stats, full)
+        chosen = strategy or _strategy(sampling, interval, logprobs, constraint)
+        return self._timed(chosen, job, stats, max_tokens)
 
     def _room(self, prompt: Sequence[int]) -> int:
         """New tokens that fit after the prompt; the last of them needs no slot of its own."""
@@ -143,7 +156,7 @@ class Engine:
         return context - len(prompt) + 1
 
     def _timed(
-        self, strategy: Strategy, job: Job, stats: GenerationStats, full: str
+        self, strategy: Strategy, job: Job, stats: GenerationStats, asked: int
     ) -> Iterator[list[int]]:
         stats.prompt_tokens = len(job.prompt)
         start = time.perf_counter()
@@ -156,7 +169,7 @@ class Engine:
                 stats.finish = "stop"
             yield ids
         if stats.finish == "running":
-            stats.finish = full
+            stats.finish = "length" if stats.new_tokens >= asked else "context"
 
 
 def _strategy(

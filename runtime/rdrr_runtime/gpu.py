@@ -17,6 +17,7 @@ from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.buffers import Arena
 from rdrr_runtime.device import Device, open_device
 from rdrr_runtime.gpu_sampler import Bound, GpuSampler
+from rdrr_runtime.gpu_windows import GpuWindows
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import KvSpec
 from rdrr_runtime.logprobs import TokenLogprobs
@@ -70,6 +71,7 @@ class GpuBackend:
         self._state = plan.state
         self._program = Program(plan, self.device)
         self._vocab = plan.graph.vocab_size
+        self._windows = GpuWindows(self.device, self._state, self._program, self._vocab)
         self._ring_used = 0  # ids written to the ring since the host last wrote the step
         self._ready: tuple[int, int] | None = None  # token and base that the GPU put in place
         self._sampler: GpuSampler | None = None
@@ -118,6 +120,34 @@ class GpuBackend:
         """Log-probabilities of the ids drawn since the last call, where `begin` wanted them."""
         told, self._told = self._told, []
         return told
+
+    def fill(self, ids: Sequence[int], base: int) -> None:
+        """Run `ids` for their keys and values alone."""
+        self._run(ids, base, _to_cache)
+
+    def window_logits(
+        self,
+        ids: Sequence[int],
+        base: int,
+        *,
+        wanted: int,
+        positions: Sequence[int] | None = None,
+    ) -> F32:
+        """Logits of the last `wanted` of `ids`, see `Backend.window_logits`."""
+        self._ready = None
+        return self._windows.logits(ids, base, wanted, positions)
+
+    def window_picks(
+        self,
+        ids: Sequence[int],
+        base: int,
+        *,
+        wanted: int,
+        positions: Sequence[int] | None = None,
+    ) -> tuple[list[int], F32]:
+        """The likeliest id of each of these rows, ties to the lower one, and its entropy."""
+        self._ready = None
+        return self._windows.picks(ids, base, wanted, positions)
 
     def _drawing(self) -> GpuSampler:
         if self._sampler is None:
@@ -192,6 +222,10 @@ class GpuBackend:
     def _read_ring(self, start: int, size: int) -> list[int]:
         ids = self.device.read(self._state.ring, 4 * start, 4 * size).view(np.uint32)
         return [int(token_id) for token_id in ids]
+
+
+def _to_cache(which: Pass) -> Bound:
+    return which.body
 
 
 def _to_logits(which: Pass) -> Bound:

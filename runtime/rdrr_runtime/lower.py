@@ -49,7 +49,7 @@ from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm, rms_norm_in_pl
 from rdrr_runtime.kernels.rope import rope
 from rdrr_runtime.kvcache import KvCache
 from rdrr_runtime.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
-from rdrr_runtime.lower_head import lower_head, lower_sample
+from rdrr_runtime.lower_head import Wanted, lower_head, lower_sample
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.select import PLAIN, Choice, Select, Why, recorded
 from rdrr_runtime.values import Values, Workspace, count_readers
@@ -62,8 +62,9 @@ class Lowered:
 
     Attributes:
         body: Everything up to the last layer.
-        head: The final norm and the logits, of the last row (or of all rows).
-        sample: Argmax of the last row's logits, and the step's advance.
+        head: The final norm and the logits, of the rows that are wanted.
+        sample: Argmax of the last row's logits, and the step's advance; of a tail, the likeliest
+            id and the entropy of each row.
         logits: f32 [1 or rows, vocab].
         choices: What serves each op and why, in order.
     """
@@ -86,7 +87,7 @@ class Lowering:
         ropes: One table for each of `graph.ropes`.
         workspace: Buffers of values.
         select: Decides between kernels.
-        all_rows: Logits of every row rather than of the last.
+        wanted: Rows whose logits are computed.
         fusions: Tried in order at each op before the general lowering.
         max_buffers: Storage buffers that a kernel may bind.
     """
@@ -101,7 +102,7 @@ class Lowering:
         workspace: Workspace,
         select: Select,
         *,
-        all_rows: bool = False,
+        wanted: Wanted = Wanted.LAST,
         fusions: Sequence[Fusion] = (),
         max_buffers: int = 8,
     ) -> None:
@@ -114,7 +115,7 @@ class Lowering:
         self.cache = cache
         self.ropes = ropes
         self.workspace = workspace
-        self.all_rows = all_rows
+        self.wanted = wanted
         self.values = Values(workspace, count_readers(graph.ops))
         self._out: list[Dispatch] = []
         self._choices: list[Choice] = []

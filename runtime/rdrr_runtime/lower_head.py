@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from rdrr_manifests.graph import Head, Norm
@@ -10,23 +11,34 @@ from rdrr_manifests.graph import Head, Norm
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._kernel import Dispatch
 from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.kernels.argmax_entropy import PICK_BYTES, argmax_entropy
+from rdrr_runtime.kernels.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
 from rdrr_runtime.kernels.elementwise import copy_row, scale, softcap
 from rdrr_runtime.kernels.rmsnorm import rms_norm
 
 if TYPE_CHECKING:
     from rdrr_runtime.lower import Lowering
+    from rdrr_runtime.values import Workspace
+
+
+class Wanted(Enum):
+    """Rows of a pass whose logits are computed; of a `TAIL` the last n, for a head of n rows."""
+
+    LAST = auto()
+    ALL = auto()
+    TAIL = auto()
 
 
 def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
-    """Final norm and logits, of the last row only unless all are wanted."""
+    """Final norm and logits, of the rows that are wanted."""
     ctx, (vocab, hidden) = low.ctx, head.weight.shape
-    single = not low.all_rows
+    single, tail = low.wanted is Wanted.LAST, low.wanted is Wanted.TAIL
     x = low.values.get(norm.x)
-    if single and ctx.max_rows > 1:
-        last = low.workspace.named("last", ctx.value_bytes * hidden)
-        low.emit(copy_row(ctx, x, last, width=hidden, label="last row"))
-        x = last
     rows = 1 if single else ctx.max_rows
+    if tail or (single and ctx.max_rows > 1):
+        last = low.workspace.named(f"last.{rows}", ctx.value_bytes * rows * hidden)
+        low.emit(copy_row(ctx, x, last, width=hidden, several=tail, label="last row"))
+        x = last
     normed = low.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
     logits = low.workspace.named(f"logits.{rows}", 4 * rows * vocab)
     low.emit(
@@ -64,8 +76,23 @@ def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
 
 
 def lower_sample(low: Lowering, logits: BufferSlice, vocab: int) -> Sequence[Dispatch]:
-    """Argmax of the last row, which also advances the step."""
-    if low.all_rows:
+    """Argmax of the last row, which also advances the step; of a tail, what each row says."""
+    if low.wanted is Wanted.ALL:
         return ()
+    if low.wanted is Wanted.TAIL:
+        rows = low.ctx.max_rows
+        return argmax_entropy(
+            logits,
+            low.workspace.named(f"entropy.{rows}", ENTROPY_SCRATCH_BYTES * rows),
+            picks_of(low.workspace, rows),
+            rows=rows,
+            vocabulary=vocab,
+            label="argmax and entropy",
+        )
     scratch = low.workspace.named("argmax", SCRATCH_BYTES)
     return argmax(low.ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")
+
+
+def picks_of(workspace: Workspace, rows: int) -> BufferSlice:
+    """Where passes of so many rows leave what the rows of a tail say."""
+    return workspace.named(f"picks.{rows}", PICK_BYTES * rows)

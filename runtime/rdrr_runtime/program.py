@@ -1,17 +1,19 @@
 """The passes of one model: lowered once, bound once, replayed for every token.
 
-Three kinds of pass exist, each for its own number of token rows: `decode` (1), `prefill` (a chunk
-of the prompt), `score` (logits of every row, for evaluation). A kind is lowered and bound when it
-is first needed. This module does not decide what to run when; `rdrr_runtime.gpu` does.
+Kinds of pass exist, each for its own number of token rows: `decode` (1), `prefill` (a chunk of the
+prompt), `score` (logits of every row, for evaluation), `few` and `window` (several tokens of a text
+at once, see `rdrr_runtime.gpu_windows`). A kind is lowered and bound when it is first needed. This
+module does not decide what to run when; `rdrr_runtime.gpu` does.
 
 A `Plan` in a `PaperArena` allocates nothing and reads no weights: it tells what would serve what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import VALUE_BYTES, OpContext, State
 from rdrr_runtime.kvcache import KvCache
 from rdrr_runtime.lower import Lowered, Lowering
+from rdrr_runtime.lower_head import Wanted, picks_of
 from rdrr_runtime.rope import rope_table
 from rdrr_runtime.select import Choice, Select
 from rdrr_runtime.values import Workspace
@@ -34,6 +37,15 @@ PREFILL_ROWS = 512
 RING = 64
 SCORE_ROWS = 64
 """Rows of a `score` pass: their logits are all kept, and a vocabulary can be large."""
+
+FEW_ROWS = 8
+WINDOW_ROWS = 32
+"""Rows of a `few` and of a `window` pass: each weight is read once for all of them."""
+
+WANTED: Mapping[str, Wanted] = MappingProxyType(
+    {"score": Wanted.ALL, "few": Wanted.TAIL, "window": Wanted.TAIL}
+)
+"""Rows whose logits a kind of pass computes; of the other kinds, the last."""
 
 Bound = tuple[BoundDispatch, ...]
 
@@ -46,8 +58,9 @@ class Pass:
         rows: Most token rows it takes.
         body: Everything up to the last layer.
         head: Final norm and logits.
-        sample: Argmax and the step's advance.
+        sample: Argmax and the step's advance; of `few` and `window`, each row's pick.
         logits: f32 [1 or rows, vocab].
+        picks: Of `few` and `window`: (u32 id, f32 entropy) [rows].
     """
 
     rows: int
@@ -55,6 +68,7 @@ class Pass:
     head: Bound
     sample: Bound
     logits: BufferSlice
+    picks: BufferSlice | None = None
 
     # The device keeps a replayed tuple ready to encode, so these must be the same object each time.
     @cached_property
@@ -63,15 +77,30 @@ class Pass:
         return (*self.body, *self.head)
 
     @cached_property
+    def to_picks(self) -> Bound:
+        """Head and what follows, for a tail of the rows that the body had."""
+        return (*self.head, *self.sample)
+
+    @cached_property
     def to_token(self) -> Bound:
         """Body, head and argmax."""
         return (*self.body, *self.head, *self.sample)
 
 
-def write_step(device: Device, state: State, ids: Sequence[int], base: int) -> None:
-    """Put the ids of a pass, their positions and the first KV slot where kernels read them."""
+def write_step(
+    device: Device,
+    state: State,
+    ids: Sequence[int],
+    base: int,
+    positions: Sequence[int] | None = None,
+) -> None:
+    """Put the ids of a pass, their positions and the first KV slot where kernels read them.
+
+    A position is that of the id's slot unless it is given.
+    """
+    places = range(base, base + len(ids)) if positions is None else positions
     device.write(state.step, np.array([len(ids), base, 0, 0], np.uint32))
-    device.write(state.positions, np.arange(base, base + len(ids), dtype=np.uint32))
+    device.write(state.positions, np.asarray(places, dtype=np.uint32))
     device.write(state.tokens, np.asarray(ids, dtype=np.uint32))
 
 
@@ -132,7 +161,13 @@ class Plan:
         )
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
-        self.rows = {"decode": 1, "prefill": chunk, "score": min(SCORE_ROWS, chunk)}
+        self.rows = {
+            "decode": 1,
+            "prefill": chunk,
+            "score": min(SCORE_ROWS, chunk),
+            "few": min(FEW_ROWS, chunk),
+            "window": min(WINDOW_ROWS, chunk),
+        }
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._precision.kernel])
         self._lowered: dict[str, Lowered] = {}
         self._ropes = tuple(
@@ -147,10 +182,15 @@ class Plan:
         return (self._precision, *self.weights.choices, *made)
 
     def lowered(self, kind: str) -> Lowered:
-        """The dispatches of the pass `decode`, `prefill` or `score`."""
+        """The dispatches of a kind of pass."""
         if kind not in self._lowered:
             self._lowered[kind] = self._lower(kind)
         return self._lowered[kind]
+
+    def picks(self, kind: str) -> BufferSlice | None:
+        """Where a pass over a tail leaves its picks."""
+        is_tail = WANTED.get(kind) is Wanted.TAIL
+        return picks_of(self._workspace, self.rows[kind]) if is_tail else None
 
     def _fusions(self, kind: str) -> tuple[Fusion, ...]:
         if not self._fused:
@@ -177,7 +217,7 @@ class Plan:
             self._ropes,
             self._workspace,
             self._select,
-            all_rows=kind == "score",
+            wanted=WANTED.get(kind, Wanted.LAST),
             fusions=self._fusions(kind),
             max_buffers=limits["max-storage-buffers-per-shader-stage"],
         ).run()
@@ -205,7 +245,7 @@ class Program:
         self._passes: dict[str, Pass] = {}
 
     def get(self, kind: str) -> Pass:
-        """The pass `decode`, `prefill` or `score`."""
+        """The pass of a kind."""
         if kind not in self._passes:
             lowered = self._plan.lowered(kind)
             body, head, sample = (
@@ -213,5 +253,6 @@ class Program:
                 for part in (lowered.body, lowered.head, lowered.sample)
             )
             rows = self._plan.rows[kind]
-            self._passes[kind] = Pass(rows, body, head, sample, lowered.logits)
+            picks = self._plan.picks(kind)
+            self._passes[kind] = Pass(rows, body, head, sample, lowered.logits, picks)
         return self._passes[kind]

@@ -16,12 +16,21 @@ class Counts:
     Attributes:
         forwards: Forward passes after the prompt's.
         wasted: Those of them whose token was thrown away because the text had ended.
+        rows: Token rows of these passes.
+        wasted_rows: Those of them that gave no token of the text: a mask, a draft that was not
+            accepted, what came after the end.
+        drafted: Tokens that a draft proposed.
+        accepted: Those of them that came to be in the text.
         readbacks: Times that the host waited for the device.
         completed: Whether the text ended because its constraint lets nothing more come.
     """
 
     forwards: int = 0
     wasted: int = 0
+    rows: int = 0
+    wasted_rows: int = 0
+    drafted: int = 0
+    accepted: int = 0
     readbacks: int = 0
     completed: bool = False
 

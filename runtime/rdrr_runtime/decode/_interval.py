@@ -22,10 +22,13 @@ def in_intervals(issue: Issue, job: Job, counts: Counts, interval: int) -> Itera
     while left > 0:
         issued = issue(pending, base, min(count, left))
         counts.readbacks += 1
-        counts.forwards += len(issued) - (base == job.base)  # the first one is the prompt's
+        passes = len(issued) - (base == job.base)  # the first one is the prompt's
+        counts.forwards += passes
+        counts.rows += passes
         base += len(pending) + len(issued) - 1
         delivered, ended = until_stop(issued, job.stop_ids)
         counts.wasted += len(issued) - len(delivered)
+        counts.wasted_rows += len(issued) - len(delivered)
         yield delivered
         if ended:
             return

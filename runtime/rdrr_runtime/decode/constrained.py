@@ -70,6 +70,7 @@ class Constrained:
             ids = source.draw(pending, base, 1)
             counts.readbacks += 1
             counts.forwards += index > 0
+            counts.rows += index > 0
             if told is not None:
                 told.tokens += source.told()
             base += len(pending)

@@ -1,8 +1,8 @@
-// y[0, :] = x[rows - 1, :]
+// y[r, :] = x[rows - n + r, :], the last n rows of a pass, for a launch of n workgroups along y.
 //
 // current  Step
 // x        {{ VALUE }} [rows, WIDTH]
-// y        {{ VALUE }} [1, WIDTH]
+// y        {{ VALUE }} [n, WIDTH]
 {% include "snippets/step.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> x: array<{{ VALUE }}>;
@@ -11,8 +11,12 @@
 override WIDTH: u32;
 
 @compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
     if (id.x < WIDTH) {
-        y[id.x] = x[(max(current.rows, 1u) - 1u) * WIDTH + id.x];
+        let first = max(current.rows, groups.y) - groups.y;
+        y[id.y * WIDTH + id.x] = x[(first + id.y) * WIDTH + id.x];
     }
 }

@@ -42,14 +42,18 @@ def scale(
 
 
 def copy_row(
-    ctx: OpContext, x: BufferSlice, y: BufferSlice, *, width: int, label: str
+    ctx: OpContext, x: BufferSlice, y: BufferSlice, *, width: int, several: bool = False, label: str
 ) -> list[Dispatch]:
-    """y[0, :] = x[rows - 1, :]: the last row alone, so that the head computes no other logits."""
+    """y[0, :] = x[rows - 1, :]: the last row alone, so that the head computes no other logits.
+
+    With `several` it is the last n rows, for a launch of n rows.
+    """
     ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
-    ctx.need_values(f"{label}: y", y, width)
+    ctx.need_values(f"{label}: y", y, (ctx.max_rows if several else 1) * width)
     what = kernel("copy_row", variables={"VALUE": ctx.values}, constants={"WIDTH": width})
     buffers = {"current": ctx.state.step, "x": x, "y": y}
-    return [dispatch(what, buffers, Grid(-(-width // 64)), label)]
+    grid = Grid(-(-width // 64), 1, 1, 1 if several else None)
+    return [dispatch(what, buffers, grid, label)]
 
 
 def _in_place(

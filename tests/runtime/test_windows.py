@@ -1,0 +1,91 @@
+"""Passes over several tokens at positions of their own, on the GPU held to torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.hints import resolve
+from rdrr_runtime.program import PaperArena, Plan
+from support.comparison import relative_error
+from support.packages import VOCAB, llama_manifest, write_random_package
+from support.wedlm_reference import picks
+
+CLOSE, APART = 1e-3, 1e-2
+CONTEXT = 128
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("windows")
+    return write_random_package(folder, llama_manifest(), np.random.default_rng())
+
+
+@pytest.fixture
+def backend(device, package) -> Iterator[GpuBackend]:
+    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    yield made
+    made.close()
+
+
+def test_rows_have_the_positions_they_are_given_and_see_the_slots_before_theirs(
+    backend, package, rng
+):
+    reference = CpuBackend(package, context=CONTEXT)
+    prompt = rng.integers(0, VOCAB, 11).tolist()
+    for one in (backend, reference):
+        one.fill(prompt, 0)
+    for rows, wanted in ((1, 1), (6, 2), (21, 21), (40, 37)):
+        ids = rng.integers(0, VOCAB, rows).tolist()
+        positions = (11 + rng.permutation(rows)).tolist()
+        asked = {"wanted": wanted, "positions": positions}
+        ours = backend.window_logits(ids, 11, **asked)
+        assert ours.shape == (wanted, VOCAB)
+        expected = reference.window_logits(ids, 11, **asked)
+        assert relative_error(ours, expected) < CLOSE
+        found, entropy = backend.window_picks(ids, 11, **asked)
+        assert np.allclose(entropy, picks(ours.astype(np.float64))[1], atol=1e-4)
+        assert found == ours.argmax(axis=1).tolist()
+    in_order = backend.window_logits(ids, 11, wanted=wanted)
+    assert relative_error(in_order, expected) > APART  # the control: positions matter
+
+
+def test_a_window_in_the_order_of_the_text_is_the_text(backend, rng):
+    ids = rng.integers(0, VOCAB, 30).tolist()
+    backend.fill(ids[:9], 0)
+    ahead = backend.window_logits(ids[9:], 9, wanted=21)
+    assert relative_error(ahead, backend.logits(ids, 0, all_rows=True)[9:]) < CLOSE
+    after = backend.greedy([ids[-1]], 29, 3)  # what the window left in the cache goes on
+    assert after == backend.greedy(ids, 0, 3)
+
+
+@pytest.mark.parametrize(("hint", "dtype"), [("fused_q4k", "Q4_K"), ("fused_q4k_int8", "Q6_K")])
+def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, hint, dtype):
+    package = write_random_package(tmp_path, llama_manifest(dtype), rng)
+    policy = resolve({"run flag": {"q4kMatmul": hint}})
+    plan = Plan(package, device, PaperArena(device), policy, context=CONTEXT, kv_dtype="f16")
+    for kind, most in (("few", 8), ("window", 32)):
+        lowered = plan.lowered(kind)
+        products = [
+            one
+            for one in (*lowered.body, *lowered.head)
+            if one.kernel.label.startswith(("gemv", "matmul"))
+        ]
+        assert len(products) == 2 * 7 + 1
+        for one in products:
+            assert one.grid.counts(most) == one.grid.counts(1)
+    prefill = [one for one in plan.lowered("prefill").body if "matmul" in one.kernel.label]
+    assert prefill[0].grid.counts(CONTEXT) != prefill[0].grid.counts(1)  # the control
+
+
+def test_a_step_reads_eight_bytes_a_row_in_one_go(backend, rng):
+    ids = rng.integers(0, VOCAB, 24).tolist()
+    backend.window_picks(ids, 0, wanted=10)
+    before = backend.device.counters.copy()
+    backend.window_picks(ids, 0, wanted=10)
+    work = backend.device.counters.since(before)
+    assert (work.bytes_read, work.maps) == (8 * 10, 1)
+    assert (work.buffer_creates, work.bind_group_creates, work.pipeline_creates) == (0, 0, 0)
