@@ -24,6 +24,7 @@ class GreedyOnHost:
             token_id = int(backend.logits(pending, base)[0].argmax())
             counts.readbacks += 1
             counts.forwards += index > 0
+            counts.rows += index > 0
             base += len(pending)
             yield [token_id]
             if token_id in job.stop_ids:
