@@ -1,8 +1,9 @@
 """The preallocated key-value cache on the GPU.
 
 One pair of buffers for each layer, [kv_heads, context, head_dim], head-major so that the keys of
-one head are contiguous. Nothing is ever moved or cleared: the number of valid slots is the
-step's `base`, so rewinding costs nothing.
+one head are contiguous; in Q8_0 the codes of all elements, then all scales in the same order, an
+f16 for each 32 elements. Nothing is ever moved or cleared: the number of valid slots is the step's
+`base`, so rewinding costs nothing.
 """
 
 from __future__ import annotations
