@@ -50,6 +50,7 @@ class GrammarTokenizer:
         self, tokenizer_json: bytes, vocab_size: int, eos_token_ids: Sequence[int]
     ) -> None:
         self._library = _library()
+        self._words = -(-vocab_size // 32)
         try:
             self._tokenizer = self._library.LLTokenizer(
                 tokenizer_json.decode(),
@@ -80,7 +81,7 @@ class GrammarTokenizer:
         fault = matcher.validate_grammar(compiled, self._tokenizer)
         if fault and not fault.startswith("WARNING"):
             raise _unsound(grammar, fault)
-        return GrammarConstraint(matcher(self._tokenizer, compiled))
+        return GrammarConstraint(matcher(self._tokenizer, compiled), self._words)
 
 
 class GrammarConstraint:
@@ -88,10 +89,12 @@ class GrammarConstraint:
 
     Args:
         matcher: The library's state.
+        words: Words of a mask.
     """
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, words: int) -> None:
         self._matcher = matcher
+        self._words = words
 
     @property
     def complete(self) -> bool:
@@ -106,7 +109,7 @@ class GrammarConstraint:
         """
         words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         self._check()
-        return words
+        return words[: self._words]  # the library's may have one more
 
     def accept(self, token_id: int) -> None:
         """Take the token that came.

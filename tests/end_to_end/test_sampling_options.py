@@ -27,6 +27,18 @@ def test_a_schema_in_a_file_holds_and_its_logprobs_are_told(made_package, tmp_pa
         assert math.fsum(math.exp(likely["logprob"]) for likely in one["top"]) <= 1 + 1e-6
 
 
+def test_a_schema_and_a_seed_give_one_text_on_both_backends(made_package):
+    words = ("--regex", "[a-z]{2,6}( [a-z]{2,6}){2}", "--temperature", 1, "--seed", 4, "--json")
+    exact = ("--kv-dtype", "f32", "--kernel-hint", "computePrecision=f32")
+    gpu, cpu = (
+        rdrr("generate", made_package, "--prompt", PROMPT, *words, "--backend", backend, *more)
+        for backend, more in (("wgpu", exact), ("cpu", ()))
+    )
+    assert gpu.json()["text"] == cpu.json()["text"]
+    assert gpu.json()["token_ids"] == cpu.json()["token_ids"]
+    assert gpu.json()["backend"] == "wgpu"
+
+
 def test_a_regular_expression_and_a_bias_hold_together(made_package):
     text = rdrr("generate", made_package, *SHORT, "--regex", "[ab]{6}", "--presence-penalty", 1)
     assert set(text.out.rstrip("\n")) <= {"a", "b"}

@@ -1,0 +1,71 @@
+"""Constraints of the library on the tokenizer of the bundled checkpoint, without any model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from rdrr_format.errors import ManifestError, UsageError
+from rdrr_runtime.grammar import Grammar, GrammarTokenizer
+from support.commands import EXAMPLE
+from tokenizers import Tokenizer
+
+TOKENIZER = EXAMPLE / "tokenizer.json"
+VOCAB, EOS = 8192, 2
+
+
+@pytest.fixture(scope="module")
+def grammars() -> GrammarTokenizer:
+    return GrammarTokenizer(TOKENIZER.read_bytes(), VOCAB, [EOS])
+
+
+def allowed(mask: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, VOCAB + 1, VOCAB + 64])
+def test_a_mask_has_a_bit_for_each_logit_and_no_word_more(vocab):
+    made = GrammarTokenizer(TOKENIZER.read_bytes(), vocab, [EOS])
+    mask = made.constraint(Grammar("regex", "x")).mask()
+    assert len(mask) == -(-vocab // 32)
+    assert allowed(mask).max() < VOCAB
+
+
+def test_random_tokens_under_a_schema_make_json_of_that_schema(grammars, rng):
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "tags": {"type": "array", "items": {"const": 1}}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    finished = 0
+    for _ in range(20):
+        held = grammars.constraint(Grammar("json_schema", json.dumps(schema)))
+        ids: list[int] = []
+        while not held.complete and len(ids) < 60:
+            choice = int(rng.choice(allowed(held.mask())))
+            if choice == EOS:
+                break
+            held.accept(choice)
+            ids.append(choice)
+        if held.complete:
+            finished += 1
+            value = json.loads(tokenizer.decode(ids))
+            assert isinstance(value["n"], int)
+            assert set(value.get("tags", [])) <= {1}
+    assert finished > 5
+
+
+def test_what_cannot_be_followed_is_wrong_usage(grammars):
+    for grammar in (Grammar("json_schema", '{"type": "strang"}'), Grammar("json_schema", "[1]"),
+                    Grammar("regex", "(a")):  # fmt: skip
+        with pytest.raises(UsageError, match="cannot be followed"):
+            grammars.constraint(grammar)
+
+
+def test_a_tokenizer_that_does_not_suit_is_an_error_of_the_package():
+    for content, vocab in ((b"{}", VOCAB), (TOKENIZER.read_bytes(), VOCAB - 1)):
+        with pytest.raises(ManifestError, match=r"tokenizer\.json"):
+            GrammarTokenizer(content, vocab, [EOS])
