@@ -184,7 +184,10 @@ def _inference(
         "ffn": read_block(rule.ffn, config),
         "rope": rule.rope(config),
         "output": {**read_block(rule.output, config), "tie_word_embeddings": tied},
-        "layer_pattern": layer_pattern(types),
+        "layer_pattern": {
+            **layer_pattern(types),
+            **read_block({"residual_branch_scale": rule.branch_scale}, config),
+        },
         "session": SESSION,
     }
     try:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package, validate
-from support.checkpoints import MORE_MODELS, TINY_MODELS, make_model, save_checkpoint
+from support.checkpoints import ALL_MODELS, TINY_MODELS, make_model, save_checkpoint
 
 
-@pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
 def test_a_saved_model_is_packaged_whole(tmp_path, rng, tiny):
     model = make_model(tiny, rng)
     save_checkpoint(model, tmp_path / "source", dtype="float32")

@@ -20,6 +20,7 @@ from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.hints import resolve
 from rdrr_runtime.text import TextCodec
 from support.checkpoints import (
+    ALL_MODELS,
     MORE_MODELS,
     TINY_MODELS,
     VOCAB,
@@ -110,10 +111,10 @@ def _usual_error(backend: Backend, ids: list[int], reference: np.ndarray, share:
 
 def _paths(tiny: TinyModel) -> Mapping[str, float]:
     """The cache's type has nothing to do with what sets the later models apart."""
-    return {"f32": EXACT} if tiny in MORE_MODELS else PATHS
+    return PATHS if tiny in TINY_MODELS else {"f32": EXACT}
 
 
-@pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
 def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tmp_path, rng):
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()

@@ -9,7 +9,7 @@ import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
 from rdrr_manifests.package import open_package
-from support.checkpoints import MORE_MODELS, TINY_MODELS, TinyModel, make_model, save_checkpoint
+from support.checkpoints import ALL_MODELS, TinyModel, make_model, save_checkpoint
 from support.commands import EXAMPLE, error_line, rdrr
 from support.comparison import load_stored_weights, relative_error, transformers_logits
 
@@ -40,7 +40,7 @@ def loaded(folder, **options):
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
 
 
-@pytest.mark.parametrize("tiny", [*TINY_MODELS, *MORE_MODELS], ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
 def test_transformers_loads_the_directory_and_computes_the_same(tmp_path, rng, tiny):
     mixture = any("experts" in key for key, _ in tiny.options)
     model, package = made(tmp_path, rng, tiny, transpose_weights=True, fuse_gate_up=not mixture)

@@ -97,6 +97,21 @@ MORE_MODELS = (
     TinyModel("smollm3", 256, (("no_rope_layer_interval", 2),)),
 )
 """What the others cannot show: soft caps, stacks, longrope, experts, layers without rope."""
+LATEST_MODELS = (
+    TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
+    TinyModel(
+        "granite",
+        256,
+        (
+            ("attention_multiplier", 0.09375),
+            ("embedding_multiplier", 12.0),
+            ("logits_scaling", 8.0),
+            ("residual_multiplier", 0.22),
+        ),
+    ),
+)
+"""What this version does not write as GGUF: the first Gemma, and factors on all parts."""
+ALL_MODELS = TINY_MODELS + MORE_MODELS + LATEST_MODELS
 
 
 def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> Any:

@@ -20,6 +20,7 @@ from rdrr_format.encoding import encode_tensor
 
 ARCHITECTURES = {
     "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "llama",
@@ -101,7 +102,7 @@ def write_gguf(
     """
     source = open_source(checkpoint)
     config = source.config
-    name = ARCHITECTURES.get(config["model_type"], "gemma3")
+    name = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, name, split_max_tensors=split)
     entries = _entries(config, name)
     if (checkpoint / "tokenizer_config.json").is_file():

@@ -14,8 +14,10 @@ from rdrr_format.errors import ConversionError, UsageError
 from rdrr_converter.architectures._aliases import ALIASES, plain_name
 from rdrr_converter.architectures._base import ArchitectureRule, TensorRule, read_block
 from rdrr_converter.architectures._config import Config
+from rdrr_converter.architectures.gemma import GEMMA
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.gemma3 import GEMMA3
+from rdrr_converter.architectures.granite import GRANITE
 from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.mistral import MISTRAL
 from rdrr_converter.architectures.mixtral import MIXTRAL
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 ARCHITECTURES: tuple[ArchitectureRule, ...] = (
+    GEMMA,
     GEMMA2,
     GEMMA3,
     LLAMA,
@@ -53,7 +56,9 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     QWEN3_VL,
     SMOLLM3,
     WEDLM,
+    GRANITE,
 )
+"""Granite last: it can state what a Llama is too, and an export takes the first that fits."""
 
 
 def find_architecture(

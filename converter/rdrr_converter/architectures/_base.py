@@ -82,6 +82,7 @@ class ArchitectureRule:
         attention: Fields of the block `inference.attention`, and so the next ones.
         layer_types: `full_attention` or `sliding_attention` for each layer.
         tensors: In the order in which they are stored.
+        branch_scale: Factor on what attention and feed-forward add to the residual stream.
         stacks: Tensors that may be stored as one.
         experts: Fields of the block `moeConfig`; None where no model of the kind has experts.
         mask_token: Key of the configuration with the id of a token that stands for one to be
@@ -101,6 +102,7 @@ class ArchitectureRule:
     layer_types: Callable[[Config], tuple[str, ...]]
     tensors: tuple[TensorRule, ...]
     rope: Callable[[Config], Mapping[str, object]] = read_rope
+    branch_scale: Callable[[Config], float] | float = 1.0
     stacks: tuple[StackRule, ...] = ()
     experts: Block | None = None
     mask_token: str | None = None

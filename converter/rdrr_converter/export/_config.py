@@ -19,7 +19,7 @@ from rdrr_manifests.graph import Graph, derive_graph
 from rdrr_manifests.graph.ops import Attention
 from rdrr_manifests.logical import HEAD, LogicalTensor
 from rdrr_manifests.models import Manifest, MoeConfig
-from rdrr_manifests.models.inference import Rope
+from rdrr_manifests.models.inference import Inference, Rope
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_architecture
@@ -149,7 +149,9 @@ def rebuild_config(
     if manifest.moe_config is not None:
         config |= _experts(manifest.moe_config, known, names, len(windows))
     scalar = blocks.attention.query_pre_attn_scalar
-    if "query_pre_attn_scalar" in known or scalar != manifest.architecture.head_dim:
+    if "attention_multiplier" in known:
+        config |= _multipliers(blocks)
+    elif "query_pre_attn_scalar" in known or scalar != manifest.architecture.head_dim:
         config["query_pre_attn_scalar"] = int(scalar) if scalar == int(scalar) else scalar
     optional = {
         "attn_logit_softcapping": blocks.attention.attn_logit_softcapping,
@@ -158,6 +160,17 @@ def rebuild_config(
     }
     return config | {
         key: value for key, value in optional.items() if value is not None or key in known
+    }
+
+
+def _multipliers(blocks: Inference) -> dict[str, Any]:
+    """Granite's factors on embeddings, scores, branches and logits."""
+    output = blocks.output
+    return {
+        "attention_multiplier": blocks.attention.query_pre_attn_scalar**-0.5,
+        "embedding_multiplier": output.embedding_scale or 1.0,
+        "logits_scaling": 1.0 / output.logit_input_scale,
+        "residual_multiplier": blocks.layer_pattern.residual_branch_scale,
     }
 
 

@@ -1,0 +1,58 @@
+"""Gemma, the first: Llama with (1 + w) norms, tanh-GELU and scaled embeddings."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import all_full
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    TWO_NORMS,
+    attention_biases,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+GEMMA = ArchitectureRule(
+    name="gemma",
+    classes=("GemmaForCausalLM", "GemmaModel"),
+    defaults={
+        "head_dim": 256,
+        "hidden_size": 3072,
+        "intermediate_size": 24576,
+        "max_position_embeddings": 8192,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 16,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "vocab_size": 256000,
+    },
+    attention={
+        "query_pre_attn_scalar": read.head_dim,
+        "causal": read.negated("use_bidirectional_attention"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "rms_norm_weight_offset": True,
+        "post_attention_norm": True,
+    },
+    # Its first configurations say `gelu` and mean the tanh form, which it was trained with.
+    ffn={"activation": "gelu"},
+    output={"scale_embeddings": True},
+    layer_types=all_full,
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+)

@@ -1,0 +1,64 @@
+"""Granite 3 and 4, dense: Llama with factors on embeddings, scores, branches and logits."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._base import ArchitectureRule
+from rdrr_converter.architectures._layers import all_full
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    TWO_NORMS,
+    attention_biases,
+    feed_forward_biases,
+)
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+GRANITE = ArchitectureRule(
+    name="granite",
+    classes=("GraniteForCausalLM", "GraniteModel"),
+    defaults={
+        "attention_multiplier": 1.0,
+        "embedding_multiplier": 1.0,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "logits_scaling": 1.0,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "residual_multiplier": 1.0,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 32000,
+    },
+    # Scores are divided by the root of the scalar.
+    attention={"query_pre_attn_scalar": lambda config: config.number("attention_multiplier") ** -2},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={
+        "scale_embeddings": True,
+        "embedding_scale": read.number("embedding_multiplier"),
+        "logit_input_scale": lambda config: 1.0 / config.number("logits_scaling"),
+    },
+    branch_scale=read.number("residual_multiplier"),
+    layer_types=all_full,
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *FEED_FORWARD,
+        *feed_forward_biases(read.flag("mlp_bias")),
+        FINAL_NORM,
+        HEAD,
+    ),
+)
