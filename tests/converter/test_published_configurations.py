@@ -16,7 +16,7 @@ import pytest
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.reading import Model, read_model
 from rdrr_converter.sources import Source, SourceTensor
-from rdrr_manifests.graph import Attention, Graph, Router, derive_graph
+from rdrr_manifests.graph import Attention, Graph, Residual, Router, derive_graph
 from rdrr_manifests.models import Manifest
 from rdrr_runtime.rope import attention_factor, frequencies
 
@@ -48,6 +48,39 @@ PUBLISHED: Mapping[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.75,
         "tie_word_embeddings": True,
         "vocab_size": 200064,
+    },
+    "gemma-2b": {
+        "architectures": ["GemmaForCausalLM"],
+        "model_type": "gemma",
+        "head_dim": 256,
+        "hidden_act": "gelu",
+        "hidden_activation": None,
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 1,
+        "rope_theta": 10000.0,
+        "vocab_size": 256000,
+    },
+    "granite-3.1-2b": {
+        "architectures": ["GraniteForCausalLM"],
+        "model_type": "granite",
+        "attention_multiplier": 0.015625,
+        "embedding_multiplier": 12.0,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "logits_scaling": 8.0,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 8,
+        "residual_multiplier": 0.22,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 5000000.0,
+        "tie_word_embeddings": True,
+        "vocab_size": 49155,
     },
     "gemma-2-27b": {
         "architectures": ["Gemma2ForCausalLM"],
@@ -298,6 +331,9 @@ def test_what_sets_published_models_apart_is_in_their_graphs():
         return [op for op in graph(name).ops if isinstance(op, Attention)]
 
     assert {op.scale for op in attention("gemma-2-27b")} == {1 / 12}
+    assert {op.scale for op in attention("granite-3.1-2b")} == {1 / 64}
+    branches = [op for op in graph("granite-3.1-2b").ops if isinstance(op, Residual)]
+    assert {op.scale for op in branches} == {0.22}
     assert [op.window for op in attention("gemma-2-27b")] == [4096, None, 4096]
     assert [op.window for op in attention("gemma-3-4b")] == [1024] * 5 + [None]
     plain = [op.layer for op in attention("SmolLM3-3B") if not op.q.endswith(".rope")]
