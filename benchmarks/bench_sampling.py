@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 import numpy as np
@@ -61,7 +62,7 @@ class Bench:
         self.sampler.begin(options, ())
         return self.sampler.to_token(self._pass)
 
-    @property
+    @cached_property
     def _pass(self) -> Pass:
         return Pass(1, (), (), (), self.held)
 

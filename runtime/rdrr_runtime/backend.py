@@ -7,7 +7,7 @@ later writes overwrite what was beyond it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.select import Choice
 
 F32 = npt.NDArray[np.float32]
+Mask = Callable[[], npt.NDArray[np.uint32]]
 
 
 @dataclass(frozen=True)
@@ -120,17 +121,24 @@ class DrawingBackend(Protocol):
         Args:
             options: How tokens are chosen.
             seen: Ids that the penalties apply to, as often as they were there.
-            masked: Whether `allow` is called before every token.
+            masked: Whether tokens come from `draw_among`, and not from `draw`.
             logprobs: How many of the likeliest tokens `told` tells; None to tell nothing.
         """
         ...
 
-    def allow(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Set the mask of the next token: bit i mod 32 of word i / 32 lets token i be drawn."""
-        ...
-
     def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the token drawn; `count` new ids, as `Backend.greedy`."""
+        ...
+
+    def draw_among(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
+        """Run `ids`, then draw one id of those that a mask lets through.
+
+        Args:
+            ids: Token ids.
+            base: Tokens already in the cache.
+            mask: Gives the mask, bit i mod 32 of word i / 32 for token i; called while the device
+                works on the pass.
+        """
         ...
 
     def told(self) -> list[TokenLogprobs]:

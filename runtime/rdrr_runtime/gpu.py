@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_manifests.package import Package
 
-from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.backend import BackendInfo, Mask
 from rdrr_runtime.buffers import Arena
 from rdrr_runtime.device import Device, open_device
 from rdrr_runtime.gpu_sampler import Bound, GpuSampler
@@ -108,13 +108,16 @@ class GpuBackend:
         self._drawing().begin(options, seen, masked=masked, top=logprobs)
         self._told = []
 
-    def allow(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Set the mask of the next token, see `DrawingBackend.allow`."""
-        self._drawing().allow(mask)
-
     def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the token drawn; `count` new ids, read back at once."""
         return self._issue(ids, base, count, self._drawing().to_token)
+
+    def draw_among(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
+        """Run `ids`, then draw one id of those that a mask lets through."""
+        which, sampler = self._run(ids, base, _to_logits), self._drawing()
+        sampler.allow(mask())  # worked out while the GPU is busy
+        self.device.submit(sampler.draw(which), 1)
+        return self._read_ids(ids, base, 1, tell=True)
 
     def told(self) -> list[TokenLogprobs]:
         """Log-probabilities of the ids drawn since the last call, where `begin` wanted them."""
@@ -168,12 +171,16 @@ class GpuBackend:
     ) -> list[int]:
         """As `greedy`, for as many ids as the ring holds."""
         self._run(ids, base, to_token)
-        first, self._ring_used = self._ring_used, self._ring_used + count
         decode = to_token(self._program.get("decode"))
         for _ in range(count - 1):
             self.device.submit(decode, 1)
+        return self._read_ids(ids, base, count, tell=to_token is not _to_token)
+
+    def _read_ids(self, ids: Sequence[int], base: int, count: int, *, tell: bool) -> list[int]:
+        """The ids that came after a run of `ids` from `base` on."""
+        first, self._ring_used = self._ring_used, self._ring_used + count
         found = [token_id for run in _ring_runs(first, count) for token_id in self._read_ring(*run)]
-        if to_token is not _to_token:
+        if tell:
             self._tell(first, found)
         self._ready = (found[-1], base + len(ids) + count - 1)
         return found

@@ -50,7 +50,8 @@ class GpuSampler:
         self._options = SamplingOptions()
         self._top: int | None = None
         self._set_tokens = (device.bind(set_tokens(self._buffers, "sample.set")),)
-        self._passes: dict[tuple[int, bool, bool, int | None], tuple[Pass, Bound]] = {}
+        # A pass is kept beside its launches, so that its id is not given to another.
+        self._made: dict[tuple[int, bool, bool, int | None], tuple[Bound, Bound, Pass]] = {}
 
     def begin(
         self,
@@ -65,7 +66,7 @@ class GpuSampler:
         Args:
             options: How tokens are chosen.
             seen: Ids that the penalties apply to, as often as they were there.
-            masked: Whether `allow` is called before every token.
+            masked: Whether `allow` is called for every token.
             top: How many of the likeliest tokens records tell; None for no records.
         """
         self._options, self._top = options, top
@@ -79,19 +80,26 @@ class GpuSampler:
 
     def to_token(self, which: Pass) -> Bound:
         """Body, head and the draw; the same object each time, so that it is encoded quickly."""
+        return self._launches(which)[0]
+
+    def draw(self, which: Pass) -> Bound:
+        """The draw alone, after `which.to_logits`."""
+        return self._launches(which)[1]
+
+    def _launches(self, which: Pass) -> tuple[Bound, Bound, Pass]:
         options, top = self._options, self._top
         keeps_share = options.top_p is not None and options.top_p < 1
         key = (id(which), bool(options.top_k), keeps_share, top)
-        if key not in self._passes:
+        if key not in self._made:
             made = sample(self._buffers, self._state, which.logits, options, "sample")
             if top is not None:
                 width = self._buffers.vocabulary
                 made += logprobs(
                     self._logprobs, self._state, which.logits, vocabulary=width, top=top
                 )
-            tail = tuple(self._device.bind(one) for one in made)
-            self._passes[key] = (which, (*which.to_logits, *tail))
-        return self._passes[key][1]
+            draw = tuple(self._device.bind(one) for one in made)
+            self._made[key] = ((*which.to_logits, *draw), draw, which)
+        return self._made[key]
 
     def records(self, start: int, ids: Sequence[int]) -> list[TokenLogprobs]:
         """The records of ids that lie in the ring from `start` on; none if none were wanted."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_runtime.backend import Backend, DrawingBackend
+from rdrr_runtime.backend import Backend, DrawingBackend, Mask
 from rdrr_runtime.logprobs import TokenLogprobs, describe
 from rdrr_runtime.sampling import Sampler, SamplingOptions
 
@@ -37,10 +37,6 @@ class HostDrawing:
         del masked
         self._sampler, self._seen, self._top = Sampler(options), list(seen), logprobs
 
-    def allow(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Set the mask of the next token."""
-        self._allowed = np.unpackbits(mask.view(np.uint8), bitorder="little").astype(bool)
-
     def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the token drawn; `count` new ids."""
         out: list[int] = []
@@ -55,6 +51,11 @@ class HostDrawing:
             out.append(token_id)
             self._seen.append(token_id)
         return out
+
+    def draw_among(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
+        """Run `ids`, then draw one id of those that a mask lets through."""
+        self._allowed = np.unpackbits(mask().view(np.uint8), bitorder="little").astype(bool)
+        return self.draw(ids, base, 1)
 
     def told(self) -> list[TokenLogprobs]:
         """Log-probabilities of the ids drawn since the last call."""

@@ -152,6 +152,19 @@ def test_a_constraint_is_a_mask_on_the_device(backend, rng, temperature):
     assert [token_id % 3 for token_id in free] != [0, 1, 2] * 3
 
 
+def test_a_masked_token_is_two_submits_and_writes_its_mask_alone(backend, rng):
+    ids = prompt(rng, 9)
+    backend.begin(SamplingOptions(temperature=1.0, seed=1), ids, masked=True)
+    every = np.full(-(-VOCAB // 32), 2**32 - 1, np.uint32)
+    out = backend.draw_among(backend.draw_among(ids, 0, lambda: every), 9, lambda: every)
+    before = backend.device.counters.copy()
+    backend.draw_among(out, 10, lambda: every)
+    work = backend.device.counters.since(before)
+    assert work.buffer_creates + work.bind_group_creates + work.pipeline_creates == 0
+    assert (work.bytes_written, work.bytes_read) == (every.nbytes, 4)
+    assert (work.submits, work.maps) == (2 + 1, 1)  # the pass, the draw, and the reading
+
+
 @pytest.mark.parametrize("top", [0, 3])
 def test_logprobs_read_eight_bytes_a_token_and_eight_for_each_of_the_likeliest(backend, rng, top):
     ids = prompt(rng, 9)

@@ -63,11 +63,7 @@ class Constrained:
         source.begin(self.options, seen, masked=True, logprobs=top)
         pending, base = list(job.prompt), job.base
         for index in range(job.max_tokens):
-            mask = self.constraint.mask()
-            if not mask.any():
-                raise GenerationError("the constraint lets no token come")
-            source.allow(mask)
-            ids = source.draw(pending, base, 1)
+            ids = source.draw_among(pending, base, self._mask)
             counts.readbacks += 1
             counts.forwards += index > 0
             counts.rows += index > 0
@@ -82,3 +78,9 @@ class Constrained:
             if ended:
                 return
             pending = ids
+
+    def _mask(self) -> npt.NDArray[np.uint32]:
+        mask = self.constraint.mask()
+        if not mask.any():
+            raise GenerationError("the constraint lets no token come")
+        return mask
