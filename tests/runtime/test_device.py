@@ -97,6 +97,8 @@ def test_work_is_counted_exactly(bench, rng) -> None:
         "bytes_written": 0,
         "bytes_read": 4,
         "maps": 1,
+        "uniform_creates": 0,
+        "uniform_hits": 0,
     }
 
 
