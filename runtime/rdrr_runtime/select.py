@@ -186,8 +186,11 @@ class Select:
     def why_experts(self, ctx: OpContext, weight: GpuWeight, *, tiled: bool) -> Why:
         """Why a product with routed experts was served as it was."""
         hint = self.policy.get("q4kMatmul" if weight.dtype.is_block else "f16Matmul")
-        found = "the rows of an expert share its weights" if tiled else "each route reads weights"
-        one = Why(f"auto: {found}")
+        apart, together = (
+            "each route reads its expert's weights",
+            "an expert's rows share its weights",
+        )
+        one = Why(f"auto: {together if tiled else apart}")
         if hint and hint.value == "fused_q4k_int8":
             one = Why.following(hint, "experts have no int8 kernel")
         elif hint and hint.value == "tiled":
