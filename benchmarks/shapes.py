@@ -122,6 +122,11 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             "gemma3_text", 1152, 6912, 26, 4, 1, 256, 262144, tied=True, extra=_GEMMA3
         ),
         "llama-3b": Shape("llama", 3072, 8192, 28, 24, 8, 128, 128256, tied=True),
+        "gemma3-4b": Shape(
+            "gemma3_text", 2560, 10240, 34, 8, 4, 256, 262208, tied=True, extra=_GEMMA3
+        ),
+        "mistral-7b": Shape("llama", 4096, 14336, 32, 32, 8, 128, 32768, tied=False),
+        "qwen3-8b": Shape("qwen3", 4096, 12288, 36, 32, 8, 128, 151936, tied=False),
         "llama-8b": Shape("llama", 4096, 14336, 32, 32, 8, 128, 128256, tied=False),
     }
 )

@@ -53,10 +53,11 @@ def test_the_manifest_is_named_as_the_source(tmp_path, rng):
 
 
 def test_a_hint_that_is_not_followed_fails_only_under_strict(package):
-    wrong = ("--kernel-hint", "computePrecision=f16")
+    asked = ("q4kMatmul=fused_q4k_int8", "computePrecision=f32")
+    wrong = [word for hint in asked for word in ("--kernel-hint", hint)]
     told = rdrr("explain", package.where, *wrong)
     assert told.code == 0
-    assert "computePrecision=f16 is not followed" in told.err
+    assert "q4kMatmul=fused_q4k_int8 is not followed" in told.err
     assert rdrr("explain", package.where, *wrong, "--strict-hints").code == 1
     right = ("--kernel-hint", "computePrecision=f32", "--strict-hints")
     assert rdrr("explain", package.where, *right).code == 0

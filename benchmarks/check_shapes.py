@@ -1,0 +1,195 @@
+"""Whole models at true shapes: GPU logits beside torch, memory while loading, time to first token.
+
+    python benchmarks/check_shapes.py --shapes gemma3-1b,llama-8b --quantize f16
+
+The weights are random, since no published ones are at hand; sizes, tables and kernels are those of
+the real models. For each shape a checkpoint is written, converted and loaded on the GPU while the
+process's anonymous memory is watched; then a prompt's logits on the exact path and on the default
+path are compared with the torch reference on the same package, teacher-forced. Tolerances are those
+of the project: 1e-3 and 5e-3 of the largest logit; paths in int8 are held to perplexity instead
+(`bench_quality.py`) and only printed here. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from bench_memory import INTERVAL, anonymous
+from shapes import SHAPES
+from synthesize import synthesize
+
+F32 = npt.NDArray[np.float32]
+PATHS: Mapping[str, tuple[dict[str, str], str, float]] = {
+    "exact": ({"computePrecision": "f32"}, "f32", 1e-3),
+    "default": ({}, "f16", 5e-3),
+}
+"""Hints, type of the cache, and the largest error that is allowed."""
+
+
+@dataclass
+class Peak:
+    """Most anonymous memory of this process, in bytes."""
+
+    size: int = 0
+
+
+@contextmanager
+def watched() -> Iterator[Peak]:
+    """Watch this process's anonymous memory for the length of a block; the peak above its start."""
+    start, peak, done = anonymous(os.getpid()), Peak(), threading.Event()
+
+    def look() -> None:
+        while not done.wait(INTERVAL):
+            peak.size = max(peak.size, anonymous(os.getpid()) - start)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+
+
+def relative_error(found: F32, expected: F32) -> float:
+    """max |found - expected| / max |expected|."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def same_top(found: F32, expected: F32) -> bool:
+    """Whether the top token is the same wherever the margin exceeds four times the difference."""
+    best = np.sort(expected, axis=1)[:, -2:]
+    clear = best[:, 1] - best[:, 0] > 4 * np.abs(found - expected).max()
+    return bool(np.all(found.argmax(1)[clear] == expected.argmax(1)[clear]))
+
+
+def run_path(
+    folder: Path, path: str, ids: list[int], expected: F32, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Load on the GPU, compare the logits, time the first token."""
+    from rdrr_manifests.package import open_package
+    from rdrr_runtime.device import open_device
+    from rdrr_runtime.gpu import GpuBackend
+    from rdrr_runtime.hints import resolve
+
+    hints, kv_dtype, limit = PATHS[path]
+    package = open_package(folder)
+    shard = max(one.size for one in package.manifest.shards)
+    device = open_device(options.adapter)
+    try:
+        start = time.perf_counter()
+        with watched() as peak:
+            backend = GpuBackend(
+                package,
+                context=options.context,
+                kv_dtype=kv_dtype,
+                device=device,
+                policy=resolve({"run flag": hints}),
+            )
+            backend.greedy(ids[:1], 0, 1)
+        loaded = time.perf_counter() - start
+        found = backend.logits(ids, 0, all_rows=True)
+        prompt = (ids * (options.prompt // len(ids) + 1))[: options.prompt]
+        backend.greedy(prompt, 0, 1)
+        start = time.perf_counter()
+        backend.greedy(prompt, 0, 1)
+        first = time.perf_counter() - start
+        info = backend.info
+        int8 = any(".int8" in one.kernel or "matmul_int8" in one.kernel for one in info.choices)
+        error = relative_error(found, expected)
+        backend.close()
+    finally:
+        device.close()
+    return {
+        "path": path,
+        "int8": int8,
+        "error": error,
+        "same_top": same_top(found, expected),
+        "within": None if int8 and path != "exact" else error <= limit,
+        "load_seconds": round(loaded, 2),
+        "host_peak": peak.size,
+        "host_limit": 2 * shard + (1 << 30),
+        "first_token_ms": round(1000 * first, 1),
+        "weights_bytes": info.weights_bytes,
+        "kv_bytes": info.kv_bytes,
+        "package_bytes": package.manifest.total_size,
+    }
+
+
+def check(name: str, work: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One shape: a row for each path."""
+    from rdrr_converter.convert import convert
+    from rdrr_manifests.package import open_package
+    from rdrr_runtime.cpu import CpuBackend
+
+    checkpoint, folder = work / name, work / f"{name}-{options.quantize}"
+    synthesize(SHAPES[name], checkpoint)
+    convert(checkpoint, folder, quantize=options.quantize, workers=os.cpu_count())
+    shutil.rmtree(checkpoint)
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+    print(f"{name}: ids from seed {seed}", file=sys.stderr, flush=True)
+    ids = np.random.default_rng(seed).integers(3, SHAPES[name].vocab, options.tokens).tolist()
+    reference = CpuBackend(open_package(folder), context=options.tokens)
+    expected = reference.logits(ids, 0, all_rows=True)
+    del reference
+    rows = [
+        {"shape": name, **run_path(folder, path, ids, expected, options)}
+        for path in options.paths.split(",")
+    ]
+    shutil.rmtree(folder)
+    return rows
+
+
+def show(row: dict[str, Any]) -> None:
+    """One line of the table."""
+    verdict = {True: "within", False: "BEYOND", None: "int8, not held"}[row["within"]]
+    print(
+        f"{row['shape']:14} {row['path']:8} error {row['error']:.1e} {verdict:14}"
+        f" top {'same' if row['same_top'] else 'differs':8}"
+        f" load {row['load_seconds']:6.2f} s of {row['package_bytes'] / 1e9:5.2f} GB,"
+        f" host peak {row['host_peak'] / 2**20:5.0f} MiB of {row['host_limit'] / 2**20:5.0f},"
+        f" first token {row['first_token_ms']:6.1f} ms,"
+        f" GPU weights {row['weights_bytes'] / row['package_bytes']:.2f} of the package",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Check the shapes and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--shapes", default="gemma3-1b,llama-1b")
+    parser.add_argument("--quantize", default="f16")
+    parser.add_argument("--paths", default=",".join(PATHS))
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--adapter")
+    parser.add_argument("--work", type=Path)
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.work) as work:
+        for name in options.shapes.split(","):
+            for row in check(name, Path(work), options):
+                show(row)
+                rows.append(row)
+    print(json.dumps({"benchmark": "shapes", "quantize": options.quantize, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
