@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from peers.llama_cpp import PeerModel
+    from rdrr.bench.llama_cpp import PeerModel
     from rdrr_runtime.device import Device
 
 INTERVAL = 8  # tokens between two readbacks
@@ -112,7 +112,7 @@ class LlamaCppRunner:
         ubatch: int,
         load_seconds: float,
     ) -> None:
-        from peers.llama_cpp import PeerContext
+        from rdrr.bench.llama_cpp import PeerContext
 
         attention = "flash attention" if flash_attention else "no flash attention"
         self.name = f"llama.cpp, {attention}, ubatch {ubatch}"

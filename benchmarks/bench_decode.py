@@ -6,7 +6,7 @@ Makes everything itself: a checkpoint with random weights, packages of it by our
 GGUF file of the same blocks. All runners take turns; each is kept busy for a while before its
 turn, so that the clocks are up, and medians with the extremes are printed. Ratios are to the
 fastest of the peer's variants. Before any time is taken the logits are compared, so that nobody
-is measured on another model. `--peer` is the npm package that `peers/llama_cpp.py` names, as a
+is measured on another model. `--peer` is the npm package that `rdrr.bench.llama_cpp` names, as a
 tarball or a folder; without it the peer is "not run". The last line is one JSON object.
 """
 
@@ -159,7 +159,7 @@ def open_peers(
     options: argparse.Namespace, work: Path, context: int, stack: ExitStack, clock: Clock
 ) -> tuple[list[Runner], str]:
     """The peer's variants, and which device they run on or why there are none."""
-    from peers.llama_cpp import LlamaCpp, PeerModel, UnavailableError, unpacked
+    from rdrr.bench.llama_cpp import LlamaCpp, PeerModel, UnavailableError, unpacked
 
     if options.peer is None:
         return [], "not run: no --peer given"

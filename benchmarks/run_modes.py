@@ -71,9 +71,30 @@ STEPS = (
         "ablations-large",
         ("{q4-row}", "--ablation", _OF_WEIGHTS, *_OTHERS, "--package", "fused={q4-fused}", *_TEN),
     ),
+    Step("kernels-gemma3-1b", ("kernels", "--shape", "{kernel-shape}")),
     Step("speed-small", ("{small-f16}",)),
     Step("speed-large", ("{q4-row}",)),
 )
+
+EXTERNAL = Step(
+    "external",
+    ("external", "--llama-cpp", "{peer}", "--gguf", "{gguf}", "--package", "ours={q4-row}"),
+)
+"""Only with `--peer`."""
+
+
+def prepare_gguf(work: Path, shape: str) -> None:
+    """The large checkpoint as a GGUF file of llama.cpp's types, unless it is there."""
+    from _gguf import write_gguf
+    from rdrr_converter.convert import convert
+    from rdrr_manifests.package import open_package
+
+    path, folder = work / "large.gguf", work / f"{shape}-ggml"
+    if path.is_file():
+        return
+    if not folder.exists():
+        convert(work / shape, folder, quantize="q4_k_m", k_tail="ggml", workers=os.cpu_count())
+    write_gguf(open_package(folder), path)
 
 
 def prepare(work: Path, shapes: Mapping[str, str]) -> dict[str, Path]:
@@ -94,9 +115,9 @@ def prepare(work: Path, shapes: Mapping[str, str]) -> dict[str, Path]:
     return found
 
 
-def run(step: Step, packages: Mapping[str, Path], more: Sequence[str]) -> dict[str, Any]:
-    """The JSON object of a step, or `{"failed": why}`."""
-    folders = {f"{{{name}}}": str(path) for name, path in packages.items()}
+def run(step: Step, places: Mapping[str, str], more: Sequence[str]) -> dict[str, Any]:
+    """The JSON object of a step, or `{"failed": why}`; `places` is what marks stand for."""
+    folders = {f"{{{name}}}": place for name, place in places.items()}
     words = []
     for word in step.words:
         for mark, folder in folders.items():
@@ -143,6 +164,19 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
             f"{slow['ms']['median']:.3f} ms, {row['fast']} {fast['ms']['median']:.3f} ms, "
             f"gate {ratio['gate']} published {ratio['published']} {ratio['verdict']}"
         )
+    for product in found.get("products", ()):
+        if product["rows"] == 1 and "not_run" not in product:
+            yield (
+                f"{name} {product['matrix']} {product['kernel']}: "
+                f"{product['microseconds']['median']:.1f} us, "
+                f"{product['gigabytes_per_second']:.0f} GB/s, "
+                f"{100 * product['share_of_copy']:.0f} % of a copy"
+            )
+    for runner, rates in found.get("runners", {}).items():
+        decode = rates["decode_tokens_per_second"]["median"]
+        yield f"{name} {runner}: {decode:.1f} tokens/s"
+    for runner, why in found.get("not_run", {}).items():
+        yield f"{name} {runner}: not run, {why}"
     if "gpu_time_spread" in found:
         yield f"{name} GPU time differs by {found['gpu_time_spread']} {found['gpu_time_verdict']}"
     if "decode_tokens_per_second" in found:
@@ -157,25 +191,35 @@ def main() -> None:
     add = parser.add_argument
     add("out", type=Path, help="folder for the JSON files")
     add("--work", type=Path, help="folder for checkpoints and packages, kept")
+    add("--peer", type=Path, help="llama.cpp's libraries: the npm tarball or a folder")
     add("--only", help="names of steps, with commas between")
     add("--quick", action="store_true", help="tiny shapes and few tokens, to try the script")
     options = parser.parse_args()
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     options.out.mkdir(parents=True, exist_ok=True)
     more = ("--prompt-tokens", "8", "--tokens", "5", "--repeat", "1") if options.quick else ()
-    wanted = options.only.split(",") if options.only else [one.name for one in STEPS]
+    wanted = options.only.split(",") if options.only else [one.name for one in (*STEPS, EXTERNAL)]
     with ExitStack() as stack:
         work = options.work or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="modes-"))
         )
         work.mkdir(parents=True, exist_ok=True)
         packages = prepare(work, QUICK if options.quick else SHAPE_OF)
+        places = {name: str(folder) for name, folder in packages.items()}
+        places |= {
+            "kernel-shape": "tiny" if options.quick else "gemma3-1b",
+            "gguf": str(work / "large.gguf"),
+            "peer": str(options.peer),
+        }
+        if options.peer is not None:
+            prepare_gguf(work, (QUICK if options.quick else SHAPE_OF)["large"])
+        steps = [*STEPS, EXTERNAL] if options.peer is not None else STEPS
         said: list[str] = []
-        for step in STEPS:
+        for step in steps:
             if step.name not in wanted:
                 continue
             start = time.perf_counter()
-            found = run(step, packages, more)
+            found = run(step, places, more)
             (options.out / f"{step.name}.json").write_text(json.dumps(found, indent=1) + "\n")
             said += lines(step.name, found)
             seconds = time.perf_counter() - start

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rdrr
 from _gguf import ggml_name, write_gguf
-from peers import llama_cpp
+from rdrr.bench import llama_cpp
 from shapes import SHAPES
 from synthesize import synthesize
 

@@ -86,3 +86,32 @@ def test_wrong_usage_is_one_line_and_exit_code_2(folder, words, said):
     done = rdrr("bench", folder, *words)
     assert done.code == 2
     assert said in error_line(done)
+
+
+def test_pairs_of_kernels_are_compared_and_say_what_was_published():
+    found = rdrr("bench", "kernels", "--repeat", 1, "--json").json()
+    names = [one["name"].partition(":")[0] for one in found["ratios"]]
+    assert {"tiled-matmul", "f16-weights", "int4-zero-points", "flash-attention"} <= set(names)
+    assert all(one["median"] > 0 for one in found["ratios"])
+
+
+def test_what_is_missing_for_llama_cpp_is_said_and_no_error():
+    done = rdrr("bench", "external", "--json")
+    found = done.json()
+    assert done.code == 0
+    assert found["runners"] == {}
+    assert found["not_run"] == {
+        "llama.cpp, GPU": "no --llama-cpp given; no --gguf given",
+        "llama.cpp, CPU": "no --llama-cpp given; no --gguf given",
+        "rdrr": "no --package given",
+    }
+
+
+def test_libraries_that_are_none_are_said_and_ours_runs_all_the_same(folder, tmp_path):
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    words = ("--llama-cpp", tmp_path, "--gguf", model, "--package", f"ours={folder}")
+    found = rdrr("bench", "external", *SHORT, *words, "--json").json()
+    assert list(found["runners"]) == ["rdrr"]
+    assert "no libllama" in found["not_run"]["llama.cpp, GPU"]
+    assert found["runners"]["rdrr"]["decode_tokens_per_second"]["median"] > 0

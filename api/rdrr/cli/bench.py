@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rdrr_format.errors import UsageError
 
+from rdrr.cli._bench import show_external, show_kernels, show_ratios
 from rdrr.cli._console import console, facts, note, print_json, table
-from rdrr.cli._options import Adapter, JsonFlag, KernelHints, KvDtype, PackagePath, split_hints
+from rdrr.cli._options import Adapter, JsonFlag, KernelHints, KvDtype, split_hints
 from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
@@ -16,14 +18,20 @@ if TYPE_CHECKING:
 
     from rdrr_manifests.package import Package
 
-    from rdrr.bench._figures import Ratio
     from rdrr.bench._runs import Options, Workload
     from rdrr.bench.modes import Comparison
     from rdrr.bench.speed import Speed
 
 
 def bench(
-    path: PackagePath,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH|kernels|external",
+            help="A package; or kernels, to measure kernels alone; or external, for llama.cpp.",
+            show_default=False,
+        ),
+    ],
     mode: Annotated[
         str | None,
         typer.Option(
@@ -48,8 +56,19 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="NAME=PATH",
-            help="The same model converted otherwise, for ablations: column, flat or fused.",
+            help="The same model converted otherwise, for ablations: column, flat or fused; "
+            "with external: ours=PATH.",
         ),
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(metavar="SHAPE", help="With kernels: whose matrices.")
+    ] = None,
+    llama_cpp: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="With external: llama.cpp's shared libraries."),
+    ] = None,
+    gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With external: the model for it.")
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Ids of the prompt.")] = 512,
     tokens: Annotated[int, typer.Option(min=2, help="New ids of a run.")] = 128,
@@ -71,10 +90,18 @@ def bench(
         raise UsageError("--submit and --sampler belong to --mode")
     if mode is not None and ablation is not None:
         raise UsageError("--mode and --ablation are two benchmarks", hint="give one of them")
+    work = Workload(prompt_tokens, tokens, repeat)
+    if path == "external":
+        return show_external(llama_cpp, gguf, work, _named(package).get("ours"), adapter, json)
+    if llama_cpp is not None or gguf is not None:
+        raise UsageError("--llama-cpp and --gguf belong to `rdrr bench external`")
+    if path == "kernels":
+        return show_kernels(shape, repeat, adapter, json)
+    if shape is not None:
+        raise UsageError("--shape belongs to `rdrr bench kernels`")
     if ablation is None and package:
         raise UsageError("--package belongs to --ablation")
     opened = open_package(path)
-    work = Workload(prompt_tokens, tokens, repeat)
     options = Options(split_hints(kernel_hint), kv_dtype)
     if ablation is not None:
         others = {name: open_package(where) for name, where in _named(package).items()}
@@ -215,19 +242,3 @@ _COLUMNS = {
     "read B": "bytes_read",
 }
 """Counters of the table, each a token."""
-
-
-def show_ratios(ratios: Iterable[Ratio], *, software: bool) -> None:
-    """The table of ratios with gates and what was published."""
-    cells = [
-        (
-            one.name,
-            one.spread.show(),
-            "" if one.gate is None else f"{one.gate:.2f}",
-            "" if one.published is None else f"{one.published:.2f}",
-            one.verdict(software=software),
-        )
-        for one in ratios
-    ]
-    if cells:
-        console().print(table(("ratio", "median (least to most)", "gate", "published", ""), cells))

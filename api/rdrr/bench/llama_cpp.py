@@ -359,7 +359,7 @@ class PeerContext:
         exact_cache: bool = False,
     ) -> None:
         self._llama = llama = model.library.llama
-        self._vocab = model.vocab
+        self.vocab = model.vocab
         params = llama.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = context, max(2048, ubatch), ubatch
         params.flash_attn_type = int(flash_attention)
@@ -403,7 +403,7 @@ class PeerContext:
     def logits(self) -> npt.NDArray[np.float32]:
         """Logits after the last token, float32 [vocab]."""
         pointer = self._llama.llama_get_logits_ith(self.handle, -1)
-        return np.ctypeslib.as_array(pointer, (self._vocab,)).copy()
+        return np.ctypeslib.as_array(pointer, (self.vocab,)).copy()
 
     def close(self) -> None:
         """Free its memory."""

@@ -1,0 +1,103 @@
+"""A device with operands of arbitrary bits, and launches timed on it in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout, geometry
+
+from rdrr.bench._runs import open_device
+
+if TYPE_CHECKING:
+    from rdrr_runtime.buffers import Arena, BufferSlice
+    from rdrr_runtime.device import Device
+    from rdrr_runtime.kernels._context import OpContext
+    from rdrr_runtime.kernels._kernel import Dispatch
+    from rdrr_runtime.packing import GpuWeight
+    from rdrr_runtime.timestamps import Timer
+
+WARM_SECONDS = 0.2
+"""Work before a measurement, so that the clocks are up; a software adapter has none."""
+
+SCRAP = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where kernels are measured.
+
+    Attributes:
+        device: The device.
+        arena: Owner of operands.
+        timer: Of GPU time.
+    """
+
+    device: Device
+    arena: Arena
+    timer: Timer
+
+    def context(self, rows: int) -> OpContext:
+        """A step of `rows` token rows."""
+        from rdrr_runtime.kernels._context import OpContext, State
+
+        state = State.create(self.arena, rows, ring=4)
+        self.device.write(state.step, np.array([rows, 0, 0, 0], np.uint32))
+        limits = self.device.limits
+        return OpContext(
+            state,
+            rows,
+            self.device.features,
+            limits["max-compute-workgroup-storage-size"],
+            limits["max-compute-invocations-per-workgroup"],
+        )
+
+    def weight(self, dtype: str, layout: Layout, n: int, k: int) -> GpuWeight:
+        """A matrix of arbitrary bits."""
+        from rdrr_runtime.packing import upload_weight
+
+        kind = DTYPES[dtype]
+        size = geometry(kind, (n, k), layout).size
+        raw = np.resize(SCRAP, size)
+        if not kind.is_block:
+            # Bits of numbers below one: an exponent of all ones would be no number.
+            raw[kind.block_bytes - 1 :: kind.block_bytes] &= 0x3B
+        return upload_weight(self.arena, kind, layout, (n, k), raw, "weight")
+
+    def floats(self, count: int) -> BufferSlice:
+        """A buffer of zeros."""
+        return self.arena.empty("operand", 4 * count)
+
+    def times(
+        self, launches: Sequence[Sequence[Dispatch]], rows: int, repeat: int
+    ) -> list[list[float]]:
+        """Seconds of GPU time of each entry of `launches`, each `repeat` times, in turns."""
+        bound = [tuple(self.device.bind(one) for one in part) for part in launches]
+        end = time.perf_counter() + (0.0 if self.device.info.software else WARM_SECONDS)
+        self.timer.run(bound, rows)
+        while time.perf_counter() < end:
+            self.timer.run(bound, rows)
+        found: list[list[float]] = [[] for _ in bound]
+        for _ in range(repeat):
+            for own, seconds in zip(found, self.timer.run(bound, rows).seconds, strict=True):
+                own.append(float(seconds))
+        return found
+
+
+@contextmanager
+def lab(adapter: str | None) -> Iterator[Lab]:
+    """A device to measure kernels on.
+
+    Raises:
+        DeviceError: No such adapter, or it cannot tell the time.
+    """
+    from rdrr_runtime.buffers import arena
+    from rdrr_runtime.timestamps import Timer
+
+    with open_device(adapter) as device, arena(device, "bench") as buffers:
+        yield Lab(device, buffers, Timer(device))

@@ -1,0 +1,145 @@
+"""Pairs of kernels for the same work, of which one is to be faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rdrr_format.layouts import Layout
+
+from rdrr.bench._figures import Ratio
+from rdrr.bench._lab import SCRAP, Lab, lab
+from rdrr.bench.kernels import product
+
+if TYPE_CHECKING:
+    from rdrr_runtime.kernels._kernel import Dispatch
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two kernels for the same work.
+
+    Attributes:
+        name: As it is listed.
+        slow: Name of the slow one.
+        fast: Of the fast one.
+        make: Rows of the step and both, for a size.
+        gate: The least that the ratio is to reach.
+        published: What was claimed or measured.
+    """
+
+    name: str
+    slow: str
+    fast: str
+    make: Callable[[Lab, int], tuple[int, list[Dispatch], list[Dispatch]]]
+    gate: float
+    published: float | None = None
+
+
+def _naive_and_tiled(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+    from rdrr_runtime.kernels.linear import linear
+    from rdrr_runtime.kernels.matmul_naive import matmul_naive
+
+    ctx, weight = here.context(size), here.weight("F32", Layout.ROW, size, size)
+    x, y = here.floats(size * size), here.floats(size * size)
+    naive = matmul_naive(ctx, weight, x, y, label="naive")
+    return size, naive, linear(ctx, weight, x, y, tiled=True, label="tiled")
+
+
+def _wide_and_half(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+    side, ctx = 4 * size, here.context(1)
+    x, y = here.floats(side), here.floats(side)
+    wide, half = (here.weight(dtype, Layout.ROW, side, side) for dtype in ("F32", "F16"))
+    return 1, product(ctx, wide, x, y), product(ctx, half, x, y)
+
+
+def _half_and_int4(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+    from rdrr_runtime.kernels.gemv_int4_zp import gemv_int4_zp, upload_int4
+
+    side, ctx = 4 * size, here.context(1)
+    x, y = here.floats(side), here.floats(side)
+    half = here.weight("F16", Layout.ROW, side, side)
+    codes = np.resize(SCRAP & 15, (side, side))
+    scales = np.ones((side, side // 32), np.float32)
+    small = upload_int4(here.arena, codes, scales, 8 * scales, "int4")
+    return 1, product(ctx, half, x, y), gemv_int4_zp(ctx, small, x, y, label="int4")
+
+
+def _shared_and_subgroups(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+    side, ctx = 4 * size, here.context(1)
+    x, y = here.floats(side), here.floats(side)
+    half = here.weight("F16", Layout.ROW, side, side)
+    plain = replace(ctx, features=ctx.features - {"subgroup"})
+    return 1, product(plain, half, x, y), product(ctx, half, x, y)
+
+
+def _three_and_one(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+    from rdrr_runtime.kernels._context import KvSpec
+    from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
+    from rdrr_runtime.kernels.attention_three import attention_three
+
+    spec = AttentionSpec(16, KvSpec(4, 64, size, "f32"), 0.125)
+    ctx = here.context(size)
+    q, out = here.floats(size * 16 * 64), here.floats(size * 16 * 64)
+    k, v = here.floats(4 * size * 64), here.floats(4 * size * 64)
+    scores = here.floats(16 * size * size)
+    which = AttentionKernel.TILED_LARGE
+    three = attention_three(ctx, q, k, v, scores, out, spec=spec, label="three")
+    return size, three, attention(ctx, q, k, v, out, spec=spec, which=which, label="one")
+
+
+PAIRS: Mapping[str, Pair] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Pair("tiled-matmul", "one output a thread", "tiles", _naive_and_tiled, 1.3, 2.0),
+            Pair("f16-weights", "F32 weights", "F16 weights", _wide_and_half, 1.5),
+            Pair("int4-zero-points", "F16 weights", "4-bit codes", _half_and_int4, 1.0),
+            Pair(
+                "subgroup-gemv", "workgroup memory", "subgroups", _shared_and_subgroups, 0.97, 1.5
+            ),
+            Pair("flash-attention", "three launches", "one launch", _three_and_one, 1.3, 2.0),
+        )
+    }
+)
+"""By name."""
+
+PAIR_SIZE, SOFTWARE_PAIR_SIZE = 1024, 64
+
+
+def pairs(
+    *, adapter: str | None = None, repeat: int = 10, size: int | None = None
+) -> dict[str, Any]:
+    """All pairs, the two of each in turns.
+
+    Args:
+        adapter: Part of an adapter's name.
+        repeat: Measurements of each.
+        size: Rows and columns of products, keys of attention; by the adapter when None.
+
+    Raises:
+        DeviceError: No adapter, or it cannot tell the time.
+    """
+    with lab(adapter) as here:
+        software = here.device.info.software
+        wanted = size or (SOFTWARE_PAIR_SIZE if software else PAIR_SIZE)
+        ratios = [_ratio(here, one, wanted, repeat) for one in PAIRS.values()]
+        return {
+            "schema": 1,
+            "adapter": here.device.info.name,
+            "software": software,
+            "size": wanted,
+            "ratios": [one.as_dict(software=software) for one in ratios],
+        }
+
+
+def _ratio(here: Lab, pair: Pair, size: int, repeat: int) -> Ratio:
+    with here.arena.temporary() as buffers:
+        own = Lab(here.device, buffers, here.timer)
+        rows, slow, fast = pair.make(own, size)
+        times = own.times([slow, fast], rows, repeat)
+    name = f"{pair.name}: {pair.fast} over {pair.slow}"
+    return Ratio.between(name, *times, gate=pair.gate, published=pair.published)

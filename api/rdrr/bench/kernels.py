@@ -1,0 +1,175 @@
+"""Kernels alone: the products of a model's shape, in every form that the runtime keeps them in.
+
+Each product has several copies of its weights, which take turns, so that none of them is found in
+a cache; the yardstick is a copy of memory measured in the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import RdrrError, UsageError
+from rdrr_format.layouts import Layout
+
+from rdrr.bench._figures import Spread
+from rdrr.bench._kernel_shapes import SHAPES, Matrix
+from rdrr.bench._lab import Lab, lab
+
+if TYPE_CHECKING:
+    from rdrr_runtime.buffers import BufferSlice
+    from rdrr_runtime.kernels._context import OpContext
+    from rdrr_runtime.kernels._kernel import Dispatch
+    from rdrr_runtime.packing import GpuWeight
+
+SPREAD_BYTES = 256 << 20
+"""Copies of a matrix take at least so much together where that is not too many of them."""
+
+MOST_COPIES = 64
+PREFILL_ROWS = 512
+
+Maker = Callable[["OpContext", "GpuWeight", "BufferSlice", "BufferSlice"], "list[Dispatch]"]
+
+
+def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Dispatch]:
+    """y = x W^T, by the general kernels."""
+    from rdrr_runtime.kernels.linear import linear
+
+    return linear(ctx, weight, x, y, label="product")
+
+
+def _matvec(int8: bool) -> Maker:
+    def make(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Dispatch]:
+        from rdrr_runtime.kernels.matvec import Input, Output, matvec, suits
+
+        if not suits(ctx, (weight,), int8=int8):
+            raise UsageError("the matrix does not suit the kernel")
+        return matvec(ctx, (weight,), Input(x), Output(y), int8=int8, label="product")
+
+    return make
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way of storing and multiplying a matrix."""
+
+    name: str
+    dtype: str
+    layout: Layout
+    rows: int
+    make: Maker
+
+
+FORMS = (
+    Form("F16, matvec", "F16", Layout.ROW, 1, _matvec(False)),
+    Form("F16, gemv", "F16", Layout.ROW, 1, product),
+    Form("Q4_K, matvec int8", "Q4_K", Layout.ROW, 1, _matvec(True)),
+    Form("Q4_K, matvec", "Q4_K", Layout.ROW, 1, _matvec(False)),
+    Form("Q4_K, gemv by rows", "Q4_K", Layout.ROW, 1, product),
+    Form("Q4_K, gemv by columns", "Q4_K", Layout.COLUMN, 1, product),
+    Form("F16, tiled", "F16", Layout.ROW, PREFILL_ROWS, product),
+    Form("Q4_K, tiled", "Q4_K", Layout.ROW, PREFILL_ROWS, product),
+)
+
+
+@dataclass(frozen=True)
+class Product:
+    """What one kernel took for one matrix.
+
+    Attributes:
+        form: Stored and multiplied how.
+        matrix: Which.
+        seconds: GPU time of a launch.
+        size: Bytes of the weights.
+        bandwidth: Bytes a second of the copy that is the yardstick.
+        obstacle: Why it did not run, or empty.
+    """
+
+    form: Form
+    matrix: Matrix
+    seconds: Spread
+    size: int
+    bandwidth: float
+    obstacle: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        head = {
+            "matrix": self.matrix.name,
+            "n": self.matrix.n,
+            "k": self.matrix.k,
+            "rows": self.form.rows,
+            "kernel": self.form.name,
+        }
+        if self.obstacle:
+            return head | {"not_run": self.obstacle}
+        rate = self.size / self.seconds.median
+        operations = 2 * self.matrix.n * self.matrix.k * self.form.rows
+        return head | {
+            "microseconds": {key: 1e6 * one for key, one in self.seconds.as_dict().items()},
+            "weight_bytes": self.size,
+            "gigabytes_per_second": rate / 1e9,
+            "gigaflops": operations / self.seconds.median / 1e9,
+            "share_of_copy": rate / self.bandwidth,
+        }
+
+
+def products(
+    shape: str, *, adapter: str | None = None, repeat: int = 5, head: bool = True
+) -> dict[str, Any]:
+    """Every form of every matrix of a shape.
+
+    Args:
+        shape: One of `SHAPES`.
+        adapter: Part of an adapter's name.
+        repeat: Measurements of each.
+        head: Measure the output head too.
+
+    Raises:
+        UsageError: There is no such shape.
+        DeviceError: No adapter, or it cannot tell the time.
+    """
+    from rdrr_runtime.profile import copy_bandwidth
+
+    if shape not in SHAPES:
+        raise UsageError("unknown shape", expected=" or ".join(SHAPES), found=shape)
+    matrices = [one for one in SHAPES[shape].matrices() if head or one.name != "head"]
+    with lab(adapter) as here:
+        bandwidth, _ = copy_bandwidth(here.device, here.timer)
+        rows = [
+            _measured(here, form, matrix, repeat, bandwidth)
+            for matrix in matrices
+            for form in FORMS
+            if form.rows == 1 or matrix.name != "head"  # a prompt needs one row of the head
+        ]
+        info = here.device.info
+        return {
+            "schema": 1,
+            "adapter": info.name,
+            "software": info.software,
+            "shape": shape,
+            "copy_gigabytes_per_second": bandwidth / 1e9,
+            "products": [one.as_dict() for one in rows],
+        }
+
+
+def _measured(here: Lab, form: Form, matrix: Matrix, repeat: int, bandwidth: float) -> Product:
+    with here.arena.temporary() as buffers:
+        own = Lab(here.device, buffers, here.timer)
+        try:
+            ctx = own.context(form.rows)
+            x, y = own.floats(form.rows * matrix.k), own.floats(form.rows * matrix.n)
+            first = own.weight(form.dtype, form.layout, matrix.n, matrix.k)
+            copies = min(MOST_COPIES, -(-SPREAD_BYTES // first.size))
+            if own.device.info.software or form.rows > 1:
+                copies = 1
+            weights = [first] + [
+                own.weight(form.dtype, form.layout, matrix.n, matrix.k) for _ in range(copies - 1)
+            ]
+            launches = [one for w in weights for one in form.make(ctx, w, x, y)]
+            (seconds,) = own.times([launches], form.rows, repeat)
+        except RdrrError as error:
+            return Product(form, matrix, Spread(0, 0, 0), 0, bandwidth, str(error))
+    each = Spread.of([one / copies for one in seconds])
+    return Product(form, matrix, each, first.size, bandwidth)

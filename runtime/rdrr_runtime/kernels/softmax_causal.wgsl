@@ -1,0 +1,32 @@
+// s[h, r, :] = softmax over the slots 0..r, zero beyond.
+//
+// s  f32 [heads, ROWS, ROWS]
+//
+// A workgroup serves one row of one head.
+{% include "snippets/thread.wgsl" %}
+@group(0) @binding(0) var<storage, read_write> s: array<f32>;
+
+override WG: u32;
+override ROWS: u32;
+
+{% include "snippets/reduce_sum.wgsl" %}
+{% include "snippets/reduce_max.wgsl" %}
+
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
+    let row = wid.x;
+    let at = (wid.y * ROWS + row) * ROWS;
+    var most = -3.0e38;
+    for (var i = thread.index; i <= row; i += WG) {
+        most = max(most, s[at + i]);
+    }
+    most = reduce_max(most, thread);
+    var sum = 0.0;
+    for (var i = thread.index; i <= row; i += WG) {
+        sum += exp(s[at + i] - most);
+    }
+    let total = reduce_sum(vec4<f32>(sum), thread).x;
+    for (var i = thread.index; i < ROWS; i += WG) {
+        s[at + i] = select(0.0, exp(s[at + min(i, row)] - most) / total, i <= row);
+    }
+}
