@@ -82,6 +82,16 @@ def test_one_seed_draws_the_ids_that_the_host_draws(drawing, rng, set_options) -
     assert drawing.draw(logits, 16, options) == on_the_host(logits, 16, options)
 
 
+def test_top_p_adds_up_many_tokens_of_little_weight(drawing, rng) -> None:
+    """One token has two fifths of the mass, and thousands share the rest."""
+    logits = 0.01 * normal(rng, VOCAB)
+    logits[77] = 9.0
+    options = SamplingOptions(temperature=1.0, top_p=0.7, seed=int(rng.integers(2**63)))
+    found = drawing.draw(logits, 64, options)
+    assert found == on_the_host(logits, 64, options)
+    assert len(set(found)) > 10
+
+
 def test_another_seed_draws_other_ids(drawing, rng) -> None:
     logits = normal(rng, VOCAB)
     one, other, again = (
