@@ -40,7 +40,7 @@ PACKAGES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
 
 SHAPE_OF = {"small": "smollm-135m", "large": "gemma3-1b"}
 QUICK = {"small": "tiny", "large": "tiny-gemma3"}
-STEP_SECONDS = 150
+STEP_SECONDS = 200
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -19,6 +20,7 @@ from rdrr_format.errors import DeviceError
 from rdrr_runtime import native
 from rdrr_runtime.adapters import AdapterInfo, choose_adapter, list_adapters
 from rdrr_runtime.buffers import BufferSlice, align
+from rdrr_runtime.counters import Counters, HostSeconds, Memory
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel
 from rdrr_runtime.native import Launch
 from rdrr_runtime.submission import Submission, Submitter
@@ -42,45 +44,6 @@ RAISED_LIMITS = (
 UNSUBMITTED_BYTES = 64 << 20  # host copies of writes that may pile up before they are flushed
 REMEMBERED_PROGRAMS = 16  # whose launches are kept ready to encode
 STAGING_BYTES = 64 * 1024  # grown when a larger read is asked for
-
-
-@dataclass
-class Counters:
-    """What the device was asked to do since it was opened."""
-
-    dispatches: int = 0
-    submits: int = 0
-    buffer_creates: int = 0
-    bind_group_creates: int = 0
-    pipeline_creates: int = 0
-    bytes_written: int = 0
-    bytes_read: int = 0
-    maps: int = 0
-    uniform_creates: int = 0
-    uniform_hits: int = 0
-
-    def copy(self) -> Counters:
-        """The counts as they are now."""
-        return Counters(**vars(self))
-
-    def since(self, earlier: Counters) -> Counters:
-        """The counts beyond those of an earlier copy."""
-        return Counters(
-            **{f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)}
-        )
-
-
-@dataclass
-class Memory:
-    """Bytes of the buffers that the device holds now, and at most so far."""
-
-    live: int = 0
-    peak: int = 0
-
-    def add(self, size: int) -> None:
-        """Count a buffer that was made, or with a negative size one that was freed."""
-        self.live += size
-        self.peak = max(self.peak, self.live)
 
 
 @dataclass(frozen=True)
@@ -116,6 +79,7 @@ class Device:
         limits: Limits in force, by name with dashes.
         counters: Exact counts of GPU work.
         memory: Bytes of its buffers.
+        host: Host time of writes, submissions and reads.
         timer: Measures every pass while it is set.
     """
 
@@ -126,6 +90,7 @@ class Device:
         self.limits: dict[str, int] = dict(gpu.limits)
         self.counters = Counters()
         self.memory = Memory()
+        self.host = HostSeconds()
         self.timer: PassTimer | None = None
         self._submitter = Submitter(self)
         self._pipelines: dict[Kernel, tuple[Any, Any]] = {}
@@ -207,8 +172,10 @@ class Device:
             raise DeviceError("writes come in words", expected="a multiple of 4 bytes", found=size)
         if not size:
             return
+        start = perf_counter()
         with _device_errors("writing a buffer"):
             self.wgpu.queue.write_buffer(target.buffer, target.offset + offset, data)
+        self.host.write += perf_counter() - start
         self.counters.bytes_written += size
         self._unsubmitted += size
         if self._unsubmitted > UNSUBMITTED_BYTES:
@@ -250,12 +217,15 @@ class Device:
         size = source.size - offset if size is None else size
         source.range(offset, size)
         self._check_alive(source)
+        start = perf_counter()
         with _device_errors("reading a buffer"):
             staging = self._staging_buffer(size)
             encoder = self.wgpu.create_command_encoder(label="read")
             encoder.copy_buffer_to_buffer(source.buffer, source.offset + offset, staging, 0, size)
             self.wgpu.queue.submit([encoder.finish()])
-            return self._map(staging, size)
+            data = self._map(staging, size)
+        self.host.read += perf_counter() - start
+        return data
 
     def _staging_buffer(self, size: int) -> Any:
         if self.submission.fresh_staging:
@@ -403,7 +373,9 @@ class Device:
             DeviceError: A dispatch does not validate, or the device is lost.
         """
         with _device_errors("running a program"):
+            start = perf_counter()
             self._submitter.run(bound, rows, times)
+            self.host.submit += perf_counter() - start
         self._unsubmitted = 0
 
     @property

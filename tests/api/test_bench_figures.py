@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 from rdrr.bench._figures import NOT_GATED, Ratio, Spread, percentile
-from rdrr.bench.modes import GATES, MODES, chosen
+from rdrr.bench._runs import Run, Workload
+from rdrr.bench.modes import GATES, MODES, Comparison, Measured, chosen
 from rdrr_format.errors import UsageError
+from rdrr_runtime.counters import Counters, HostSeconds
+from rdrr_runtime.decode._base import Counts
 
 
 def test_a_ratio_is_taken_round_by_round():
@@ -43,3 +46,32 @@ def test_submission_and_sampler_can_be_set_for_all_modes():
 
 def test_every_gate_names_modes_that_there_are():
     assert {name for gate in GATES for name in (gate.fast, gate.slow)} <= set(MODES)
+
+
+def measured(name: str, milliseconds: float, *, encode: float = 0.0, gpu: float = 1.0) -> Measured:
+    """A mode whose tokens, ten of them, took so long."""
+    seconds = 1e-3 * milliseconds
+    host = HostSeconds(submit=10 * 1e-3 * encode)
+    run = Run((0,), 0.0, 10 * seconds, (seconds,) * 10, Counts(), Counters(dispatches=10), host)
+    return Measured(MODES[name], (run, run), gpu)
+
+
+def test_the_gain_of_an_interval_is_predicted_from_what_one_token_costs():
+    modes = (measured("ours-x1", 6.0, encode=1.0, gpu=2.0), measured("ours-x4", 3.0, gpu=2.0))
+    found = Comparison("fake", False, Workload(), modes).interval_model()
+    # The host encodes for 1 ms while the GPU works for 2, and 3 ms of waiting come once in four.
+    assert found == {
+        "ours-x4": {"predicted": pytest.approx(6 / (2 + 3 / 4)), "measured": pytest.approx(2.0)}
+    }
+
+
+@pytest.mark.parametrize(("times", "verdict"), [((1.0, 1.04), "pass"), ((1.0, 1.2), "missed")])
+def test_modes_whose_kernels_take_other_times_are_not_compared_in_silence(times, verdict):
+    modes = tuple(
+        measured(name, 5.0, gpu=gpu) for name, gpu in zip(("webllm", "ours-x1"), times, strict=True)
+    )
+    found = Comparison("fake", False, Workload(), modes)
+    assert found.gpu_spread() == pytest.approx(times[1] - 1)
+    assert found.as_dict()["gpu_time_verdict"] == verdict
+    ratio = next(one for one in found.ratios() if one.name == "ours-x1 over webllm")
+    assert ratio.verdict(software=False) == "missed"  # both took as long, and 1.2 is asked for

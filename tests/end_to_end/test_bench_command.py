@@ -32,6 +32,8 @@ def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
     assert work["bytes_written"] == work["buffer_creates"] == work["bind_group_creates"] == 0
     assert found["peak_gpu_bytes"] > found["weights_bytes"] + found["kv_bytes"]
     assert found["gpu_decode_ms_per_token"] > 0
+    host = found["host_ms_per_token"]
+    assert host["upload"] == 0 < host["encode"] < host["encode"] + host["download"]
     assert found["decode_tokens_per_second"]["median"] > 0
 
 

@@ -20,8 +20,9 @@ from rdrr._model import context_of
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
+    from rdrr_runtime.counters import Counters, HostSeconds
     from rdrr_runtime.decode._base import Counts, Strategy
-    from rdrr_runtime.device import Counters, Device
+    from rdrr_runtime.device import Device
     from rdrr_runtime.gpu import GpuBackend
     from rdrr_runtime.submission import Submission
 
@@ -123,6 +124,7 @@ class Run:
         token_seconds: For each id after the first its share of the time between two readbacks.
         counts: Forward passes and readbacks.
         work: What the device was asked to do after the first id; None on the CPU.
+        host: The host's time for that; None on the CPU.
     """
 
     ids: tuple[int, ...]
@@ -131,6 +133,7 @@ class Run:
     token_seconds: tuple[float, ...]
     counts: Counts
     work: Counters | None
+    host: HostSeconds | None
 
     @property
     def decoded(self) -> int:
@@ -164,7 +167,7 @@ def generate(
     start = time.perf_counter()
     ids = list(next(runs))
     first = time.perf_counter()
-    before = device.counters.copy() if device is not None else None
+    before = (device.counters.copy(), device.host.copy()) if device is not None else None
     shares: list[float] = []
     last = first
     with _submitting(device, how):
@@ -173,8 +176,10 @@ def generate(
             shares += [(now - last) / len(run)] * len(run)
             ids += run
             last = now
-    work = device.counters.since(before) if device is not None and before is not None else None
-    return Run(tuple(ids), first - start, last - first, tuple(shares), counts, work)
+    work, host = None, None
+    if device is not None and before is not None:
+        work, host = device.counters.since(before[0]), device.host.since(before[1])
+    return Run(tuple(ids), first - start, last - first, tuple(shares), counts, work, host)
 
 
 @contextmanager

@@ -40,6 +40,8 @@ class Speed:
             together share their time.
         gpu_prefill_ms: GPU time of the prompt's passes; None without timestamps.
         gpu_decode_ms_per_token: GPU time of a decode pass; None without timestamps.
+        host_ms_per_token: The host's time of a decoded token: `upload` (writes), `encode`
+            (recording and submitting), `download` (waiting for the device and copying back).
         work_per_token: Dispatches, submits, objects made, maps and bytes of a decoded token.
         weights_bytes: GPU memory of the weights.
         kv_bytes: Of the key-value cache.
@@ -63,6 +65,7 @@ class Speed:
     ms_per_token: dict[str, float]
     gpu_prefill_ms: float | None
     gpu_decode_ms_per_token: float | None
+    host_ms_per_token: dict[str, float]
     work_per_token: dict[str, float]
     weights_bytes: int
     kv_bytes: int
@@ -141,6 +144,8 @@ def _found(
     cold, *warm = runs
     last = warm[-1]
     assert last.work is not None, "a GPU run counts its work"
+    assert last.host is not None, "a GPU run times its calls"
+    host = {"upload": last.host.write, "encode": last.host.submit, "download": last.host.read}
     firsts = [run.first_seconds for run in warm]
     shares = [1e3 * one for run in warm for one in run.token_seconds]
     info = backend.info
@@ -161,6 +166,7 @@ def _found(
         ms_per_token={f"p{p}": percentile(shares, p) for p in (50, 95, 99)},
         gpu_prefill_ms=gpu[0],
         gpu_decode_ms_per_token=gpu[1],
+        host_ms_per_token={name: 1e3 * one / last.decoded for name, one in host.items()},
         work_per_token={name: n / last.decoded for name, n in vars(last.work).items()},
         weights_bytes=info.weights_bytes,
         kv_bytes=info.kv_bytes,

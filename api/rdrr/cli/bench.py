@@ -155,6 +155,8 @@ def _speed_rows(found: Speed) -> Iterable[tuple[str, str]]:
     yield "ms per token", "  ".join(f"{name} {value:.3f}" for name, value in per.items())
     yield "GPU time, prefill", _milliseconds(found.gpu_prefill_ms)
     yield "GPU time, a token", _milliseconds(found.gpu_decode_ms_per_token)
+    host = "  ".join(f"{name} {value:.3f}" for name, value in found.host_ms_per_token.items())
+    yield "host ms per token", host
     yield "submits a token", f"{work['submits']:.3f}, {work['dispatches']:.0f} dispatches"
     read, written = work["bytes_read"], work["bytes_written"]
     yield "bytes a token", f"{read:.0f} read back, {written:.0f} written"
@@ -208,6 +210,9 @@ def _show_modes(found: Comparison) -> None:
     headings = ("mode", "ms a token", "GPU ms", *_COLUMNS, "forwards")
     out.print(table(headings, cells, right=headings[1:]))
     show_ratios(found.ratios(), software=found.software)
+    for name, gain in found.interval_model().items():
+        words = f"{gain['predicted']:.2f} predicted, {gain['measured']:.2f} measured"
+        out.print(f"gain of {name} over ours-x1: {words}")
     spread = found.gpu_spread()
     if spread is not None:
         out.print(f"GPU time of a token differs by {100 * spread:.1f} %: {found.gpu_verdict()}")
