@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package, open_package
     from rdrr_manifests.validation import validate
 
+    from rdrr._decoding import Wedlm
     from rdrr._generation import Generation
     from rdrr._model import Model, load
     from rdrr._push import Pushed, push
@@ -62,6 +63,7 @@ _HOMES = {
     "Package": "rdrr_manifests.package",
     "Pushed": "rdrr._push",
     "ValidationReport": "rdrr_manifests.faults",
+    "Wedlm": "rdrr._decoding",
     "convert": "rdrr_converter.convert",
     "export": "rdrr_converter.export",
     "load": "rdrr._model",
@@ -90,6 +92,7 @@ __all__ = [
     "StoreError",
     "UsageError",
     "ValidationReport",
+    "Wedlm",
     "__version__",
     "convert",
     "export",

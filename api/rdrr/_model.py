@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
 
 from rdrr._backends import Choice, open_backend, resolve_hints
+from rdrr._decoding import Wedlm
 from rdrr._generation import Generation
 from rdrr._response_format import read_response_format
 
@@ -71,6 +72,7 @@ class Model:
         response_format: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
         interval: int = 8,
+        decode: Wedlm | None = None,
     ) -> Generation:
         """Continue a prompt.
 
@@ -92,6 +94,7 @@ class Model:
                 {"schema": {...}}}`, `{"type": "json_object"}`, `{"type": "regex", "regex": ...}`.
             stop: Strings that end the text; they are not part of it.
             interval: Tokens between two readbacks from the GPU.
+            decode: Another way of decoding than one token after the other.
 
         Returns:
             An iterator of pieces of text, which also has `token_ids`, `logprobs` and `stats`.
@@ -117,6 +120,8 @@ class Model:
             presence_penalty,
             logit_bias or {},
         )
+        if decode is not None and (logprobs is not None or response_format is not None):
+            raise UsageError("log-probabilities and formats need one token after the other")
         stats = GenerationStats()
         told = None if logprobs is None else Logprobs(logprobs)
         runs = self._engine.generate(
@@ -127,6 +132,7 @@ class Model:
             stats=stats,
             logprobs=told,
             constraint=self._constraint(response_format),
+            strategy=None if decode is None else decode.strategy(self.package, sampling),
         )
         return Generation(runs, self._codec, prompt_ids=ids, stats=stats, stop=stop, logprobs=told)
 

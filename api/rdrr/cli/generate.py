@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rdrr_format.errors import UsageError
 
 from rdrr.cli._console import console, facts, note, print_json
+from rdrr.cli._decoding import DecodeFlags
 from rdrr.cli._options import (
     Adapter,
     Backend,
@@ -36,6 +37,9 @@ _FIGURES = (
     ("time to first token", "time_to_first_token_ms", "{:.1f} ms"),
     ("prefill", "prefill_tokens_per_second", "{:.1f} tokens/s"),
     ("decode", "decode_tokens_per_second", "{:.1f} tokens/s"),
+    ("forward passes", "forwards", "{:d}"),
+    ("tokens a pass", "tokens_per_forward", "{:.2f}"),
+    ("wasted rows", "wasted_rows", "{:d}"),
 )
 
 
@@ -95,6 +99,37 @@ def generate(
     interval: Annotated[
         int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
     ] = 8,
+    decode: Annotated[
+        Literal["ar", "wedlm"],
+        typer.Option(help="One token after the other, or WeDLM's masks, filled many in a pass."),
+    ] = "ar",
+    window: Annotated[
+        int | None, typer.Option(help="wedlm: places ahead of the text.", show_default="16")
+    ] = None,
+    tau: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NATS",
+            help="wedlm: entropy below which a mask is filled; none fills one in a pass.",
+            show_default="0.4",
+        ),
+    ] = None,
+    slope: Annotated[
+        float | None,
+        typer.Option(
+            "--lambda", help="wedlm: added to it for each place ahead.", show_default="0.02"
+        ),
+    ] = None,
+    max_per_step: Annotated[
+        int | None, typer.Option(help="wedlm: most masks that are filled in a pass.")
+    ] = None,
+    entropy_temp: Annotated[
+        Literal["raw", "scaled"] | None,
+        typer.Option(
+            help="wedlm: entropy of the logits, or of them over the temperature.",
+            show_default="raw",
+        ),
+    ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print timings to stderr.")] = False,
     json: JsonFlag = False,
 ) -> int:
@@ -104,6 +139,7 @@ def generate(
     bias, response_format = split_biases(logit_bias), read_format(json_schema, regex)
     if logprobs is not None and not json:
         raise UsageError("log-probabilities come in the JSON object", hint="add --json")
+    way = DecodeFlags(decode, window, tau, slope, max_per_step, entropy_temp).read()
     text = _read_prompt(prompt)
     with rdrr.load(
         path,
@@ -130,6 +166,7 @@ def generate(
             response_format=response_format,
             stop=stop or (),
             interval=interval,
+            decode=way,
         )
         _announce(model)
         if json:

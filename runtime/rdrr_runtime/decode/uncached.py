@@ -24,6 +24,8 @@ class Uncached:
             found = backend.greedy(text, job.base, 1)
             counts.readbacks += 1
             counts.forwards += index > 0
+            counts.rows += len(text) if index else 0
+            counts.wasted_rows += len(text) - 1 if index else 0
             yield found
             if found[0] in job.stop_ids:
                 return

@@ -1,0 +1,73 @@
+"""Ways of decoding that a generation may ask for, and the strategies that they become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rdrr_format.errors import UsageError
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.decode._base import Strategy
+    from rdrr_runtime.sampling import SamplingOptions
+
+
+@dataclass(frozen=True)
+class Wedlm:
+    """Masks ahead of the text are filled where the model is sure, many in a pass.
+
+    For models that were trained to: their manifest names a mask token.
+
+    Attributes:
+        window: Places ahead of the text; a pass has up to twice as many rows.
+        tau: Entropy in nats below which a mask is filled; None fills one a pass, the surest.
+        slope: Added to the entropy for each place after the first mask, the published lambda.
+        max_per_step: Most masks filled in a pass, those nearest the text; None for no limit.
+        entropy: Of the logits as they are, or over the temperature.
+    """
+
+    window: int = 16
+    tau: float | None = 0.4
+    slope: float = 0.02
+    max_per_step: int | None = None
+    entropy: Literal["raw", "scaled"] = "raw"
+
+    def strategy(self, package: Package, sampling: SamplingOptions) -> Strategy:
+        """What runs it on a package.
+
+        Raises:
+            UsageError: An option is out of range, or the model cannot be decoded so.
+        """
+        from rdrr_runtime.decode import wedlm
+
+        options = wedlm.WedlmOptions(
+            self.window, self.tau, self.slope, self.max_per_step, self.entropy == "scaled"
+        )
+        return wedlm.Wedlm(_mask_of(package), options, sampling)
+
+
+def _mask_of(package: Package) -> int:
+    """The mask token of a model whose masks can be filled in place.
+
+    Raises:
+        UsageError: It has none, or layers that see a window of slots.
+    """
+    from rdrr_manifests.graph import Attention
+
+    mask = package.manifest.mask_token_id
+    if mask is None:
+        raise UsageError(
+            "the model was not trained to fill masks",
+            where=package.where,
+            expected="a manifest with a mask_token_id",
+            hint="leave --decode out, or convert a WeDLM checkpoint",
+        )
+    # A window counts slots, in which masks do not lie in the order of the text.
+    if any(isinstance(op, Attention) and op.window for op in package.graph.ops):
+        raise UsageError(
+            "wedlm does not decode models with sliding windows",
+            where=package.where,
+            hint="leave --decode out",
+        )
+    return mask

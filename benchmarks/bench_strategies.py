@@ -1,0 +1,194 @@
+"""Ways of decoding one package, in turns in one process: WeDLM and drafts beside plain decoding.
+
+    python benchmarks/bench_strategies.py PACKAGE --tau 0.4,0.6 --draft ngram --draft SMALLER
+
+Every way gets the same prompt and as many tokens; nothing ends a text early. Both baselines are
+given: greedy with a key-value cache, eight tokens to a readback, and greedy without one, which is
+what the published ratio of WeDLM is to. Times include the prompt. Then passes of several rows are
+timed beside the pass of one, both with what they read back, since a way of decoding gains tokens a
+pass over that. WeDLM needs a package of a model that was trained for it; elsewhere it is left out.
+A way that writes other ids than the baseline is judged by its text: `agrees` is the share of ids
+before the first that differs, `longest run` and `repeats` tell whether it goes in circles. The last
+line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.decode._base import Strategy
+    from rdrr_runtime.engine import Engine
+
+PROMPT = "In the beginning God created the heaven and the earth. " * 8
+ROWS = (1, 2, 4, 8, 16, 32)
+PASSES = 20  # of each size in a round
+
+
+def text_figures(ids: Sequence[int], plain: Sequence[int]) -> dict[str, float]:
+    """How a text compares with plain decoding's, and how much it repeats itself."""
+    pairs = zip(ids, plain, strict=False)
+    same = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(plain)))
+    run = longest = 1
+    for before, after in zip(ids, ids[1:], strict=False):
+        run = run + 1 if before == after else 1
+        longest = max(longest, run)
+    fours = [tuple(ids[at : at + 4]) for at in range(len(ids) - 3)]
+    repeats = 1 - len(set(fours)) / len(fours) if fours else 0.0
+    return {"agrees": same / max(1, len(ids)), "longest_run": longest, "repeats": repeats}
+
+
+def generate(
+    engine: Engine, strategy: Strategy, prompt: Sequence[int], tokens: int
+) -> tuple[list[int], dict[str, Any]]:
+    """One generation: its ids and its figures."""
+    from rdrr_runtime.engine import GenerationStats
+
+    stats = GenerationStats()
+    runs = engine.generate(prompt, max_tokens=tokens, stats=stats, strategy=strategy)
+    ids = [token_id for run in runs for token_id in run]
+    return ids, stats.as_dict()
+
+
+def measure_ways(
+    engine: Engine, ways: Mapping[str, Strategy], prompt: Sequence[int], tokens: int, rounds: int
+) -> dict[str, Any]:
+    """All ways in turns; of each the medians, after a round that only warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    last: dict[str, tuple[list[int], dict[str, Any]]] = {}
+    for index in range(rounds + 1):
+        for name, way in ways.items():
+            last[name] = generate(engine, way, prompt, tokens)
+            if index:
+                seconds[name].append(last[name][1]["total_ms"] / 1e3)
+    found = {}
+    for name, (ids, stats) in last.items():
+        ratios = {
+            f"over_{base}": median(
+                [a / b for a, b in zip(seconds[base], seconds[name], strict=True)]
+            )
+            for base in ("ar", "uncached")
+        }
+        counted = ("forwards", "tokens_per_forward", "rows", "wasted_rows", "drafted", "accepted")
+        found[name] = {
+            "tokens": len(ids),
+            "seconds": [min(seconds[name]), median(seconds[name]), max(seconds[name])],
+            "tokens_per_second": len(ids) / median(seconds[name]),
+            **{key: stats[key] for key in counted},
+            **ratios,
+            **text_figures(ids, last["ar"][0]),
+        }
+    return found
+
+
+def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict[str, float]:
+    """Median milliseconds of a pass by its rows; `decode` is that of a single token."""
+    base = len(prompt)
+    backend.fill(prompt, 0)
+    passes: dict[str, Callable[[], object]] = {
+        "decode": lambda: backend.greedy(prompt[-1:], base, 1)
+    }
+    for rows in ROWS:
+        ids = [prompt[at % len(prompt)] for at in range(rows)]
+        passes[str(rows)] = lambda ids=ids: backend.window_picks(  # type: ignore[misc]
+            ids, base, wanted=-(-len(ids) // 2)
+        )
+    times: dict[str, list[float]] = {name: [] for name in passes}
+    for index in range(rounds + 1):
+        for name, one in passes.items():
+            start = time.perf_counter()
+            for _ in range(PASSES):
+                one()
+            if index:
+                times[name].append((time.perf_counter() - start) * 1e3 / PASSES)
+    return {name: median(found) for name, found in times.items()}
+
+
+def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, Strategy]:
+    """WeDLM at each threshold, where the package can be decoded so."""
+    from rdrr import UsageError, Wedlm
+    from rdrr_runtime.sampling import SamplingOptions
+
+    found = {}
+    for word in taus:
+        tau = None if word == "none" else float(word)
+        try:
+            way = Wedlm(window=window, tau=tau).strategy(package, SamplingOptions())
+        except UsageError as error:
+            print(f"wedlm is left out: {error}")
+            return {}
+        found[f"wedlm tau {word}"] = way
+    return found
+
+
+def show(ways: Mapping[str, Any], passes: Mapping[str, float]) -> None:
+    """Both tables."""
+    head = ("way", "tok/s", "tok/pass", "x ar", "x uncached", "wasted", "agrees", "run", "repeats")
+    print("{:<22}{:>9}{:>10}{:>8}{:>12}{:>8}{:>8}{:>5}{:>9}".format(*head))
+    for name, one in ways.items():
+        print(
+            f"{name:<22}{one['tokens_per_second']:>9.1f}{one['tokens_per_forward']:>10.2f}"
+            f"{one['over_ar']:>8.2f}{one['over_uncached']:>12.2f}{one['wasted_rows']:>8}"
+            f"{one['agrees']:>8.2f}{one['longest_run']:>5}{one['repeats']:>9.2f}"
+        )
+    for name, milliseconds in passes.items():
+        ratio = milliseconds / passes["decode"]
+        print(f"pass of {name:<8}{milliseconds:>9.3f} ms{ratio:>7.2f} x decode")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("package", type=Path)
+    parser.add_argument("--prompt", default=PROMPT)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tau", default="0.4,0.6,none")
+    parser.add_argument("--window", type=int, default=16)
+    parser.add_argument("--adapter")
+    options = parser.parse_args()
+
+    from rdrr_manifests.package import open_package
+    from rdrr_runtime.decode.greedy import Greedy
+    from rdrr_runtime.decode.uncached import Uncached
+    from rdrr_runtime.device import open_device
+    from rdrr_runtime.engine import Engine
+    from rdrr_runtime.gpu import GpuBackend
+    from rdrr_runtime.text import TextCodec
+
+    with ExitStack() as stack:
+        device = open_device(options.adapter)
+        stack.callback(device.close)
+        package = open_package(options.package)
+        prompt = TextCodec(package.tokenizer_bytes() or b"").encode(options.prompt)
+        context = len(prompt) + options.tokens + 2 * max(ROWS)
+        backend = GpuBackend(package, context=context, device=device)
+        stack.callback(backend.close)
+        ways: dict[str, Strategy] = {"ar": Greedy(), "uncached": Uncached()}
+        ways |= wedlm_ways(package, options.tau.split(","), options.window)
+        engine = Engine(backend, (), package.manifest.architecture.vocab_size)
+        found = measure_ways(engine, ways, prompt, options.tokens, options.rounds)
+        passes = measure_passes(backend, prompt, options.rounds)
+    show(found, passes)
+    record = {
+        "package": package.manifest.model_id,
+        "adapter": device.info.name,
+        "prompt_tokens": len(prompt),
+        "ways": found,
+        "pass_ms": passes,
+        "pass_of_16_over_decode": passes["16"] / passes["decode"],
+    }
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
