@@ -19,6 +19,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ def text_figures(ids: Sequence[int], plain: Sequence[int]) -> dict[str, float]:
     pairs = zip(ids, plain, strict=False)
     same = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(plain)))
     run = longest = 1
-    for before, after in zip(ids, ids[1:], strict=False):
+    for before, after in pairwise(ids):
         run = run + 1 if before == after else 1
         longest = max(longest, run)
     fours = [tuple(ids[at : at + 4]) for at in range(len(ids) - 3)]

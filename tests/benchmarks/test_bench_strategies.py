@@ -1,0 +1,43 @@
+"""The benchmark of ways of decoding, on a backend of torch."""
+
+from __future__ import annotations
+
+import bench_strategies as bench
+import pytest
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.decode.greedy import Greedy
+from rdrr_runtime.decode.uncached import Uncached
+from rdrr_runtime.engine import Engine
+from support.packages import VOCAB, llama_manifest, write_random_package
+
+
+def test_a_text_that_goes_in_circles_is_seen():
+    assert bench.text_figures([1, 2, 3, 4, 5], [1, 2, 9, 4, 5]) == {
+        "agrees": 2 / 5,
+        "longest_run": 1,
+        "repeats": 0.0,
+    }
+    assert bench.text_figures([7] * 8, [7] * 8) == {
+        "agrees": 1.0,
+        "longest_run": 8,
+        "repeats": 1 - 1 / 5,
+    }
+
+
+def test_all_ways_run_in_turns_and_passes_are_timed(tmp_path, rng, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "PASSES", 1)
+    manifest = llama_manifest() | {"mask_token_id": 9}
+    package = write_random_package(tmp_path, manifest, rng)
+    backend = CpuBackend(package, context=64)
+    prompt = rng.integers(0, VOCAB, 6).tolist()
+    ways = {"ar": Greedy(), "uncached": Uncached(), **bench.wedlm_ways(package, ["0.4"], 4)}
+    found = bench.measure_ways(Engine(backend, (), VOCAB), ways, prompt, 8, 1)
+    assert list(found) == ["ar", "uncached", "wedlm tau 0.4"]
+    assert found["ar"]["over_ar"] == found["uncached"]["over_uncached"] == 1.0
+    assert found["uncached"]["agrees"] == found["ar"]["tokens_per_forward"] == 1.0
+    assert found["ar"]["forwards"] == 7
+    assert found["wedlm tau 0.4"]["tokens_per_forward"] == pytest.approx(8 / 9, abs=0.2)
+    passes = bench.measure_passes(backend, prompt, 1)
+    assert list(passes) == ["decode", *map(str, bench.ROWS)]
+    bench.show(found, passes)
+    assert "pass of 16" in capsys.readouterr().out
