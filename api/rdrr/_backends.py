@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rdrr_format.errors import DeviceError, UsageError
 
 from rdrr._configuration import configured_hints
+from rdrr._tuned import read_profile
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
@@ -120,20 +121,27 @@ def _wgpu(
     from rdrr_runtime.program import choices_for
     from rdrr_runtime.select import unhonoured
 
+    stored = read_profile(device.info)
+    tuning = stored.tuning
     try:
         if strict_hints:
             # Before any weight is read: a large model takes a while to load.
-            _refuse(unhonoured(choices_for(package, device, policy, context, kv_dtype)))
+            _refuse(unhonoured(choices_for(package, device, policy, context, kv_dtype, tuning)))
         package.fetch()
         model = GpuBackend(
-            package, context=context, kv_dtype=kv_dtype, device=device, policy=policy
+            package,
+            context=context,
+            kv_dtype=kv_dtype,
+            device=device,
+            policy=policy,
+            tuning=tuning,
         )
     except BaseException:
         device.close()
         raise
     kind = ", a software adapter" if device.info.software else ""
     where = f"{device.info.name} ({device.info.backend}{kind})"
-    reason = f"backend wgpu on {where}; --backend cpu runs it in torch"
+    reason = f"backend wgpu on {where}; --backend cpu runs it in torch{stored.remark}"
     return Choice(model, reason, unhonoured(model.info.choices), device)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rdrr._tuned import Stored, read_profile
+
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.adapters import AdapterInfo
@@ -26,18 +28,25 @@ class Explanation:
         policy: The hints in force.
         choices: What serves each op, in order: loading, decode, prefill.
         unhonoured: A line for each hint that some op does not follow.
+        tuned: The tuned profile of the adapter, and what became of it.
     """
 
     adapter: AdapterInfo
     policy: Policy
     choices: tuple[Choice, ...]
     unhonoured: tuple[str, ...]
+    tuned: Stored
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
             "adapter": self.adapter.name,
             "software": self.adapter.software,
+            "tuned_profile": {
+                "path": str(self.tuned.path),
+                "shapes": len(self.tuned.entries),
+                "note": self.tuned.note,
+            },
             "hints": {
                 one.key: {"value": one.value, "source": one.source}
                 for one in self.policy.hints.values()
@@ -109,8 +118,9 @@ def explain(
 
     device = open_device(adapter)
     try:
-        choices = choices_for(package, device, policy, context, kv_dtype)
-        return Explanation(device.info, policy, choices, unhonoured(choices))
+        stored = read_profile(device.info)
+        choices = choices_for(package, device, policy, context, kv_dtype, stored.tuning)
+        return Explanation(device.info, policy, choices, unhonoured(choices), stored)
     finally:
         device.close()
 

@@ -49,6 +49,8 @@ def measure(
     from rdrr_runtime.profile import profile
     from rdrr_runtime.timestamps import Timer
 
+    from rdrr._tuned import read_profile
+
     device = open_device(adapter)
     try:
         Timer(device)  # refuses before the weights are fetched
@@ -63,6 +65,7 @@ def measure(
             kv_dtype=kv_dtype,
             prompt_tokens=prompt_tokens,
             tokens=tokens,
+            tuning=read_profile(device.info).tuning,
         )
     finally:
         device.close()

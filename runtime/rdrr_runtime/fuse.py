@@ -13,15 +13,21 @@ an architecture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rdrr_manifests.graph import Attention, GatedActivation, Head, Linear, Norm, Op, Residual, Rope
 
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._kernel import Dispatch
-from rdrr_runtime.kernels.attention_decode import DecodeAttention, attention_decode
+from rdrr_runtime.kernels._tuning import AnySite, Site
+from rdrr_runtime.kernels.attention_decode import (
+    SPLITS,
+    DecodeAttention,
+    SplitTuning,
+    attention_decode,
+)
 from rdrr_runtime.kernels.matvec import (
     CANDIDATE_BYTES,
     MAX_OUTPUT_GROUPS,
@@ -65,14 +71,18 @@ class _Product:
         fits = suits(plan.context(self.low.ctx), self.weights, int8=plan.int8, shares=shares)
         return fits and not plan.tiled
 
-    def emit(self, source: Input, output: Output, label: str) -> list[Dispatch]:
-        """Emit the launch, with the reason for it."""
+    def emit(
+        self, source: Input, output: Output, label: str, sites: tuple[AnySite, ...] = ()
+    ) -> list[Dispatch]:
+        """Emit the launch, with the reason for it; `sites` are what its input depends on."""
         low, plan = self.low, self.plan
         ctx = plan.context(low.ctx)
         if self.turned:
-            made = matvec_turned(ctx, self.weights, source, output, label=label)
+            made = matvec_turned(ctx, self.weights, source, output, label=label, sites=sites)
         else:
-            made = matvec(ctx, self.weights, source, output, int8=plan.int8, label=label)
+            made = matvec(
+                ctx, self.weights, source, output, int8=plan.int8, label=label, sites=sites
+            )
         low.emit(made, low.select.why_matmul(low.ctx, self.weights, 1, int8=plan.int8))
         return made
 
@@ -156,6 +166,11 @@ def attention_block(low: Lowering, ops: Sequence[Op], index: int) -> int:
         and len({one.bias is None for one in found.linears}) == 1
     ):
         return 0
+    out_product = _Product(low, (out_weight,))
+    split = low.ctx.site(
+        f"softmax attention_decode.{spec.shape}", spec.split, _splits(spec, out_product)
+    )
+    spec = replace(spec, split=split.used)
     layer = f"layer {found.attention.layer}"
     projected = low.workspace.named(
         "projected", low.ctx.value_bytes * sum(one.n for one in weights)
@@ -163,10 +178,20 @@ def attention_block(low: Lowering, ops: Sequence[Op], index: int) -> int:
     bias = _joined_bias(low, found.linears)
     source = _norm_input(low, found.norm)
     projections.emit(source, Output(projected, bias=bias), f"{layer} qkv")
-    parts, stats = _emit_attention(low, found, spec, projected)
+    parts, stats = _emit_attention(low, found, spec, projected, split)
     low.values.read(found.norm.x)
     source = Input(parts, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
-    return found.count + _project_out(low, ops, after, output, source)
+    return found.count + _project_out(low, ops, after, output, source, (split,))
+
+
+def _splits(spec: DecodeAttention, product: _Product) -> Iterator[SplitTuning]:
+    """Ways to part the keys that the output projection can join."""
+    seen = {spec.splits}
+    for one in SPLITS:
+        parts = replace(spec, split=one).splits
+        if parts not in seen and product.suits(spec.heads * parts):
+            seen.add(parts)
+            yield one
 
 
 def _attention_spec(low: Lowering, found: _Projections) -> DecodeAttention:
@@ -189,7 +214,11 @@ def _joined_bias(low: Lowering, linears: Sequence[Linear]) -> BufferSlice | None
 
 
 def _emit_attention(
-    low: Lowering, found: _Projections, spec: DecodeAttention, projected: BufferSlice
+    low: Lowering,
+    found: _Projections,
+    spec: DecodeAttention,
+    projected: BufferSlice,
+    split: Site[SplitTuning],
 ) -> tuple[BufferSlice, BufferSlice]:
     parts = low.workspace.named("attention parts", spec.parts_bytes)
     stats = low.workspace.named("attention stats", spec.stats_bytes)
@@ -209,6 +238,7 @@ def _emit_attention(
             stats,
             spec=spec,
             label=f"layer {found.attention.layer} attention",
+            sites=(split,),
         ),
         Why("auto: fused with norms, rope and the cache"),
     )
@@ -216,9 +246,17 @@ def _emit_attention(
 
 
 def _project_out(
-    low: Lowering, ops: Sequence[Op], index: int, linear: Linear, source: Input
+    low: Lowering,
+    ops: Sequence[Op],
+    index: int,
+    linear: Linear,
+    source: Input,
+    sites: tuple[AnySite, ...] = (),
 ) -> int:
-    """A linear from `source`, added to the residual stream where that is what follows."""
+    """A linear from `source`, added to the residual stream where that is what follows.
+
+    `sites` are what the source depends on.
+    """
     weight = low.weights.matrices[linear.weight.name]
     following = ops[index + 1] if index + 1 < len(ops) else None
     bias = None if linear.bias is None else low.weights.vectors[linear.bias.name]
@@ -228,7 +266,7 @@ def _project_out(
         output = Output(low.values.get(following.x), "add", bias)
     else:
         output = Output(low.values.take(linear.out, weight.n), "store", bias)
-    _Product(low, (weight,)).emit(source, output, linear.out)
+    _Product(low, (weight,)).emit(source, output, linear.out, sites)
     if not adds:
         return 1
     assert isinstance(following, Residual)
@@ -261,9 +299,10 @@ def gated_feed_forward(low: Lowering, ops: Sequence[Op], index: int) -> int:
         words = low.workspace.named("gated", activation.width)
         scales = low.workspace.named("gated scales", activation.width // 2)
         output = Output(words, "gate", activation=activation.activation, scales=scales)
-        product.emit(_norm_input(low, norm), output, activation.out)
+        made = product.emit(_norm_input(low, norm), output, activation.out)
         low.values.read(norm.x)
-        served = _project_out(low, ops, end + 1, down, Input(words, scales=scales))
+        source = Input(words, scales=scales)
+        served = _project_out(low, ops, end + 1, down, source, made[0].sites)
         return end + 1 - index + served
     y = low.values.take(activation.out, activation.width)
     output = Output(y, "gate", activation=activation.activation)
@@ -307,8 +346,8 @@ DECODE_FUSIONS: tuple[Fusion, ...] = (attention_block, gated_feed_forward, lone_
 
 def fused_head(
     low: Lowering, norm: Norm, head: Head
-) -> tuple[BufferSlice, BufferSlice, int] | None:
-    """Final norm, logits and their largest; (logits, candidates, their count), or None."""
+) -> tuple[BufferSlice, BufferSlice, Dispatch] | None:
+    """Final norm, logits and their largest; (logits, candidates, the launch), or None."""
     weight = low.weights.matrices[head.weight.name]
     product = _Product(low, (weight,))
     plain = head.scale == 1.0 and head.softcap is None
@@ -318,4 +357,4 @@ def fused_head(
     candidates = low.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
     output = Output(logits, "best", best=candidates)
     made = product.emit(_norm_input(low, norm), output, "head")
-    return logits, candidates, made[0].grid.x
+    return logits, candidates, made[0]

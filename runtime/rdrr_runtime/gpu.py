@@ -20,6 +20,7 @@ from rdrr_runtime.gpu_sampler import Bound, GpuSampler
 from rdrr_runtime.gpu_windows import GpuWindows
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import KvSpec
+from rdrr_runtime.kernels._tuning import Tuning
 from rdrr_runtime.logprobs import TokenLogprobs
 from rdrr_runtime.program import RING, Pass, Plan, Program, write_step
 from rdrr_runtime.sampling import SamplingOptions
@@ -39,6 +40,7 @@ class GpuBackend:
         device: Where; opened on the best adapter when None.
         policy: Kernel hints; none when None.
         fused: Use the fused kernels of the decode pass.
+        tuning: Parameters of kernels; the defaults when None.
 
     Raises:
         DeviceError: No adapter, or too little memory.
@@ -54,6 +56,7 @@ class GpuBackend:
         device: Device | None = None,
         policy: Policy | None = None,
         fused: bool = True,
+        tuning: Tuning | None = None,
     ) -> None:
         KvSpec.make(package.graph.kv_heads, package.graph.head_dim, context, kv_dtype)
         self.device = device if device is not None else open_device()
@@ -67,6 +70,7 @@ class GpuBackend:
             context=context,
             kv_dtype=kv_dtype,
             fused=fused,
+            tuning=tuning,
         )
         self._state = plan.state
         self._program = Program(plan, self.device)

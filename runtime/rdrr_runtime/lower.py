@@ -11,8 +11,8 @@ Which kernel serves an op is decided by `rdrr_runtime.select` and the op's own m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from rdrr_manifests.graph import (
     Attention,
@@ -34,8 +34,15 @@ from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.fuse import Fusion, fused_head
 from rdrr_runtime.kernels._context import OpContext
 from rdrr_runtime.kernels._kernel import Dispatch
+from rdrr_runtime.kernels._tuning import AnySite
 from rdrr_runtime.kernels.argmax import choose_best
-from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
+from rdrr_runtime.kernels.attention import (
+    SPLITS,
+    AttentionKernel,
+    AttentionSpec,
+    SplitTuning,
+    attention,
+)
 from rdrr_runtime.kernels.elementwise import residual_add, scale
 from rdrr_runtime.kernels.embed import embed
 from rdrr_runtime.kernels.expert_linear import Routed
@@ -136,8 +143,10 @@ class Lowering:
             logits = lower_head(self, norm, head)
             made = lower_sample(self, logits, head.weight.shape[0])
         else:
-            logits, candidates, count = fused
-            made = choose_best(self.ctx, candidates, count, label="argmax")
+            logits, candidates, launch = fused
+            made = choose_best(
+                self.ctx, candidates, launch.grid.x, label="argmax", sites=launch.sites
+            )
         end, self._out = tuple(self._out), []
         self.emit(made)
         return Lowered(body, end, tuple(self._out), logits, tuple(self._choices))
@@ -354,6 +363,10 @@ class Lowering:
         )
         which, why = self.select.attention(spec, self.ctx)
         split = which is AttentionKernel.SPLIT_KV
+        sites: tuple[AnySite, ...] = ()
+        if split:
+            parts = self.ctx.site(f"softmax split_kv.{spec.shape}", spec.split, self._splits(spec))
+            spec, sites = replace(spec, split=parts.used), (parts,)
         size = spec.scratch_size(self.ctx.max_rows) if split else 0
         made = attention(
             self.ctx,
@@ -365,9 +378,17 @@ class Lowering:
             which=which,
             scratch=self.workspace.named(f"split.{size}", size) if split else None,
             label=op.out,
+            sites=sites,
         )
         self.emit(made, why)
         values.read(op.q, op.k, op.v)
+
+    def _splits(self, spec: AttentionSpec) -> Iterator[SplitTuning]:
+        """Ways to part the keys whose scratch can be bound."""
+        for one in SPLITS:
+            size = replace(spec, split=one).scratch_size(self.ctx.max_rows)
+            if size <= self.select.max_binding:
+                yield one
 
     def _activation(self, op: GatedActivation) -> None:
         values = self.values

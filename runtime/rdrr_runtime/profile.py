@@ -19,16 +19,14 @@ from rdrr_runtime.buffers import arena
 from rdrr_runtime.device import BoundDispatch, Device
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._kernel import Dispatch
+from rdrr_runtime.kernels._tuning import Tuning
 from rdrr_runtime.kernels.copy import copy
 from rdrr_runtime.program import Pass, Plan, Program, write_step
-from rdrr_runtime.timestamps import Timed, Timer
+from rdrr_runtime.timestamps import Timed, Timer, warm_up
 from rdrr_runtime.traffic import traffic
 
 PREFILL_RUNS = 4
 """Readings of the prompt that are measured."""
-
-WARM_UP_SECONDS = 0.5
-"""A GPU that idled takes about so long to reach its clocks."""
 
 COPY_BYTES = 256 << 20
 SOFTWARE_COPY_BYTES = 32 << 20
@@ -138,6 +136,7 @@ def profile(
     kv_dtype: str = "f16",
     prompt_tokens: int,
     tokens: int,
+    tuning: Tuning | None = None,
 ) -> Profile:
     """Load a package, run it and measure.
 
@@ -149,6 +148,7 @@ def profile(
         kv_dtype: Storage of the cache.
         prompt_tokens: Tokens of the prompt.
         tokens: Tokens decoded after it.
+        tuning: Parameters of kernels; the defaults when None.
 
     Raises:
         UsageError: More tokens than the context holds, or none.
@@ -163,7 +163,9 @@ def profile(
     timer = Timer(device)
     bandwidth, size = copy_bandwidth(device, timer)
     with arena(device, "profile") as buffers:
-        plan = Plan(package, device, buffers, policy, context=context, kv_dtype=kv_dtype)
+        plan = Plan(
+            package, device, buffers, policy, context=context, kv_dtype=kv_dtype, tuning=tuning
+        )
         run = _Run(device, timer, plan, Program(plan, device))
         prefill = run.prefill(prompt_tokens)
         decode = run.decode(prompt_tokens, tokens)
@@ -177,19 +179,9 @@ def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
     with arena(device, "copy") as buffers:
         x, y = buffers.empty("x", size), buffers.empty("y", size)
         bound = [device.bind(one) for one in copy(x, y, label="copy")]
-        _warm_up(device, timer, [bound], 1)
+        warm_up(device, timer, [bound], 1)
         times = timer.run([bound] * COPY_RUNS, 1).seconds
     return 2 * size / float(np.median(times)), 2 * size
-
-
-def _warm_up(
-    device: Device, timer: Timer, passes: Sequence[Sequence[BoundDispatch]], rows: int
-) -> None:
-    """Run until the clocks are up; a CPU has no such clocks, and runs once."""
-    spent, wanted = 0.0, 0.0 if device.info.software else WARM_UP_SECONDS
-    while spent <= wanted:
-        timed = timer.run(passes, rows)
-        spent += timed.seen - timed.encoding
 
 
 @dataclass(frozen=True)
@@ -271,7 +263,7 @@ class _Run:
         last = pieces[-1]
         self._write(last)
         # Without the argmax, which would leave a step of one row to the runs after the first.
-        _warm_up(self.device, self.timer, [self._body(last)], len(last.ids))
+        warm_up(self.device, self.timer, [self._body(last)], len(last.ids))
 
     def _body(self, one: _Piece) -> tuple[BoundDispatch, ...]:
         kind: Pass = self.program.get("prefill" if len(one.ids) > 1 else "decode")

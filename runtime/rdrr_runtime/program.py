@@ -25,6 +25,7 @@ from rdrr_runtime.fuse import DECODE_FUSIONS, Fusion
 from rdrr_runtime.fuse_prefill import PREFILL_FUSIONS
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import VALUE_BYTES, OpContext, State
+from rdrr_runtime.kernels._tuning import Tuning
 from rdrr_runtime.kvcache import KvCache
 from rdrr_runtime.lower import Lowered, Lowering
 from rdrr_runtime.lower_head import Wanted, picks_of
@@ -132,6 +133,7 @@ class Plan:
         context: KV slots.
         kv_dtype: `f16`, `f32` or `q8_0`.
         fused: Whether ops are fused or reordered, rather than lowered one by one.
+        tuning: Parameters of kernels; the defaults when None.
 
     Raises:
         ShardError: Bytes are missing.
@@ -149,7 +151,9 @@ class Plan:
         context: int,
         kv_dtype: str,
         fused: bool = True,
+        tuning: Tuning | None = None,
     ) -> None:
+        self.tuning = tuning or Tuning()
         self.graph = package.graph
         self._device = device
         self._fused = fused
@@ -175,6 +179,11 @@ class Plan:
             for index, spec in enumerate(self.graph.ropes)
         )
 
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of an activation."""
+        return VALUE_BYTES[self._precision.kernel]
+
     def choices(self) -> tuple[Choice, ...]:
         """What was made of the weights, then what serves each op of decode and of prefill."""
         passes = (self.lowered("decode"), self.lowered("prefill"))
@@ -184,7 +193,7 @@ class Plan:
     def lowered(self, kind: str) -> Lowered:
         """The dispatches of a kind of pass."""
         if kind not in self._lowered:
-            self._lowered[kind] = self._lower(kind)
+            self._lowered[kind] = self.lower(kind, self.tuning)
         return self._lowered[kind]
 
     def picks(self, kind: str) -> BufferSlice | None:
@@ -199,7 +208,8 @@ class Plan:
             return DECODE_FUSIONS
         return PREFILL_FUSIONS if self.rows[kind] > 1 else ()
 
-    def _lower(self, kind: str) -> Lowered:
+    def lower(self, kind: str, tuning: Tuning) -> Lowered:
+        """The dispatches of a pass with other parameters."""
         limits = self._device.limits
         ctx = OpContext(
             self.state,
@@ -208,6 +218,7 @@ class Plan:
             limits["max-compute-workgroup-storage-size"],
             limits["max-compute-invocations-per-workgroup"],
             self._precision.kernel,
+            tuning,
         )
         return Lowering(
             self.graph,
@@ -224,11 +235,23 @@ class Plan:
 
 
 def choices_for(
-    package: Package, device: Device, policy: Policy, context: int, kv_dtype: str
+    package: Package,
+    device: Device,
+    policy: Policy,
+    context: int,
+    kv_dtype: str,
+    tuning: Tuning | None = None,
 ) -> tuple[Choice, ...]:
     """What a backend would choose, without loading anything."""
-    paper = PaperArena(device)
-    return Plan(package, device, paper, policy, context=context, kv_dtype=kv_dtype).choices()
+    return Plan(
+        package,
+        device,
+        PaperArena(device),
+        policy,
+        context=context,
+        kv_dtype=kv_dtype,
+        tuning=tuning,
+    ).choices()
 
 
 class Program:

@@ -317,8 +317,16 @@ def _storage_obstacle(dtype: DType, layout: Layout, k: int, *, experts: bool) ->
 
 def recorded(step: str, dispatches: Sequence[Dispatch], why: Why) -> tuple[Choice, ...]:
     """Dispatches as choices; the parts of one matrix count once."""
-    found = dict.fromkeys((one.label, one.kernel.label) for one in dispatches)
-    return tuple(Choice(step, op, label, why.reason, why.unmet) for op, label in found)
+    found = dict.fromkeys((one.label, one.kernel.label, _tuned(one)) for one in dispatches)
+    return tuple(
+        Choice(step, op, label, why.reason + tuned, why.unmet) for op, label, tuned in found
+    )
+
+
+def _tuned(one: Dispatch) -> str:
+    """What of a dispatch comes from the tuned profile."""
+    said = [f"; {site.op} tuned: {site.used}" for site in one.sites if site.is_tuned]
+    return "".join(said)
 
 
 def unhonoured(choices: Sequence[Choice]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,18 @@ def render(name: str, **variables: str | int | bool) -> str:
     given = {"VALUE": "f32", **variables}
     text = _render(name, tuple(sorted(given.items())))
     return text if given["VALUE"] == "f32" else f"enable {given['VALUE']};\n{text}"
+
+
+@cache
+def sources_digest() -> str:
+    """A digest of all WGSL texts: what was measured of one version says nothing of another."""
+    found = sha256()
+    folder = files("rdrr_runtime.kernels")
+    for place in (folder, folder.joinpath("snippets")):
+        for one in sorted(place.iterdir(), key=lambda entry: entry.name):
+            if one.name.endswith(".wgsl"):
+                found.update(one.name.encode() + b"\0" + one.read_bytes())
+    return found.hexdigest()
 
 
 @cache

@@ -24,6 +24,9 @@ FEATURE = "timestamp-query"
 QUERIES = 4096
 """What a query set may hold."""
 
+WARM_UP_SECONDS = 0.5
+"""A GPU that idled takes about so long to reach its clocks."""
+
 
 @dataclass(frozen=True)
 class Timed:
@@ -140,3 +143,13 @@ class Timer:
             self._origin = int(ticks[0, 0])
         # Differences of integers first: seconds since boot leave float64 no nanoseconds.
         return (ticks.astype(np.int64) - self._origin).astype(np.float64) * self._tick
+
+
+def warm_up(
+    device: Device, timer: Timer, passes: Sequence[Sequence[BoundDispatch]], rows: int
+) -> None:
+    """Run until the clocks are up; a CPU has no such clocks, and runs once."""
+    spent, wanted = 0.0, 0.0 if device.info.software else WARM_UP_SECONDS
+    while spent <= wanted:
+        timed = timer.run(passes, rows)
+        spent += timed.seen - timed.encoding

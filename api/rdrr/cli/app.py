@@ -32,6 +32,7 @@ from rdrr.cli import (
     push,
     report,
     schema,
+    tune,
     validate,
 )
 from rdrr.cli._console import print_error
@@ -57,6 +58,7 @@ COMMANDS = (
     Command("explain", explain.explain),
     Command("bench", bench.bench),
     Command("profile", profile.profile),
+    Command("tune", tune.tune),
     Command("perplexity", perplexity.perplexity),
     Command("imatrix", imatrix.imatrix),
     Command("report", report.report),

@@ -62,6 +62,8 @@ def _show(found: Explanation, every: bool) -> None:
     out = console()
     software = ", a software adapter" if found.adapter.software else ""
     out.print(facts([("adapter", f"{found.adapter.name}{software}")]))
+    if found.tuned.entries or found.tuned.note:
+        out.print(facts([("tuned profile", found.tuned.summary)]))
     hints = hint_lines(found.policy)
     out.print(facts(hints.items() or [("hints", "none")]))
     for group in grouped(found.choices, alike=not every):

@@ -13,13 +13,14 @@ itself advances after sampling, so one bound program is replayed for each token:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rdrr_format.errors import FormatError, UsageError
 
 from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.kernels._tuning import P, Site, Tuning
 
 STEP_WORDS = 4
 VALUE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "f16": 2})
@@ -58,6 +59,7 @@ class OpContext:
         max_threads: Threads a workgroup may have.
         values: Type of the activations between ops, `f32` or `f16`. Logits, sums and the weights
             of norms are f32 in any case.
+        tuning: Stored parameters of kernels.
     """
 
     state: State
@@ -66,6 +68,7 @@ class OpContext:
     workgroup_storage: int = 16_384
     max_threads: int = 256
     values: str = "f32"
+    tuning: Tuning = field(default_factory=Tuning)
 
     @property
     def subgroups(self) -> bool:
@@ -76,6 +79,17 @@ class OpContext:
     def value_bytes(self) -> int:
         """Bytes of an activation."""
         return VALUE_BYTES[self.values]
+
+    def site(self, what: str, default: P, candidates: Iterable[P]) -> Site[P]:
+        """The parameters of a kernel on a shape.
+
+        Args:
+            what: Op, kernel and shape.
+            default: Where nothing is stored.
+            candidates: Parameters that can run here.
+        """
+        subgroups = "" if self.subgroups else " without subgroups"
+        return self.tuning.site(f"{what} {self.values}{subgroups}", default, candidates)
 
     def need_values(self, what: str, buffer: BufferSlice, count: int) -> None:
         """Guard of an activation's size.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rdrr_format.errors import DeviceError
 
 from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._tuning import AnySite
 from rdrr_runtime.shader import Access, Binding, bindings, overrides, render
 
 __all__ = ["Access", "Binding", "Dispatch", "Grid", "Kernel", "dispatch", "flat_grid", "kernel"]
@@ -97,12 +98,14 @@ class Dispatch:
         buffers: One slice for each of the kernel's bindings.
         grid: Launch size.
         label: What it serves, e.g. `layers.3.q_proj`.
+        sites: Choices of parameters that it depends on, its own first.
     """
 
     kernel: Kernel
     buffers: tuple[BufferSlice, ...]
     grid: Grid
     label: str
+    sites: tuple[AnySite, ...] = ()
 
 
 def kernel(
@@ -134,7 +137,13 @@ def kernel(
     return Kernel(label, source, "main", tuple(sorted(values.items())), bindings(source), trusted)
 
 
-def dispatch(what: Kernel, buffers: Mapping[str, BufferSlice], grid: Grid, label: str) -> Dispatch:
+def dispatch(
+    what: Kernel,
+    buffers: Mapping[str, BufferSlice],
+    grid: Grid,
+    label: str,
+    sites: tuple[AnySite, ...] = (),
+) -> Dispatch:
     """A launch with its buffers given by name.
 
     Raises:
@@ -143,4 +152,4 @@ def dispatch(what: Kernel, buffers: Mapping[str, BufferSlice], grid: Grid, label
     names = [binding.name for binding in what.bindings]
     if set(names) != set(buffers):
         raise ValueError(f"{what.label} binds {names}, not {sorted(buffers)}")
-    return Dispatch(what, tuple(buffers[name] for name in names), grid, label)
+    return Dispatch(what, tuple(buffers[name] for name in names), grid, label, sites)

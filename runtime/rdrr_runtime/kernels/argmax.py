@@ -9,6 +9,7 @@ from __future__ import annotations
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import OpContext, need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels._tuning import AnySite
 
 GROUPS = 64
 SCRATCH_BYTES = 8 * GROUPS
@@ -54,7 +55,14 @@ def argmax(
     ]
 
 
-def choose_best(ctx: OpContext, best: BufferSlice, count: int, *, label: str) -> list[Dispatch]:
+def choose_best(
+    ctx: OpContext,
+    best: BufferSlice,
+    count: int,
+    *,
+    label: str,
+    sites: tuple[AnySite, ...] = (),
+) -> list[Dispatch]:
     """Make the best of some candidates the next token, and advance the step.
 
     Args:
@@ -62,6 +70,7 @@ def choose_best(ctx: OpContext, best: BufferSlice, count: int, *, label: str) ->
         best: (f32 value, u32 id) of each candidate.
         count: Candidates.
         label: What the op is.
+        sites: What the candidates depend on.
     """
     state = ctx.state
     finish = kernel("argmax_finish", constants={"WG": 64, "COUNT": count})
@@ -72,4 +81,4 @@ def choose_best(ctx: OpContext, best: BufferSlice, count: int, *, label: str) ->
         "tokens": state.tokens,
         "ring": state.ring,
     }
-    return [dispatch(finish, buffers, Grid(), label)]
+    return [dispatch(finish, buffers, Grid(), label, sites)]

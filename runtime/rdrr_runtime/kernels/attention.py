@@ -15,6 +15,7 @@ from rdrr_format.errors import DeviceError, FormatError
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import KV_TYPES, KvSpec, OpContext
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels._tuning import AnySite, Params
 
 WORKGROUP = 128
 KEYS_PER_SPLIT = 256
@@ -35,6 +36,45 @@ TILE_KEYS = (32, 16, 8)  # a multiple of 8
 
 
 @dataclass(frozen=True)
+class ScanTuning(Params):
+    """Threads that share the keys of a row and head.
+
+    Attributes:
+        workgroup: A power of two.
+    """
+
+    workgroup: int = WORKGROUP
+
+
+@dataclass(frozen=True)
+class TileTuning(Params):
+    """What a tile of `tiled_small` and `tiled_large` holds.
+
+    Attributes:
+        keys: A multiple of 8.
+    """
+
+    keys: int
+
+
+@dataclass(frozen=True)
+class SplitTuning(Params):
+    """Parts of the keys of `split_kv`, each with a softmax of its own until they are joined.
+
+    Attributes:
+        keys: Keys of a part, where there are fewer parts than `most`.
+        most: Parts at most.
+    """
+
+    keys: int = KEYS_PER_SPLIT
+    most: int = MAX_SPLITS
+
+
+SCANS = tuple(ScanTuning(threads) for threads in (64, 128, 256))
+SPLITS = (SplitTuning(64), SplitTuning(128), SplitTuning(256), SplitTuning(512, 16))
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
     """What a layer's attention computes.
 
@@ -44,6 +84,7 @@ class AttentionSpec:
         scale: Factor on the scores.
         window: Slots a row sees, its own included; 0 for all.
         softcap: Bound of the scores by tanh; 0 for none.
+        split: Parts of the keys, for `split_kv`.
     """
 
     heads: int
@@ -51,12 +92,23 @@ class AttentionSpec:
     scale: float
     window: int = 0
     softcap: float = 0.0
+    split: SplitTuning = SplitTuning()
 
     @property
     def splits(self) -> int:
         """Parts of the keys that `split_kv` makes of a full context."""
-        reach = min(self.window or self.cache.context, self.cache.context)
-        return max(1, min(MAX_SPLITS, -(-reach // KEYS_PER_SPLIT)))
+        return max(1, min(self.split.most, -(-self._reach // self.split.keys)))
+
+    @property
+    def shape(self) -> str:
+        """Heads, cache and keys, for the keys of sites."""
+        kv = self.cache
+        return f"{kv.dtype} {self.heads}/{kv.kv_heads}x{kv.head_dim}, {self._reach} keys"
+
+    @property
+    def _reach(self) -> int:
+        """Keys that a row sees at most."""
+        return min(self.window or self.cache.context, self.cache.context)
 
     def scratch_size(self, max_rows: int) -> int:
         """Bytes of scratch that `split_kv` needs for passes of up to `max_rows` rows."""
@@ -80,6 +132,7 @@ def attention(
     which: AttentionKernel = AttentionKernel.STREAMING,
     scratch: BufferSlice | None = None,
     label: str,
+    sites: tuple[AnySite, ...] = (),
 ) -> list[Dispatch]:
     """Row r attends to the slots 0..base+r; its own key must have been stored.
 
@@ -94,6 +147,7 @@ def attention(
         scratch: At least `spec.scratch_size(max_rows)` bytes, for `split_kv`; may be shared by
             all layers.
         label: What the op is.
+        sites: What the parts of `split_kv` depend on.
 
     Raises:
         FormatError: Sizes that do not suit, or `split_kv` without scratch.
@@ -129,21 +183,22 @@ def attention(
         "stats": scratch.range(boundary, 8 * ctx.max_rows * spec.heads * spec.splits),
     }
     return [
-        _scan(ctx, spec, {**buffers, **parts}, spec.splits, label),
-        _combine(ctx, spec, {**parts, "out": out}, label),
+        _scan(ctx, spec, {**buffers, **parts}, spec.splits, label, sites),
+        _combine(ctx, spec, {**parts, "out": out}, label, sites),
     ]
 
 
 def tile_keys(spec: AttentionSpec, rows: int, workgroup_storage: int) -> int:
     """Keys of a tile that fit workgroup memory beside `rows` queries; 0 if none do."""
+    return next((keys for keys in TILE_KEYS if _fits(spec, rows, keys, workgroup_storage)), 0)
+
+
+def _fits(spec: AttentionSpec, rows: int, keys: int, workgroup_storage: int) -> bool:
     cache = spec.cache
-    for keys in TILE_KEYS:
-        queries = 4 * rows * cache.head_dim
-        tile = keys * (cache.head_dim + 4) * KV_TYPES[cache.dtype].tile_bytes
-        weights = 4 * rows * (keys + 8)
-        if queries + tile + weights <= workgroup_storage:
-            return keys
-    return 0
+    queries = 4 * rows * cache.head_dim
+    tile = keys * (cache.head_dim + 4) * KV_TYPES[cache.dtype].tile_bytes
+    weights = 4 * rows * (keys + 8)
+    return queries + tile + weights <= workgroup_storage
 
 
 def _tiled(
@@ -157,19 +212,24 @@ def _tiled(
             found=f"{ctx.workgroup_storage} bytes",
             hint="use streaming",
         )
+    site = ctx.site(
+        f"attention attention_tiled.{rows}.{spec.shape}, {ctx.max_rows} rows",
+        TileTuning(keys),
+        (TileTuning(one) for one in TILE_KEYS if _fits(spec, rows, one, ctx.workgroup_storage)),
+    )
     what = kernel(
         "attention_tiled",
         variables={
             "KV": spec.cache.dtype,
             "VALUE": ctx.values,
-            "KEYS_PER_THREAD": keys // 8,
+            "KEYS_PER_THREAD": site.used.keys // 8,
             "OWN_WORDS": -(-spec.cache.head_dim // 32),
         },
         constants={"TILE_ROWS": rows, **_constants(spec)},
         variant=f"{rows}.{spec.cache.dtype}",
         trusted=True,
     )
-    return dispatch(what, buffers, Grid(spec.heads, 1, 1, 1, rows), label)
+    return dispatch(what, buffers, Grid(spec.heads, 1, 1, 1, rows), label, (site,))
 
 
 def _constants(spec: AttentionSpec) -> dict[str, float | int | bool]:
@@ -186,10 +246,21 @@ def _constants(spec: AttentionSpec) -> dict[str, float | int | bool]:
 
 
 def _scan(
-    ctx: OpContext, spec: AttentionSpec, buffers: dict[str, BufferSlice], splits: int, label: str
+    ctx: OpContext,
+    spec: AttentionSpec,
+    buffers: dict[str, BufferSlice],
+    splits: int,
+    label: str,
+    sites: tuple[AnySite, ...] = (),
 ) -> Dispatch:
     cache = spec.cache
     split = "sums" in buffers
+    site = ctx.site(
+        f"attention attention.{'split_kv' if split else 'streaming'}.{spec.shape}, "
+        f"{ctx.max_rows} rows",
+        ScanTuning(),
+        (one for one in SCANS if cache.head_dim // 4 <= one.workgroup <= ctx.max_threads),
+    )
     what = kernel(
         "attention",
         variables={
@@ -198,14 +269,18 @@ def _scan(
             "SUBGROUPS": ctx.subgroups,
             "VALUE": ctx.values,
         },
-        constants={"WG": WORKGROUP, "SPLITS": splits, **_constants(spec)},
+        constants={"WG": site.used.workgroup, "SPLITS": splits, **_constants(spec)},
         variant=f"{'split_kv' if split else 'streaming'}.{cache.dtype}",
     )
-    return dispatch(what, buffers, Grid(spec.heads, 1, splits, 1), label)
+    return dispatch(what, buffers, Grid(spec.heads, 1, splits, 1), label, (site, *sites))
 
 
 def _combine(
-    ctx: OpContext, spec: AttentionSpec, buffers: dict[str, BufferSlice], label: str
+    ctx: OpContext,
+    spec: AttentionSpec,
+    buffers: dict[str, BufferSlice],
+    label: str,
+    sites: tuple[AnySite, ...],
 ) -> Dispatch:
     what = kernel(
         "attention_combine",
@@ -221,4 +296,5 @@ def _combine(
         {"current": ctx.state.step, **buffers},
         Grid(spec.heads, 1, 1, 1),
         f"{label}.combine",
+        sites,
     )

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import KvSpec, OpContext
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels._tuning import AnySite, Params
 
 WORKGROUPS = (256, 128)
 """Threads of a workgroup: the first for parts longer than `MIN_SPAN`, where it fits."""
@@ -28,6 +29,42 @@ written while other workgroups read those beside them."""
 
 
 @dataclass(frozen=True)
+class DecodeTuning(Params):
+    """Threads that share a part of the keys.
+
+    Attributes:
+        workgroup: A power of two.
+    """
+
+    workgroup: int
+
+
+@dataclass(frozen=True)
+class SplitTuning(Params):
+    """Parts of the keys, each with a softmax of its own until they are joined.
+
+    Attributes:
+        span: Keys that a part has at least.
+        most: Parts at most.
+    """
+
+    span: int = MIN_SPAN
+    most: int = MAX_SPLITS
+
+
+CANDIDATES = tuple(DecodeTuning(threads) for threads in (64, 128, 256, 512))
+SPLITS = (
+    SplitTuning(32, 32),
+    SplitTuning(32, 64),
+    SplitTuning(64, 16),
+    SplitTuning(64, 64),
+    SplitTuning(128, 16),
+    SplitTuning(128, 32),
+    SplitTuning(256, 8),
+)
+
+
+@dataclass(frozen=True)
 class DecodeAttention:
     """What a layer's attention computes.
 
@@ -40,6 +77,7 @@ class DecodeAttention:
         softcap: Bound of the scores by tanh; 0 for none.
         eps: Of the norms of queries and keys.
         offset: Added to their gains.
+        split: Parts of the keys.
     """
 
     heads: int
@@ -50,12 +88,23 @@ class DecodeAttention:
     softcap: float = 0.0
     eps: float = 0.0
     offset: float = 0.0
+    split: SplitTuning = SplitTuning()
 
     @property
     def splits(self) -> int:
         """Parts that the keys are split into, at most."""
-        reach = min(self.window or self.cache.context, self.cache.context)
-        return max(1, min(MAX_SPLITS, -(-reach // MIN_SPAN)))
+        return max(1, min(self.split.most, -(-self._reach // self.split.span)))
+
+    @property
+    def shape(self) -> str:
+        """Heads, cache and keys, for the keys of sites."""
+        kv = self.cache
+        return f"{kv.dtype} {self.heads}/{kv.kv_heads}x{kv.head_dim}, {self._reach} keys"
+
+    @property
+    def _reach(self) -> int:
+        """Keys that the token sees at most."""
+        return min(self.window or self.cache.context, self.cache.context)
 
     @property
     def parts_bytes(self) -> int:
@@ -69,11 +118,21 @@ class DecodeAttention:
 
     def threads(self, ctx: OpContext) -> int:
         """Threads of a workgroup, 0 where none fits."""
-        long = min(self.window or self.cache.context, self.cache.context) > MAX_SPLITS * MIN_SPAN
+        long = self._reach > MAX_SPLITS * MIN_SPAN
         for threads in WORKGROUPS if long else WORKGROUPS[1:]:
-            if threads <= ctx.max_threads and self._memory(threads) <= ctx.workgroup_storage:
+            if self._fits(threads, ctx):
                 return threads
         return 0
+
+    def others(self, ctx: OpContext) -> tuple[DecodeTuning, ...]:
+        """Parameters that can run it."""
+        return tuple(one for one in CANDIDATES if self._fits(one.workgroup, ctx))
+
+    def _fits(self, threads: int, ctx: OpContext) -> bool:
+        """Whether so many threads can run it."""
+        group, words = self.heads // self.cache.kv_heads, self.cache.head_dim // 4
+        enough = 8 * (group + 1) <= threads and words <= threads <= ctx.max_threads
+        return enough and self._memory(threads) <= ctx.workgroup_storage
 
     def suits(self, ctx: OpContext, limits_buffers: int) -> bool:
         """Whether the kernel can run it."""
@@ -107,6 +166,7 @@ def attention_decode(
     *,
     spec: DecodeAttention,
     label: str,
+    sites: tuple[AnySite, ...] = (),
 ) -> list[Dispatch]:
     """One launch; `spec.suits` must hold.
 
@@ -120,6 +180,7 @@ def attention_decode(
         stats: f32 [heads, splits, 2], written.
         spec: What is computed.
         label: What the op is.
+        sites: What the parts depend on.
     """
     cache = spec.cache
     buffers = {
@@ -134,6 +195,11 @@ def attention_decode(
     }
     if gains is not None:
         buffers |= {"q_gain": gains[0], "k_gain": gains[1]}
+    site = ctx.site(
+        f"attention attention_decode.{spec.shape}",
+        DecodeTuning(spec.threads(ctx)),
+        spec.others(ctx),
+    )
     what = kernel(
         "attention_decode",
         variables={
@@ -145,14 +211,14 @@ def attention_decode(
             "SUBGROUPS": ctx.subgroups,
         },
         constants={
-            "WG": spec.threads(ctx),
+            "WG": site.used.workgroup,
             "HEADS": spec.heads,
             "KV_HEADS": cache.kv_heads,
             "HEAD_DIM": cache.head_dim,
             "PAIRS": spec.pairs,
             "CONTEXT": cache.context,
             "SPLITS": spec.splits,
-            "MIN_SPAN": MIN_SPAN,
+            "MIN_SPAN": spec.split.span,
             "SCALE": spec.scale,
             "WINDOW": spec.window,
             "SOFTCAP": spec.softcap,
@@ -163,4 +229,4 @@ def attention_decode(
         variant=cache.dtype,
         trusted=True,
     )
-    return [dispatch(what, buffers, Grid(cache.kv_heads, spec.splits), label)]
+    return [dispatch(what, buffers, Grid(cache.kv_heads, spec.splits), label, (site, *sites))]

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import OpContext, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels._tuning import Params
 from rdrr_runtime.kernels._weights import row_units
 from rdrr_runtime.packing import GpuWeight
+
+
+@dataclass(frozen=True)
+class EmbedTuning(Params):
+    """Threads that dequantize side by side.
+
+    Attributes:
+        workgroup: Each of them takes 32 weights of one row.
+    """
+
+    workgroup: int = 32
+
+
+CANDIDATES = tuple(EmbedTuning(threads) for threads in (8, 16, 32, 64, 128, 256))
 
 
 def embed(
@@ -33,6 +50,11 @@ def embed(
     ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
     units = row_units(table)
     dtype = table.dtype.name.lower()
+    site = ctx.site(
+        f"dequant embed.{dtype} {table.n}x{table.k}, {ctx.max_rows} rows",
+        EmbedTuning(),
+        (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
+    )
     return [
         dispatch(
             kernel(
@@ -43,6 +65,7 @@ def embed(
                     "FLAT": table.layout is Layout.FLAT,
                 },
                 constants={
+                    "WG": site.used.workgroup,
                     "K": table.k,
                     "UNITS": units,
                     "ROW_WORDS": table.words_per_row,
@@ -58,8 +81,9 @@ def embed(
                 "weight": part.slice,
                 "x": x,
             },
-            Grid(-(-units // 32), 1, 1, 1),
+            Grid(-(-units // site.used.workgroup), 1, 1, 1),
             label,
+            (site,),
         )
         for part in table.parts
     ]

@@ -13,6 +13,7 @@
 @group(0) @binding(2) var<storage, read> weight: array<Word>;
 @group(0) @binding(3) var<storage, read_write> x: array<vec4<{{ VALUE }}>>;
 
+override WG: u32;
 override K: u32;
 override UNITS: u32;
 override ROW_WORDS: u32;
@@ -23,7 +24,7 @@ override SCALE: f32;
 {% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
 {% include "snippets/row_unit.wgsl" %}
 
-@compute @workgroup_size(32)
+@compute @workgroup_size(WG)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let unit = id.x;
     let row = id.y;

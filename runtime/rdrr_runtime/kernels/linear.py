@@ -17,6 +17,7 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, flat_grid, kernel
+from rdrr_runtime.kernels._tuning import AnySite, Params
 from rdrr_runtime.kernels._weights import UNIT, power_of_two, row_padded, row_units
 from rdrr_runtime.kernels.turn_blocks import factors_at, turned_k
 from rdrr_runtime.packing import GpuWeight, Part
@@ -24,6 +25,39 @@ from rdrr_runtime.packing import GpuWeight, Part
 ENOUGH_TILES = 200  # workgroups of the wide tile that fill the largest GPUs
 WIDE_BYTES = 24_576  # workgroup memory of the wide tile
 GEMV_ROWS = 8  # token rows up to which reading each weight once a row of x beats tiling
+
+
+@dataclass(frozen=True)
+class GemvTuning(Params):
+    """Threads that share the inputs of four outputs.
+
+    Attributes:
+        workgroup: A power of two.
+    """
+
+    workgroup: int
+
+
+@dataclass(frozen=True)
+class TileTuning(Params):
+    """What a workgroup of `matmul_tiled` computes.
+
+    Attributes:
+        micro: An eighth of its token rows.
+        outputs: Its outputs.
+    """
+
+    micro: int
+    outputs: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of workgroup memory, or more."""
+        return WIDE_BYTES if self.outputs > 64 else 0
+
+
+GEMV_CANDIDATES = tuple(GemvTuning(threads) for threads in (32, 64, 128, 256))
+TILE_CANDIDATES = (TileTuning(4, 64), TileTuning(8, 64), TileTuning(8, 128))
 
 
 @dataclass(frozen=True)
@@ -47,6 +81,7 @@ class _Call:
         grid: Grid,
         variables: dict[str, str | int | bool],
         constants: dict[str, float | int | bool],
+        sites: tuple[AnySite, ...] = (),
     ) -> Dispatch:
         bias = self.bias
         if self.weight.layout is Layout.COLUMN and part.first_row:
@@ -76,7 +111,14 @@ class _Call:
             variant=str(variables.get("WEIGHT", self.weight.dtype.name.lower())),
             trusted=name == "matmul_tiled",
         )
-        return dispatch(what, buffers, grid, self.label)
+        return dispatch(what, buffers, grid, self.label, sites)
+
+    def site_of(self, name: str, rows: int) -> str:
+        """Op, kernel and shape."""
+        weight = self.weight
+        kind = f"{weight.dtype.name.lower()}.{weight.layout.value}"
+        turned = " turned" if weight.turned else ""
+        return f"matmul {name}.{kind}{turned} {weight.n}x{weight.k}, {rows} rows"
 
 
 def linear(
@@ -128,6 +170,11 @@ def linear(
 def _gemv_row(call: _Call, part: Part, rows: int) -> Dispatch:
     weight = call.weight
     rows_per_group = power_of_two(rows, 1, GEMV_ROWS)
+    site = call.ctx.site(
+        call.site_of("gemv_row", rows),
+        GemvTuning(power_of_two(row_units(weight), 32, 128)),
+        (one for one in GEMV_CANDIDATES if one.workgroup <= call.ctx.max_threads),
+    )
     return call.launch(
         "gemv_row",
         part,
@@ -138,12 +185,13 @@ def _gemv_row(call: _Call, part: Part, rows: int) -> Dispatch:
         ),
         {"ROWS": rows_per_group, "SUBGROUPS": call.ctx.subgroups},
         {
-            "WG": power_of_two(row_units(weight), 32, 128),
+            "WG": site.used.workgroup,
             "K": weight.k,
             "K_PADDED": row_padded(weight),
             "OUTPUTS": part.rows,
             "STRIDE": weight.n,
         },
+        (site,),
     )
 
 
@@ -177,7 +225,12 @@ def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
     micro = 4 if rows <= 32 else 8
     wide = micro == 8 and -(-rows // 64) * (outputs // 128) >= ENOUGH_TILES
     wide = wide and call.ctx.workgroup_storage >= WIDE_BYTES
-    tile_n = 128 if wide else 64
+    site = call.ctx.site(
+        call.site_of("matmul_tiled", rows),
+        TileTuning(micro, 128 if wide else 64),
+        (one for one in TILE_CANDIDATES if one.bytes <= call.ctx.workgroup_storage),
+    )
+    micro, tile_n = site.used.micro, site.used.outputs
     turned: dict[str, str | int | bool] = {"TURNED": weight.turned}
     places: dict[str, float | int | bool] = {}
     if weight.turned:
@@ -190,4 +243,5 @@ def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
         Grid(-(-outputs // tile_n), 1, 1, None if call.single_row else 1, 8 * micro),
         {"LAYOUT": "row" if by_row else "column", "MICRO": micro, "TILE_N": tile_n, **turned},
         {"K": weight.k, "N": weight.n, "PART": part.rows, **places},
+        (site,),
     )

@@ -16,6 +16,7 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import OpContext, need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels._tuning import Params
 from rdrr_runtime.kernels.quantize_rows import Int8Rows
 from rdrr_runtime.packing import GpuWeight
 
@@ -45,8 +46,11 @@ TYPES: Mapping[str, _Type] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Tile:
-    """What a workgroup computes: rows by outputs, `tm` by `tn` of them a thread."""
+class Tile(Params):
+    """What a workgroup computes: rows by outputs, `tm` by `tn` of them a thread.
+
+    There are at least two threads a row: each stages one of a step's two scales of it.
+    """
 
     rows: int
     outputs: int
@@ -67,6 +71,7 @@ class Tile:
 LARGE = Tile(128, 64, 8, 4)
 SMALL = Tile(64, 64, 8, 4)
 TINY = Tile(32, 64, 4, 4)
+CANDIDATES = (LARGE, SMALL, TINY, Tile(64, 128, 8, 8), Tile(64, 64, 4, 4), Tile(32, 128, 4, 8))
 ENOUGH_LARGE = 600  # large tiles that fill the largest GPUs several times over
 ENOUGH_SMALL = 128  # small tiles that give each of their multiprocessors one
 
@@ -83,10 +88,14 @@ def choose_tile(ctx: OpContext, kind: _Type, outputs: int) -> Tile:
     are no faster with it on an H200; tiles of 8 by 8 outputs a thread were slower there. The tiny
     one takes two thirds of the time where outputs are few (512 by 2048).
     """
-    fits = LARGE.storage(kind) <= ctx.workgroup_storage and LARGE.threads <= ctx.max_threads
-    if fits and _count(ctx, LARGE, outputs) >= ENOUGH_LARGE:
+    if _fits(ctx, kind, LARGE) and _count(ctx, LARGE, outputs) >= ENOUGH_LARGE:
         return LARGE
     return SMALL if _count(ctx, SMALL, outputs) >= ENOUGH_SMALL else TINY
+
+
+def _fits(ctx: OpContext, kind: _Type, tile: Tile) -> bool:
+    """Whether the device can hold a tile."""
+    return tile.storage(kind) <= ctx.workgroup_storage and tile.threads <= ctx.max_threads
 
 
 def _count(ctx: OpContext, tile: Tile, outputs: int) -> int:
@@ -132,8 +141,13 @@ def matmul_int8(
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
-    tile = tile or choose_tile(ctx, kind, weight.n)
     name = weight.dtype.name.lower()
+    site = ctx.site(
+        f"matmul matmul_int8.{name} {weight.n}x{weight.k}, {ctx.max_rows} rows",
+        choose_tile(ctx, kind, weight.n),
+        (one for one in CANDIDATES if _fits(ctx, kind, one)),
+    )
+    tile = tile or site.used
     made = []
     for part in weight.parts:
         what = kernel(
@@ -171,5 +185,5 @@ def matmul_int8(
         if bias is not None:
             buffers["bias"] = bias
         grid = Grid(-(-part.rows // tile.outputs), 1, 1, 1, tile.rows)
-        made.append(dispatch(what, buffers, grid, label))
+        made.append(dispatch(what, buffers, grid, label, (site,)))
     return made

@@ -16,6 +16,7 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import OpContext
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels._tuning import AnySite, Params, Site
 from rdrr_runtime.packing import GpuWeight
 
 WORKGROUP = 512
@@ -30,11 +31,46 @@ TEAM = 32
 MAX_WORKGROUPS = 528
 """Workgroups of a launch: enough to fill the largest GPUs, few enough to share their staging."""
 
-MAX_OUTPUT_GROUPS = MAX_WORKGROUPS
+MAX_OUTPUT_GROUPS = 4 * MAX_WORKGROUPS
 """Entries of `best` that a `best` launch may write."""
 
 CANDIDATE_BYTES = 8
 """Bytes of one of them."""
+
+
+@dataclass(frozen=True)
+class MatvecTuning(Params):
+    """How a launch divides the outputs.
+
+    Attributes:
+        workgroup: Threads that share a staged input, a power of two.
+        team: Threads that share a row; fast where it is the size of a subgroup.
+        groups: Most workgroups; each takes its outputs in as many steps as are needed.
+    """
+
+    workgroup: int = WORKGROUP
+    team: int = TEAM
+    groups: int = MAX_WORKGROUPS
+
+    def leaves_int8(self) -> bool:
+        """Whether a step of gated pairs is whole groups of 16 outputs."""
+        return (self.workgroup // self.team * 2) % 16 == 0
+
+
+CANDIDATES = (
+    MatvecTuning(512, 32, 264),
+    MatvecTuning(512, 32, 528),
+    MatvecTuning(512, 32, 1056),
+    MatvecTuning(256, 32, 528),
+    MatvecTuning(256, 32, 1056),
+    MatvecTuning(128, 32, 1056),
+    MatvecTuning(128, 32, 2112),
+    MatvecTuning(1024, 32, 264),
+    MatvecTuning(256, 64, 1056),
+    MatvecTuning(256, 16, 1056),
+    MatvecTuning(64, 8, 528),
+)
+"""For GPUs whose subgroups have 32 threads, and some for those of 64, 16 and 8."""
 
 UNITS: Mapping[str, int] = MappingProxyType(
     {
@@ -144,11 +180,11 @@ class Output:
     scales: BufferSlice | None = None
 
 
-def staged_bytes(k: int, *, int8: bool, shares: int = 0) -> int:
+def staged_bytes(k: int, *, int8: bool, shares: int = 0, workgroup: int = WORKGROUP) -> int:
     """Workgroup memory of a launch with K inputs, its reductions and `shares` parts included."""
     staged = -(-k // 256) * 256
     per_32 = 32 + 8 + 8 if int8 else 128
-    reductions = (16 + 4 + 8) * WORKGROUP
+    reductions = (16 + 4 + 8) * workgroup
     return staged // 32 * per_32 + reductions + 12 * shares + 4
 
 
@@ -171,6 +207,7 @@ def matvec(
     *,
     int8: bool = False,
     label: str,
+    sites: tuple[AnySite, ...] = (),
 ) -> list[Dispatch]:
     """One launch; `suits` must hold.
 
@@ -181,18 +218,20 @@ def matvec(
         output: What becomes of the products.
         int8: Multiply in int8, with one scale for 16 inputs.
         label: What the op is.
+        sites: What the input depends on.
     """
     gate = output.kind == "gate"
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
     pairs = 2 if gate and outputs % 2 == 0 else 1
-    most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
-    threads = min(most, ctx.max_threads)
-    teams = threads // TEAM
-    groups = -(-outputs // (pairs * teams))
-    launched = min(groups, MAX_WORKGROUPS)
+    types = ",".join(one.dtype.name.lower() for one in weights)
+    variant = f"{types}.{source.kind}.{output.kind}{'.int8' if int8 else ''}"
+    site = _site(ctx, variant, outputs, weights[0].k, source, output, int8=int8)
+    threads, team = site.used.workgroup, site.used.team
+    groups = -(-outputs // (pairs * (threads // team)))
+    launched = min(groups, site.used.groups)
     constants: dict[str, float | int | bool] = {
         "WG": threads,
-        "T": TEAM,
+        "T": team,
         "K": weights[0].k,
         "K_STAGED": -(-weights[0].k // 256) * 256,
         "STRIDE": launched,
@@ -205,8 +244,8 @@ def matvec(
         constants[f"N{index}"] = one.n
         units = padded_units(one, unit)
         constants[f"UNITS{index}"] = units
-        constants[f"TRIPS{index}"] = -(-units // TEAM)
-        constants[f"EXACT{index}"] = units % TEAM == 0
+        constants[f"TRIPS{index}"] = -(-units // team)
+        constants[f"EXACT{index}"] = units % team == 0
         constants[f"ROW_WORDS{index}"] = one.words_per_row
         buffers[f"weight{index}"] = one.parts[0].slice
     if output.bias is not None:
@@ -215,7 +254,6 @@ def matvec(
         buffers["best"] = output.best
     if output.scales is not None:
         buffers["y_scales"] = output.scales
-    types = ",".join(one.dtype.name.lower() for one in weights)
     what = kernel(
         "matvec",
         variables={
@@ -231,10 +269,35 @@ def matvec(
             "VALUE": ctx.values,
         },
         constants=constants,
-        variant=f"{types}.{source.kind}.{output.kind}{'.int8' if int8 else ''}",
+        variant=variant,
         trusted=True,
     )
-    return [dispatch(what, buffers, Grid(launched), label)]
+    return [dispatch(what, buffers, Grid(launched), label, (site, *sites))]
+
+
+def _site(
+    ctx: OpContext,
+    variant: str,
+    outputs: int,
+    k: int,
+    source: Input,
+    output: Output,
+    *,
+    int8: bool,
+) -> Site[MatvecTuning]:
+    most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
+    shares = source.shares(k)
+
+    def fits(one: MatvecTuning) -> bool:
+        needed = staged_bytes(k, int8=int8, shares=shares, workgroup=one.workgroup)
+        whole = output.scales is None or one.leaves_int8()
+        return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
+
+    return ctx.site(
+        f"matmul matvec.{variant} {outputs}x{k}{' to int8' if output.scales else ''}",
+        MatvecTuning(min(most, ctx.max_threads)),
+        filter(fits, CANDIDATES),
+    )
 
 
 def leaves_int8(ctx: OpContext, outputs: int) -> bool:

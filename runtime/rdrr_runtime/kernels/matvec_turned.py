@@ -6,8 +6,11 @@ input is scaled anew for each group of outputs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_runtime.kernels._context import OpContext
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels._tuning import AnySite, Params
 from rdrr_runtime.kernels.matvec import MAX_WORKGROUPS, TEAM, WORKGROUP, Input, Output
 from rdrr_runtime.kernels.turn_blocks import TURNED_TYPES, UNIT, factors_at, turned_k
 from rdrr_runtime.packing import GpuWeight
@@ -17,6 +20,20 @@ ENOUGH_SLOTS = 512
 
 MOST_SUMS = 4
 """Rows of a team at once, those of up included."""
+
+
+@dataclass(frozen=True)
+class TurnedTuning(Params):
+    """How a launch divides the outputs.
+
+    Attributes:
+        groups: Most workgroups; each takes its slots in as many steps as are needed.
+    """
+
+    groups: int = MAX_WORKGROUPS
+
+
+CANDIDATES = tuple(TurnedTuning(groups) for groups in (132, 264, 528, 1056, 2112))
 
 
 def staged_bytes(k: int, *, gate: bool, shares: int = 0) -> int:
@@ -64,6 +81,7 @@ def matvec_turned(
     output: Output,
     *,
     label: str,
+    sites: tuple[AnySite, ...] = (),
 ) -> list[Dispatch]:
     """One launch; `suits_turned` must hold.
 
@@ -74,6 +92,7 @@ def matvec_turned(
         source: What they are multiplied by, in f32.
         output: What becomes of the products, in f32.
         label: What the op is.
+        sites: What the input depends on.
     """
     gate = output.kind == "gate"
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
@@ -82,7 +101,12 @@ def matvec_turned(
     teams = min(teams, rows)
     counted = weights[:1] if gate else weights
     slots = [-(-(outputs if gate else one.n) // rows) for one in counted]
-    launched = min(sum(slots), MAX_WORKGROUPS)
+    types = ",".join(one.dtype.name.lower() for one in weights)
+    variant = f"{types}.{source.kind}.{output.kind}"
+    site = ctx.site(
+        f"matmul matvec_turned.{variant} {outputs}x{weights[0].k}", TurnedTuning(), CANDIDATES
+    )
+    launched = min(sum(slots), site.used.groups)
     k = turned_k(weights[0].k)
     constants: dict[str, float | int | bool] = {
         "WG": teams * TEAM,
@@ -105,7 +129,6 @@ def matvec_turned(
         buffers["bias"] = output.bias
     if output.best is not None:
         buffers["best"] = output.best
-    types = ",".join(one.dtype.name.lower() for one in weights)
     what = kernel(
         "matvec_turned",
         variables={
@@ -119,7 +142,7 @@ def matvec_turned(
             "SUBGROUPS": ctx.subgroups,
         },
         constants=constants,
-        variant=f"{types}.{source.kind}.{output.kind}",
+        variant=variant,
         trusted=True,
     )
-    return [dispatch(what, buffers, Grid(launched), label)]
+    return [dispatch(what, buffers, Grid(launched), label, (site, *sites))]

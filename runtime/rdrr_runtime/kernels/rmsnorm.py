@@ -8,10 +8,27 @@ post_norm_add        x = x + norm(r)          Gemma's norms after a block
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
+from rdrr_runtime.kernels._tuning import Params
 from rdrr_runtime.kernels._weights import power_of_two
+
+
+@dataclass(frozen=True)
+class NormTuning(Params):
+    """Threads that share a vector.
+
+    Attributes:
+        workgroup: A power of two.
+    """
+
+    workgroup: int
+
+
+CANDIDATES = tuple(NormTuning(threads) for threads in (32, 64, 128, 256, 512, 1024))
 
 
 def rms_norm(
@@ -113,11 +130,16 @@ def _lower(
     for name, buffer in operands.items():
         count = width if name == "weight" else rows * per_row * width
         (need_floats if name == "weight" else ctx.need_values)(f"{label}: {name}", buffer, count)
+    site = ctx.site(
+        f"norm rmsnorm.{mode} {per_row}x{width}, {rows} rows",
+        NormTuning(power_of_two(width // 4, 32, 256)),
+        (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
+    )
     what = kernel(
         "rmsnorm",
         variables={"MODE": mode, "SUBGROUPS": ctx.subgroups, "VALUE": ctx.values},
         constants={
-            "WG": power_of_two(width // 4, 32, 256),
+            "WG": site.used.workgroup,
             "WIDTH": width,
             "EPS": eps,
             "OFFSET": offset,
@@ -126,4 +148,4 @@ def _lower(
         variant=mode,
     )
     grid = Grid(per_row, 1, 1, None if single_row else 1)
-    return [dispatch(what, {"current": ctx.state.step, **operands}, grid, label)]
+    return [dispatch(what, {"current": ctx.state.step, **operands}, grid, label, (site,))]

@@ -1,0 +1,128 @@
+"""Tuned profiles on disk: one JSON file an adapter and driver, in the user's cache folder.
+
+The folder is $XDG_CACHE_HOME, or ~/.cache where that is not set, and in it `rdrr/tuning`. A profile
+is a cache and nothing more: where it is missing, unreadable or of other kernels, defaults run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import StoreError
+
+if TYPE_CHECKING:
+    from rdrr_runtime.adapters import AdapterInfo
+    from rdrr_runtime.kernels._tuning import Tuning
+
+FORMAT = "rdrr-tuning-1"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A profile as it was found.
+
+    Attributes:
+        path: Where it is, or would be.
+        entries: Facts of each site by its key; its parameters are in `params`.
+        note: Why a file that is there is not used; empty if it is, or if there is none.
+    """
+
+    path: Path
+    entries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def remark(self) -> str:
+        """For the end of a line: why a file that is there is not used, or nothing."""
+        return f"; the tuned profile {self.path} is not used: {self.note}" if self.note else ""
+
+    @property
+    def summary(self) -> str:
+        """For a person."""
+        what = f"not used: {self.note}" if self.note else f"{len(self.entries)} shapes"
+        return f"{self.path}, {what}"
+
+    @property
+    def tuning(self) -> Tuning:
+        """The parameters."""
+        from rdrr_runtime.kernels._tuning import Tuning
+
+        return Tuning({key: entry["params"] for key, entry in self.entries.items()})
+
+
+def profile_path(info: AdapterInfo) -> Path:
+    """Where the profile of an adapter and its driver is kept."""
+    folder = os.environ.get("XDG_CACHE_HOME")
+    base = Path(folder) if folder else Path.home() / ".cache"
+    name = re.sub(r"[^a-z0-9]+", "-", info.name.lower()).strip("-") or "adapter"
+    digest = hashlib.sha256(json.dumps(_adapter(info), sort_keys=True).encode()).hexdigest()
+    return base / "rdrr" / "tuning" / f"{name[:40]}-{digest[:12]}.json"
+
+
+def _adapter(info: AdapterInfo) -> dict[str, str]:
+    return {"name": info.name, "backend": info.backend, "driver": info.driver}
+
+
+def read_profile(info: AdapterInfo) -> Stored:
+    """The profile of an adapter; without entries where there is none that can be used."""
+    from rdrr_runtime.shader import sources_digest
+
+    path = profile_path(info)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Stored(path)
+    except (OSError, ValueError):
+        return Stored(path, note="it cannot be read")
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        return Stored(path, note="it is no tuned profile")
+    if data.get("adapter") != _adapter(info):
+        return Stored(path, note="it is of another adapter or driver")
+    if data.get("kernels") != sources_digest():
+        return Stored(path, note="it was made for other kernels")
+    entries = data.get("entries")
+    if not isinstance(entries, dict) or not all(_is_entry(one) for one in entries.values()):
+        return Stored(path, note="its entries are damaged")
+    return Stored(path, entries)
+
+
+def _is_entry(one: Any) -> bool:
+    params = one.get("params") if isinstance(one, dict) else None
+    return isinstance(params, dict) and all(type(value) is int for value in params.values())
+
+
+def write_profile(info: AdapterInfo, entries: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Store a profile whole, in the place of the one before.
+
+    Raises:
+        StoreError: The folder cannot be written.
+    """
+    from rdrr_runtime.shader import sources_digest
+
+    path = profile_path(info)
+    data = {
+        "format": FORMAT,
+        "adapter": _adapter(info),
+        "kernels": sources_digest(),
+        "entries": {key: entries[key] for key in sorted(entries)},
+    }
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise StoreError(
+            "the tuned profile cannot be stored", where=str(path), found=error
+        ) from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,105 @@
+"""`rdrr tune`: which parameters of kernels are fastest on this adapter for a package's shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rdrr_format.errors import UsageError
+
+from rdrr.cli._console import console, facts, note, print_json, table
+from rdrr.cli._options import (
+    Adapter,
+    Context,
+    JsonFlag,
+    KernelHints,
+    KvDtype,
+    PackagePath,
+    split_hints,
+)
+
+if TYPE_CHECKING:
+    from rdrr._tune import TuneResult
+
+_COLUMNS = ("step", "default us", "tuned us", "gain", "tried", "site and parameters")
+
+
+def tune(
+    path: PackagePath,
+    op: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OP",
+            help="Only matmul, attention, softmax, norm or dequant; repeatable.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Try again what is known.")] = False,
+    adapter: Adapter = None,
+    kernel_hint: KernelHints = None,
+    kv_dtype: KvDtype = "f16",
+    context: Context = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=3, help="Measurements of each candidate.")
+    ] = None,
+    json: JsonFlag = False,
+) -> int:
+    """Time parameters of kernels on a package's shapes and keep the best for later runs."""
+    from rdrr_manifests.package import open_package
+    from rdrr_runtime.kernels._tuning import OPS
+
+    from rdrr._backends import resolve_hints
+    from rdrr._model import context_of
+    from rdrr._tune import tune_package
+
+    unknown = [one for one in op or () if one not in OPS]
+    if unknown:
+        raise UsageError("no such op", expected=", ".join(OPS), found=unknown[0])
+    package = open_package(path)
+    found = tune_package(
+        package,
+        resolve_hints(package, split_hints(kernel_hint)),
+        adapter=adapter,
+        kv_dtype=kv_dtype,
+        context=context_of(package, context),
+        ops=frozenset(op or OPS),
+        force=force,
+        rounds=rounds,
+        progress=None if json else _tell,
+    )
+    if found.note:
+        note(f"warning: the profile that was there is not used: {found.note}")
+    if json:
+        print_json(found.as_dict())
+    else:
+        _show(found)
+    return 0
+
+
+def _tell(key: str, index: int, count: int) -> None:
+    note(f"[{index + 1}/{count}] {key}")
+
+
+def _show(found: TuneResult) -> None:
+    out, tuned = console(), found.tuned
+    rows = [
+        (
+            one.step,
+            f"{one.default_seconds * 1e6:.1f}",
+            f"{one.seconds * 1e6:.1f}",
+            f"{1 - one.seconds / one.default_seconds:.1%}",
+            str(1 + len(one.trials)),
+            f"{one.site.key}: {one.chosen if one.chosen != one.site.default else 'default'}",
+        )
+        for one in tuned.outcomes
+    ]
+    if rows:
+        out.print(table(_COLUMNS, rows, right=_COLUMNS[1:5]))
+        out.print()
+    pairs = [("adapter", found.adapter.name), ("trials", str(tuned.trials))]
+    if tuned.known:
+        pairs.append(("known already", f"{tuned.known} shapes; --force tries them again"))
+    for one in tuned.passes:
+        kept = "" if one.kept else ", slower together: the defaults stay"
+        times = f"{one.default_seconds * 1e3:.3f} -> {one.seconds * 1e3:.3f} ms"
+        pairs.append((one.step, f"{times} of GPU time{kept}"))
+    out.print(facts([*pairs, ("profile", str(found.path))]))

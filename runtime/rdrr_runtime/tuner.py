@@ -1,0 +1,394 @@
+"""Times parameters of kernels on a model's own shapes, and keeps those that win.
+
+A candidate is run on the model's weights and on what its own passes left in memory, over all layers
+at once, so that weights come from where they come from in generation. It must leave the results of
+the default; then it wins only if its median is better by more than the noise, twice. In the end
+whole passes are compared. Which profile the winners are stored in is not this module's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import DeviceError
+from rdrr_manifests.package import Package
+
+from rdrr_runtime.agreement import Check
+from rdrr_runtime.buffers import Arena, arena
+from rdrr_runtime.device import BoundDispatch, Device
+from rdrr_runtime.hints import Policy
+from rdrr_runtime.kernels._kernel import Dispatch
+from rdrr_runtime.kernels._tuning import AnySite, Params, Tuning
+from rdrr_runtime.program import PaperArena, Plan, write_step
+from rdrr_runtime.timestamps import Timer, warm_up
+
+Times = npt.NDArray[np.float64]
+
+MARGIN = 0.03
+"""Share of time that a candidate must save, where measurements do not scatter more."""
+
+SLOWER = 0.01
+"""Share of time by which whole passes may be longer with the winners, where measurements do not
+scatter more."""
+
+ROUNDS, SOFTWARE_ROUNDS = 15, 3
+PASS_SECONDS = 5e-4
+MAX_REPEATS = 64
+
+
+class Verdict(StrEnum):
+    """What became of a candidate."""
+
+    WON = "won"
+    NO_BETTER = "no better"
+    WRONG = "wrong results"
+    FAILED = "does not run"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was tried.
+
+    Attributes:
+        params: Its parameters.
+        verdict: What became of it.
+        seconds: Median GPU time of the site in a pass; 0 where it was not timed.
+    """
+
+    params: Params
+    verdict: Verdict
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One site.
+
+    Attributes:
+        site: What was chosen for.
+        step: `decode` or `prefill`.
+        chosen: The parameters that are to run.
+        default_seconds: Median GPU time of the site in a pass with the default.
+        seconds: The same with what was chosen.
+        trials: The candidates, the default not among them.
+    """
+
+    site: AnySite
+    step: str
+    chosen: Params
+    default_seconds: float
+    seconds: float
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """A whole pass with the defaults and with all that is stored.
+
+    Attributes:
+        step: `decode` or `prefill`.
+        default_seconds: Median GPU time.
+        seconds: The same with the winners.
+        kept: Whether the winners are kept: not where they are slower together.
+    """
+
+    step: str
+    default_seconds: float
+    seconds: float
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a run of the tuner found.
+
+    Attributes:
+        outcomes: The sites that were tuned.
+        passes: Whole passes, where there were winners.
+        known: Sites that were stored already.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    passes: tuple[PassTimes, ...]
+    known: int
+
+    @property
+    def trials(self) -> int:
+        """Candidates that were tried."""
+        return sum(len(one.trials) for one in self.outcomes)
+
+
+Progress = Callable[[str, int, int], None]
+"""Told the key of a site, its number from 0, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is tuned.
+
+    Attributes:
+        package: The model; its bytes must be at hand.
+        device: Where.
+        policy: Hints.
+        context: KV slots.
+        kv_dtype: Storage of the cache.
+        ops: Which of `_tuning.OPS`.
+        rounds: Measurements of each candidate; None for as many as suit the adapter.
+    """
+
+    package: Package
+    device: Device
+    policy: Policy
+    context: int
+    kv_dtype: str
+    ops: frozenset[str]
+    rounds: int | None = None
+
+    def plan(self, buffers: Arena) -> Plan:
+        """The model laid out."""
+        return Plan(
+            self.package,
+            self.device,
+            buffers,
+            self.policy,
+            context=self.context,
+            kv_dtype=self.kv_dtype,
+        )
+
+
+STEPS = ("prefill", "decode")
+"""In this order: the prompt fills the cache that the token attends to."""
+
+
+def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> Tuned:
+    """Find parameters for the sites of a model that are not known yet.
+
+    Args:
+        setting: What is tuned.
+        known: Stored parameters.
+        progress: Told of each site.
+
+    Raises:
+        DeviceError: The device cannot tell the time, or too little memory.
+    """
+    timer = Timer(setting.device)
+    paper = setting.plan(PaperArena(setting.device))
+    sites = {key: pair for step in STEPS for key, pair in _sites(paper, step, setting.ops).items()}
+    todo = {
+        step: [
+            site
+            for key, (where, site) in sites.items()
+            if where == step and key not in known.entries
+        ]
+        for step in STEPS
+    }
+    missing = sum(len(found) for found in todo.values())
+    if not missing:
+        return Tuned((), (), len(sites))
+    outcomes: list[Outcome] = []
+    passes: list[PassTimes] = []
+    with arena(setting.device, "tune") as buffers:
+        tuner = _Tuner(setting, timer, setting.plan(buffers), known)
+        for step in STEPS:
+            tuner.begin(step)
+            made: list[Outcome] = []
+            for site in todo[step]:
+                if progress:
+                    progress(site.key, len(outcomes) + len(made), missing)
+                made.append(tuner.site(step, site))
+            if any(one.chosen != one.site.default for one in made):
+                whole, made = tuner.whole(step, made)
+                passes.append(whole)
+            outcomes += made
+    return Tuned(tuple(outcomes), tuple(passes), len(sites) - missing)
+
+
+def _sites(plan: Plan, step: str, ops: frozenset[str]) -> dict[str, tuple[str, AnySite]]:
+    """The sites of a pass that have candidates, by key and with the step's name."""
+    found = {site.key: site for one in _dispatches(plan, step, Tuning()) for site in one.sites}
+    return {key: (step, one) for key, one in found.items() if one.candidates and one.op in ops}
+
+
+def _dispatches(plan: Plan, step: str, tuning: Tuning) -> tuple[Dispatch, ...]:
+    lowered = plan.lower(step, tuning)
+    return (*lowered.body, *lowered.head, *lowered.sample)
+
+
+def _of(key: str, dispatches: Iterable[Dispatch]) -> list[list[Dispatch]]:
+    """Runs of dispatches that depend on a site."""
+    runs: list[list[Dispatch]] = []
+    open_run = False
+    for one in dispatches:
+        depends = any(site.key == key for site in one.sites)
+        if depends and not open_run:
+            runs.append([])
+        if depends:
+            runs[-1].append(one)
+        open_run = depends
+    return runs
+
+
+@dataclass
+class _Tuner:
+    """A loaded model that is tuned."""
+
+    setting: Setting
+    timer: Timer
+    plan: Plan
+    tuning: Tuning
+    base: int = 0
+    ids: tuple[int, ...] = ()
+    everything: tuple[BoundDispatch, ...] = ()
+
+    def begin(self, step: str) -> None:
+        """Turn to a step, and get the GPU to its clocks."""
+        filled = self.plan.rows["prefill"]
+        self.base = 0 if step == "prefill" else min(filled, self.setting.context - 1)
+        self.ids = tuple(
+            (at * 7919 + 1) % self.plan.graph.vocab_size for at in range(self.plan.rows[step])
+        )
+        self.everything = self._bind(self._pass(step, Tuning()))
+        self._reset()
+        warm_up(self.setting.device, self.timer, [self.everything], len(self.ids))
+
+    def _refresh(self) -> None:
+        """Fill memory with what the pass makes: measuring adds up into it, over and over."""
+        self._reset()
+        self.setting.device.submit(self.everything, len(self.ids))
+
+    def site(self, step: str, site: AnySite) -> Outcome:
+        """Try the candidates of one site."""
+        self._refresh()
+        check = Check.of(self.setting.device, self.plan, self._runs(step, site, site.default)[0])
+        reference = check.results(self._bind(check.dispatches), len(self.ids), self._reset)
+        trials: dict[Params, Verdict] = {}
+        right: dict[Params, tuple[BoundDispatch, ...]] = {}
+        right[site.default] = self._bind(_flat(self._runs(step, site, site.default)))
+        for one in site.candidates:
+            trials[one] = Verdict.NO_BETTER
+            try:
+                runs = self._runs(step, site, one)
+                if not _runs_with(runs, site.key, one):
+                    raise DeviceError("does not fit beside what is stored", where=site.key)
+                found = check.having(runs[0]).results(
+                    self._bind(runs[0]), len(self.ids), self._reset
+                )
+                bound = self._bind(_flat(runs))
+            except DeviceError:
+                trials[one] = Verdict.FAILED
+                continue
+            if check.agrees(reference, found):
+                right[one] = bound
+            else:
+                trials[one] = Verdict.WRONG
+        times = self._times(right)
+        best = self._winner(site.default, times, right)
+        if best != site.default:
+            trials[best] = Verdict.WON
+        self.tuning = self.tuning.having(site.key, best)
+        return Outcome(
+            site,
+            step,
+            best,
+            float(np.median(times[site.default])),
+            float(np.median(times[best])),
+            tuple(
+                Trial(one, verdict, float(np.median(times[one])) if one in times else 0.0)
+                for one, verdict in trials.items()
+            ),
+        )
+
+    def whole(self, step: str, made: list[Outcome]) -> tuple[PassTimes, list[Outcome]]:
+        """Compare whole passes; winners that are slower together are taken back."""
+        keys = {one.site.key for one in made}
+        defaults = self._bind(self._pass(step, self.tuning.without(keys)))
+        winners = self._bind(self._pass(step, self.tuning))
+        rounds = [self._rounds([defaults, winners], 1) for _ in range(2)]
+        before, after = (np.concatenate(one) for one in zip(*rounds, strict=True))
+        default, tuned = float(np.median(before)), float(np.median(after))
+        kept = tuned <= (1 + max(SLOWER, _scatter(before))) * default
+        if not kept:
+            self.tuning = self.tuning.without(keys)
+            made = [
+                replace(one, chosen=one.site.default, seconds=one.default_seconds) for one in made
+            ]
+        return PassTimes(step, default, tuned, kept), made
+
+    def _pass(self, step: str, tuning: Tuning) -> tuple[Dispatch, ...]:
+        """A pass without its argmax, which would change the step for the runs after it."""
+        lowered = self.plan.lower(step, tuning)
+        return (*lowered.body, *lowered.head)
+
+    def _runs(self, step: str, site: AnySite, params: Params) -> list[list[Dispatch]]:
+        tuning = self.tuning.having(site.key, params)
+        return _of(site.key, _dispatches(self.plan, step, tuning))
+
+    def _bind(self, dispatches: Iterable[Dispatch]) -> tuple[BoundDispatch, ...]:
+        return tuple(self.setting.device.bind(one) for one in dispatches)
+
+    def _reset(self) -> None:
+        write_step(self.setting.device, self.plan.state, self.ids, self.base)
+
+    def _times(self, bound: dict[Params, tuple[BoundDispatch, ...]]) -> dict[Params, Times]:
+        """Seconds of each, round by round."""
+        first = next(iter(bound.values()))
+        self._reset()
+        once = float(self.timer.run([first], len(self.ids)).seconds[0])
+        repeats = max(1, min(MAX_REPEATS, round(PASS_SECONDS / max(once, 1e-9))))
+        return dict(zip(bound, self._rounds(list(bound.values()), repeats), strict=True))
+
+    def _rounds(self, bound: Sequence[tuple[BoundDispatch, ...]], repeats: int) -> list[Times]:
+        """Interleaved measurements, each round beginning with another one."""
+        software = self.setting.device.info.software
+        rounds = self.setting.rounds or (SOFTWARE_ROUNDS if software else ROUNDS)
+        passes = [one * repeats for one in bound]
+        times = np.zeros((len(bound), rounds))
+        self._reset()
+        self.timer.run(passes, len(self.ids))
+        for turn in range(rounds):
+            order = [(turn + index) % len(bound) for index in range(len(bound))]
+            self._reset()
+            timed = self.timer.run([passes[index] for index in order], len(self.ids))
+            times[order, turn] = timed.seconds / repeats
+        return list(times)
+
+    def _winner(
+        self,
+        default: Params,
+        times: dict[Params, Times],
+        bound: dict[Params, tuple[BoundDispatch, ...]],
+    ) -> Params:
+        """The best one, if it is better than the default by more than the noise, twice."""
+        best = min(times, key=lambda one: float(np.median(times[one])))
+        if best == default or not _better(times[best], times[default]):
+            return default
+        again = self._times({one: bound[one] for one in (default, best)})
+        return best if _better(again[best], again[default]) else default
+
+
+def _runs_with(runs: Iterable[list[Dispatch]], key: str, params: Params) -> bool:
+    """Whether the site was lowered with these parameters."""
+    return any(site.key == key and site.used == params for one in _flat(runs) for site in one.sites)
+
+
+def _flat(runs: Iterable[list[Dispatch]]) -> list[Dispatch]:
+    return [one for run in runs for one in run]
+
+
+def _better(
+    times: Times,
+    default: Times,
+) -> bool:
+    """Whether the gain exceeds the margin, and the scatter of the default."""
+    margin = max(MARGIN, _scatter(default))
+    return float(np.median(times)) < (1 - margin) * float(np.median(default))
+
+
+def _scatter(times: Times) -> float:
+    """The range of the middle half, to the median."""
+    low, middle, high = (float(one) for one in np.percentile(times, (25, 50, 75)))
+    return (high - low) / middle

@@ -1,0 +1,104 @@
+"""`rdrr tune`: a profile in the user's cache that later runs use, or say why they do not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from support.commands import error_line, rdrr
+from support.packages import llama_manifest, write_random_package
+
+CONTEXT = ("--context", 16)
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path, monkeypatch):
+    for name in ("CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tune") / "package"
+    return write_random_package(folder, llama_manifest(), np.random.default_rng()).where
+
+
+def _tune(package, *more):
+    done = rdrr("tune", package, *CONTEXT, "--op", "dequant", "--rounds", 3, "--json", *more)
+    assert done.code == 0, done.err
+    return done.json()
+
+
+def _explain(package):
+    return rdrr("explain", package, *CONTEXT, "--json").json()
+
+
+@pytest.fixture
+def stored(package, folders):
+    """The profile's path, in which an embedding has other parameters than the default."""
+    told = _tune(package)
+    (path,) = (folders / "cache" / "rdrr" / "tuning").iterdir()
+    assert told["profile"] == str(path)
+    data = json.loads(path.read_text())
+    for key in data["entries"]:
+        data["entries"][key]["params"] = {"workgroup": 8}
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_a_second_run_tries_nothing_unless_it_is_forced(package):
+    first = _tune(package)
+    assert first["known"] == 0
+    assert first["trials"] == sum(len(one["trials"]) for one in first["sites"]) >= 4
+    assert {one["op"] for one in first["sites"]} == {"dequant"}
+    for one in first["sites"]:
+        assert one["chosen_us"] <= one["default_us"]
+        assert 1 + len(one["trials"]) >= 3
+    second = _tune(package)
+    assert (second["trials"], second["sites"], second["passes"]) == (0, [], [])
+    assert second["known"] == len(first["sites"])
+    assert _tune(package, "--force")["trials"] == first["trials"]
+
+
+def test_explain_says_what_is_tuned(package, stored):
+    told = _explain(package)
+    assert told["tuned_profile"]["path"] == str(stored)
+    reasons = {one["op"]: one["reason"] for one in told["choices"]}
+    assert reasons["embed"].endswith("dequant tuned: workgroup 8")
+    assert "tuned" not in reasons["final norm"]
+    shown = rdrr("explain", package, *CONTEXT).out
+    assert str(stored) in shown
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "cannot be read"),
+        (lambda _: "[]", "no tuned profile"),
+        (
+            lambda text: text.replace('"driver": "', '"driver": "other '),
+            "another adapter or driver",
+        ),
+        (lambda text: text.replace('"kernels": "', '"kernels": "0'), "other kernels"),
+        (lambda text: text.replace('"workgroup": 8', '"workgroup": "8"'), "damaged"),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_left_aside_with_a_note(package, stored, spoil, said):
+    stored.write_text(spoil(stored.read_text()))
+    told = _explain(package)
+    assert said in told["tuned_profile"]["note"]
+    assert not any("tuned" in one["reason"] for one in told["choices"])
+    assert said in rdrr("explain", package, *CONTEXT).out
+
+
+def test_parameters_that_no_kernel_offers_are_not_used(package, stored):
+    stored.write_text(stored.read_text().replace('"workgroup": 8', '"workgroup": 4096'))
+    assert not any("tuned" in one["reason"] for one in _explain(package)["choices"])
+
+
+def test_an_unknown_op_is_wrong_usage(package):
+    done = rdrr("tune", package, "--op", "speed")
+    assert done.code == 2
+    assert "no such op" in error_line(done)

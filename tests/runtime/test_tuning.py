@@ -1,0 +1,171 @@
+"""Stored parameters change how kernels run, not what they compute; the tuner lets only such win."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdrr_runtime import tuner
+from rdrr_runtime.buffers import arena
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.hints import resolve
+from rdrr_runtime.kernels import embed, matmul_int8
+from rdrr_runtime.kernels._tuning import Tuning
+from rdrr_runtime.kernels.embed import EmbedTuning
+from rdrr_runtime.kernels.matmul_int8 import Tile
+from rdrr_runtime.program import PaperArena, Plan
+from rdrr_runtime.tuner import Setting, Verdict, _better, _Tuner, tune
+from support.comparison import relative_error
+from support.packages import VOCAB, llama_manifest, write_random_package
+
+CONTEXT, LONG = 32, 140
+INT8 = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tuning")
+    return write_random_package(folder, llama_manifest(), np.random.default_rng())
+
+
+def _setting(package, device, *ops: str, policy=None) -> Setting:
+    hints = policy or resolve({})
+    return Setting(package, device, hints, CONTEXT, "f16", frozenset(ops), 3)
+
+
+def _sites(package, device, policy, tuning=None, context=CONTEXT) -> dict:
+    plan = Plan(
+        package, device, PaperArena(device), policy, context=context, kv_dtype="f16", tuning=tuning
+    )
+    lowered = [plan.lowered(step) for step in ("prefill", "decode")]
+    made = [one for each in lowered for one in (*each.body, *each.head, *each.sample)]
+    return {site.key: site for one in made for site in one.sites}
+
+
+def test_stored_parameters_are_used_only_if_they_are_a_candidate():
+    tuning = Tuning().having("norm here", EmbedTuning(64))
+    default, others = EmbedTuning(32), (EmbedTuning(32), EmbedTuning(64))
+    assert tuning.site("norm here", default, others).used == EmbedTuning(64)
+    assert tuning.site("norm there", default, others).used == default
+    assert tuning.site("norm here", default, (EmbedTuning(128),)).used == default
+    assert tuning.without(["norm here"]).site("norm here", default, others).used == default
+    for foreign in ({"workgroup": 7}, {"threads": 64}, {"workgroup": 64, "team": 2}, {}):
+        assert Tuning({"norm here": foreign}).site("norm here", default, others).used == default
+
+
+@pytest.mark.parametrize("policy", [INT8, resolve({})], ids=["int8", "f32"])
+def test_every_op_has_three_ways_to_run_that_compute_the_same(package, device, rng, policy):
+    sites = _sites(package, device, policy, context=LONG)
+    for op in ("matmul", "attention", "softmax", "norm", "dequant"):
+        assert max(1 + len(one.candidates) for one in sites.values() if one.op == op) >= 3
+    others = Tuning()
+    for key, site in sites.items():
+        # A software adapter takes long over workgroups of many threads.
+        quick = [one for one in site.candidates if one.as_dict().get("workgroup", 0) <= 256]
+        if quick:
+            others = others.having(key, quick[rng.integers(len(quick))])
+    changed = [
+        one for one in _sites(package, device, policy, others, LONG).values() if one.is_tuned
+    ]
+    assert len(changed) > len(sites) // 2
+    ids = rng.integers(0, VOCAB, 70).tolist()
+    found = []
+    for tuning in (None, others):
+        backend = GpuBackend(package, context=LONG, device=device, policy=policy, tuning=tuning)
+        found.append((backend.logits(ids, 0), backend.logits(ids[:1], len(ids))))
+        backend.close()
+    tolerance = 2e-2 if policy is INT8 else 1e-3
+    assert relative_error(found[1][0], found[0][0]) < tolerance
+    assert relative_error(found[1][1], found[0][1]) < tolerance
+
+
+def test_a_candidate_wins_only_by_more_than_the_noise():
+    calm, shaky = np.array([1.0, 1.0, 1.0, 1.0]), np.array([0.8, 0.9, 1.1, 1.2])
+    assert _better(calm * 0.96, calm)
+    assert not _better(calm * 0.98, calm)
+    assert not _better(calm * 0.9, shaky)
+    assert _better(calm * 0.7, shaky)
+    assert not _better(calm, calm)
+
+
+def _scripted(monkeypatch, site: list[float], pairs: list[list[float]]) -> None:
+    """Times of a site's parameters, the default first, then those of what is measured in pairs."""
+    told = iter(pairs)
+
+    def rounds(_, bound, repeats):
+        assert repeats >= 1
+        times = site if len(bound) > 2 else next(told)
+        assert len(times) == len(bound)
+        return [np.full(3, one) for one in times]
+
+    monkeypatch.setattr(_Tuner, "_rounds", rounds)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "chosen", "passes"),
+    [
+        ([[1.0, 0.5], [1.0, 1.0], [1.0, 1.0]], 16, 1),
+        ([[1.0, 0.99]], 32, 0),  # not confirmed
+        ([[1.0, 0.5], [1.0, 1.1], [1.0, 1.1]], 32, 1),  # whole passes take longer
+    ],
+)
+def test_the_winner_is_confirmed_and_held_to_whole_passes(
+    package, device, monkeypatch, pairs, chosen, passes
+):
+    monkeypatch.setattr(embed, "CANDIDATES", (EmbedTuning(8), EmbedTuning(16)))
+    _scripted(monkeypatch, [1.0, 0.9, 0.5], pairs)
+    monkeypatch.setattr(tuner, "STEPS", ("decode",))
+    found = tune(_setting(package, device, "dequant"), Tuning())
+    (outcome,) = found.outcomes
+    assert outcome.chosen == EmbedTuning(chosen)
+    assert outcome.seconds <= outcome.default_seconds
+    assert found.trials == 2
+    assert len(found.passes) == passes
+    assert next(one.verdict for one in outcome.trials) is Verdict.NO_BETTER
+
+
+def test_what_computes_something_else_never_wins(package, device, monkeypatch):
+    # Its threads are half as many as the scales that they stage, so half of these are missing.
+    wrong, right = Tile(128, 64, 8, 8), Tile(64, 64, 8, 4)
+    monkeypatch.setattr(matmul_int8, "CANDIDATES", (wrong, right))
+    monkeypatch.setattr(tuner, "STEPS", ("prefill",))
+    sites = tuner._sites
+
+    def one_shape(*words):
+        found = sites(*words)
+        return {key: found[key] for key in found if "384x512" in key}
+
+    monkeypatch.setattr(tuner, "_sites", one_shape)
+    found = tune(_setting(package, device, "matmul", policy=INT8), Tuning())
+    (outcome,) = found.outcomes
+    verdicts = {one.params: one.verdict for one in outcome.trials}
+    assert verdicts[wrong] is Verdict.WRONG
+    assert verdicts[right] in (Verdict.WON, Verdict.NO_BETTER)
+    assert outcome.chosen in (right, outcome.site.default)
+
+
+def test_what_is_known_is_not_tried_and_nothing_is_loaded(package, device):
+    known = Tuning()
+    sites = [one for one in _sites(package, device, resolve({})).values() if one.candidates]
+    for site in sites:
+        known = known.having(site.key, site.default)
+    before = device.counters.copy()
+    ops = ("matmul", "attention", "softmax", "norm", "dequant")
+    found = tune(_setting(package, device, *ops), known)
+    assert (found.trials, found.outcomes, found.passes) == (0, (), ())
+    assert found.known == len(sites)
+    work = device.counters.since(before)
+    assert (work.dispatches, work.buffer_creates, work.bytes_written) == (0, 0, 0)
+
+
+def test_a_result_that_is_not_written_is_seen(package, device):
+    from rdrr_runtime.agreement import Check
+
+    with arena(device, "check") as buffers:
+        plan = Plan(package, device, buffers, resolve({}), context=CONTEXT, kv_dtype="f16")
+        (lookup,) = [one for one in plan.lowered("decode").body if one.label == "embed"]
+        run = _Tuner(_setting(package, device), None, plan, Tuning(), 0, (5,))
+        check = Check.of(device, plan, [lookup])
+        bound = device.bind(lookup)
+        all_of_it = check.results([bound], 1, run._reset)
+        assert check.agrees(all_of_it, check.results([bound], 1, run._reset))
+        assert not check.agrees(all_of_it, check.results([], 1, run._reset))
