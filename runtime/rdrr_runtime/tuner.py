@@ -354,6 +354,11 @@ class _Tuner:
             self._reset()
             timed = self.timer.run([passes[index] for index in order], len(self.ids))
             times[order, turn] = timed.seconds / repeats
+        if not (times > 0).all():
+            raise DeviceError(
+                "the adapter's clock is too coarse to compare kernels",
+                where=self.setting.device.info.name,
+            )
         return list(times)
 
     def _winner(

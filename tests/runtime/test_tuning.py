@@ -67,15 +67,18 @@ def test_every_op_has_three_ways_to_run_that_compute_the_same(package, device, r
         one for one in _sites(package, device, policy, others, LONG).values() if one.is_tuned
     ]
     assert len(changed) > len(sites) // 2
-    ids = rng.integers(0, VOCAB, 70).tolist()
+    # Tiles of int8 products take the software adapter seconds to compile: tokens alone there.
+    prompt = [] if policy is INT8 else [rng.integers(0, VOCAB, 70).tolist()]
+    ids = rng.integers(0, VOCAB, 3).tolist()
     found = []
     for tuning in (None, others):
         backend = GpuBackend(package, context=LONG, device=device, policy=policy, tuning=tuning)
-        found.append((backend.logits(ids, 0), backend.logits(ids[:1], len(ids))))
+        read = [backend.logits(one, 0) for one in prompt]
+        steps = [backend.logits([one], base) for base, one in enumerate(ids, 70 * len(prompt))]
+        found.append(np.concatenate(read + steps))
         backend.close()
     tolerance = 2e-2 if policy is INT8 else 1e-3
-    assert relative_error(found[1][0], found[0][0]) < tolerance
-    assert relative_error(found[1][1], found[0][1]) < tolerance
+    assert relative_error(found[1], found[0]) < tolerance
 
 
 def test_a_candidate_wins_only_by_more_than_the_noise():

@@ -16,6 +16,7 @@ from rdrr_format.errors import UsageError
 
 from rdrr._backends import resolve_hints
 from rdrr._model import context_of
+from rdrr._tuned import read_profile
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
@@ -110,6 +111,7 @@ def load(package: Package, device: Device, work: Workload, options: Options) -> 
         device=device,
         policy=resolve_hints(package, options.hints),
         fused=options.fused,
+        tuning=read_profile(device.info).tuning,
     )
 
 
