@@ -165,7 +165,7 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
             f"gate {ratio['gate']} published {ratio['published']} {ratio['verdict']}"
         )
     for product in found.get("products", ()):
-        if product["rows"] == 1 and "not_run" not in product:
+        if product["matrix"] in ("gate-up", "head") and "not_run" not in product:
             yield (
                 f"{name} {product['matrix']} {product['kernel']}: "
                 f"{product['microseconds']['median']:.1f} us, "

@@ -93,6 +93,7 @@ class Device:
         self.host = HostSeconds()
         self.timer: PassTimer | None = None
         self._submitter = Submitter(self)
+        self._submitters: dict[Submission, Submitter] = {}
         self._pipelines: dict[Kernel, tuple[Any, Any]] = {}
         self._modules: dict[str, Any] = {}
         self._native = native.load()
@@ -385,8 +386,12 @@ class Device:
 
     @contextmanager
     def submitting(self, how: Submission) -> Iterator[None]:
-        """Run programs another way for the length of a block; what it caches is then dropped."""
-        before, self._submitter = self._submitter, Submitter(self, how)
+        """Run programs another way for the length of a block.
+
+        What that way caches is there again when it is entered again.
+        """
+        submitter = self._submitters.setdefault(how, Submitter(self, how))
+        before, self._submitter = self._submitter, submitter
         try:
             yield
         finally:
@@ -395,6 +400,7 @@ class Device:
     def close(self) -> None:
         """Free the device; nothing of it must be used afterwards."""
         self._replayed.clear()
+        self._submitters.clear()
         self._pipelines.clear()
         self._modules.clear()
         if self._staging is not None:

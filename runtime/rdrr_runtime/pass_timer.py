@@ -46,10 +46,24 @@ class PassTimer:
         self._seconds = 0.0
         self._passes = 0
 
-    def writes(self) -> dict[str, Any]:
-        """The descriptor of the next pass's timestamps."""
-        if self._pending == PASSES:
+    def reserve(self, passes: int) -> None:
+        """Make room for the passes of the next submission; called before any is recorded.
+
+        Raises:
+            DeviceError: More than a query set holds.
+        """
+        if passes > PASSES:
+            raise DeviceError(
+                "too many passes to be timed in one submission",
+                expected=f"at most {PASSES}",
+                found=passes,
+            )
+        # Only between submissions: what has not been submitted has no timestamps yet.
+        if self._pending + passes > PASSES:
             self._collect()
+
+    def writes(self) -> dict[str, Any]:
+        """The descriptor of the next pass's timestamps, for which there must be room."""
         first = 2 * self._pending
         self._pending += 1
         return {

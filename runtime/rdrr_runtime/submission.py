@@ -65,11 +65,12 @@ class Submitter:
     def run(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
         """Run bound dispatches in order, `times` times over."""
         if not (self.how.submit_per_op or self.how.pass_per_op):
-            prepared = self._prepared(bound, rows)
+            self._reserve(1)
             encoder = self._encoder()
-            self._encode(encoder, prepared, rows, times)
+            self._encode(encoder, self._prepared(bound, rows), rows, times)
             self._submit(encoder)
             return
+        self._reserve(len(bound) * times)
         encoder = None
         for part in self._parts(bound, times):
             prepared = self._prepared(part, rows)
@@ -80,6 +81,10 @@ class Submitter:
                 encoder = None
         if encoder is not None:
             self._submit(encoder)
+
+    def _reserve(self, passes: int) -> None:
+        if self._device.timer is not None:
+            self._device.timer.reserve(passes)
 
     def _parts(
         self, bound: Sequence[BoundDispatch], times: int

@@ -59,9 +59,9 @@ def test_modes_take_turns_with_the_same_ids_and_say_what_they_did(folder):
 
 
 def test_ablations_state_both_sides_and_say_what_did_not_run(folder):
-    names = "command-batching,kv-f16,kv-cache,gate-up-fusion"
+    names = "command-batching,kv-f16,kv-cache,gate-up-fusion,subgroup-gemv"
     found = rdrr("bench", folder, *SHORT, "--ablation", names, "--json").json()
-    batching, cache_type, cache, fusion = found["ablations"]
+    batching, cache_type, cache, fusion, subgroups = found["ablations"]
     slow, fast = (side["work_per_token"] for side in batching["sides"])
     assert slow["submits"] == slow["dispatches"] + 1
     assert fast["submits"] == 2
@@ -71,6 +71,7 @@ def test_ablations_state_both_sides_and_say_what_did_not_run(folder):
     assert [side["forwards"] for side in cache["sides"]] == [4, 4]
     assert cache["sides"][0]["work_per_token"]["bytes_written"] > 0  # the text, again and again
     assert "no package fused" in fusion["not_run"]
+    assert "no matrices in scalars" in subgroups["not_run"]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from rdrr_format.errors import DeviceError
+from rdrr_runtime import pass_timer
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode._base import Counts, Job
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.pass_timer import timed
+from rdrr_runtime.pass_timer import PassTimer, timed
 from rdrr_runtime.submission import OURS, Submission, uniform_content
 from support.comparison import relative_error
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
@@ -74,16 +76,18 @@ def test_each_mode_does_exactly_the_work_that_it_says(backend, rng, name, interv
     assert work.pipeline_creates == 0
 
 
-def test_a_cache_makes_one_uniform_for_each_content(backend, rng):
+def test_a_cache_makes_one_uniform_for_each_content_and_keeps_it(backend, rng):
     contents = {uniform_content(one, 1).tobytes() for one in decode_dispatches(backend)}
     assert len(contents) < len(decode_dispatches(backend))  # layers are alike
     first = backend.greedy(prompt(rng, 5), 0, 1)
-    with backend.device.submitting(CACHED):
-        before = backend.device.counters.copy()
-        backend.greedy(first, 5, 3)
-        work = backend.device.counters.since(before)
-    assert work.uniform_creates == len(contents)
-    assert work.uniform_hits == work.dispatches - len(contents)
+    new = Submission(uniforms="cached")  # not used before on this device
+    for created in (len(contents), 0):
+        with backend.device.submitting(new):
+            before = backend.device.counters.copy()
+            backend.greedy(first, 5, 3)
+            work = backend.device.counters.since(before)
+        assert work.uniform_creates == created
+        assert work.uniform_hits == work.dispatches - created
 
 
 def test_a_mode_ends_with_its_block_also_after_an_error(backend, rng):
@@ -190,6 +194,28 @@ def test_a_timer_measures_every_pass_and_only_while_it_is_on(backend, rng):
         assert timer.take() > 0
         assert whole > 0
     assert device.timer is None
+
+
+def test_a_timer_with_little_room_collects_between_submissions_only(backend, rng, monkeypatch):
+    device, first = backend.device, backend.greedy(prompt(rng, 5), 0, 1)
+    ops = len(decode_dispatches(backend))
+    collected = []
+    monkeypatch.setattr(pass_timer, "PASSES", ops + 1)
+    collect = PassTimer._collect
+    monkeypatch.setattr(
+        PassTimer, "_collect", lambda self: (collected.append(self._pending), collect(self))
+    )
+    with device.submitting(Submission(pass_per_op=True)), timed(device) as timer:
+        backend.greedy(first, 5, 3)
+        assert timer.take() > 0
+    assert collected == [ops, ops, ops]  # whole tokens, though there was room for one pass more
+    monkeypatch.setattr(pass_timer, "PASSES", ops - 1)
+    with (
+        device.submitting(Submission(pass_per_op=True)),
+        timed(device),
+        pytest.raises(DeviceError, match="too many passes"),
+    ):
+        backend.greedy(first, 5, 1)
 
 
 def test_memory_is_that_of_the_buffers_and_its_peak_stays(device):

@@ -54,6 +54,7 @@ class Ablation:
             that of a run on a new device.
         gate: The least that the ratio is to reach.
         published: The ratio that was claimed or measured.
+        weights: Kind of matrices that it makes a difference to.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Ablation:
     phase: Literal["decode", "prefill", "first"] = "decode"
     gate: float = 0.97
     published: float | None = None
+    weights: Literal["any", "blocks", "scalars"] = "any"
 
 
 def _hints(name: str, **hints: str) -> Side:
@@ -155,17 +157,20 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
                 _hints("fused", q4kMatmul="fused_q4k"),
                 gate=1.3,
                 published=2.0,
+                weights="blocks",
             ),
             Ablation(
                 "int8-products",
                 _hints("fused_q4k", q4kMatmul="fused_q4k"),
                 _hints("fused_q4k_int8", q4kMatmul="fused_q4k_int8"),
+                weights="blocks",
             ),
             Ablation(
                 "subgroup-gemv",
                 _hints("workgroup memory", f16Matmul="gemv"),
                 _hints("subgroups", f16Matmul="gemv_subgroup"),
                 published=1.5,
+                weights="scalars",
             ),
             Ablation(
                 "gate-up-fusion",

@@ -133,6 +133,7 @@ class Bench:
     def measure(self, ablation: Ablation) -> Row:
         """Both sides in turns; a side that cannot run is an obstacle and no error."""
         try:
+            _check_weights(ablation, self._package(ablation.slow))
             if ablation.phase == "first":
                 return self._first(ablation)
             sides = [self._backend(one) for one in (ablation.slow, ablation.fast)]
@@ -215,6 +216,17 @@ class Bench:
         package.fetch()
         longest = package.manifest.architecture.max_seq_len
         return CpuBackend(package, context=min(longest, self.work.context))
+
+
+def _check_weights(ablation: Ablation, package: Package) -> None:
+    """Raises `UsageError` where an ablation makes no difference to a package's matrices."""
+    kinds = {
+        "blocks" if tensor.parsed_dtype().is_block else "scalars"
+        for tensor in package.manifest.tensors.values()
+        if tensor.role == "matmul"
+    }
+    if ablation.weights != "any" and ablation.weights not in kinds:
+        raise UsageError(f"the package has no matrices in {ablation.weights}")
 
 
 def _strategy(side: Side) -> Strategy:
