@@ -135,6 +135,12 @@ def run(step: Step, places: Mapping[str, str], more: Sequence[str]) -> dict[str,
     return found if done.returncode == 0 else {"failed": found}
 
 
+def _gpu(row: Mapping[str, Any], side: Mapping[str, Any]) -> str:
+    """GPU time of a side's phase."""
+    key = "gpu_decode_ms_per_token" if row["phase"] == "decode" else "gpu_prefill_ms"
+    return f"{side[key]:.3f}" if side[key] is not None else "-"
+
+
 def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     """What the last table says of a step."""
     if "failed" in found:
@@ -162,6 +168,7 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
             f"{name} {row['name']} ({row['phase']}): {ratio['median']:.2f} "
             f"({ratio['least']:.2f} to {ratio['most']:.2f}), {row['slow']} "
             f"{slow['ms']['median']:.3f} ms, {row['fast']} {fast['ms']['median']:.3f} ms, "
+            f"GPU {_gpu(row, slow)} and {_gpu(row, fast)}, "
             f"gate {ratio['gate']} published {ratio['published']} {ratio['verdict']}"
         )
     for product in found.get("products", ()):

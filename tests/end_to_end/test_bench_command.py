@@ -37,6 +37,22 @@ def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
     assert found["decode_tokens_per_second"]["median"] > 0
 
 
+def test_a_hint_that_is_not_followed_is_said(folder):
+    words = ("bench", folder, *SHORT, "--kernel-hint")
+    found = rdrr(*words, "f16Matmul=gemv", "--json").json()
+    assert found["warnings"] == []
+    other = rdrr(
+        *words,
+        "attentionDecode=streaming",
+        "--kernel-hint",
+        "computePrecision=f16",
+        "--kernel-hint",
+        "q4kMatmul=fused_q4k_int8",
+        "--json",
+    ).json()
+    assert any("is not followed" in line for line in other["warnings"])
+
+
 def test_modes_take_turns_with_the_same_ids_and_say_what_they_did(folder):
     modes = "webllm,webllm+cache+interval,ours-x4"
     found = rdrr("bench", folder, *SHORT, "--mode", modes, "--json").json()
@@ -65,6 +81,7 @@ def test_ablations_state_both_sides_and_say_what_did_not_run(folder):
     slow, fast = (side["work_per_token"] for side in batching["sides"])
     assert slow["submits"] == slow["dispatches"] + 1
     assert fast["submits"] == 2
+    assert all(side["gpu_decode_ms_per_token"] > 0 for side in batching["sides"])
     assert batching["same_ids"] == cache["same_ids"] == 1.0
     wide, narrow = (side["kv_bytes"] for side in cache_type["sides"])
     assert wide == 2 * narrow

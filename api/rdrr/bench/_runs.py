@@ -191,3 +191,25 @@ def _submitting(device: Device | None, how: Submission | None) -> Iterator[None]
         return
     with device.submitting(how):
         yield
+
+
+@dataclass(frozen=True)
+class GpuTimes:
+    """GPU milliseconds of a prompt's passes and of a decode pass; None without timestamps."""
+
+    prefill: float | None = None
+    decode: float | None = None
+
+
+def gpu_times(backend: GpuBackend, device: Device, prompt: Sequence[int], tokens: int) -> GpuTimes:
+    """GPU time of one generation of `tokens` ids, 2 or more, from timestamps."""
+    from rdrr_runtime.pass_timer import FEATURE, timed
+
+    if FEATURE not in device.features:
+        return GpuTimes()
+    with timed(device) as timer:
+        first = backend.greedy(prompt, 0, 1)
+        prefill = timer.take()
+        backend.greedy(first, len(prompt), tokens - 1)
+        decode = timer.take()
+    return GpuTimes(1e3 * prefill, 1e3 * decode / (tokens - 1))

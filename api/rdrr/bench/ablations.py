@@ -11,7 +11,7 @@ from rdrr_format.errors import RdrrError, UsageError
 
 from rdrr.bench._ablation_table import ABLATIONS, Ablation, Side
 from rdrr.bench._figures import Ratio, Spread
-from rdrr.bench._runs import Run, Workload, generate, load, open_device
+from rdrr.bench._runs import GpuTimes, Run, Workload, generate, gpu_times, load, open_device
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
@@ -35,6 +35,7 @@ class Row:
         slow: Runs without the change.
         fast: Runs with it.
         memory: Bytes of weights and of the key-value cache, slow and fast.
+        gpu: GPU time of a usual generation of each, whatever the side's mode.
         obstacle: Why it did not run, or empty.
         warnings: Hints that a side did not follow.
     """
@@ -43,6 +44,7 @@ class Row:
     slow: tuple[Run, ...] = ()
     fast: tuple[Run, ...] = ()
     memory: tuple[tuple[int, int], ...] = ()
+    gpu: tuple[GpuTimes, ...] = (GpuTimes(), GpuTimes())
     obstacle: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -68,8 +70,10 @@ class Row:
             "same_ids": _agreeing(self.slow[-1], self.fast[-1]),
             "warnings": list(self.warnings),
             "sides": [
-                _side(runs, one, memory)
-                for runs, memory in zip((self.slow, self.fast), self.memory, strict=True)
+                _side(runs, one, memory, gpu)
+                for runs, memory, gpu in zip(
+                    (self.slow, self.fast), self.memory, self.gpu, strict=True
+                )
             ],
         }
 
@@ -79,10 +83,14 @@ def seconds(run: Run, ablation: Ablation) -> float:
     return run.decode_seconds / run.decoded if ablation.phase == "decode" else run.first_seconds
 
 
-def _side(runs: Sequence[Run], ablation: Ablation, memory: tuple[int, int]) -> dict[str, Any]:
+def _side(
+    runs: Sequence[Run], ablation: Ablation, memory: tuple[int, int], gpu: GpuTimes
+) -> dict[str, Any]:
     last = runs[-1]
     return {
         "ms": Spread.of([1e3 * seconds(run, ablation) for run in runs]).as_dict(),
+        "gpu_prefill_ms": gpu.prefill,
+        "gpu_decode_ms_per_token": gpu.decode,
         "forwards": last.counts.forwards,
         "readbacks": last.counts.readbacks,
         "work_per_token": None
@@ -163,6 +171,10 @@ class Bench:
             tuple(runs[0]),
             tuple(runs[1]),
             memory=tuple((one.weights_bytes, one.kv_bytes) for one in infos),
+            gpu=tuple(
+                self._gpu_times(side, backend)
+                for side, backend in zip((ablation.slow, ablation.fast), backends, strict=True)
+            ),
             warnings=tuple(line for one in infos for line in _unhonoured(one.choices)),
         )
 
@@ -177,6 +189,14 @@ class Bench:
             device=self.device if on_gpu else None,
             how=side.mode.submission if on_gpu else None,
         )
+
+    def _gpu_times(self, side: Side, backend: Backend) -> GpuTimes:
+        from rdrr_runtime.gpu import GpuBackend
+
+        if not isinstance(backend, GpuBackend):
+            return GpuTimes()
+        ids = self.work.ids(self._package(side).manifest.architecture.vocab_size)
+        return gpu_times(backend, self.device, ids, self.work.tokens)
 
     def _first(self, ablation: Ablation) -> Row:
         """The first run of new devices against their second."""

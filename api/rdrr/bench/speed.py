@@ -7,7 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rdrr.bench._figures import Spread, percentile
-from rdrr.bench._runs import Options, Run, Workload, generate, load, open_device
+from rdrr.bench._runs import (
+    GpuTimes,
+    Options,
+    Run,
+    Workload,
+    generate,
+    gpu_times,
+    load,
+    open_device,
+)
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
@@ -47,6 +56,7 @@ class Speed:
         kv_bytes: Of the key-value cache.
         peak_gpu_bytes: Most that was held at once, by weights, cache, intermediate values and
             staging.
+        warnings: A line for each hint that was not followed.
     """
 
     schema: int
@@ -70,6 +80,7 @@ class Speed:
     weights_bytes: int
     kv_bytes: int
     peak_gpu_bytes: int
+    warnings: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -109,26 +120,10 @@ def measure(
                 generate(backend, Greedy(interval), prompt, work.tokens, device=device)
                 for _ in range(work.repeat + 1)
             ]
-            gpu = _gpu_times(backend, device, prompt, work.tokens)
+            gpu = gpu_times(backend, device, prompt, work.tokens)
             return _found(package, work, device, backend, loaded, runs, gpu, interval)
         finally:
             backend.close()
-
-
-def _gpu_times(
-    backend: GpuBackend, device: Device, prompt: list[int], tokens: int
-) -> tuple[float | None, float | None]:
-    """GPU milliseconds of the prompt, and of a decode pass."""
-    from rdrr_runtime.pass_timer import FEATURE, timed
-
-    if FEATURE not in device.features:
-        return None, None
-    with timed(device) as timer:
-        first = backend.greedy(prompt, 0, 1)
-        prefill = timer.take()
-        backend.greedy(first, len(prompt), tokens - 1)
-        decode = timer.take()
-    return 1e3 * prefill, 1e3 * decode / (tokens - 1)
 
 
 def _found(
@@ -138,9 +133,11 @@ def _found(
     backend: GpuBackend,
     loaded: float,
     runs: list[Run],
-    gpu: tuple[float | None, float | None],
+    gpu: GpuTimes,
     interval: int,
 ) -> Speed:
+    from rdrr_runtime.select import unhonoured
+
     cold, *warm = runs
     last = warm[-1]
     assert last.work is not None, "a GPU run counts its work"
@@ -164,11 +161,12 @@ def _found(
         prefill_tokens_per_second=Spread.of([work.prompt_tokens / one for one in firsts]),
         decode_tokens_per_second=Spread.of([run.decoded / run.decode_seconds for run in warm]),
         ms_per_token={f"p{p}": percentile(shares, p) for p in (50, 95, 99)},
-        gpu_prefill_ms=gpu[0],
-        gpu_decode_ms_per_token=gpu[1],
+        gpu_prefill_ms=gpu.prefill,
+        gpu_decode_ms_per_token=gpu.decode,
         host_ms_per_token={name: 1e3 * one / last.decoded for name, one in host.items()},
         work_per_token={name: n / last.decoded for name, n in vars(last.work).items()},
         weights_bytes=info.weights_bytes,
         kv_bytes=info.kv_bytes,
         peak_gpu_bytes=device.memory.peak,
+        warnings=unhonoured(info.choices),
     )

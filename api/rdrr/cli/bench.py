@@ -139,6 +139,8 @@ def _speed(
         print_json(found.as_dict())
     else:
         console().print(facts(_speed_rows(found)))
+        for line in found.warnings:
+            note(f"warning: {line}")
     return 0
 
 
