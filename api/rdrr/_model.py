@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
 
 from rdrr._backends import Choice, open_backend, resolve_hints
+from rdrr._chat import open_template
 from rdrr._decoding import Wedlm
 from rdrr._generation import Generation
 from rdrr._response_format import read_response_format
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
+    from rdrr_runtime.chat_template import ChatTemplate
     from rdrr_runtime.grammar import GrammarConstraint, GrammarTokenizer
     from rdrr_runtime.text import TextCodec
 
@@ -44,6 +46,7 @@ class Model:
         self.unhonoured_hints = choice.unhonoured
         self._choice = choice
         self._codec = _codec(package)
+        self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
         manifest = package.manifest
         self._engine = Engine(
             choice.backend, manifest.eos_token_ids, manifest.architecture.vocab_size
@@ -71,10 +74,12 @@ class Model:
         logprobs: int | None = None,
         response_format: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
+        context_shift: int | None = None,
         interval: int = 8,
         decode: Wedlm | None = None,
     ) -> Generation:
-        """Continue a prompt.
+        """Continue a prompt. What it shares with the text before is not run again.
 
         Args:
             prompt: Text, or token ids.
@@ -93,6 +98,9 @@ class Model:
             response_format: What the text must be: `{"type": "json_schema", "json_schema":
                 {"schema": {...}}}`, `{"type": "json_object"}`, `{"type": "regex", "regex": ...}`.
             stop: Strings that end the text; they are not part of it.
+            stop_ids: Ids that end the text besides those of the model.
+            context_shift: When the context is full, keep so many first tokens, drop the older
+                half of the others and go on; the text ends there when None.
             interval: Tokens between two readbacks from the GPU.
             decode: Another way of decoding than one token after the other.
 
@@ -133,8 +141,47 @@ class Model:
             logprobs=told,
             constraint=self._constraint(response_format),
             strategy=None if decode is None else decode.strategy(self.package, sampling),
+            stop_ids=stop_ids,
+            context_shift=context_shift,
         )
         return Generation(runs, self._codec, prompt_ids=ids, stats=stats, stop=stop, logprobs=told)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: str | Path | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Generation:
+        """Answer messages, put into a prompt by the chat template.
+
+        Args:
+            messages: Each with `role` (`system`, `user`, `assistant`) and `content`.
+            tools: JSON schemas of functions that the template tells the model of.
+            template: File of a chat template instead of the package's.
+            variables: Whatever else the template reads, as `enable_thinking`.
+            options: As of `generate`.
+
+        Raises:
+            ManifestError: The package has no chat template, or none that can be read.
+            GenerationError: The template refuses the messages, or they do not fit the context.
+            UsageError: An option is wrong.
+        """
+        chosen = self.chat_template(template, tools=tools is not None)
+        text = chosen.render(messages, tools=tools, variables=variables)
+        after = self._codec.encode_as_is(chosen.after_answer())[:1]
+        stops = [one for one in after if self._codec.is_special(one)]
+        options["stop_ids"] = [*options.get("stop_ids", ()), *stops]
+        return self.generate(self._codec.encode_as_is(text), **options)
+
+    def chat_template(self, file: str | Path | None = None, *, tools: bool = False) -> ChatTemplate:
+        """The template of `file`, else of the package; see `chat`."""
+        key = (None if file is None else str(file), tools)
+        if key not in self._templates:
+            self._templates[key] = open_template(self.package, file=file, tools=tools)
+        return self._templates[key]
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
@@ -156,6 +203,7 @@ class Model:
             GenerationError: There are none, or more than the context holds.
         """
         backend = self._choice.backend
+        self._engine.forget()
         if not 0 < len(ids) <= backend.info.context:
             raise GenerationError(
                 "the ids do not fit",

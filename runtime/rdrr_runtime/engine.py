@@ -1,14 +1,15 @@
 """Token ids in, token ids out. It does not know text: that is `rdrr_runtime.text`.
 
 The engine checks that a generation fits the context, picks the strategy, and times what the
-published tables time: time to first token, prefill and decode.
+published tables time: time to first token, prefill and decode. It knows what the key-value cache
+holds: of a prompt that begins with it only the rest is run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rdrr_format.errors import GenerationError, UsageError
@@ -20,6 +21,7 @@ from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.sampled import Sampled
 from rdrr_runtime.logprobs import Logprobs
 from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.window import HeldIds, check_keep, shifted
 
 
 @dataclass
@@ -28,6 +30,8 @@ class GenerationStats:
 
     Attributes:
         prompt_tokens: Ids of the prompt.
+        cached_tokens: Those of them that the cache held already, so that they were not run.
+        context_shifts: Times that the context was full and its oldest half was dropped.
         new_tokens: Ids delivered, an end-of-text included.
         first_token_seconds: From the start to the first id.
         total_seconds: From the start to the last id.
@@ -37,6 +41,8 @@ class GenerationStats:
     """
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    context_shifts: int = 0
     new_tokens: int = 0
     first_token_seconds: float = 0.0
     total_seconds: float = 0.0
@@ -45,8 +51,9 @@ class GenerationStats:
 
     @property
     def prefill_tokens_per_second(self) -> float:
-        """Prompt tokens over the time to first token."""
-        return self.prompt_tokens / self.first_token_seconds if self.first_token_seconds else 0.0
+        """Prompt tokens that were run over the time to first token."""
+        run = self.prompt_tokens - self.cached_tokens
+        return run / self.first_token_seconds if self.first_token_seconds else 0.0
 
     @property
     def decode_tokens_per_second(self) -> float:
@@ -64,6 +71,8 @@ class GenerationStats:
         """The figures for `--json` and `--stats`."""
         return {
             "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "context_shifts": self.context_shifts,
             "new_tokens": self.new_tokens,
             "finish": self.finish,
             "time_to_first_token_ms": 1e3 * self.first_token_seconds,
@@ -81,6 +90,34 @@ class GenerationStats:
         }
 
 
+@dataclass(frozen=True)
+class _Request:
+    """What a generation was asked for."""
+
+    prompt: Sequence[int]
+    max_tokens: int
+    sampling: SamplingOptions
+    interval: int
+    logprobs: Logprobs | None
+    constraint: Constraint | None
+    stop_ids: frozenset[int]
+    keep: int | None
+    given: Strategy | None
+
+    def strategy(self, shifts: int) -> Strategy:
+        """The strategy after so many shifts; each goes on with other random numbers."""
+        if self.given is not None:
+            return self.given
+        sampling = self.sampling
+        if shifts and sampling.seed is not None:
+            sampling = replace(sampling, seed=sampling.seed + shifts)
+        if self.constraint is not None:
+            return Constrained(sampling, self.constraint, self.logprobs)
+        if sampling.is_greedy and self.logprobs is None:
+            return Greedy(self.interval)
+        return Sampled(sampling, self.interval, self.logprobs)
+
+
 class Engine:
     """Runs generations on one backend, one at a time.
 
@@ -94,6 +131,13 @@ class Engine:
         self.backend = backend
         self._eos = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
+        self._held = HeldIds()
+        self._turn = 0
+
+    def forget(self) -> None:
+        """Take the cache to be empty: someone else has used the backend, or is going to."""
+        self._turn += 1
+        self._held = HeldIds()
 
     def generate(
         self,
@@ -106,6 +150,8 @@ class Engine:
         logprobs: Logprobs | None = None,
         constraint: Constraint | None = None,
         strategy: Strategy | None = None,
+        stop_ids: Sequence[int] = (),
+        context_shift: int | None = None,
     ) -> Iterator[list[int]]:
         """Runs of new ids, each as soon as it is known.
 
@@ -119,23 +165,41 @@ class Engine:
             constraint: What may come; read back one by one.
             strategy: A way of decoding of its own; it takes the place of `sampling`, `interval`,
                 `logprobs` and `constraint`.
+            stop_ids: Ids that end the text besides those of the model.
+            context_shift: When the context is full, keep so many first ids, drop the older half
+                of the others, run what is left anew and go on; a prompt that is too long is
+                shortened alike. None ends the text there.
 
         Raises:
-            GenerationError: The prompt is empty, has an unknown id, or does not fit the context.
-            UsageError: `max_tokens` or `interval` is not positive, or a biased id is unknown.
+            GenerationError: The prompt is empty, has an unknown id, or does not fit the context;
+                while iterating, another generation has begun.
+            UsageError: `max_tokens` or `interval` is not positive, a biased id is unknown, or
+                `context_shift` is more than half of the context or meets a strategy.
         """
         sampling = sampling or SamplingOptions()
         sampling.check_ids(self._vocab_size)
         stats = stats if stats is not None else GenerationStats()
         if max_tokens < 1 or interval < 1:
             raise UsageError("max_tokens and interval must be 1 or more")
-        room = self._room(prompt)
-        job = Job(list(prompt), 0, min(max_tokens, room), self._eos)
-        chosen = strategy or _strategy(sampling, interval, logprobs, constraint)
-        return self._timed(chosen, job, stats, max_tokens)
+        self._check_prompt(prompt, shifts=context_shift is not None)
+        if context_shift is not None:
+            check_keep(context_shift, self.backend.info.context)
+            if strategy is not None:
+                raise UsageError("the context does not shift under another way of decoding")
+        request = _Request(
+            list(prompt),
+            max_tokens,
+            sampling,
+            interval,
+            logprobs,
+            constraint,
+            self._eos.union(stop_ids),
+            context_shift,
+            strategy,
+        )
+        return self._timed(request, stats)
 
-    def _room(self, prompt: Sequence[int]) -> int:
-        """New tokens that fit after the prompt; the last of them needs no slot of its own."""
+    def _check_prompt(self, prompt: Sequence[int], *, shifts: bool) -> None:
         context = self.backend.info.context
         if not prompt:
             raise GenerationError("the prompt has no tokens", hint="give some text")
@@ -146,40 +210,61 @@ class Engine:
                 expected=f"below {self._vocab_size}",
                 found=unknown[0],
             )
-        if len(prompt) > context:
+        if len(prompt) > context and not shifts:
             raise GenerationError(
                 "the prompt is longer than the context",
                 expected=f"at most {context} tokens",
                 found=f"{len(prompt)} tokens",
-                hint="shorten it or load the model with a larger context",
+                hint="shorten it, load the model with a larger context, or let the context shift",
             )
-        return context - len(prompt) + 1
 
-    def _timed(
-        self, strategy: Strategy, job: Job, stats: GenerationStats, asked: int
-    ) -> Iterator[list[int]]:
-        stats.prompt_tokens = len(job.prompt)
+    def _timed(self, request: _Request, stats: GenerationStats) -> Iterator[list[int]]:
+        stats.prompt_tokens = len(request.prompt)
         start = time.perf_counter()
-        for ids in strategy.run(self.backend, job, stats.counts):
+        for ids in self._runs(request, stats):
             stats.total_seconds = time.perf_counter() - start
             if not stats.new_tokens:
                 stats.first_token_seconds = stats.total_seconds
             stats.new_tokens += len(ids)
-            if ids[-1] in job.stop_ids or stats.counts.completed:
+            if ids[-1] in request.stop_ids or stats.counts.completed:
                 stats.finish = "stop"
             yield ids
         if stats.finish == "running":
-            stats.finish = "length" if stats.new_tokens >= asked else "context"
+            stats.finish = "length" if stats.new_tokens >= request.max_tokens else "context"
 
+    def _runs(self, request: _Request, stats: GenerationStats) -> Iterator[list[int]]:
+        """The runs of one context after the other, as often as it shifts."""
+        self._turn += 1
+        turn, context = self._turn, self.backend.info.context
+        if request.given is not None:
+            self._held = HeldIds()
+        ids, gone, left = list(request.prompt), list[int](), request.max_tokens
+        while True:
+            if request.keep is not None and len(ids) > context:
+                ids, dropped = shifted(ids, request.keep, context)
+                gone += dropped
+                stats.context_shifts += 1
+            cached = self._held.reuse(ids)
+            if left == request.max_tokens:
+                stats.cached_tokens = cached
+            # The last id of a text needs no slot of its own.
+            room = min(left, context - len(ids) + 1)
+            job = Job(ids[cached:], cached, room, request.stop_ids, gone + ids[:cached])
+            strategy = request.strategy(stats.context_shifts)
+            for run in strategy.run(self.backend, job, stats.counts):
+                ids += run
+                left -= len(run)
+                if request.given is None:  # another strategy may leave anything in the cache
+                    self._held.extend(ids[:-1])
+                yield run
+                self._check_turn(turn)
+            ended = ids[-1] in request.stop_ids or stats.counts.completed
+            if ended or not left or request.keep is None:
+                return
 
-def _strategy(
-    sampling: SamplingOptions,
-    interval: int,
-    logprobs: Logprobs | None,
-    constraint: Constraint | None,
-) -> Strategy:
-    if constraint is not None:
-        return Constrained(sampling, constraint, logprobs)
-    if sampling.is_greedy and logprobs is None:
-        return Greedy(interval)
-    return Sampled(sampling, interval, logprobs)
+    def _check_turn(self, turn: int) -> None:
+        if turn != self._turn:
+            raise GenerationError(
+                "another generation has begun on this model, which takes its cache",
+                hint="finish one before the next, or load the model twice",
+            )

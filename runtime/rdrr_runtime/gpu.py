@@ -204,6 +204,7 @@ class GpuBackend:
         """All passes over `ids`, the head after the last of them."""
         which = self._program.get("decode" if len(ids) == 1 else "prefill")
         resumes = len(ids) == 1 and self._ready == (ids[0], base)
+        self._ready = None
         if not resumes:
             self._ring_used = 0
         for start in range(0, len(ids), which.rows):
@@ -212,7 +213,6 @@ class GpuBackend:
                 write_step(self.device, self._state, part, base + start)
             is_last = start + len(part) == len(ids)
             self.device.submit(to_end(which) if is_last else which.body, len(part))
-        self._ready = None
         return which
 
     def _score(self, ids: Sequence[int], base: int) -> F32:

@@ -41,6 +41,16 @@ class TextCodec:
             ids.insert(0, self._bos)
         return ids
 
+    def encode_as_is(self, text: str) -> list[int]:
+        """Ids of a text that has all its special tokens, as a chat template writes it."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether an id is a special token."""
+        added = self._tokenizer.get_added_tokens_decoder().get(token_id)
+        return added is not None and bool(added.special)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, without special tokens."""
         text: str = self._tokenizer.decode(list(ids))

@@ -35,6 +35,15 @@ KvDtype: TypeAlias = Annotated[
 Context: TypeAlias = Annotated[
     int | None, typer.Option(min=1, help="Tokens of prompt and text together.")
 ]
+ContextShift: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Where the context is full keep the first N tokens, drop the older half of the others "
+        "and go on; the text ends there without it.",
+    ),
+]
 
 
 def split_hints(given: Sequence[str] | None) -> dict[str, str]:

@@ -18,6 +18,7 @@ from rdrr_format.errors import RdrrError, UsageError
 
 from rdrr.cli import (
     bench,
+    chat,
     convert,
     devices,
     diff,
@@ -55,6 +56,7 @@ COMMANDS = (
     Command("validate", validate.validate),
     Command("inspect", inspect.inspect),
     Command("generate", generate.generate),
+    Command("chat", chat.chat),
     Command("explain", explain.explain),
     Command("bench", bench.bench),
     Command("profile", profile.profile),

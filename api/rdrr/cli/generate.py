@@ -15,6 +15,7 @@ from rdrr.cli._options import (
     Adapter,
     Backend,
     Context,
+    ContextShift,
     JsonFlag,
     KernelHints,
     KvDtype,
@@ -96,6 +97,7 @@ def generate(
     strict_hints: StrictHints = False,
     kv_dtype: KvDtype = "f16",
     context: Context = None,
+    context_shift: ContextShift = None,
     interval: Annotated[
         int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
     ] = 8,
@@ -165,6 +167,7 @@ def generate(
             logprobs=logprobs,
             response_format=response_format,
             stop=stop or (),
+            context_shift=context_shift,
             interval=interval,
             decode=way,
         )

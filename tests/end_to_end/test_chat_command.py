@@ -1,0 +1,148 @@
+"""Chats as a user has them: piped, saved, stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+import rdrr as front
+from rdrr._chat import Conversation
+from rdrr.cli.chat import _answer
+from rdrr_format.errors import ManifestError
+from support.commands import error_line, rdrr
+from transformers import AutoTokenizer
+
+SHORT = ("--backend", "cpu", "--max-tokens", 8, "--context", 256)
+
+
+@pytest.fixture(scope="module")
+def model(made_package):
+    with front.load(made_package, backend="cpu", context=256) as loaded:
+        yield loaded
+
+
+def without_template(package) -> None:
+    path = package / "tokenizer_config.json"
+    settings = json.loads(path.read_text("utf-8"))
+    del settings["chat_template"]
+    path.write_text(json.dumps(settings), "utf-8")
+
+
+def test_a_chat_is_what_transformers_makes_of_the_messages(model, made_package):
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
+    tokenizer = AutoTokenizer.from_pretrained(made_package)
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    generation = model.chat(messages, max_tokens=5)
+    assert generation.prompt_ids == expected
+    assert generation.read() == model.generate(expected, max_tokens=5).read()
+
+
+def test_the_second_turn_runs_only_what_is_new(model):
+    conversation = Conversation(model, system="Be kind and answer in full sentences.")
+    first = conversation.ask("Who art thou?", max_tokens=6)
+    conversation.answered(first.read())
+    second = conversation.ask("And who is he?", max_tokens=6)
+    text = second.read()
+    assert second.stats.cached_tokens >= len(first.prompt_ids)
+    assert second.stats.cached_tokens < second.stats.prompt_tokens
+    model.logits([1, 2, 3])  # which takes the cache
+    afresh = model.chat(conversation.messages, max_tokens=6)
+    assert (afresh.read(), afresh.stats.cached_tokens) == (text, 0)
+
+
+def test_the_token_that_ends_a_turn_ends_an_answer(model):
+    token_id = model.encode("<|im_end|>")[-1]
+    messages = [{"role": "user", "content": "Who?"}]
+    ended = model.chat(messages, max_tokens=9, logit_bias={token_id: 100.0})
+    assert ended.read() == ""
+    assert (ended.token_ids, ended.stats.finish) == ([token_id], "stop")
+
+
+def test_a_piped_chat_answers_each_line_and_can_be_saved_and_loaded(made_package, tmp_path):
+    saved = tmp_path / "talk.json"
+    lines = ("/system Be kind.", "Who art thou?", "", f"/save {saved}", "/reset", "Who art thou?")
+    done = rdrr("chat", made_package, *SHORT, stdin="\n".join(lines))
+    assert done.code == 0, done.err
+    messages = json.loads(saved.read_text("utf-8"))
+    assert [one["role"] for one in messages] == ["system", "user", "assistant"]
+    first = messages[2]["content"] + "\n"
+    assert done.out == 2 * first
+    assert len(first) > 5
+    loaded = rdrr("chat", made_package, *SHORT, stdin=f"/load {saved}\nAnd?\n/exit\nnever\n")
+    asked = rdrr("chat", made_package, *SHORT, stdin=f"{lines[0]}\n{lines[1]}\nAnd?\n")
+    assert asked.out == first + loaded.out
+    assert loaded.out.strip()
+
+
+def test_without_a_template_one_is_asked_for_and_may_be_given(package, tmp_path):
+    without_template(package)
+    refused = rdrr("chat", package, *SHORT, stdin="Who?\n")
+    assert refused.code == 1
+    assert "--template FILE" in error_line(refused)
+    own = tmp_path / "own.jinja"
+    own.write_text("{% for m in messages %}{{ m.content }}: {% endfor %}", "utf-8")
+    assert rdrr("chat", package, *SHORT, "--template", own, stdin="Who?\n").out.strip()
+
+
+def test_templates_come_from_the_file_before_the_settings_and_by_name(package, tmp_path):
+    path = package / "tokenizer_config.json"
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    settings = json.loads(path.read_text("utf-8")) | {"chat_template": named}
+    path.write_text(json.dumps(settings), "utf-8")
+    with front.load(package, backend="cpu", context=16) as model:
+        assert model.chat_template().render([]) == "plain"
+        assert model.chat_template(tools=True).render([]) == "tools"
+    copy = shutil.copytree(package, tmp_path / "other")
+    (copy / "chat_template.jinja").write_text("{{ bos_token }} file", "utf-8")
+    with front.load(copy, backend="cpu", context=16) as model:
+        assert model.chat_template().render([]) == "<s> file"
+    (copy / "chat_template.jinja").write_text("{% if %}", "utf-8")
+    with (
+        front.load(copy, backend="cpu", context=16) as model,
+        pytest.raises(ManifestError, match=r"chat_template\.jinja"),
+    ):
+        model.chat([{"role": "user", "content": "?"}])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("/dance", "/help"), ("/save", "/save FILE"), ("/load no-such-file", "no-such-file")],
+)
+def test_a_wrong_command_in_a_pipe_is_one_line_and_an_exit_code(made_package, line, said):
+    done = rdrr("chat", made_package, *SHORT, stdin=f"{line}\nWho?\n")
+    assert done.code != 0
+    assert done.out == ""
+    assert said in done.err.splitlines()[-1]
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_what_there_is(model, monkeypatch, capsys):
+    conversation = Conversation(model)
+    ask = conversation.ask
+
+    def pressed(text, **options):
+        generation = ask(text, **options)
+        one = generation._filter.feed
+        count = []
+
+        def feed(piece):
+            count.append(piece)
+            if len(count) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return one(piece)
+
+        monkeypatch.setattr(generation._filter, "feed", feed)
+        return generation
+
+    monkeypatch.setattr(conversation, "ask", pressed)
+    before = signal.getsignal(signal.SIGINT)
+    _answer(conversation, "Who?", {"max_tokens": 16, "interval": 1})
+    assert signal.getsignal(signal.SIGINT) is before
+    kept = conversation.messages[-1]
+    assert kept["role"] == "assistant"
+    assert capsys.readouterr().out == kept["content"] + "\n"
+    full = model.chat(conversation.messages[:-1], max_tokens=16).read()
+    assert full.startswith(kept["content"])
+    assert len(kept["content"]) < len(full) / 2

@@ -1,0 +1,93 @@
+"""Chat templates, held to transformers."""
+
+from __future__ import annotations
+
+import pytest
+from rdrr_format.errors import GenerationError, ManifestError, UsageError
+from rdrr_runtime.chat_template import ChatTemplate
+
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+TURNS = [
+    {"role": "system", "content": "Be brief; <b>be</b> & 'kind'."},
+    {"role": "user", "content": "Grüße, 你好\n  "},
+    {"role": "assistant", "content": " Hello.\n"},
+    {"role": "user", "content": "And?"},
+]
+TOOLS = [{"type": "function", "function": {"name": "tëst", "parameters": {"b": [1, 2], "a": None}}}]
+TEMPLATES = {
+    "chatml": """{% for m in messages %}
+    {{- '<|im_start|>' + m['role'] + '\\n' + m.content | trim + '<|im_end|>\\n' }}
+{% endfor %}
+  {% if add_generation_prompt %}
+<|im_start|>assistant
+{% endif %}""",
+    "instruct": """{{ bos_token }}{% set ns = namespace(system='') %}
+{%- for m in messages %}{% if m.role == 'system' %}{% set ns.system = m.content %}{% continue %}
+{%- elif m.role == 'user' %}[INST] {{ ns.system ~ '\\n' if ns.system else '' }}
+{{- m.content }} [/INST]
+{%- set ns.system = '' %}{% else %}{% generation %}{{ m['content'] }}{{ eos_token }}
+{% endgeneration %}{% endif %}{% endfor %}""",
+    "tools": """{%- macro show(value) -%}<{{ value | tojson }}>{%- endmacro -%}
+{% if tools %}{{ tools | tojson(indent=2) }}
+    {% for one in tools %}{{ show(one.function) }}{% endfor %}
+{% endif %}
+{% for m in messages if m.content is string %}{% if loop.index > 3 %}{% break %}{% endif %}
+{{ loop.index0 }}{{ m.content[::-1] | upper }}{% endfor %}
+{{ mask_token is defined }}{{ flag | default('no') }}
+{{ strftime_now('%Y') }}{{ messages | map(attribute='role') | join(',') }}""",
+}
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    def render(source, messages, **variables):
+        return render_jinja_template([messages], chat_template=source, **TOKENS, **variables)[0][0]
+
+    return render
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
+@pytest.mark.parametrize("prompt", [True, False])
+def test_the_text_is_that_of_transformers(oracle, name, tools, prompt):
+    template = ChatTemplate(TEMPLATES[name], TOKENS, where="test")
+    ours = template.render(
+        TURNS, tools=tools, add_generation_prompt=prompt, variables={"flag": "yes"}
+    )
+    expected = oracle(TEMPLATES[name], TURNS, tools=tools, add_generation_prompt=prompt, flag="yes")
+    assert ours == expected
+    assert len(ours) > 50
+
+
+def test_what_follows_an_answer_is_found():
+    chatml = ChatTemplate(TEMPLATES["chatml"], TOKENS, where="test")
+    assert chatml.after_answer().strip() == "<|im_end|>"
+    refusing = ChatTemplate("{{ raise_exception('no') }}", TOKENS, where="test")
+    assert refusing.after_answer() == ""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[0].nothing.more }}",
+        "{{ 1 + 'a' }}",
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+    ],
+)
+def test_a_template_that_refuses_or_breaks_out_is_an_error_of_the_tree(source):
+    with pytest.raises(GenerationError, match="refuses"):
+        ChatTemplate(source, {}, where="test").render(TURNS)
+
+
+def test_what_is_no_template_or_no_message_is_refused():
+    with pytest.raises(ManifestError, match="chat template"):
+        ChatTemplate("{% for %}", {}, where="test")
+    template = ChatTemplate("{{ messages | length }}", {}, where="test")
+    assert template.render(TURNS) == "4"
+    for wrong in ([{"role": "user", "content": object()}], ["hello"]):
+        with pytest.raises(UsageError):
+            template.render(wrong)

@@ -1,0 +1,189 @@
+"""What the engine runs of a prompt, and what it does at the end of the context.
+
+The backend's next token is a hash of all that its cache holds: one wrong slot gives another text.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from rdrr_format.errors import GenerationError, UsageError
+from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.sampling import SamplingOptions
+
+VOCAB = 50
+
+
+class Hashing:
+    """Counts the ids that were run."""
+
+    def __init__(self, context: int) -> None:
+        self.info = BackendInfo("fake", None, context, 0, 0)
+        self.cache: list[int] = []
+        self.ran = 0
+
+    def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> np.ndarray:
+        assert not all_rows
+        assert base <= len(self.cache)
+        assert base + len(ids) <= self.info.context
+        self.cache[base:] = ids
+        self.ran += len(ids)
+        out = np.zeros((1, VOCAB), np.float32)
+        out[0, next_id(self.cache)] = 50.0
+        return out
+
+    def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        out: list[int] = []
+        for _ in range(count):
+            out.append(int(self.logits(ids, base).argmax()))
+            base, ids = base + len(ids), out[-1:]
+        return out
+
+    def close(self) -> None:
+        pass
+
+
+def next_id(ids: Sequence[int]) -> int:
+    return zlib.crc32(bytes(ids)) % VOCAB
+
+
+def text_after(prompt: Sequence[int], count: int) -> list[int]:
+    ids = list(prompt)
+    while len(ids) < len(prompt) + count:
+        ids.append(next_id(ids))
+    return ids[len(prompt) :]
+
+
+def generate(engine: Engine, ids: Sequence[int], **options) -> tuple[list[int], GenerationStats]:
+    stats = GenerationStats()
+    runs = engine.generate(ids, stats=stats, **options)
+    return [one for run in runs for one in run], stats
+
+
+@pytest.mark.parametrize("sampling", [None, SamplingOptions(temperature=1.0, seed=1)], ids=str)
+def test_only_what_the_cache_does_not_hold_is_run_and_the_text_is_the_same(rng, sampling):
+    backend = Hashing(200)
+    engine = Engine(backend, [], VOCAB)
+    ids = rng.integers(0, VOCAB, 20).tolist()
+    for _ in range(12):
+        keep = int(rng.integers(0, len(ids)))
+        ids = ids[:keep] + rng.integers(0, VOCAB, int(rng.integers(1, 9))).tolist()
+        shared = common(backend.cache, ids)
+        before, count = backend.ran, int(rng.integers(1, 12))
+        out, stats = generate(engine, ids, max_tokens=count, interval=4, sampling=sampling)
+        assert out == text_after(ids, count)
+        assert stats.cached_tokens == min(shared, len(ids) - 1)
+        assert backend.ran - before == len(ids) - stats.cached_tokens + count - 1
+        ids = ids + out
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def test_passes_that_were_wasted_or_broken_off_are_not_taken_for_the_text(rng):
+    backend = Hashing(200)
+    ids = rng.integers(0, VOCAB, 6).tolist()
+    ends = text_after(ids, 3)[-1]
+    engine = Engine(backend, [ends], VOCAB)
+    out, stats = generate(engine, ids, max_tokens=30, interval=8)
+    assert out[-1] == ends
+    runs = engine.generate([*ids, *out], max_tokens=30, interval=8)
+    next(runs)
+    runs.close()
+    again, stats = generate(Engine(backend, [], VOCAB), ids, max_tokens=3)
+    assert (again, stats.cached_tokens) == (text_after(ids, 3), 0)
+    other, stats = generate(engine, [*ids, *out], max_tokens=1)
+    assert other == text_after([*ids, *out], 1)
+
+
+def test_after_another_used_the_backend_everything_is_run(rng):
+    backend = Hashing(50)
+    engine = Engine(backend, [], VOCAB)
+    ids = rng.integers(0, VOCAB, 9).tolist()
+    generate(engine, ids, max_tokens=2)
+    backend.logits([1, 2, 3], 0)
+    engine.forget()
+    out, stats = generate(engine, ids, max_tokens=5)
+    assert (out, stats.cached_tokens) == (text_after(ids, 5), 0)
+
+
+def test_two_generations_at_once_are_refused_rather_than_mixed():
+    engine = Engine(Hashing(50), [], VOCAB)
+    first, second = (engine.generate([one], max_tokens=5, interval=1) for one in (1, 2))
+    next(first)
+    next(second)
+    with pytest.raises(GenerationError, match="another generation"):
+        next(first)
+    assert len(list(second)) == 4
+
+
+def test_a_full_context_ends_the_text_unless_it_may_shift(rng):
+    ids = rng.integers(0, VOCAB, 10).tolist()
+    engine = Engine(Hashing(16), [], VOCAB)
+    out, stats = generate(engine, ids, max_tokens=30)
+    assert (out, stats.finish) == (text_after(ids, 7), "context")
+    with pytest.raises(GenerationError, match="longer than the context"):
+        engine.generate([*ids, *ids], max_tokens=1)
+    longer, stats = generate(engine, ids, max_tokens=30, context_shift=4)
+    assert longer[:7] == out
+    assert (len(longer), stats.finish) == (30, "length")
+    assert stats.context_shifts >= 3
+
+
+@pytest.mark.parametrize("interval", [1, 5])
+@pytest.mark.parametrize("keep", [0, 3, 8])
+def test_a_shift_goes_on_as_from_what_it_kept(rng, keep, interval):
+    context = 16
+    ids = rng.integers(0, VOCAB, 40).tolist()
+    backend = Hashing(context)
+    options = {"max_tokens": 25, "context_shift": keep, "interval": interval}
+    out, stats = generate(Engine(backend, [], VOCAB), ids, **options)
+    expected, window = list(ids), list(ids)
+    for _ in range(25):
+        while len(window) > context:
+            window[keep : keep + -(-(len(window) - keep) // 2)] = []
+        window.append(next_id(window))
+        expected.append(window[-1])
+    assert out == expected[len(ids) :]
+    assert 0 < stats.context_shifts < 25
+
+
+@pytest.mark.parametrize("keep", [-1, 9])
+def test_a_shift_keeps_at_most_half_of_the_context(keep):
+    engine = Engine(Hashing(16), [], VOCAB)
+    with pytest.raises(UsageError, match="0 to 8"):
+        engine.generate([1], max_tokens=1, context_shift=keep)
+    assert list(engine.generate([1], max_tokens=1, context_shift=8))
+
+
+def test_penalties_count_what_was_dropped_too():
+    seen: list[list[int]] = []
+
+    class Drawing(Hashing):
+        def begin(self, options, given, *, masked=False, logprobs=None):
+            assert (options.presence_penalty, masked, logprobs) == (1.0, False, None)
+            seen.append(list(given))
+
+        def draw_among(self, ids, base, mask):
+            raise AssertionError(mask)
+
+        def draw(self, ids, base, count):
+            return self.greedy(ids, base, count)
+
+        def told(self):
+            return []
+
+    ids = list(range(10))
+    sampling = SamplingOptions(presence_penalty=1.0)
+    engine = Engine(Drawing(16), [], VOCAB)
+    options = {"max_tokens": 12, "sampling": sampling, "context_shift": 2}
+    out, _ = generate(engine, ids, **options)
+    assert len(seen) == 2
+    assert sorted(seen[0]) == ids
+    assert sorted(seen[1]) == sorted([*ids, *out[:7]])
