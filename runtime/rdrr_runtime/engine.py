@@ -19,9 +19,9 @@ from rdrr_runtime.decode._base import Counts, Job, Strategy
 from rdrr_runtime.decode.constrained import Constrained, Constraint
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.sampled import Sampled
+from rdrr_runtime.held_ids import HeldIds, check_keep, shifted
 from rdrr_runtime.logprobs import Logprobs
 from rdrr_runtime.sampling import SamplingOptions
-from rdrr_runtime.window import HeldIds, check_keep, shifted
 
 
 @dataclass

@@ -171,7 +171,7 @@ def test_penalties_count_what_was_dropped_too():
             seen.append(list(given))
 
         def draw_among(self, ids, base, mask):
-            raise AssertionError(mask)
+            raise AssertionError(ids, base, mask)
 
         def draw(self, ids, base, count):
             return self.greedy(ids, base, count)
