@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from rdrr.bench._figures import NOT_GATED, Ratio, Spread, percentile
+from rdrr.bench._mode_table import GATES, MODES, chosen
 from rdrr.bench._runs import Run, Workload
-from rdrr.bench.modes import GATES, MODES, Comparison, Measured, chosen
+from rdrr.bench.modes import Comparison, Measured
 from rdrr_format.errors import UsageError
 from rdrr_runtime.counters import Counters, HostSeconds
 from rdrr_runtime.decode._base import Counts

@@ -13,8 +13,8 @@ from typing import Literal
 
 from rdrr_runtime.submission import Submission
 
+from rdrr.bench._mode_table import MODES, Mode
 from rdrr.bench._runs import Options
-from rdrr.bench.modes import MODES, Mode
 
 BASE = MODES["ours-x8"]
 _SINGLE = MODES["ours-x1"]

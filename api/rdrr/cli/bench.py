@@ -181,7 +181,8 @@ def _modes(
     options: Options,
     json: bool,
 ) -> int:
-    from rdrr.bench.modes import chosen, compare
+    from rdrr.bench._mode_table import chosen
+    from rdrr.bench.modes import compare
 
     modes = chosen(names.split(","), submit=submit, sampler=sampler)
     found = compare(package, modes, work, adapter=adapter, options=options)
