@@ -77,12 +77,12 @@ def render(name: str, **variables: str | int | bool) -> str:
 
 @cache
 def sources_digest() -> str:
-    """A digest of all WGSL texts: what was measured of one version says nothing of another."""
+    """A digest of all kernels: what was measured of one version says nothing of another."""
     found = sha256()
     folder = files("rdrr_runtime.kernels")
     for place in (folder, folder.joinpath("snippets")):
         for one in sorted(place.iterdir(), key=lambda entry: entry.name):
-            if one.name.endswith(".wgsl"):
+            if one.name.endswith((".wgsl", ".py")):
                 found.update(one.name.encode() + b"\0" + one.read_bytes())
     return found.hexdigest()
 

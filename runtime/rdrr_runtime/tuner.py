@@ -35,7 +35,7 @@ SLOWER = 0.01
 """Share of time by which whole passes may be longer with the winners, where measurements do not
 scatter more."""
 
-ROUNDS, SOFTWARE_ROUNDS = 15, 3
+ROUNDS, SOFTWARE_ROUNDS = 15, 5
 PASS_SECONDS = 5e-4
 MAX_REPEATS = 64
 
