@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode._base import Strategy
+    from rdrr_runtime.device import Device
     from rdrr_runtime.engine import Engine
 
 PROMPT = "In the beginning God created the heaven and the earth. " * 8
@@ -131,6 +132,30 @@ def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, 
     return found
 
 
+def draft_ways(
+    package: Package, device: Device, drafts: Sequence[str], context: int, stack: ExitStack
+) -> dict[str, Strategy]:
+    """Speculative decoding with each draft."""
+    from rdrr_manifests.package import open_package
+    from rdrr_runtime.decode.drafts import Draft, ModelDraft, NgramDraft
+    from rdrr_runtime.decode.speculative import Speculative
+    from rdrr_runtime.gpu import GpuBackend
+
+    found: dict[str, Strategy] = {}
+    for name in drafts:
+        draft: Draft = NgramDraft()
+        if name != "ngram":
+            smaller = open_package(name)
+            sizes = {one.manifest.architecture.vocab_size for one in (package, smaller)}
+            if len(sizes) > 1:
+                raise SystemExit(f"{name} has other tokens")
+            backend = GpuBackend(smaller, context=context, device=device)
+            stack.callback(backend.close)
+            draft = ModelDraft(backend)
+        found[f"draft {Path(name).name}"] = Speculative(draft)
+    return found
+
+
 def show(ways: Mapping[str, Any], passes: Mapping[str, float]) -> None:
     """Both tables."""
     head = ("way", "tok/s", "tok/pass", "x ar", "x uncached", "wasted", "agrees", "run", "repeats")
@@ -155,6 +180,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tau", default="0.4,0.6,none")
     parser.add_argument("--window", type=int, default=16)
+    parser.add_argument("--draft", action="append", default=[], metavar="PATH|ngram")
     parser.add_argument("--adapter")
     options = parser.parse_args()
 
@@ -176,6 +202,7 @@ def main() -> None:
         stack.callback(backend.close)
         ways: dict[str, Strategy] = {"ar": Greedy(), "uncached": Uncached()}
         ways |= wedlm_ways(package, options.tau.split(","), options.window)
+        ways |= draft_ways(package, device, options.draft, context, stack)
         engine = Engine(backend, (), package.manifest.architecture.vocab_size)
         found = measure_ways(engine, ways, prompt, options.tokens, options.rounds)
         passes = measure_passes(backend, prompt, options.rounds)

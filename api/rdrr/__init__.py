@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package, open_package
     from rdrr_manifests.validation import validate
 
-    from rdrr._decoding import Wedlm
+    from rdrr._decoding import Speculative, Wedlm
     from rdrr._generation import Generation
     from rdrr._model import Model, load
     from rdrr._push import Pushed, push
@@ -63,6 +63,7 @@ _HOMES = {
     "Package": "rdrr_manifests.package",
     "Pushed": "rdrr._push",
     "ValidationReport": "rdrr_manifests.faults",
+    "Speculative": "rdrr._decoding",
     "Wedlm": "rdrr._decoding",
     "convert": "rdrr_converter.convert",
     "export": "rdrr_converter.export",
@@ -89,6 +90,7 @@ __all__ = [
     "RdrrError",
     "ShardError",
     "SourceError",
+    "Speculative",
     "StoreError",
     "UsageError",
     "ValidationReport",

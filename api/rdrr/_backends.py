@@ -109,6 +109,25 @@ def open_backend(
     return _wgpu(package, policy, device, strict_hints, kv_dtype, context)
 
 
+def open_beside(package: Package, choice: Choice) -> Backend:
+    """Load another package on the device of one that is loaded, with as large a context.
+
+    Raises:
+        DeviceError: Too little memory.
+    """
+    package.fetch()
+    longest = package.manifest.architecture.max_seq_len
+    context = min(longest, choice.backend.info.context)
+    if choice.device is None:
+        from rdrr_runtime.cpu import CpuBackend
+
+        return CpuBackend(package, context=context)
+    from rdrr_runtime.gpu import GpuBackend
+
+    policy = resolve_hints(package, {})
+    return GpuBackend(package, context=context, device=choice.device, policy=policy)
+
+
 def _wgpu(
     package: Package,
     policy: Policy,

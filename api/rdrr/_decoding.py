@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rdrr_format.errors import UsageError
 
+from rdrr._backends import Choice, open_beside
+
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
+    from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode._base import Strategy
     from rdrr_runtime.sampling import SamplingOptions
+
+
+NGRAM = "ngram"
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,79 @@ class Wedlm:
             self.window, self.tau, self.slope, self.max_per_step, self.entropy == "scaled"
         )
         return wedlm.Wedlm(_mask_of(package), options, sampling)
+
+
+@dataclass(frozen=True)
+class Speculative:
+    """A draft guesses tokens, and one pass of the model judges all of them.
+
+    The text is what the model alone would have written, or drawn.
+
+    Attributes:
+        draft: A smaller package with the same tokens, or `ngram`: what followed the last tokens
+            when they were in the text before.
+        tokens: Most guesses of a pass.
+    """
+
+    draft: str | Path = NGRAM
+    tokens: int = 5
+
+    def strategy(self, drafts: Drafts, sampling: SamplingOptions) -> Strategy:
+        """What runs it.
+
+        Raises:
+            UsageError: An option is out of range, or the draft has other tokens.
+            StoreError: There is no package of that name.
+        """
+        from rdrr_runtime.decode.drafts import Draft, ModelDraft, NgramDraft
+        from rdrr_runtime.decode.speculative import Speculative as Run
+
+        is_text = self.draft == NGRAM
+        draft: Draft = NgramDraft() if is_text else ModelDraft(drafts.get(self.draft))
+        return Run(draft, self.tokens, sampling)
+
+
+@dataclass
+class Drafts:
+    """Models that guess, each loaded once beside the one that judges.
+
+    Attributes:
+        package: The model that judges.
+        choice: Its backend; a draft runs on the same.
+    """
+
+    package: Package
+    choice: Choice
+    _loaded: dict[str, Backend] = field(default_factory=dict)
+
+    def get(self, path: str | Path) -> Backend:
+        """The backend of a draft.
+
+        Raises:
+            UsageError: It has other tokens.
+            StoreError: There is no package at `path`.
+        """
+        from rdrr_manifests.package import open_package
+
+        name = str(path)
+        if name not in self._loaded:
+            draft = open_package(path)
+            sizes = [one.manifest.architecture.vocab_size for one in (self.package, draft)]
+            if sizes[0] != sizes[1]:
+                raise UsageError(
+                    "a draft must have the model's tokens",
+                    where=name,
+                    expected=f"{sizes[0]} of them",
+                    found=sizes[1],
+                )
+            self._loaded[name] = open_beside(draft, self.choice)
+        return self._loaded[name]
+
+    def close(self) -> None:
+        """Free them."""
+        for one in self._loaded.values():
+            one.close()
+        self._loaded.clear()
 
 
 def _mask_of(package: Package) -> int:

@@ -12,7 +12,7 @@ from rdrr_format.errors import GenerationError, ManifestError, UsageError
 
 from rdrr._backends import Choice, open_backend, resolve_hints
 from rdrr._chat import open_template
-from rdrr._decoding import Wedlm
+from rdrr._decoding import Drafts, Speculative, Wedlm
 from rdrr._generation import Generation
 from rdrr._response_format import read_response_format
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
     from rdrr_runtime.chat_template import ChatTemplate
+    from rdrr_runtime.decode._base import Strategy
     from rdrr_runtime.grammar import GrammarConstraint, GrammarTokenizer
+    from rdrr_runtime.sampling import SamplingOptions
     from rdrr_runtime.text import TextCodec
 
 DEFAULT_CONTEXT = 8192
@@ -45,6 +47,7 @@ class Model:
         self.reason = choice.reason
         self.unhonoured_hints = choice.unhonoured
         self._choice = choice
+        self._drafts = Drafts(package, choice)
         self._codec = _codec(package)
         self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
         manifest = package.manifest
@@ -77,7 +80,7 @@ class Model:
         stop_ids: Sequence[int] = (),
         context_shift: int | None = None,
         interval: int = 8,
-        decode: Wedlm | None = None,
+        decode: Wedlm | Speculative | None = None,
     ) -> Generation:
         """Continue a prompt. What it shares with the text before is not run again.
 
@@ -140,9 +143,9 @@ class Model:
             stats=stats,
             logprobs=told,
             constraint=self._constraint(response_format),
-            strategy=None if decode is None else decode.strategy(self.package, sampling),
             stop_ids=stop_ids,
             context_shift=context_shift,
+            strategy=self._strategy(decode, sampling),
         )
         return Generation(runs, self._codec, prompt_ids=ids, stats=stats, stop=stop, logprobs=told)
 
@@ -217,6 +220,13 @@ class Model:
 
         return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
 
+    def _strategy(
+        self, decode: Wedlm | Speculative | None, sampling: SamplingOptions
+    ) -> Strategy | None:
+        if isinstance(decode, Speculative):
+            return decode.strategy(self._drafts, sampling)
+        return None if decode is None else decode.strategy(self.package, sampling)
+
     def _constraint(self, response_format: Mapping[str, Any] | None) -> GrammarConstraint | None:
         grammar = read_response_format(response_format)
         return None if grammar is None else self._grammar_tokenizer.constraint(grammar)
@@ -231,6 +241,7 @@ class Model:
 
     def close(self) -> None:
         """Free what the model holds."""
+        self._drafts.close()
         self._choice.close()
 
     def __enter__(self) -> Model:

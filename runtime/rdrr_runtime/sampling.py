@@ -179,3 +179,23 @@ def _kept(scores: F64, options: SamplingOptions) -> npt.NDArray[np.intp]:
     if options.min_p:
         least = max(least, largest + math.log(options.min_p))
     return np.flatnonzero(scores >= least)
+
+
+def distribution(logits: F32, seen: Sequence[int], options: SamplingOptions) -> F64:
+    """Probabilities that `Sampler.choose` draws by, float64 [vocab].
+
+    Args:
+        logits: float32 [vocab].
+        seen: Ids that the penalties apply to, as often as they were there.
+        options: How tokens are chosen; at temperature 0 the likeliest has all of it.
+    """
+    scores = _adjusted(logits, seen, options).astype(np.float64)
+    shares = np.zeros_like(scores)
+    if options.temperature == 0:
+        shares[np.argmax(scores)] = 1.0
+        return shares
+    scores *= options.inverse_temperature
+    ids = _kept(scores, options)
+    weights = np.exp(scores[ids] - scores.max())
+    shares[ids] = weights / weights.sum()
+    return shares

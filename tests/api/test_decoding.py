@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from rdrr import Wedlm
+from rdrr import Speculative, Wedlm
+from rdrr._backends import Choice
+from rdrr._decoding import Drafts
 from rdrr.cli._decoding import DecodeFlags
 from rdrr_format.errors import UsageError
+from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.decode import wedlm
+from rdrr_runtime.decode.drafts import ModelDraft, NgramDraft
 from rdrr_runtime.sampling import SamplingOptions
 from support.packages import llama_manifest, write_random_package
 
@@ -38,6 +42,28 @@ def test_flags_make_a_way_of_decoding():
     given = DecodeFlags("wedlm", 8, "none", 0.5, 3, "scaled")
     assert given.read() == Wedlm(8, None, 0.5, 3, "scaled")
     assert DecodeFlags("wedlm", tau="0.6").read() == Wedlm(tau=0.6)
+    assert DecodeFlags("speculative").read() == Speculative("ngram", 5)
+    guessed = DecodeFlags("speculative", draft="small", draft_tokens=3)
+    assert guessed.read() == Speculative("small", 3)
+
+
+def test_a_draft_is_loaded_once_beside_the_model_and_has_its_tokens(tmp_path, rng):
+    package = write_random_package(tmp_path / "model", llama_manifest("F16"), rng)
+    drafts = Drafts(package, Choice(CpuBackend(package, context=40), "", ()))
+    way = Speculative(tmp_path / "model", 3).strategy(drafts, DRAWN)
+    again = Speculative(tmp_path / "model", 3).strategy(drafts, DRAWN)
+    assert isinstance(way.draft, ModelDraft)
+    assert way.draft.backend is again.draft.backend
+    assert (way.tokens, way.draft.backend.info.context) == (3, 40)
+    assert isinstance(Speculative().strategy(drafts, DRAWN).draft, NgramDraft)
+    manifest = llama_manifest("F16")
+    manifest["architecture"]["vocabSize"] -= 1
+    manifest["tensors"]["model.embed_tokens.weight"]["shape"][0] -= 1
+    manifest["tensors"]["model.embed_tokens.weight"]["size"] -= 2 * 384
+    write_random_package(tmp_path / "other", manifest, rng)
+    with pytest.raises(UsageError, match="the model's tokens"):
+        Speculative(tmp_path / "other").strategy(drafts, DRAWN)
+    drafts.close()
 
 
 @pytest.mark.parametrize(
@@ -47,6 +73,8 @@ def test_flags_make_a_way_of_decoding():
         ({"decode": "ar", "slope": 0.1}, "--lambda"),
         ({"decode": "ar", "entropy": "raw"}, "--entropy-temp"),
         ({"decode": "wedlm", "tau": "low"}, "--tau"),
+        ({"decode": "wedlm", "draft": "ngram"}, "--draft"),
+        ({"decode": "speculative", "max_per_step": 2}, "--max-per-step"),
     ],
 )
 def test_a_flag_of_another_way_or_no_number_is_wrong_usage(flags, message):

@@ -10,6 +10,7 @@ import pytest
 import rdrr
 import torch
 from rdrr_format.errors import DeviceError, UsageError
+from support.commands import rdrr as rdrr_command
 
 PROMPT = "And it came to pass"
 
@@ -162,3 +163,24 @@ def test_a_bias_bans_a_token_and_forces_another(model):
     forced = model.generate(PROMPT, max_tokens=3, logit_bias={17: 100.0})
     forced.read()
     assert forced.token_ids == [17, 17, 17]
+
+
+def test_guesses_change_the_passes_and_not_the_text(model, made_package):
+    prompt = "And it came to pass, that it came to pass, that it came"
+    plain = model.generate(prompt, max_tokens=16)
+    text = plain.read()
+    for draft in ("ngram", made_package):
+        guessed = model.generate(prompt, max_tokens=16, decode=rdrr.Speculative(draft))
+        assert guessed.read() == text
+        assert 0 < guessed.stats.counts.accepted <= guessed.stats.counts.drafted
+        assert guessed.stats.counts.forwards < plain.stats.counts.forwards
+
+
+def test_a_way_of_decoding_that_the_model_or_the_options_rule_out_is_wrong_usage(model):
+    with pytest.raises(UsageError, match="not trained to fill masks"):
+        model.generate(PROMPT, decode=rdrr.Wedlm())
+    with pytest.raises(UsageError, match="one token after the other"):
+        model.generate(PROMPT, decode=rdrr.Speculative(), logprobs=2)
+    done = rdrr_command("generate", "no package", "--prompt", "x", "--window", "8")
+    assert done.code == 2
+    assert "--window is an option of --decode wedlm" in done.err

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import UsageError
 
 if TYPE_CHECKING:
-    from rdrr._decoding import Wedlm
+    from rdrr._decoding import Speculative, Wedlm
+
+_FLAGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "wedlm": {
+            "window": "--window",
+            "tau": "--tau",
+            "slope": "--lambda",
+            "max_per_step": "--max-per-step",
+            "entropy": "--entropy-temp",
+        },
+        "speculative": {"draft": "--draft", "draft_tokens": "--draft-tokens"},
+    }
+)
+"""Of each way, its options and their flags."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +32,14 @@ class DecodeFlags:
     """What was given on the command line; None for what was not.
 
     Attributes:
-        decode: `ar` or `wedlm`.
-        window: Of wedlm, as all that follow.
+        decode: `ar`, `wedlm` or `speculative`.
+        window: Of wedlm, as the next four.
         tau: A number or `none`.
         slope: `--lambda`.
         max_per_step: Most masks filled in a pass.
         entropy: `--entropy-temp`.
+        draft: Of speculative, as the next: a package, or `ngram`.
+        draft_tokens: Most guesses of a pass.
     """
 
     decode: str
@@ -30,34 +48,35 @@ class DecodeFlags:
     slope: float | None = None
     max_per_step: int | None = None
     entropy: str | None = None
+    draft: str | None = None
+    draft_tokens: int | None = None
 
-    def read(self) -> Wedlm | None:
+    def read(self) -> Wedlm | Speculative | None:
         """The way of decoding; None for one token after the other.
 
         Raises:
             UsageError: An option of another way, or no number.
         """
-        wedlm = {
-            "window": self.window,
-            "tau": self.tau,
-            "slope": self.slope,
-            "max_per_step": self.max_per_step,
-            "entropy": self.entropy,
-        }
-        given: dict[str, Any] = {key: value for key, value in wedlm.items() if value is not None}
-        if self.decode != "wedlm":
-            if given:
-                flag = _FLAGS.get(next(iter(given)), f"--{next(iter(given))}".replace("_", "-"))
-                raise UsageError(f"{flag} is an option of --decode wedlm", found=self.decode)
-            return None
-        from rdrr._decoding import Wedlm
+        for way, flags in _FLAGS.items():
+            for name in flags if way != self.decode else ():
+                if getattr(self, name) is not None:
+                    raise UsageError(f"{flags[name]} is an option of --decode {way}")
+        given = self._given()
+        if self.decode == "wedlm":
+            from rdrr._decoding import Wedlm
 
-        if self.tau is not None:
-            given["tau"] = _tau(self.tau)
-        return Wedlm(**given)
+            tau = {} if self.tau is None else {"tau": _tau(self.tau)}
+            return Wedlm(**given | tau)
+        if self.decode == "speculative":
+            from rdrr._decoding import Speculative
 
+            tokens = {} if self.draft_tokens is None else {"tokens": given.pop("draft_tokens")}
+            return Speculative(**given | tokens)
+        return None
 
-_FLAGS = {"slope": "--lambda", "entropy": "--entropy-temp"}
+    def _given(self) -> dict[str, Any]:
+        names = _FLAGS.get(self.decode, ())
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 def _tau(word: str) -> float | None:

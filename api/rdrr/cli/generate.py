@@ -41,7 +41,11 @@ _FIGURES = (
     ("forward passes", "forwards", "{:d}"),
     ("tokens a pass", "tokens_per_forward", "{:.2f}"),
     ("wasted rows", "wasted_rows", "{:d}"),
+    ("guesses", "drafted", "{:d}"),
+    ("accepted", "accepted", "{:d}"),
 )
+
+_OF_DRAFTS = ("drafted", "accepted")
 
 
 def generate(
@@ -102,8 +106,11 @@ def generate(
         int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
     ] = 8,
     decode: Annotated[
-        Literal["ar", "wedlm"],
-        typer.Option(help="One token after the other, or WeDLM's masks, filled many in a pass."),
+        Literal["ar", "wedlm", "speculative"],
+        typer.Option(
+            help="One token after the other; WeDLM's masks, filled many in a pass; or a draft's "
+            "guesses, judged many in a pass."
+        ),
     ] = "ar",
     window: Annotated[
         int | None, typer.Option(help="wedlm: places ahead of the text.", show_default="16")
@@ -132,6 +139,17 @@ def generate(
             show_default="raw",
         ),
     ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="speculative: a package with the same tokens, or ngram: repeats of the text.",
+            show_default="ngram",
+        ),
+    ] = None,
+    draft_tokens: Annotated[
+        int | None, typer.Option(help="speculative: most guesses of a pass.", show_default="5")
+    ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print timings to stderr.")] = False,
     json: JsonFlag = False,
 ) -> int:
@@ -141,7 +159,9 @@ def generate(
     bias, response_format = split_biases(logit_bias), read_format(json_schema, regex)
     if logprobs is not None and not json:
         raise UsageError("log-probabilities come in the JSON object", hint="add --json")
-    way = DecodeFlags(decode, window, tau, slope, max_per_step, entropy_temp).read()
+    way = DecodeFlags(
+        decode, window, tau, slope, max_per_step, entropy_temp, draft, draft_tokens
+    ).read()
     text = _read_prompt(prompt)
     with rdrr.load(
         path,
@@ -227,7 +247,9 @@ def _stream(pieces: Generation) -> None:
 def _show_stats(model: Model, generation: Generation) -> None:
     figures = generation.stats.as_dict()
     rows: list[tuple[str, str]] = [
-        (label, form.format(figures[key])) for label, key, form in _FIGURES
+        (label, form.format(figures[key]))
+        for label, key, form in _FIGURES
+        if figures["drafted"] or key not in _OF_DRAFTS
     ]
     console(stderr=True).print(facts([*rows, *_memory(model)]))
 

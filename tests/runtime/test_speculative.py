@@ -1,0 +1,227 @@
+"""Speculative decoding: the text is the model's own, whatever the draft says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+from rdrr_format.errors import UsageError
+from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.decode.drafts import Draft, Draw, ModelDraft, NgramDraft, Proposal
+from rdrr_runtime.decode.speculative import Speculative
+from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.sampling import SamplingOptions, distribution
+from support.comparison import relative_error
+from support.packages import VOCAB, llama_manifest, write_random_package
+
+CONTEXT = 96
+
+
+class Table:
+    """The logits after a token are a row of a table; the cache may have no gaps."""
+
+    def __init__(self, table: np.ndarray, context: int = 200) -> None:
+        self.info = BackendInfo("fake", None, context, 0, 0)
+        self.table = np.asarray(table, np.float32)
+        self.cache: list[int] = []
+
+    def _run(self, ids: Sequence[int], base: int) -> np.ndarray:
+        assert base <= len(self.cache), "a pass may not leave a gap in the cache"
+        assert base + len(ids) <= self.info.context
+        self.cache[base:] = ids
+        return self.table[list(ids)]
+
+    def fill(self, ids: Sequence[int], base: int) -> None:
+        self._run(ids, base)
+
+    def logits(self, ids: Sequence[int], base: int) -> np.ndarray:
+        return self._run(ids, base)[-1:]
+
+    def window_logits(self, ids: Sequence[int], base: int, *, wanted: int) -> np.ndarray:
+        return self._run(ids, base)[-wanted:]
+
+    def window_picks(self, ids, base, *, wanted):
+        rows = self.window_logits(ids, base, wanted=wanted)
+        return rows.argmax(axis=1).tolist(), np.zeros(wanted, np.float32)
+
+    def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        out = [int(self.logits(ids, base).argmax())]
+        while len(out) < count:
+            out.append(int(self.logits(out[-1:], len(self.cache)).argmax()))
+        return out
+
+
+def following(nexts: Sequence[int]) -> np.ndarray:
+    """A table after which token t is followed by nexts[t]."""
+    return 9.0 * np.eye(len(nexts))[list(nexts)]
+
+
+def run(
+    backend, strategy: Speculative | None, prompt: Sequence[int], max_tokens: int, stops=()
+) -> tuple[list[int], GenerationStats]:
+    stats = GenerationStats()
+    engine = Engine(backend, stops, VOCAB)
+    runs = engine.generate(prompt, max_tokens=max_tokens, stats=stats, strategy=strategy)
+    return [token_id for ids in runs for token_id in ids], stats
+
+
+RING = [(t + 1) % 20 for t in range(20)]
+WRONG_AT_7 = [3 if t == 7 else after for t, after in enumerate(RING)]
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+@pytest.mark.parametrize("max_tokens", [1, 2, 9, 30])
+def test_the_ids_are_those_of_greedy_decoding_though_the_draft_errs(tokens, max_tokens):
+    for draft in (NgramDraft(), ModelDraft(Table(following(WRONG_AT_7)))):
+        ids, stats = run(Table(following(RING)), Speculative(draft, tokens), [4, 5], max_tokens)
+        assert ids == [(6 + at) % 20 for at in range(max_tokens)]
+        counts = stats.counts
+        assert stats.finish == "length"
+        assert counts.forwards <= max(0, max_tokens - 1)
+        assert counts.rows == counts.forwards + counts.drafted
+        assert counts.wasted_rows == counts.drafted - counts.accepted
+        assert counts.forwards + counts.accepted == max_tokens - 1
+
+
+@pytest.mark.parametrize("ends_at", range(1, 12))
+def test_a_text_ends_at_its_stop_wherever_that_is_among_the_guesses(ends_at):
+    draft = ModelDraft(Table(following(WRONG_AT_7)))
+    stop = (5 + ends_at) % 20
+    ids, stats = run(Table(following(RING)), Speculative(draft, 4), [4, 5], 50, stops=[stop])
+    assert ids == [(6 + at) % 20 for at in range(ends_at)]
+    assert stats.finish == "stop"
+
+
+def test_neither_cache_is_filled_beyond_its_end():
+    draft = ModelDraft(Table(following(RING), context=9))
+    ids, stats = run(Table(following(RING), context=14), Speculative(draft, 4), [4, 5], 50)
+    assert ids == [(6 + at) % 20 for at in range(13)]  # the last needs no slot
+    assert stats.finish == "context"
+
+
+def test_a_draft_that_is_the_model_is_always_right(tmp_path, rng):
+    package = write_random_package(tmp_path, llama_manifest("F32", embedding="F32"), rng)
+    model, same = (CpuBackend(package, context=CONTEXT) for _ in range(2))
+    prompt = rng.integers(0, VOCAB, 5).tolist()
+    ids, stats = run(model, Speculative(ModelDraft(same), 4), prompt, 26)
+    assert ids == model.greedy(prompt, 0, 26)
+    assert stats.counts.accepted == stats.counts.drafted == 20
+    assert stats.counts.forwards == 5  # 25 after the prompt's, five a pass
+    warm = SamplingOptions(temperature=1.0, top_k=40, seed=5)
+    _, stats = run(model, Speculative(ModelDraft(same), 4, warm), prompt, 26)
+    # Exactly as likely to both but for the rounding of passes of several rows.
+    assert stats.counts.accepted >= stats.counts.drafted - 1
+
+
+def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_guesses_leave_no_trace(
+    device, tmp_path, rng
+):
+    package = write_random_package(tmp_path, llama_manifest(), rng)
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    for _ in range(10):
+        prompt = rng.integers(0, VOCAB, 6).tolist()
+        expected = backend.greedy(prompt, 0, 12)
+        rows = np.sort(backend.logits([*prompt, *expected], 0, all_rows=True)[5:-1])
+        if (rows[:, -1] - rows[:, -2]).min() > 1e-2:  # no choice hangs on rounding
+            break
+    # A draft that knows the first half of each run of guesses.
+    known = [*prompt, *expected]
+
+    class Half:
+        def begin(self) -> None: ...
+
+        def propose(self, text: Sequence[int], count: int, draw: Draw | None) -> Proposal:
+            assert draw is None
+            right = known[len(text) :][: count // 2]
+            return Proposal([*right, *[(VOCAB - 1 - one) for one in right]][:count])
+
+    ids, stats = run(backend, Speculative(Half(), 4), prompt, 12)
+    assert ids == expected
+    assert 0 < stats.counts.accepted < stats.counts.drafted
+    after = backend.logits(expected[-1:], len(known) - 1)
+    assert relative_error(after, backend.logits(known, 0)) < 1e-3
+    backend.close()
+
+
+def pairs_drawn(strategy: Speculative | None, table: np.ndarray, runs: int) -> Counter:
+    """How often each second and third token come after a fixed first one and its successor."""
+    found: Counter = Counter()
+    for _ in range(runs):
+        ids, _ = run(Table(table), strategy, [0, 1, 0, 1], 3)
+        found[tuple(ids[1:])] += 1
+    return found
+
+
+def exact(table: np.ndarray, options: SamplingOptions) -> dict[tuple[int, ...], float]:
+    shares = [distribution(row, [], options) for row in np.asarray(table, np.float32)]
+    size = len(table)
+    return {
+        (b, c): sum(shares[1][a] * shares[a][b] for a in range(size)) * shares[b][c]
+        for b, c in product(range(size), repeat=2)
+    }
+
+
+def distance(found: Counter, expected: dict[tuple[int, ...], float]) -> float:
+    """Total variation between counts and probabilities."""
+    total = sum(found.values())
+    return sum(abs(found[key] / total - share) for key, share in expected.items()) / 2
+
+
+@pytest.mark.parametrize("kind", ["ngram", "model"])
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}])
+def test_what_is_drawn_has_the_distribution_of_the_model(rng, kind, options):
+    """1500 texts of 16 possible ones lie about 0.03 from the truth."""
+    runs = 1500
+    sampling = SamplingOptions(temperature=1.2, seed=None, **options)
+    table, other = (1.5 * rng.standard_normal((4, 4)) for _ in range(2))
+    draft: Draft = NgramDraft(shortest=1) if kind == "ngram" else ModelDraft(Table(other))
+    expected = exact(table, sampling)
+    assert distance(pairs_drawn(Speculative(draft, 2, sampling), table, runs), expected) < 0.08
+    flat = Counter(dict.fromkeys(expected, 1))
+    assert distance(flat, expected) > 0.1  # the control
+
+
+def test_a_seed_gives_one_text(rng):
+    table = rng.standard_normal((8, 8))
+    texts = []
+    for seed in (1, 1, 2):
+        draft = ModelDraft(Table(table + rng.standard_normal((8, 8)) * 0))
+        way = Speculative(draft, 3, SamplingOptions(temperature=1.0, seed=seed))
+        texts.append(run(Table(table), way, [1, 2], 40)[0])
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_repeats_are_guessed_to_go_on_and_new_text_is_not():
+    draft = NgramDraft()
+    draft.begin()
+    assert draft.propose([1, 2, 3, 4], 3, None).ids == []
+    assert draft.propose([1, 2, 3, 4, 9, 2, 3], 5, None).ids == [4, 9, 2, 3, 4]
+    assert draft.propose([1, 2, 3, 4, 9, 2, 3, 7, 2, 3], 2, None).ids == [7, 2]  # the latest
+    draft.begin()
+    assert draft.propose([5, 2, 3], 2, None).ids == []
+
+
+def test_a_draft_runs_only_what_its_cache_does_not_hold():
+    backend = Table(following(RING))
+    draft = ModelDraft(backend)
+    draft.begin()
+    assert draft.propose([1, 2, 3], 4, None).ids == [4, 5, 6, 7]
+    passes: list[tuple[list[int], int]] = []
+    inner = backend._run
+    backend._run = lambda ids, base: (passes.append((list(ids), base)), inner(ids, base))[1]
+    draft.propose([1, 2, 3, 4, 5, 9], 1, None)  # two guesses stayed
+    assert passes == [([9], 5)]
+    passes.clear()
+    draft.begin()
+    draft.propose([1, 2, 8], 1, None)  # another text with the same beginning
+    assert passes == [([8], 2)]
+
+
+def test_no_guesses_are_no_way_to_guess():
+    with pytest.raises(UsageError, match="draft-tokens"):
+        Speculative(NgramDraft(), 0)
