@@ -6,7 +6,7 @@ Times only; what to run how often, in which order, is the benchmark's business.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -86,6 +86,35 @@ class Ours:
         """As `Runner.logits`."""
         last: npt.NDArray[np.float32] = self._backend.logits(ids, 0)[0]
         return last
+
+    def batch(self, texts: int, length: int, slots: int) -> Callable[[int], float]:
+        """Fill `length` slots of each of some texts; a function that times steps of all of them.
+
+        Args:
+            texts: Rows of a step.
+            length: Tokens behind which each of them stands.
+            slots: Of each cache.
+        """
+        from rdrr_runtime.batch import Row
+
+        batch = self._backend.batch(texts, slots)
+        ids = np.random.default_rng(0).integers(3, 100, (texts, length)).tolist()
+        batch.fill(
+            [Row(one, at, slot) for at, row in enumerate(ids) for slot, one in enumerate(row)]
+        )
+
+        def run(steps: int) -> float:
+            start = time.perf_counter()
+            batch.greedy([Row(3 + at, at, length) for at in range(texts)], steps)
+            return time.perf_counter() - start
+
+        return run
+
+    @property
+    def kv_bytes_per_slot(self) -> float:
+        """Keys and values of a token, of all layers."""
+        info = self._backend.info
+        return info.kv_bytes / info.context
 
     def close(self) -> None:
         """Free its memory, not the device."""

@@ -244,6 +244,45 @@ def summarize(
     return rows
 
 
+def measure_batches(
+    runner: Ours, folder: Path, options: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
+    """Tokens a second of several texts in one pass, and the bytes that a token moves."""
+    found: dict[str, dict[str, Any]] = {}
+    sizes = sorted(map(int, options.batch.split(",")), reverse=True)  # the largest caches once
+    weights = bytes_per_token(folder)
+    slot = runner.kv_bytes_per_slot
+    for texts in sizes:
+        run = runner.batch(texts, options.prompt, options.prompt + options.tokens)
+        run(2)
+        seconds = []
+        for _ in range(options.repeat):
+            keep_busy(partial(run, 8), options.warm)
+            seconds.append(run(options.tokens))
+        rates = Rates.of(texts * options.tokens, seconds)
+        keys = slot * (options.prompt + options.tokens / 2)
+        found[str(texts)] = {
+            "tokens_per_second": rates.as_list(),
+            "step_ms": round(1e3 * median(seconds) / options.tokens, 3),
+            "weight_bytes_per_token": round(weights / texts),
+            "kv_bytes_per_token": round(keys),
+        }
+    return dict(reversed(found.items()))
+
+
+def show_batches(name: str, found: dict[str, dict[str, Any]]) -> None:
+    """The table of batches."""
+    print(f"{name}, several texts in one pass")
+    headings = ("texts", "tokens/s", "ms a step", "MB a token", "over one text")
+    print("".join(f"{heading:>16}" for heading in headings))
+    first = next(iter(found.values()))["tokens_per_second"][0]
+    for texts, row in found.items():
+        moved = (row["weight_bytes_per_token"] + row["kv_bytes_per_token"]) / 1e6
+        rate = row["tokens_per_second"][0]
+        cells = texts, f"{rate:,.0f}", row["step_ms"], f"{moved:,.1f}", f"{rate / first:.2f}"
+        print("".join(f"{cell!s:>16}" for cell in cells))
+
+
 def bytes_per_token(folder: Path) -> int:
     """Bytes of the weights that one token needs: all but the embedding, unless it is the head."""
     from rdrr_manifests.package import open_package
@@ -314,8 +353,16 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
         print(f"{name} over the fastest peer: {words}")
     for name, distance in distances.items():
         print(f"{name}: logits differ from the first runner's by {100 * distance:.2f} %")
+    batches: dict[str, Any] = {}
+    if options.batch:
+        for runner, folder in zip(ours, packages.values(), strict=True):
+            assert isinstance(runner, Ours)
+            with clock.step(f"batches of {runner.name}"):
+                batches[runner.name] = measure_batches(runner, folder, options)
+            show_batches(runner.name, batches[runner.name])
     return {
         "benchmark": "decode",
+        "batches": batches,
         "shape": options.shape,
         "quantize": options.quantize,
         "adapter": first.device.info.name,
@@ -351,6 +398,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--prompt", type=int, default=512)
     add("--tokens", type=int, default=128)
     add("--context", type=int, default=0, help="also decode behind so many tokens")
+    add("--batch", metavar="N,N", help="also decode so many texts in one pass, as 1,2,4,8,16")
     add("--repeat", type=int, default=5)
     add("--warm", type=float, default=0.4, help="seconds of work before each measurement")
     add("--work", type=Path, help="folder for the files, kept; a temporary one by default")

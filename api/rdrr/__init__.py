@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.validation import validate
 
     from rdrr._decoding import Speculative, Wedlm
-    from rdrr._generation import Generation
+    from rdrr._generation import Completion, Generation
     from rdrr._model import Model, load
     from rdrr._push import Pushed, push
 
@@ -58,6 +58,7 @@ _HOMES = {
     "ConversionResult": "rdrr_converter.report",
     "ExportResult": "rdrr_converter.export",
     "Fault": "rdrr_manifests.faults",
+    "Completion": "rdrr._generation",
     "Generation": "rdrr._generation",
     "Model": "rdrr._model",
     "Package": "rdrr_manifests.package",
@@ -75,6 +76,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Completion",
     "ConversionError",
     "ConversionResult",
     "DeviceError",

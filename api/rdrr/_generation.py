@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rdrr_runtime.engine import GenerationStats
     from rdrr_runtime.logprobs import Logprobs, TokenLogprobs
     from rdrr_runtime.text import TextCodec
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One text of a batch.
+
+    Attributes:
+        text: What came after the prompt, without special tokens.
+        prompt_ids: Token ids of the prompt.
+        token_ids: New ids, an end-of-text included.
+        finish: `stop`, `length` or `context`.
+    """
+
+    text: str
+    prompt_ids: list[int]
+    token_ids: list[int]
+    finish: str
 
 
 class Generation(Iterator[str]):

@@ -15,6 +15,7 @@ from typing import Any
 from rdrr_format.errors import GenerationError, UsageError
 
 from rdrr_runtime.backend import Backend
+from rdrr_runtime.batch import BatchingBackend, Text, run_batch
 from rdrr_runtime.decode._base import Counts, Job, Strategy
 from rdrr_runtime.decode.constrained import Constrained, Constraint
 from rdrr_runtime.decode.greedy import Greedy
@@ -22,6 +23,9 @@ from rdrr_runtime.decode.sampled import Sampled
 from rdrr_runtime.held_ids import HeldIds, check_keep, shifted
 from rdrr_runtime.logprobs import Logprobs
 from rdrr_runtime.sampling import SamplingOptions
+
+SLOTS = 256
+"""Slots of a sequence of a batch are a multiple, so that the next batch fits them too."""
 
 
 @dataclass
@@ -198,6 +202,72 @@ class Engine:
             strategy,
         )
         return self._timed(request, stats)
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        sampling: SamplingOptions | None = None,
+        interval: int = 8,
+        stop_ids: Sequence[int] = (),
+        sequences: int = 16,
+        counts: Counts | None = None,
+    ) -> list[Text]:
+        """Continue several prompts, together where the backend can, else one after the other.
+
+        Args:
+            prompts: Token ids of each, at least one.
+            max_tokens: Most new tokens of each.
+            sampling: How tokens are chosen; each text is the one that it gives alone.
+            interval: Tokens between two readbacks from the device.
+            stop_ids: Ids that end a text besides those of the model.
+            sequences: Most texts in a pass; the others wait.
+            counts: Filled: a forward is a pass over all rows.
+
+        Raises:
+            GenerationError: A prompt is empty, has an unknown id, or does not fit the context.
+            UsageError: An option is out of range, or the cache's type has no batches.
+        """
+        sampling = sampling or SamplingOptions()
+        sampling.check_ids(self._vocab_size)
+        if max_tokens < 1 or interval < 1 or sequences < 1:
+            raise UsageError("max_tokens, interval and sequences must be 1 or more")
+        for prompt in prompts:
+            self._check_prompt(prompt, shifts=False)
+        if not prompts:
+            return []
+        if not isinstance(self.backend, BatchingBackend):
+            return self._one_by_one(prompts, max_tokens, sampling, stop_ids, counts or Counts())
+        longest = max(map(len, prompts)) + max_tokens
+        slots = min(self.backend.info.context, -(-longest // SLOTS) * SLOTS)
+        return run_batch(
+            self.backend.batch(min(sequences, len(prompts)), slots),
+            prompts,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            interval=interval,
+            stop_ids=self._eos.union(stop_ids),
+            counts=counts or Counts(),
+        )
+
+    def _one_by_one(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int,
+        sampling: SamplingOptions,
+        stop_ids: Sequence[int],
+        counts: Counts,
+    ) -> list[Text]:
+        texts = []
+        for prompt in prompts:
+            stats = GenerationStats(counts=counts)
+            runs = self.generate(
+                prompt, max_tokens=max_tokens, sampling=sampling, stats=stats, stop_ids=stop_ids
+            )
+            new = [one for run in runs for one in run]
+            texts.append(Text(prompt, max_tokens - len(new), new, stats.finish))
+        return texts
 
     def _check_prompt(self, prompt: Sequence[int], *, shifts: bool) -> None:
         context = self.backend.info.context

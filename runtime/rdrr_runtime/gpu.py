@@ -16,6 +16,7 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.backend import BackendInfo, Mask
 from rdrr_runtime.buffers import Arena
 from rdrr_runtime.device import Device, open_device
+from rdrr_runtime.gpu_batch import GpuBatch
 from rdrr_runtime.gpu_sampler import Bound, GpuSampler
 from rdrr_runtime.gpu_windows import GpuWindows
 from rdrr_runtime.hints import Policy
@@ -72,6 +73,8 @@ class GpuBackend:
             fused=fused,
             tuning=tuning,
         )
+        self._plan = plan
+        self._batch: GpuBatch | None = None
         self._state = plan.state
         self._program = Program(plan, self.device)
         self._vocab = plan.graph.vocab_size
@@ -194,8 +197,26 @@ class GpuBackend:
             self._told += self._drawing().records(start, ids[:size])
             ids = ids[size:]
 
+    def batch(self, sequences: int, context: int) -> GpuBatch:
+        """Caches of several sequences, at least as many and as long; kept for the next call.
+
+        Raises:
+            UsageError: Too many sequences, or a cache type that has no rows of several.
+            DeviceError: Too little memory.
+        """
+        held = self._batch
+        if held is None or held.sequences < sequences or held.context < context:
+            if held is not None:
+                self._batch = None
+                held.close()
+            held = GpuBatch(self._plan, self.device, sequences=sequences, context=context)
+            self._batch = held
+        return held
+
     def close(self) -> None:
         """Free GPU memory."""
+        if self._batch is not None:
+            self._batch.close()
         self._arena.dispose()
         if self._owns_device:
             self.device.close()

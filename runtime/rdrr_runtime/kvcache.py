@@ -8,7 +8,7 @@ f16 for each 32 elements. Nothing is ever moved or cleared: the number of valid 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rdrr_manifests.graph import Graph
 
@@ -42,13 +42,16 @@ class KvCache:
         return sum(layer.keys.size + layer.values.size for layer in self.layers)
 
     @staticmethod
-    def allocate(arena: Arena, graph: Graph, context: int, dtype: str) -> KvCache:
-        """Zeroed caches for `context` tokens.
+    def allocate(
+        arena: Arena, graph: Graph, context: int, dtype: str, sequences: int = 1
+    ) -> KvCache:
+        """Zeroed caches for `context` tokens of each of some sequences.
 
         Raises:
             UsageError: A type that does not suit the model.
         """
         spec = KvSpec.make(graph.kv_heads, graph.head_dim, context, dtype)
+        spec = replace(spec, sequences=sequences)
         layers = tuple(
             LayerCache(
                 arena.empty(f"keys.{layer}", spec.size),

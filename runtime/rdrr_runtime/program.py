@@ -210,10 +210,40 @@ class Plan:
 
     def lower(self, kind: str, tuning: Tuning) -> Lowered:
         """The dispatches of a pass with other parameters."""
+        wanted, fusions = WANTED.get(kind, Wanted.LAST), self._fusions(kind)
+        return self._lower(
+            self.rows[kind], self.state, self.cache, wanted, fusions=fusions, tuning=tuning
+        )
+
+    def lower_batch(self, rows: int, state: State, cache: KvCache) -> Lowered:
+        """The dispatches of a pass over up to `rows` rows of several sequences.
+
+        Args:
+            rows: More than one, no more than a pass of the prompt has.
+            state: Its own, with places.
+            cache: Its own, of several sequences.
+        """
+        fusions = PREFILL_FUSIONS if self._fused else ()
+        return self._lower(rows, state, cache, Wanted.TAIL, fusions=fusions, tuning=self.tuning)
+
+    def batch_picks(self, rows: int) -> BufferSlice:
+        """Where the passes of `lower_batch` leave their picks."""
+        return picks_of(self._workspace, rows)
+
+    def _lower(
+        self,
+        rows: int,
+        state: State,
+        cache: KvCache,
+        wanted: Wanted,
+        *,
+        fusions: tuple[Fusion, ...],
+        tuning: Tuning,
+    ) -> Lowered:
         limits = self._device.limits
         ctx = OpContext(
-            self.state,
-            self.rows[kind],
+            state,
+            rows,
             self._device.features,
             limits["max-compute-workgroup-storage-size"],
             limits["max-compute-invocations-per-workgroup"],
@@ -224,12 +254,12 @@ class Plan:
             self.graph,
             ctx,
             self.weights,
-            self.cache,
+            cache,
             self._ropes,
             self._workspace,
             self._select,
-            wanted=WANTED.get(kind, Wanted.LAST),
-            fusions=self._fusions(kind),
+            wanted=wanted,
+            fusions=fusions,
             max_buffers=limits["max-storage-buffers-per-shader-stage"],
         ).run()
 

@@ -184,3 +184,15 @@ def test_a_way_of_decoding_that_the_model_or_the_options_rule_out_is_wrong_usage
     done = rdrr_command("generate", "no package", "--prompt", "x", "--window", "8")
     assert done.code == 2
     assert "--window is an option of --decode wedlm" in done.err
+
+
+def test_a_batch_gives_each_prompt_the_text_that_it_gives_alone(model):
+    prompts = [PROMPT, "In the", model.encode("Behold")]
+    done = model.generate_batch(prompts, max_tokens=6, temperature=0.9, seed=2)
+    for one, prompt in zip(done, prompts, strict=True):
+        alone = model.generate(prompt, max_tokens=6, temperature=0.9, seed=2)
+        assert one.text == alone.read()
+        assert (one.prompt_ids, one.token_ids) == (alone.prompt_ids, alone.token_ids)
+        assert one.finish == "length"
+    with pytest.raises(UsageError, match="warmth"):
+        model.generate_batch(prompts, warmth=1.0)

@@ -9,6 +9,8 @@ itself advances after sampling, so one bound program is replayed for each token:
                base + r, and row r attends to the slots 0..base+r
     tokens     u32[max_rows], input ids; the sampled id becomes tokens[0]
     ring       u32[n], sampled ids; the id of step s is ring[s mod n]
+    places     u32[max_rows, 2], only where rows are of several sequences: the sequence and the KV
+               slot of each row, which attends to the slots of its sequence up to its own
 """
 
 from __future__ import annotations
@@ -35,15 +37,17 @@ class State:
     positions: BufferSlice
     tokens: BufferSlice
     ring: BufferSlice
+    places: BufferSlice | None = None
 
     @staticmethod
-    def create(arena: Arena, max_rows: int, ring: int = 64) -> State:
+    def create(arena: Arena, max_rows: int, ring: int = 64, *, places: bool = False) -> State:
         """Zeroed state for passes of up to `max_rows` token rows."""
         return State(
             arena.empty("step", 4 * STEP_WORDS),
             arena.empty("positions", 4 * max_rows),
             arena.empty("tokens", 4 * max_rows),
             arena.empty("ring", 4 * ring),
+            arena.empty("places", 8 * max_rows) if places else None,
         )
 
 
@@ -152,6 +156,8 @@ KV_TYPES: Mapping[str, KvType] = MappingProxyType(
 class KvSpec:
     """Sizes and type of a layer's key and value caches, each [kv_heads, context, head_dim].
 
+    Of several sequences each cache is [sequences, kv_heads, context, head_dim].
+
     A cache of blocks holds the codes of all elements, then the scales in the same order.
 
     Attributes:
@@ -159,12 +165,14 @@ class KvSpec:
         head_dim: Elements of a head, a multiple of 4 up to 256, and of whole blocks.
         context: Slots.
         dtype: A key of `KV_TYPES`.
+        sequences: Texts that have slots of their own.
     """
 
     kv_heads: int
     head_dim: int
     context: int
     dtype: str = "f16"
+    sequences: int = 1
 
     @staticmethod
     def make(kv_heads: int, head_dim: int, context: int, dtype: str) -> KvSpec:
@@ -190,7 +198,7 @@ class KvSpec:
     @property
     def elements(self) -> int:
         """Elements of one cache."""
-        return self.kv_heads * self.context * self.head_dim
+        return self.sequences * self.kv_heads * self.context * self.head_dim
 
     @property
     def size(self) -> int:

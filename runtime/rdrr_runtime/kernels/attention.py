@@ -136,6 +136,8 @@ def attention(
 ) -> list[Dispatch]:
     """Row r attends to the slots 0..base+r; its own key must have been stored.
 
+    Where the state has places, it attends to the slots of its own sequence up to its own.
+
     Args:
         ctx: Where it is lowered to.
         q: [rows, heads, head_dim].
@@ -168,6 +170,8 @@ def attention(
     if which is AttentionKernel.STREAMING:
         return [_scan(ctx, spec, {**buffers, "out": out}, 1, label)]
     if which in TILE_ROWS:
+        if ctx.state.places is not None:
+            raise FormatError("rows of several sequences share no tile", where=label, found=which)
         return [_tiled(ctx, spec, {**buffers, "out": out}, TILE_ROWS[which], label)]
     if scratch is None or scratch.size < spec.scratch_size(ctx.max_rows):
         raise FormatError(
@@ -253,8 +257,10 @@ def _scan(
     label: str,
     sites: tuple[AnySite, ...] = (),
 ) -> Dispatch:
-    cache = spec.cache
+    cache, places = spec.cache, ctx.state.places
     split = "sums" in buffers
+    if places is not None:
+        buffers = {**buffers, "places": places}
     site = ctx.site(
         f"attention attention.{'split_kv' if split else 'streaming'}.{spec.shape}, "
         f"{ctx.max_rows} rows",
@@ -268,6 +274,7 @@ def _scan(
             "SPLIT": split,
             "SUBGROUPS": ctx.subgroups,
             "VALUE": ctx.values,
+            "PLACES": places is not None,
         },
         constants={"WG": site.used.workgroup, "SPLITS": splits, **_constants(spec)},
         variant=f"{'split_kv' if split else 'streaming'}.{cache.dtype}",

@@ -1,5 +1,8 @@
 // out[r, h, :] = sum_j softmax_j(cap(SCALE q[r, h, :] . K[g, j, :])) V[g, j, :], g = h / GROUP,
 // over the slots j of last - WINDOW < j <= last, last = base + r (WINDOW 0: all of them).
+{% if PLACES %}
+// Row r stands at slot places[r].y of sequence places[r].x instead, and sees that one's slots.
+{% endif %}
 // cap(s) = SOFTCAP tanh(s / SOFTCAP), or s where SOFTCAP is 0.
 //
 // current           Step
@@ -28,6 +31,10 @@
 @group(0) @binding(5) var<storage, read_write> stats: array<vec2<f32>>;
 {% else %}
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
+{% endif %}
+
+{% if PLACES %}
+@group(0) @binding({{ 6 if SPLIT else 5 }}) var<storage, read> places: array<vec2<u32>>;  // [rows]
 {% endif %}
 
 override WG: u32;
@@ -87,12 +94,18 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
     }
     workgroupBarrier();
 
+{% if PLACES %}
+    let end = min(places[row].y + 1u, CONTEXT);
+    let first_head = places[row].x * (HEADS / GROUP);
+{% else %}
     let end = min(current.base + row + 1u, CONTEXT);
+    let first_head = 0u;
+{% endif %}
     let start = select(0u, end - min(end, WINDOW), WINDOW > 0u);
     let span = (end - start + SPLITS - 1u) / SPLITS;
     let low = min(start + wid.z * span, end);
     let high = min(low + span, end);
-    let slab = (head / GROUP) * CONTEXT;
+    let slab = (first_head + head / GROUP) * CONTEXT;
 
     var largest = LOWEST;
     var mass = 0.0;

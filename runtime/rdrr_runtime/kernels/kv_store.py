@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rdrr_format.errors import FormatError
+
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import KV_TYPES, KvSpec, OpContext
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
@@ -17,7 +19,7 @@ def kv_store(
     cache: KvSpec,
     label: str,
 ) -> list[Dispatch]:
-    """Store the pass's keys and values at the slots base, base + 1...
+    """Store the pass's keys and values at the slots base, base + 1..., or at their `places`.
 
     Args:
         ctx: Where it is lowered to.
@@ -35,10 +37,17 @@ def kv_store(
     cache.check(label, k_cache, v_cache)
     ctx.need_values(f"{label}: k", k, ctx.max_rows * width)
     ctx.need_values(f"{label}: v", v, ctx.max_rows * width)
-    block = KV_TYPES[cache.dtype].block
+    block, places = KV_TYPES[cache.dtype].block, ctx.state.places
+    variables: dict[str, str | int | bool] = {"KV": cache.dtype, "VALUE": ctx.values}
+    if block == 1:
+        variables["PLACES"] = places is not None
+    elif places is not None:
+        raise FormatError(
+            "blocks of a cache are stored for one sequence only", where=label, found=cache.dtype
+        )
     what = kernel(
         "kv_store" if block == 1 else "kv_store_blocks",
-        variables={"KV": cache.dtype, "VALUE": ctx.values},
+        variables=variables,
         constants={
             "KV_HEADS": cache.kv_heads,
             "HEAD_DIM": cache.head_dim,
@@ -54,4 +63,6 @@ def kv_store(
         "k_cache": k_cache,
         "v_cache": v_cache,
     }
+    if places is not None:
+        buffers["places"] = places
     return [dispatch(what, buffers, Grid(-(-width // (64 * max(block, 4))), 1, 1, 1), label)]

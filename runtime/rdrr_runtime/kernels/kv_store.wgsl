@@ -1,4 +1,7 @@
 // k_cache[h, base + r, :] = k[r, h, :], and the same for v; stored as {{ KV }}.
+{% if PLACES %}
+// Row r goes to slot places[r].y of sequence places[r].x instead.
+{% endif %}
 //
 // current           Step
 // k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
@@ -12,6 +15,9 @@
 @group(0) @binding(2) var<storage, read> v: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(3) var<storage, read_write> k_cache: array<KvWord>;
 @group(0) @binding(4) var<storage, read_write> v_cache: array<KvWord>;
+{% if PLACES %}
+@group(0) @binding(5) var<storage, read> places: array<vec2<u32>>;  // [rows]
+{% endif %}
 
 override KV_HEADS: u32;
 override HEAD_DIM: u32;
@@ -21,12 +27,18 @@ override CONTEXT: u32;
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
     let words = HEAD_DIM / 4u;
+{% if PLACES %}
+    let slot = places[row].y;
+    let first_head = places[row].x * KV_HEADS;
+{% else %}
     let slot = current.base + row;
+    let first_head = 0u;
+{% endif %}
     if (row >= current.rows || slot >= CONTEXT || id.x >= KV_HEADS * words) {
         return;
     }
     let source = row * KV_HEADS * words + id.x;
-    let target_word = ((id.x / words) * CONTEXT + slot) * words + id.x % words;
+    let target_word = ((first_head + id.x / words) * CONTEXT + slot) * words + id.x % words;
     k_cache[target_word] = kv_pack(vec4<f32>(k[source]));
     v_cache[target_word] = kv_pack(vec4<f32>(v[source]));
 }

@@ -1,0 +1,156 @@
+"""Several texts decoded together on the GPU: rows of different sequences in one pass.
+
+Each sequence has slots of its own; a row says which sequence and slot are its own, so a pass takes
+any mixture of them, and each weight is read once for all rows. The number of dispatches does not
+depend on the rows. Prompts run through the same passes, without the head: their attention reads
+keys row by row and not by tiles, which is slower for a long prompt than a single text's prefill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import UsageError
+
+from rdrr_runtime.batch import Row
+from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.device import BoundDispatch, Device
+from rdrr_runtime.kernels._context import State
+from rdrr_runtime.kernels.batch_advance import batch_advance
+from rdrr_runtime.kvcache import KvCache
+from rdrr_runtime.program import Plan
+
+F32 = npt.NDArray[np.float32]
+Bound = tuple[BoundDispatch, ...]
+
+STEPS = 16
+"""Passes between two readbacks, at most."""
+
+DECODE_ROWS = (2, 4, 8, 32)
+"""Passes that are made, by their most rows: each of them suits other kernels."""
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A pass, bound; the device keeps each of these tuples ready to encode."""
+
+    body: Bound
+    to_logits: Bound
+    to_token: Bound
+    logits: BufferSlice
+
+
+class GpuBatch:
+    """Caches and passes of several sequences, beside those of a model's single one.
+
+    Args:
+        plan: The model.
+        device: Where.
+        sequences: At most the last of `DECODE_ROWS`.
+        context: Slots of each.
+
+    Raises:
+        UsageError: Too many sequences, or a cache type that has no rows of several.
+        DeviceError: Too little memory.
+    """
+
+    def __init__(self, plan: Plan, device: Device, *, sequences: int, context: int) -> None:
+        dtype = plan.cache.spec.dtype
+        if dtype == "q8_0":
+            raise UsageError(
+                "a batch has no cache in q8_0", expected="f16 or f32", hint="use --kv-dtype f16"
+            )
+        if not 0 < sequences <= DECODE_ROWS[-1]:
+            raise UsageError(
+                "too many sequences", expected=f"1 to {DECODE_ROWS[-1]}", found=sequences
+            )
+        self.sequences, self.context = sequences, context
+        self._plan, self._device = plan, device
+        self._arena = Arena(device, "batch")
+        self._cache = KvCache.allocate(self._arena, plan.graph, context, dtype, sequences)
+        self._most = plan.rows["prefill"]
+        ring = STEPS * DECODE_ROWS[-1]
+        self._state = State.create(self._arena, self._most, ring, places=True)
+        self._passes: dict[int, _Pass] = {}
+
+    @property
+    def kv_bytes(self) -> int:
+        """Memory of the caches."""
+        return self._cache.size
+
+    def fill(self, rows: Sequence[Row]) -> None:
+        """Run rows for their keys and values alone, in any mixture; of a text in its order."""
+        for start in range(0, len(rows), self._most):
+            part = rows[start : start + self._most]
+            size = self._most if len(part) > DECODE_ROWS[-1] else self._size(len(part))
+            self._write(part)
+            self._device.submit(self._pass(size).body, len(part))
+
+    def greedy(self, rows: Sequence[Row], count: int) -> list[list[int]]:
+        """Run a row of each of some texts, then feed back the likeliest tokens; `count` steps.
+
+        Returns:
+            For each row its `count` new ids, of which the last has not been run.
+        """
+        size = self._size(len(rows))
+        to_token = self._pass(size).to_token
+        found: list[npt.NDArray[np.uint32]] = []
+        self._write(rows)
+        left = count
+        while left:
+            steps = min(STEPS, left)
+            for _ in range(steps):
+                self._device.submit(to_token, len(rows))
+            # A whole ring is read back, so the next step writes its beginning again.
+            data = self._device.read(self._state.ring, 0, 4 * steps * size)
+            found.append(data.view(np.uint32).reshape(steps, size)[:, : len(rows)])
+            left -= steps
+        ids: list[list[int]] = np.concatenate(found).T.tolist()
+        return ids
+
+    def logits(self, rows: Sequence[Row]) -> F32:
+        """Run a row of each of some texts; logits of each, float32 [rows, vocab]."""
+        vocab, size = self._plan.graph.vocab_size, self._size(len(rows))
+        which = self._pass(size)
+        self._write(rows)
+        self._device.submit(which.to_logits, len(rows))
+        data = self._device.read(which.logits, 0, 4 * len(rows) * vocab)
+        return data.view(np.float32).reshape(len(rows), vocab)
+
+    def close(self) -> None:
+        """Free the caches."""
+        self._arena.dispose()
+
+    def _size(self, rows: int) -> int:
+        """The smallest pass that takes so many rows."""
+        fitting = [one for one in DECODE_ROWS if rows <= one <= self._most]
+        return fitting[0] if fitting else self._most
+
+    def _pass(self, size: int) -> _Pass:
+        """The pass of so many rows."""
+        if size not in self._passes:
+            made = self._plan.lower_batch(size, self._state, self._cache)
+            body, head = (
+                tuple(self._device.bind(one) for one in part) for part in (made.body, made.head)
+            )
+            end: Bound = ()
+            if size <= DECODE_ROWS[-1]:
+                picks = self._plan.batch_picks(size)
+                advance = batch_advance(self._state, picks, rows=size, steps=STEPS, label="advance")
+                end = tuple(self._device.bind(one) for one in (*made.sample, *advance))
+            to_logits = (*body, *head)
+            self._passes[size] = _Pass(body, to_logits, (*to_logits, *end), made.logits)
+        return self._passes[size]
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        state, device = self._state, self._device
+        assert state.places is not None
+        slots = [one.slot for one in rows]
+        device.write(state.step, np.array([len(rows), 0, 0, 0], np.uint32))
+        device.write(state.tokens, np.array([one.token for one in rows], np.uint32))
+        device.write(state.positions, np.array(slots, np.uint32))
+        places = np.array([[one.sequence, one.slot] for one in rows], np.uint32)
+        device.write(state.places, places)

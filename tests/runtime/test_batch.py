@@ -1,0 +1,116 @@
+"""Several texts in one pass: each is the text that its prompt gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from rdrr_format.errors import GenerationError, UsageError
+from rdrr_runtime.batch import Row
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.decode._base import Counts
+from rdrr_runtime.engine import Engine
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.sampling import SamplingOptions
+from support.comparison import relative_error
+from support.packages import VOCAB, llama_manifest, write_random_package
+
+CONTEXT = 96
+EXACT, APART = 1e-3, 1e-2
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("batch")
+    manifest = llama_manifest()
+    manifest["inference"]["attention"]["slidingWindow"] = 24
+    return write_random_package(folder, manifest, np.random.default_rng())
+
+
+@pytest.fixture(scope="module")
+def backend(device, package) -> Iterator[GpuBackend]:
+    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    yield made
+    made.close()
+
+
+def prompts(rng, *sizes: int) -> list[list[int]]:
+    return [rng.integers(0, VOCAB, size).tolist() for size in sizes]
+
+
+def test_logits_of_rows_are_those_of_their_own_texts(backend, package, rng):
+    reference = CpuBackend(package, context=CONTEXT)
+    batch = backend.batch(3, CONTEXT)
+    texts = prompts(rng, 40, 1, 9)
+    filling = [
+        Row(one, sequence, slot)
+        for sequence, ids in enumerate(texts)
+        for slot, one in enumerate(ids[:-1])
+    ]
+    batch.fill(filling)
+    rows = [Row(ids[-1], sequence, len(ids) - 1) for sequence, ids in enumerate(texts)]
+    ours = batch.logits(rows)
+    expected = np.concatenate([reference.logits(ids, 0) for ids in texts])
+    assert relative_error(ours, expected) < EXACT
+    turned = batch.logits([rows[2], rows[0]])
+    assert relative_error(turned, expected[[2, 0]]) < EXACT
+    wrong = batch.logits([Row(texts[0][-1], 2, len(texts[2]) - 1)])
+    assert relative_error(wrong, expected[:1]) > APART  # the control: sequences matter
+
+
+@pytest.mark.parametrize(
+    "sampling", [None, SamplingOptions(temperature=1.0, top_k=40, presence_penalty=0.2, seed=3)]
+)
+def test_a_batch_gives_the_texts_of_single_runs(backend, rng, sampling):
+    texts = prompts(rng, 5, 30, 1, 12, 3)
+    expected = []
+    engine = Engine(backend, [], VOCAB)
+    options = {"max_tokens": 11, "sampling": sampling}
+    for ids in texts:
+        runs = engine.generate(ids, **options)
+        expected.append([one for run in runs for one in run])
+    # An id that ends some texts sooner, so that others take their sequences.
+    stop = expected[1][4]
+    counts = Counts()
+    found = engine.generate_batch(
+        texts, **options, sequences=3, stop_ids=[stop], interval=4, counts=counts
+    )
+    for one, ids in zip(found, expected, strict=True):
+        ended = stop in ids
+        assert one.new == (ids[: ids.index(stop) + 1] if ended else ids)
+        assert one.finish == ("stop" if ended else "length")
+    assert counts.forwards < sum(map(len, expected))
+
+
+def test_dispatches_of_a_step_do_not_grow_with_the_rows(backend, rng):
+    batch = backend.batch(4, CONTEXT)
+    work = []
+    for count in (2, 4):
+        rows = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(count)]
+        batch.greedy(rows, 1)
+        before = backend.device.counters.copy()
+        batch.greedy(rows, 8)
+        done = backend.device.counters.since(before)
+        assert done.buffer_creates + done.bind_group_creates + done.pipeline_creates == 0
+        assert done.maps == 1
+        work.append((done.dispatches, done.submits))
+    assert work[0] == work[1]
+
+
+def test_a_text_ends_where_its_context_does(backend, rng):
+    texts = prompts(rng, CONTEXT - 3, 2)
+    long, short = Engine(backend, [], VOCAB).generate_batch(texts, max_tokens=6)
+    assert (len(long.new), long.finish) == (4, "context")
+    assert (len(short.new), short.finish) == (6, "length")
+
+
+def test_what_cannot_be_a_batch_is_refused(backend, rng):
+    engine = Engine(backend, [], VOCAB)
+    assert engine.generate_batch([], max_tokens=1) == []
+    with pytest.raises(GenerationError, match="no tokens"):
+        engine.generate_batch([[1], []], max_tokens=1)
+    with pytest.raises(UsageError, match="sequences"):
+        engine.generate_batch(prompts(rng, *[1] * 33), max_tokens=1, sequences=33)
+    with pytest.raises(UsageError, match="1 or more"):
+        engine.generate_batch([[1]], max_tokens=0)
