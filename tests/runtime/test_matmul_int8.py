@@ -169,6 +169,8 @@ def test_a_matrix_without_int8_is_refused(bench, rng, form) -> None:
         (512, 14336, 10240, SMALL),
         (512, 8192, 49152, SMALL),
         (512, 512, 49152, TINY),
+        (32, 16384, 49152, TINY),
+        (33, 16384, 49152, SMALL),
     ],
 )
 def test_the_tile_follows_from_the_size_and_the_device(bench, rows, outputs, storage, tile) -> None:

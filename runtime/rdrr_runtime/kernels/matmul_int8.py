@@ -86,8 +86,11 @@ def choose_tile(ctx: OpContext, kind: _Type, outputs: int) -> Tile:
 
     The large one unpacks each weight half as often, but 512 rows of matrices up to 8192 by 2048
     are no faster with it on an H200; tiles of 8 by 8 outputs a thread were slower there. The tiny
-    one takes two thirds of the time where outputs are few (512 by 2048).
+    one takes two thirds of the time where outputs are few (512 by 2048), and of a pass that fits it
+    the others would multiply rows that are not there.
     """
+    if ctx.max_rows <= TINY.rows:
+        return TINY
     if _fits(ctx, kind, LARGE) and _count(ctx, LARGE, outputs) >= ENOUGH_LARGE:
         return LARGE
     return SMALL if _count(ctx, SMALL, outputs) >= ENOUGH_SMALL else TINY
