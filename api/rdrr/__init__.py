@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rdrr._generation import Completion, Generation
     from rdrr._model import Model, load
     from rdrr._push import Pushed, push
+    from rdrr._session import Session
 
 __version__ = "0.1.0"
 
@@ -60,6 +61,7 @@ _HOMES = {
     "Fault": "rdrr_manifests.faults",
     "Completion": "rdrr._generation",
     "Generation": "rdrr._generation",
+    "Session": "rdrr._session",
     "Model": "rdrr._model",
     "Package": "rdrr_manifests.package",
     "Pushed": "rdrr._push",
@@ -90,6 +92,7 @@ __all__ = [
     "Package",
     "Pushed",
     "RdrrError",
+    "Session",
     "ShardError",
     "SourceError",
     "Speculative",

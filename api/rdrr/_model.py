@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from rdrr._chat import open_template
 from rdrr._decoding import Drafts, Speculative, Wedlm
 from rdrr._generation import Completion, Generation
 from rdrr._response_format import read_response_format
+from rdrr._session import Session, restore
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,6 +151,36 @@ class Model:
         )
         return Generation(runs, self._codec, prompt_ids=ids, stats=stats, stop=stop, logprobs=told)
 
+    def session(self, prompt: str | Sequence[int] = "", **sampling: Any) -> Session:
+        """A text that goes on over several calls and can be saved.
+
+        Args:
+            prompt: Its beginning, text or token ids.
+            sampling: `temperature`, `top_k`, `seed` and the like, as of `generate`.
+
+        Raises:
+            UsageError: An option is unknown or out of range.
+        """
+        from rdrr_runtime.randomness import fresh_seed
+
+        options = _sampling_options(sampling)
+        if options.seed is None:
+            options = replace(options, seed=fresh_seed())
+        made = Session(self._engine, self._codec, self.package, sampling=options)
+        if prompt:
+            made.append(prompt)
+        return made
+
+    def restore(self, path: str | Path) -> Session:
+        """Take up a session that `Session.save` wrote; it goes on as if it had not been left.
+
+        Raises:
+            StoreError: There is no such file.
+            FormatError: Not a session, or one of another package or type of cache.
+            GenerationError: It does not fit the context.
+        """
+        return restore(self._engine, self._codec, self.package, Path(path))
+
     def generate_batch(
         self,
         prompts: Sequence[str | Sequence[int]],
@@ -178,16 +209,12 @@ class Model:
             GenerationError: A prompt is empty or does not fit the context.
             UsageError: An option is wrong, or the key-value cache is in q8_0.
         """
-        from rdrr_runtime.sampling import SamplingOptions
-
-        unknown = set(sampling) - {one.name for one in fields(SamplingOptions)}
-        if unknown:
-            raise UsageError("unknown option of drawing", found=", ".join(sorted(unknown)))
+        options = _sampling_options(sampling)
         ids = [self.encode(one) if isinstance(one, str) else list(one) for one in prompts]
         texts = self._engine.generate_batch(
             ids,
             max_tokens=max_tokens,
-            sampling=SamplingOptions(**sampling),
+            sampling=options,
             interval=interval,
             stop_ids=stop_ids,
             sequences=sequences,
@@ -360,6 +387,20 @@ def context_of(package: Package, asked: int | None) -> int:
             "context out of range", expected=f"1 to {longest}, the model's own", found=asked
         )
     return asked or min(longest, DEFAULT_CONTEXT)
+
+
+def _sampling_options(given: Mapping[str, Any]) -> SamplingOptions:
+    """Options of drawing by name.
+
+    Raises:
+        UsageError: One is unknown or out of range.
+    """
+    from rdrr_runtime.sampling import SamplingOptions
+
+    unknown = set(given) - {one.name for one in fields(SamplingOptions)}
+    if unknown:
+        raise UsageError("unknown option of drawing", found=", ".join(sorted(unknown)))
+    return SamplingOptions(**given)
 
 
 def _codec(package: Package) -> TextCodec:

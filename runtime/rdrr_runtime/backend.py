@@ -7,7 +7,7 @@ later writes overwrite what was beyond it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -35,6 +35,7 @@ class BackendInfo:
         weights_bytes: Memory that the weights take in it.
         kv_bytes: Memory of the key-value cache.
         choices: For each op, what serves it and why (see `rdrr_runtime.select`).
+        kv_dtype: How the cache stores its elements.
     """
 
     name: str
@@ -43,6 +44,7 @@ class BackendInfo:
     weights_bytes: int
     kv_bytes: int
     choices: tuple[Choice, ...] = field(default=())
+    kv_dtype: str = "f32"
 
 
 class Backend(Protocol):
@@ -101,6 +103,26 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free what the model holds."""
+        ...
+
+
+@runtime_checkable
+class StoringBackend(Protocol):
+    """What a backend has whose cache can be taken out and put back."""
+
+    def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
+        """The first slots of all layers, by name, uint8 [kv_heads, slots, bytes of a slot].
+
+        A type that keeps two slots in a word may give one slot more.
+        """
+        ...
+
+    def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
+        """Put back what `read_cache` gave.
+
+        Raises:
+            FormatError: Names or shapes of another model.
+        """
         ...
 
 

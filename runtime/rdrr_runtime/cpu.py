@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from rdrr_format.errors import FormatError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
@@ -91,6 +92,34 @@ class CpuBackend:
         """The likeliest id of each of these rows, ties to the lower one, and its entropy."""
         rows = self.window_logits(ids, base, wanted=wanted, positions=positions)
         return [int(one) for one in rows.argmax(axis=1)], entropies(rows)
+
+    def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
+        """The first slots of the cache, see `StoringBackend.read_cache`."""
+        return {
+            name: np.ascontiguousarray(layer[:, :slots].numpy()).view(np.uint8)
+            for name, layer in self._caches().items()
+        }
+
+    def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
+        """Put back what `read_cache` gave.
+
+        Raises:
+            FormatError: Names or shapes of another model.
+        """
+        targets = {name: layer[:, :slots] for name, layer in self._caches().items()}
+        shapes = {name: (*one.shape[:2], 4 * one.shape[2]) for name, one in targets.items()}
+        if shapes != {name: part.shape for name, part in cache.items()}:
+            raise FormatError("a saved cache of another model", expected=f"{len(shapes)} parts")
+        for name, target in targets.items():
+            target.copy_(torch.from_numpy(cache[name].view(np.float32)))
+
+    def _caches(self) -> dict[str, torch.Tensor]:
+        names = ("keys", "values")
+        return {
+            f"{name}.{index}": layer[which]
+            for index, layer in enumerate(self._model.cache)
+            for which, name in enumerate(names)
+        }
 
     def close(self) -> None:
         """Nothing to free beyond what Python frees."""

@@ -8,13 +8,15 @@ holds: of a prompt that begins with it only the rest is run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from rdrr_format.errors import GenerationError, UsageError
 
-from rdrr_runtime.backend import Backend
+from rdrr_runtime.backend import Backend, StoringBackend
 from rdrr_runtime.batch import BatchingBackend, Text, run_batch
 from rdrr_runtime.decode._base import Counts, Job, Strategy
 from rdrr_runtime.decode.constrained import Constrained, Constraint
@@ -142,6 +144,35 @@ class Engine:
         """Take the cache to be empty: someone else has used the backend, or is going to."""
         self._turn += 1
         self._held = HeldIds()
+
+    def save_cache(self, ids: Sequence[int]) -> tuple[int, dict[str, npt.NDArray[np.uint8]]]:
+        """How many first `ids` the cache holds, and their keys and values."""
+        if not isinstance(self.backend, StoringBackend):
+            return 0, {}
+        slots = self._held.shared(ids)
+        return slots, self.backend.read_cache(slots)
+
+    def load_cache(
+        self, ids: Sequence[int], slots: int, cache: Mapping[str, npt.NDArray[np.uint8]]
+    ) -> None:
+        """Put keys and values of the first `slots` of `ids` into the cache.
+
+        Raises:
+            GenerationError: They do not fit the context.
+            FormatError: They are of another model.
+        """
+        context = self.backend.info.context
+        if len(ids) > context:
+            raise GenerationError(
+                "the session is longer than the context",
+                expected=f"at most {context} tokens",
+                found=f"{len(ids)} tokens",
+                hint="load the model with a larger context",
+            )
+        self.forget()
+        if slots and isinstance(self.backend, StoringBackend):
+            self.backend.write_cache(cache, slots)
+            self._held.extend(ids[:slots])
 
     def generate(
         self,

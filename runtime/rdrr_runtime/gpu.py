@@ -7,7 +7,7 @@ where the next pass reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +85,13 @@ class GpuBackend:
         self._told: list[TokenLogprobs] = []
         choices = plan.choices()
         self._info = BackendInfo(
-            "wgpu", self.device.info.name, context, plan.weights.size, plan.cache.size, choices
+            "wgpu",
+            self.device.info.name,
+            context,
+            plan.weights.size,
+            plan.cache.size,
+            choices,
+            kv_dtype,
         )
 
     @property
@@ -196,6 +202,15 @@ class GpuBackend:
         for start, size in _ring_runs(first, len(ids)):
             self._told += self._drawing().records(start, ids[:size])
             ids = ids[size:]
+
+    def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
+        """The first slots of the cache, see `StoringBackend.read_cache`."""
+        return self._plan.cache.read(self.device, slots)
+
+    def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
+        """Put back what `read_cache` gave."""
+        self._ready = None
+        self._plan.cache.write(self.device, cache, slots)
 
     def batch(self, sequences: int, context: int) -> GpuBatch:
         """Caches of several sequences, at least as many and as long; kept for the next call.

@@ -22,10 +22,14 @@ class HeldIds:
 
         The last of `ids` always runs, because its logits are wanted.
         """
-        limit = min(len(self.ids), len(ids) - 1)
-        common = next((at for at in range(limit) if self.ids[at] != ids[at]), limit)
+        common = min(self.shared(ids), len(ids) - 1)
         del self.ids[common:]
         return common
+
+    def shared(self, ids: Sequence[int]) -> int:
+        """How many of the first `ids` the cache holds."""
+        limit = min(len(self.ids), len(ids))
+        return next((at for at in range(limit) if self.ids[at] != ids[at]), limit)
 
     def extend(self, ids: Sequence[int]) -> None:
         """Take the cache to hold `ids`, which begin with what it held before."""

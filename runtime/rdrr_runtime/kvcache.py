@@ -8,12 +8,22 @@ f16 for each 32 elements. Nothing is ever moved or cleared: the number of valid 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import FormatError
 from rdrr_manifests.graph import Graph
 
 from rdrr_runtime.buffers import Arena, BufferSlice
-from rdrr_runtime.kernels._context import KvSpec
+from rdrr_runtime.kernels._context import KV_TYPES, KvSpec
+
+if TYPE_CHECKING:
+    from rdrr_runtime.device import Device
+
+U8 = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,19 @@ class LayerCache:
 
     keys: BufferSlice
     values: BufferSlice
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """Elements or scales of a buffer: where they begin, and the bytes of a slot of a head."""
+
+    suffix: str
+    first: int
+    slot_bytes: int
+
+    def at(self, spec: KvSpec, head: int) -> int:
+        """First byte of a head."""
+        return self.first + head * spec.context * self.slot_bytes
 
 
 @dataclass(frozen=True)
@@ -40,6 +63,55 @@ class KvCache:
     def size(self) -> int:
         """Bytes of GPU memory."""
         return sum(layer.keys.size + layer.values.size for layer in self.layers)
+
+    def read(self, device: Device, slots: int) -> dict[str, U8]:
+        """The first slots, see `StoringBackend.read_cache`."""
+        return {
+            name: self._head_parts(device, buffer, plane, slots)
+            for name, buffer, plane in self._planes()
+        }
+
+    def write(self, device: Device, parts: Mapping[str, U8], slots: int) -> None:
+        """Put back what `read` gave.
+
+        Raises:
+            FormatError: Names or shapes of another model.
+        """
+        planes = list(self._planes())
+        shapes = {
+            name: (self.spec.kv_heads, self._whole(slots), plane.slot_bytes)
+            for name, _, plane in planes
+        }
+        if shapes != {name: part.shape for name, part in parts.items()}:
+            raise FormatError("a saved cache of another model", expected=f"{len(shapes)} parts")
+        for name, buffer, plane in planes:
+            for head, part in enumerate(parts[name]):
+                device.write(buffer, np.ascontiguousarray(part), plane.at(self.spec, head))
+
+    def _planes(self) -> Iterator[tuple[str, BufferSlice, _Plane]]:
+        kind = KV_TYPES[self.spec.dtype]
+        scales = 2 if kind.block > 1 else 0
+        element = (kind.block_bytes - scales) // kind.block
+        planes = [_Plane("", 0, element * self.spec.head_dim)]
+        if scales:
+            per_slot = scales * self.spec.head_dim // kind.block
+            planes.append(_Plane(".scales", element * self.spec.elements, per_slot))
+        for index, layer in enumerate(self.layers):
+            for name, buffer in (("keys", layer.keys), ("values", layer.values)):
+                for plane in planes:
+                    yield f"{name}.{index}{plane.suffix}", buffer, plane
+
+    def _head_parts(self, device: Device, buffer: BufferSlice, plane: _Plane, slots: int) -> U8:
+        whole = self._whole(slots)
+        size = whole * plane.slot_bytes
+        heads = range(self.spec.kv_heads)
+        parts = [device.read(buffer, plane.at(self.spec, head), size) for head in heads]
+        shape = (len(heads), whole, plane.slot_bytes)
+        return np.stack(parts).reshape(shape) if size else np.empty(shape, np.uint8)
+
+    def _whole(self, slots: int) -> int:
+        """Slots whose scales fill whole words."""
+        return slots + slots % 2 if KV_TYPES[self.spec.dtype].block > 1 else slots
 
     @staticmethod
     def allocate(

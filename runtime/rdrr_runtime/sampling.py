@@ -44,6 +44,7 @@ class SamplingOptions:
             prompt or in the text.
         presence_penalty: Taken off once if it was there at all.
         logit_bias: Added to the logits of these ids.
+        drawn: Draws of the seed that were made before, where a text goes on.
     """
 
     temperature: float = 0.0
@@ -55,6 +56,7 @@ class SamplingOptions:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    drawn: int = 0
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -72,6 +74,7 @@ class SamplingOptions:
                 "above 0",
             ),
             "seed": (self.seed is None or self.seed >= 0, "0 or more"),
+            "drawn": (self.drawn >= 0, "0 or more"),
             "frequency_penalty": (abs(self.frequency_penalty) < LARGEST, "a number"),
             "presence_penalty": (abs(self.presence_penalty) < LARGEST, "a number"),
             "logit_bias": (all(abs(one) < LARGEST for one in self.logit_bias.values()), "numbers"),
@@ -124,7 +127,7 @@ class Sampler:
     def __init__(self, options: SamplingOptions) -> None:
         self._options = options
         self._seed = fresh_seed() if options.seed is None else options.seed
-        self._draws = 0
+        self._draws = options.drawn
 
     def choose(
         self, logits: F32, seen: Sequence[int] = (), allowed: npt.NDArray[np.bool_] | None = None

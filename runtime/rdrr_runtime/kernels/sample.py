@@ -105,7 +105,7 @@ def mask_words(vocabulary: int) -> int:
 
 
 def pack_params(options: SamplingOptions, seed: int, *, masked: bool) -> U32:
-    """`Params` of a generation, with no draw made yet."""
+    """`Params` of a generation, before its first draw."""
     repeat = options.repeat_penalty or 1.0
     numbers = [
         options.inverse_temperature,
@@ -119,7 +119,7 @@ def pack_params(options: SamplingOptions, seed: int, *, masked: bool) -> U32:
     ]
     words = np.zeros(PARAM_WORDS, np.uint32)
     words[:8] = np.array(numbers, np.float32).view(np.uint32)
-    words[8:13] = [*seed_words(seed), 0, options.temperature > 0, masked]
+    words[8:13] = [*seed_words(seed), options.drawn, options.temperature > 0, masked]
     return words
 
 

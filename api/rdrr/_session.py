@@ -1,0 +1,155 @@
+"""A text that goes on over several calls, and can be saved and taken up again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import FormatError
+
+from rdrr._generation import Generation
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.engine import Engine
+    from rdrr_runtime.sampling import SamplingOptions
+    from rdrr_runtime.text import TextCodec
+
+
+class Session:
+    """A text, the model's state of it, and how its tokens are drawn; made by `Model.session`.
+
+    The cache is the model's: while another text is generated on it the session loses its keys and
+    values, and its next call runs what it lost again. Interrupted or not, the ids are the same.
+
+    Args:
+        engine: Runs it.
+        codec: Text to ids.
+        package: Which one, for `save`.
+        sampling: How tokens are chosen, with a seed.
+        ids: The text so far.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        codec: TextCodec,
+        package: Package,
+        *,
+        sampling: SamplingOptions,
+        ids: Sequence[int] = (),
+    ) -> None:
+        self._engine, self._codec, self._package = engine, codec, package
+        self._sampling = sampling
+        self._before = list(ids)
+        self._current: Generation | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        """Token ids of the whole text, prompts and answers."""
+        current = self._current
+        return self._before + (current.token_ids if current is not None else [])
+
+    @property
+    def text(self) -> str:
+        """The whole text, without special tokens."""
+        return self._codec.decode(self.ids)
+
+    def append(self, text: str | Sequence[int]) -> None:
+        """Add to the text; it is run with the next `generate`.
+
+        Args:
+            text: Text, or token ids. Only the first text gets the tokens that begin one.
+        """
+        self._settle()
+        if isinstance(text, str):
+            encode = self._codec.encode_as_is if self._before else self._codec.encode
+            self._before += encode(text)
+        else:
+            self._before += text
+
+    def generate(
+        self, *, max_tokens: int = 128, stop: Sequence[str] = (), interval: int = 8
+    ) -> Generation:
+        """Go on with the text; what came is part of it.
+
+        Args:
+            max_tokens: Most new tokens.
+            stop: Strings that end the generation; their tokens are part of the text.
+            interval: Tokens between two readbacks from the GPU.
+
+        Raises:
+            GenerationError: The text is empty or longer than the context.
+            UsageError: An option is out of range.
+        """
+        from rdrr_runtime.engine import GenerationStats
+
+        self._settle()
+        stats = GenerationStats()
+        runs = self._engine.generate(
+            self._before,
+            max_tokens=max_tokens,
+            sampling=self._sampling,
+            interval=interval,
+            stats=stats,
+        )
+        self._current = Generation(
+            runs, self._codec, prompt_ids=self._before, stats=stats, stop=stop
+        )
+        return self._current
+
+    def save(self, path: str | Path) -> None:
+        """Write the text, its keys and values and the sampler's state to a file.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        from rdrr_runtime.session_file import SavedSession, write_session
+
+        self._settle()
+        slots, cache = self._engine.save_cache(self._before)
+        saved = SavedSession(self._before, slots, cache, asdict(self._sampling))
+        write_session(Path(path), saved, identity(self._package, self._engine))
+
+    def _settle(self) -> None:
+        """Close the generation that runs, and take its ids and draws as made."""
+        current, self._current = self._current, None
+        if current is not None:
+            current.close()
+            self._before += current.token_ids
+            drawn = self._sampling.drawn + len(current.token_ids)
+            self._sampling = replace(self._sampling, drawn=drawn)
+
+
+def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> Session:
+    """The session of a file, and its keys and values in the cache.
+
+    Raises:
+        StoreError: There is no such file.
+        FormatError: Not a session, or one of another package or cache type.
+        GenerationError: It does not fit the context.
+    """
+    from rdrr_runtime.sampling import SamplingOptions
+    from rdrr_runtime.session_file import read_session
+
+    saved = read_session(path, identity(package, engine))
+    try:
+        given: dict[str, Any] = dict(saved.sampling)
+        given["logit_bias"] = {int(one): bias for one, bias in given["logit_bias"].items()}
+        sampling = SamplingOptions(**given)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise FormatError("not a saved session", where=path, found=error) from error
+    engine.load_cache(saved.ids, saved.slots, saved.cache)
+    return Session(engine, codec, package, sampling=sampling, ids=saved.ids)
+
+
+def identity(package: Package, engine: Engine) -> dict[str, str]:
+    """What a saved session must share with who takes it up."""
+    manifest = package.manifest.model_dump_json(by_alias=True)
+    return {
+        "package": hashlib.sha256(manifest.encode("utf-8")).hexdigest(),
+        "kvDtype": engine.backend.info.kv_dtype,
+    }

@@ -1,0 +1,59 @@
+"""Keys and values taken out of a cache and put into another, where the text goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdrr_format.errors import FormatError, GenerationError
+from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.sampling import SamplingOptions
+from support.packages import HEAD_DIM, VOCAB, llama_manifest, write_random_package
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    manifest = llama_manifest(head_dim=-(-HEAD_DIM // 32) * 32)
+    folder = tmp_path_factory.mktemp("saved")
+    return write_random_package(folder, manifest, np.random.default_rng())
+
+
+def opened(package, device, dtype: str, context: int):
+    if dtype == "cpu":
+        return CpuBackend(package, context=context)
+    return GpuBackend(package, context=context, kv_dtype=dtype, device=device)
+
+
+@pytest.mark.parametrize("dtype", ["cpu", "f16", "f32", "q8_0"])
+def test_a_text_goes_on_in_another_backend_of_another_context(package, device, dtype, rng):
+    ids = rng.integers(0, VOCAB, 8).tolist()
+    first = opened(package, device, dtype, 48)
+    engine = Engine(first, [], VOCAB)
+    options = SamplingOptions(temperature=1.0, seed=7)
+    runs = engine.generate(ids, max_tokens=12, sampling=options)
+    whole = [one for run in runs for one in run]
+    runs = engine.generate(ids, max_tokens=5, sampling=options)
+    text = ids + [one for run in runs for one in run]
+    slots, cache = engine.save_cache(text)
+    assert slots == len(text) - 1  # the last one was never run
+    first.close()
+    other = opened(package, device, dtype, 61)
+    stats = GenerationStats()
+    engine = Engine(other, [], VOCAB)
+    engine.load_cache(text, slots, cache)
+    on = SamplingOptions(temperature=1.0, seed=7, drawn=5)
+    rest = [
+        one for run in engine.generate(text, max_tokens=7, sampling=on, stats=stats) for one in run
+    ]
+    assert text[8:] + rest == whole
+    assert stats.cached_tokens == slots
+    again, _ = engine.save_cache(text)
+    assert again == len(text)
+    with pytest.raises(FormatError, match="another model"):
+        engine.load_cache(text, slots, {**cache, "more": next(iter(cache.values()))})
+    with pytest.raises(FormatError, match="another model"):
+        engine.load_cache(text, slots - 2, cache)
+    with pytest.raises(GenerationError, match="longer than the context"):
+        engine.load_cache(text * 9, slots, cache)
+    other.close()
