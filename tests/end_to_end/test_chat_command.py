@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import shutil
 import signal
+import sys
 
 import pytest
 import rdrr as front
 from rdrr._chat import Conversation
-from rdrr.cli.chat import _answer
+from rdrr.cli.chat import _answer, _lines
 from rdrr_format.errors import ManifestError
-from support.commands import error_line, rdrr
+from support.commands import environment, error_line, rdrr
 from transformers import AutoTokenizer
 
 SHORT = ("--backend", "cpu", "--max-tokens", 8, "--context", 256)
@@ -146,3 +149,45 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_there_is(model, monkeypatch, caps
     full = model.chat(conversation.messages[:-1], max_tokens=16).read()
     assert full.startswith(kept["content"])
     assert len(kept["content"]) < len(full) / 2
+
+
+def test_in_a_terminal_a_wrong_command_ends_nothing_and_the_end_of_input_all(made_package):
+    words = [sys.executable, "-c", "from rdrr.cli import main; main()", "chat", str(made_package)]
+    words += [str(one) for one in SHORT]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execvpe(words[0], words, environment())
+    try:
+        read_until(terminal, "> ")
+        os.write(terminal, b"/dance\n")
+        assert "unknown command" in read_until(terminal, "> ")
+        os.write(terminal, b"Who?\n")
+        assert len(read_until(terminal, "\n> ")) > len("Who?\r\n\r\n> ")
+        os.write(terminal, b"\x04")
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    finally:
+        os.close(terminal)
+
+
+def test_ctrl_c_at_the_prompt_ends_nothing(monkeypatch, capsys):
+    typed = iter([" Who? ", KeyboardInterrupt(), "And?", EOFError()])
+
+    def read(prompt):
+        assert prompt == "> "
+        one = next(typed)
+        if isinstance(one, BaseException):
+            raise one
+        return one
+
+    monkeypatch.setattr("builtins.input", read)
+    assert list(_lines(interactive=True)) == ["Who?", "And?"]
+    assert "/exit" in capsys.readouterr().err
+
+
+def read_until(terminal: int, mark: str) -> str:
+    """What a terminal shows up to a mark; an error if it shows nothing for a minute."""
+    shown = ""
+    while not shown.replace("\r", "").endswith(mark):
+        assert select.select([terminal], [], [], 60)[0], shown
+        shown += os.read(terminal, 4096).decode("utf-8", errors="replace")
+    return shown

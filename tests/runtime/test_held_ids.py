@@ -13,7 +13,10 @@ import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.sampling import SamplingOptions
+from support.comparison import relative_error
+from support.packages import llama_manifest, write_random_package
 
 VOCAB = 50
 
@@ -187,3 +190,29 @@ def test_penalties_count_what_was_dropped_too():
     assert len(seen) == 2
     assert sorted(seen[0]) == ids
     assert sorted(seen[1]) == sorted([*ids, *out[:7]])
+
+
+def test_on_the_gpu_a_shared_prefix_with_sliding_windows_gives_the_text_of_a_fresh_start(
+    device, tmp_path, rng
+):
+    manifest = llama_manifest()
+    manifest["inference"]["attention"]["slidingWindow"] = 16
+    package = write_random_package(tmp_path, manifest, rng)
+    backend = GpuBackend(package, context=96, kv_dtype="f32", device=device)
+    engine = Engine(backend, [], VOCAB)
+    shared = rng.integers(0, VOCAB, 40).tolist()
+    generate(engine, [*shared, 1, 2, 3], max_tokens=9)
+    for rest in ([4], [5, 6, 7]):
+        ids = [*shared, *rest]
+        before = backend.device.counters.copy()
+        out, stats = generate(engine, ids, max_tokens=6)
+        assert stats.cached_tokens == 40
+        written = backend.device.counters.since(before).bytes_written
+        engine.forget()
+        before = backend.device.counters.copy()
+        afresh, stats = generate(engine, ids, max_tokens=6)
+        assert (afresh, stats.cached_tokens) == (out, 0)
+        assert backend.device.counters.since(before).bytes_written - written == 40 * 2 * 4
+        fast = backend.logits(rest, 40)
+        assert relative_error(fast, backend.logits(ids, 0)) < 1e-5
+    backend.close()

@@ -133,6 +133,9 @@ def _lines(*, interactive: bool) -> Iterator[str]:
         except EOFError:
             sys.stdout.write("\n")
             return
+        except KeyboardInterrupt:  # it came as the answer ended: no reason to lose the talk
+            sys.stdout.write("\n")
+            note("/exit leaves")
 
 
 def _answer(conversation: Conversation, text: str, options: Mapping[str, Any]) -> None:
