@@ -35,7 +35,7 @@ class BatchBackend(Protocol):
     context: int
 
     def fill(self, rows: Sequence[Row]) -> None:
-        """Run rows for their keys and values alone."""
+        """Run rows for their keys and values alone: of a text one slot after the other."""
         ...
 
     def greedy(self, rows: Sequence[Row], count: int) -> list[list[int]]:

@@ -2,14 +2,15 @@
 
 Each sequence has slots of its own; a row says which sequence and slot are its own, so a pass takes
 any mixture of them, and each weight is read once for all rows. The number of dispatches does not
-depend on the rows. Prompts run through the same passes, without the head: their attention reads
-keys row by row and not by tiles, which is slower for a long prompt than a single text's prefill.
+depend on the rows. Long prompts run one after the other by the kernels of a single text's prefill;
+short ones share passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from rdrr_runtime.device import BoundDispatch, Device
 from rdrr_runtime.kernels._context import State
 from rdrr_runtime.kernels.batch_advance import batch_advance
 from rdrr_runtime.kvcache import KvCache
-from rdrr_runtime.program import Plan
+from rdrr_runtime.program import Plan, write_step
 
 F32 = npt.NDArray[np.float32]
 Bound = tuple[BoundDispatch, ...]
@@ -75,6 +76,7 @@ class GpuBatch:
         ring = STEPS * DECODE_ROWS[-1]
         self._state = State.create(self._arena, self._most, ring, places=True)
         self._passes: dict[int, _Pass] = {}
+        self._prompts: dict[int, Bound] = {}
 
     @property
     def kv_bytes(self) -> int:
@@ -82,7 +84,25 @@ class GpuBatch:
         return self._cache.size
 
     def fill(self, rows: Sequence[Row]) -> None:
-        """Run rows for their keys and values alone, in any mixture; of a text in its order."""
+        """Run rows for their keys and values alone: of a text one slot after the other."""
+        shared: list[Row] = []
+        for sequence, group in groupby(rows, lambda row: row.sequence):
+            text = list(group)
+            alone = self._prompt_body(sequence) if len(text) > DECODE_ROWS[-1] else None
+            if alone is None:
+                shared += text
+            else:
+                self._fill_alone(text, alone)
+        self._fill_shared(shared)
+
+    def _fill_alone(self, rows: Sequence[Row], body: Bound) -> None:
+        for start in range(0, len(rows), self._most):
+            part = rows[start : start + self._most]
+            ids = [one.token for one in part]
+            write_step(self._device, self._state, ids, part[0].slot)
+            self._device.submit(body, len(part))
+
+    def _fill_shared(self, rows: Sequence[Row]) -> None:
         for start in range(0, len(rows), self._most):
             part = rows[start : start + self._most]
             size = self._most if len(part) > DECODE_ROWS[-1] else self._size(len(part))
@@ -128,6 +148,16 @@ class GpuBatch:
         """The smallest pass that takes so many rows."""
         fitting = [one for one in DECODE_ROWS if rows <= one <= self._most]
         return fitting[0] if fitting else self._most
+
+    def _prompt_body(self, sequence: int) -> Bound | None:
+        """The pass over a prompt of one sequence; None where its caches cannot be bound alone."""
+        if sequence not in self._prompts:
+            cache = self._cache.of_sequence(sequence)
+            if cache is None:
+                return None
+            made = self._plan.lower_prompt(replace(self._state, places=None), cache)
+            self._prompts[sequence] = tuple(self._device.bind(one) for one in made.body)
+        return self._prompts[sequence]
 
     def _pass(self, size: int) -> _Pass:
         """The pass of so many rows."""

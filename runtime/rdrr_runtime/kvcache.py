@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rdrr_format.errors import FormatError
 from rdrr_manifests.graph import Graph
 
-from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.buffers import OFFSET_ALIGNMENT, Arena, BufferSlice
 from rdrr_runtime.kernels._context import KV_TYPES, KvSpec
 
 if TYPE_CHECKING:
@@ -63,6 +63,18 @@ class KvCache:
     def size(self) -> int:
         """Bytes of GPU memory."""
         return sum(layer.keys.size + layer.values.size for layer in self.layers)
+
+    def of_sequence(self, index: int) -> KvCache | None:
+        """The caches of one of several sequences; None where they cannot be bound by themselves."""
+        spec = replace(self.spec, sequences=1)
+        if spec.size % OFFSET_ALIGNMENT:
+            return None
+        at = index * spec.size
+        layers = tuple(
+            LayerCache(one.keys.range(at, spec.size), one.values.range(at, spec.size))
+            for one in self.layers
+        )
+        return KvCache(spec, layers)
 
     def read(self, device: Device, slots: int) -> dict[str, U8]:
         """The first slots, see `StoringBackend.read_cache`."""

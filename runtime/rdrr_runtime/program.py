@@ -226,6 +226,18 @@ class Plan:
         fusions = PREFILL_FUSIONS if self._fused else ()
         return self._lower(rows, state, cache, Wanted.TAIL, fusions=fusions, tuning=self.tuning)
 
+    def lower_prompt(self, state: State, cache: KvCache) -> Lowered:
+        """The dispatches of a pass over a prompt, in other caches than the plan's own."""
+        kind = "prefill"
+        return self._lower(
+            self.rows[kind],
+            state,
+            cache,
+            Wanted.LAST,
+            fusions=self._fusions(kind),
+            tuning=self.tuning,
+        )
+
     def batch_picks(self, rows: int) -> BufferSlice:
         """Where the passes of `lower_batch` leave their picks."""
         return picks_of(self._workspace, rows)

@@ -42,7 +42,7 @@ def prompts(rng, *sizes: int) -> list[list[int]]:
 def test_logits_of_rows_are_those_of_their_own_texts(backend, package, rng):
     reference = CpuBackend(package, context=CONTEXT)
     batch = backend.batch(3, CONTEXT)
-    texts = prompts(rng, 40, 1, 9)
+    texts = prompts(rng, 9, 40, 1)
     filling = [
         Row(one, sequence, slot)
         for sequence, ids in enumerate(texts)
