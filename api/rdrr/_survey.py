@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.errors import DeviceError, FormatError
+
 if TYPE_CHECKING:
     from rdrr_manifests.models import Manifest, Tensor
     from rdrr_manifests.package import Package
-
-PREFILL_ROWS = 256
-"""Token rows of a prefill pass, which the activations are sized for."""
+    from rdrr_runtime.hints import Policy
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,37 @@ class TensorFacts:
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """Bytes that the runtime would allocate on an adapter, with an f16 cache.
+
+    Attributes:
+        adapter: Its name.
+        weights: As they are kept there, expanded where a hint or the lack of a kernel asks for it.
+        kv: Keys and values.
+        rest: Activations, logits and tables.
+        total: Everything.
+    """
+
+    adapter: str
+    weights: int
+    kv: int
+    rest: int
+    total: int
+
+
+@dataclass(frozen=True)
 class Memory:
     """Bytes that running a package takes.
 
     Attributes:
         context: Tokens that the caches hold.
         rows: Token rows of a pass.
-        weights: As stored; a kernel hint that expands them takes more.
+        weights: As stored.
         kv_f16: Key-value caches in f16.
         kv_f32: Key-value caches in f32.
         kv_q8_0: Key-value caches in Q8_0; None where heads are no whole blocks of 32.
         activations: Estimate: the f32 values of one layer for `rows` rows, and the logits.
+        loaded: What the runtime would allocate; None where no adapter can run it.
     """
 
     context: int
@@ -97,13 +117,14 @@ class Memory:
     kv_f32: int
     kv_q8_0: int | None
     activations: int
+    loaded: Loaded | None = None
 
     @property
     def total(self) -> int:
         """Everything, with an f16 cache."""
         return self.weights + self.kv_f16 + self.activations
 
-    def as_dict(self) -> dict[str, int | None]:
+    def as_dict(self) -> dict[str, Any]:
         """The figures as JSON values, in bytes."""
         return {**asdict(self), "total": self.total}
 
@@ -137,16 +158,24 @@ def tensor_facts(manifest: Manifest) -> list[TensorFacts]:
     ]
 
 
-def estimate_memory(package: Package, context: int | None = None) -> Memory:
+def estimate_memory(
+    package: Package, policy: Policy, context: int | None = None, adapter: str | None = None
+) -> Memory:
     """Memory of a run.
 
     Args:
         package: The package.
+        policy: Hints, some of which expand weights.
         context: Tokens to hold; the model's longest when None.
+        adapter: Part of an adapter's name; the best one, or none where there is none, when None.
 
     Raises:
         ManifestError: The graph cannot be derived, so nothing can run it.
+        DeviceError: No adapter of that name, or it cannot run the package.
+        FormatError: The named adapter has no kernel for a tensor.
     """
+    from rdrr_runtime.program import PREFILL_ROWS
+
     manifest = package.manifest
     sizes = manifest.architecture
     context = context or sizes.max_seq_len
@@ -161,9 +190,35 @@ def estimate_memory(package: Package, context: int | None = None) -> Memory:
         weights=sum(tensor.size for tensor in manifest.tensors.values()),
         kv_f16=package.graph.kv_bytes(context, 2),
         kv_f32=package.graph.kv_bytes(context, 4),
-        kv_q8_0=None if sizes.head_dim % 32 else package.graph.kv_bytes(context, 1) // 32 * 34,
+        # Slots in pairs: two scales share a word.
+        kv_q8_0=None
+        if sizes.head_dim % 32
+        else package.graph.kv_bytes(context + context % 2, 1) // 32 * 34,
         activations=4 * (rows * width + sizes.vocab_size),
+        loaded=_loaded(package, policy, context, adapter),
     )
+
+
+def _loaded(package: Package, policy: Policy, context: int, adapter: str | None) -> Loaded | None:
+    """What the runtime would allocate on an adapter, if there is one that can run it."""
+    from rdrr_runtime.device import open_device
+    from rdrr_runtime.footprint import footprint
+
+    from rdrr._tuned import read_profile
+
+    try:
+        device = open_device(adapter)
+        try:
+            tuning = read_profile(device.info).tuning
+            found = footprint(package, device, policy, context=context, tuning=tuning)
+        finally:
+            device.close()
+    except (DeviceError, FormatError):
+        # Only a named adapter is a demand.
+        if adapter:
+            raise
+        return None
+    return Loaded(device.info.name, found.weights, found.kv, found.rest, found.total)
 
 
 def _identity(manifest: Manifest) -> dict[str, Any]:

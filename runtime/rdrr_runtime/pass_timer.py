@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rdrr_format.errors import DeviceError
 
+from rdrr_runtime.timestamps import tick_seconds
+
 if TYPE_CHECKING:
     from rdrr_runtime.device import Device
 
-FEATURE = "timestamp-query"
 PASSES = 2048
 """What a query set holds: two timestamps each."""
 
@@ -28,17 +29,15 @@ class PassTimer:
         device: Whose passes.
 
     Raises:
-        DeviceError: The adapter has no timestamp queries.
+        DeviceError: The device has no timestamps, or they have no known unit.
     """
 
     def __init__(self, device: Device) -> None:
         import wgpu
 
-        if FEATURE not in device.features:
-            raise DeviceError("the adapter has no timestamp queries", where=device.info.name)
         self._gpu: Any = device.wgpu
         self._name = device.info.name
-        self._tick = device.timestamp_period * 1e-9
+        self._tick = tick_seconds(device)
         self._queries = self._gpu.create_query_set(type="timestamp", count=2 * PASSES)
         usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
         self._resolved = self._gpu.create_buffer(size=16 * PASSES, usage=usage)
@@ -104,7 +103,7 @@ def timed(device: Device) -> Iterator[PassTimer]:
     """A timer that is attached to a device for the length of a block.
 
     Raises:
-        DeviceError: The adapter has no timestamp queries.
+        DeviceError: The device has no timestamps, or they have no known unit.
     """
     timer = PassTimer(device)
     device.timer = timer

@@ -35,6 +35,8 @@ from rdrr_runtime.values import Workspace
 from rdrr_runtime.weights import load_weights
 
 PREFILL_ROWS = 512
+"""Most token rows of a pass."""
+
 RING = 64
 SCORE_ROWS = 64
 """Rows of a `score` pass: their logits are all kept, and a vocabulary can be large."""
@@ -108,10 +110,16 @@ def write_step(
 class PaperArena(Arena):
     """An arena whose buffers exist on paper only."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that would be held."""
+        return sum(one.size for one in self._slices)
+
     def empty(self, label: str, size: int) -> BufferSlice:
         """A slice of nothing."""
         del label
-        return BufferSlice(None, 0, align(max(size, 4), 4))
+        self._slices.append(BufferSlice(None, 0, align(max(size, 4), 4)))
+        return self._slices[-1]
 
     def upload(self, label: str, data: Any) -> BufferSlice:
         """A slice of nothing, as large as the data."""

@@ -21,6 +21,8 @@ from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.device import BoundDispatch, Device
 
 FEATURE = "timestamp-query"
+"""What a device needs, to be timed."""
+
 QUERIES = 4096
 """What a query set may hold."""
 
@@ -51,6 +53,24 @@ class Timed:
         return self.gpu[:, 1] - self.gpu[:, 0]
 
 
+def tick_seconds(device: Device) -> float:
+    """Seconds of a tick of a device's timestamps.
+
+    Raises:
+        DeviceError: The device has no timestamps, or they have no known unit.
+    """
+    if FEATURE not in device.features:
+        raise DeviceError(
+            "the adapter has no timestamp queries, so GPU time cannot be measured",
+            where=device.info.name,
+            hint="see `rdrr devices` for another adapter",
+        )
+    tick = device.timestamp_period * 1e-9
+    if not 0 < tick < 1:
+        raise DeviceError("timestamps have no unit", where=device.info.name)
+    return tick
+
+
 class Timer:
     """Submits passes and times them.
 
@@ -62,16 +82,8 @@ class Timer:
     """
 
     def __init__(self, device: Device) -> None:
-        if FEATURE not in device.features:
-            raise DeviceError(
-                "the adapter has no timestamp queries, so GPU time cannot be measured",
-                where=device.info.name,
-                hint="see `rdrr devices` for another adapter",
-            )
         self._device = device
-        self._tick = device.timestamp_period * 1e-9
-        if not 0 < self._tick < 1:
-            raise DeviceError("timestamps have no unit", where=device.info.name)
+        self._tick = tick_seconds(device)
         self._sets: list[Any] = []
         self._resolved: Any = None
         self._origin: int | None = None

@@ -181,6 +181,22 @@ def test_inspect_counts_what_the_manifest_holds(made_package):
     assert told["memory"]["kv_f32"] == 2 * told["memory"]["kv_f16"]
     assert 2 * 32 * told["memory"]["kv_q8_0"] == 34 * told["memory"]["kv_f16"]
     assert told["memory"]["weights"] == sum(sizes)
+    assert told["memory"]["rows"] == 100
+
+
+def test_inspect_says_what_the_runtime_would_allocate_and_hints_count(made_package):
+    words = ("inspect", made_package, "--memory", "--context", 100, "--json")
+    plain = rdrr(*words).json()["memory"]
+    wide = rdrr(*words, "--kernel-hint", "q4kMatmul=dequant_f32").json()["memory"]
+    assert plain["loaded"]["kv"] == plain["kv_f16"] == wide["loaded"]["kv"]
+    assert plain["weights"] <= plain["loaded"]["weights"] < 1.2 * plain["weights"]
+    assert wide["loaded"]["weights"] > 3 * plain["loaded"]["weights"]
+    assert wide["weights"] == plain["weights"]
+    for one in (plain["loaded"], wide["loaded"]):
+        assert one["total"] == one["weights"] + one["kv"] + one["rest"]
+    unknown = rdrr(*words, "--adapter", "no such adapter")
+    assert unknown.code == 1
+    assert unknown.json()["message"] == "no such adapter"
 
 
 def test_inspect_for_people_has_the_same_facts(made_package):

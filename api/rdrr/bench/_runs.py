@@ -203,7 +203,8 @@ class GpuTimes:
 
 def gpu_times(backend: GpuBackend, device: Device, prompt: Sequence[int], tokens: int) -> GpuTimes:
     """GPU time of one generation of `tokens` ids, 2 or more, from timestamps."""
-    from rdrr_runtime.pass_timer import FEATURE, timed
+    from rdrr_runtime.pass_timer import timed
+    from rdrr_runtime.timestamps import FEATURE
 
     if FEATURE not in device.features:
         return GpuTimes()

@@ -218,7 +218,8 @@ def _gpu_times(
     backend: GpuBackend, device: Device, modes: Sequence[Mode], prompt: list[int], work: Workload
 ) -> list[float | None]:
     """GPU milliseconds of a token in each mode; the least of some rounds in turns."""
-    from rdrr_runtime.pass_timer import FEATURE, timed
+    from rdrr_runtime.pass_timer import timed
+    from rdrr_runtime.timestamps import FEATURE
 
     if FEATURE not in device.features:
         return [None] * len(modes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rdrr.cli._console import console, facts, print_json, table
-from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._options import Adapter, JsonFlag, KernelHints, PackagePath, split_hints
 from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
@@ -25,17 +25,23 @@ def inspect(
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens that --memory counts; the model's longest.")
     ] = None,
+    adapter: Adapter = None,
+    kernel_hint: KernelHints = None,
     json: JsonFlag = False,
 ) -> int:
-    """Show what a package contains."""
+    """Show what a package contains; an adapter and hints matter to --memory only."""
     from rdrr_manifests.package import open_package
 
+    from rdrr._backends import resolve_hints
     from rdrr._survey import estimate_memory, survey, tensor_facts
 
     package = open_package(path)
     overview = survey(package.manifest)
     rows = tensor_facts(package.manifest) if tensors else None
-    need = estimate_memory(package, context) if memory or context else None
+    need = None
+    if memory or context:
+        policy = resolve_hints(package, split_hints(kernel_hint))
+        need = estimate_memory(package, policy, context, adapter)
     if json:
         print_json(_as_dict(overview, rows, need))
         return 0
@@ -85,6 +91,16 @@ def _show_memory(out: Console, need: Memory) -> None:
         ("together with an f16 cache", format_size(need.total)),
     ]
     out.print(facts(rows))
+    if need.loaded is None:
+        return
+    _heading(out, f"allocated on {need.loaded.adapter}, f16 cache")
+    kept = [
+        ("weights as kept there", need.loaded.weights),
+        ("key-value cache", need.loaded.kv),
+        ("activations and tables", need.loaded.rest),
+        ("together", need.loaded.total),
+    ]
+    out.print(facts((name, format_size(size)) for name, size in kept))
 
 
 def _show_tensors(out: Console, rows: list[TensorFacts]) -> None:

@@ -1,0 +1,29 @@
+"""What is counted on paper is what a device then holds."""
+
+from __future__ import annotations
+
+import pytest
+from rdrr_runtime.footprint import footprint
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.hints import resolve
+from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
+
+
+@pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
+@pytest.mark.parametrize("hints", [{}, {"q4kMatmul": "dequant_f32"}], ids=["stored", "expanded"])
+def test_a_footprint_is_what_the_backend_holds_after_prefill_and_decode(
+    device, tmp_path, rng, hints, kv_dtype
+):
+    package = write_random_package(tmp_path, llama_manifest(), rng)
+    policy = resolve({"run flag": hints})
+    wanted = footprint(package, device, policy, context=CONTEXT, kv_dtype=kv_dtype)
+    before = device.memory.live
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=device, policy=policy)
+    ids = rng.integers(0, VOCAB, 9).tolist()
+    backend.greedy(backend.greedy(ids, 0, 1), 9, 1)
+    held = device.memory.live - before
+    assert (wanted.weights, wanted.kv) == (backend.info.weights_bytes, backend.info.kv_bytes)
+    backend.close()
+    print(held, wanted)
+    # Buffers are rounded up to 16 bytes each, and the readback's are not the model's.
+    assert wanted.total <= held < 1.02 * wanted.total + 8192
