@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rdrr_format.errors import ManifestError
+from rdrr_format.errors import ManifestError, UsageError
 
 
 class TextCodec:
@@ -35,15 +35,23 @@ class TextCodec:
         self._bos = bos_token_id if add_bos else None
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt, special tokens of the tokenizer's post-processor included."""
-        ids: list[int] = self._tokenizer.encode(text).ids
+        """Ids of a prompt, special tokens of the tokenizer's post-processor included.
+
+        Raises:
+            UsageError: The text cannot be written in UTF-8.
+        """
+        ids: list[int] = self._tokenizer.encode(_checked(text)).ids
         if self._bos is not None and ids[:1] != [self._bos]:
             ids.insert(0, self._bos)
         return ids
 
     def encode_as_is(self, text: str) -> list[int]:
-        """Ids of a text that has all its special tokens, as a chat template writes it."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        """Ids of a text that has all its special tokens, as a chat template writes it.
+
+        Raises:
+            UsageError: The text cannot be written in UTF-8.
+        """
+        ids: list[int] = self._tokenizer.encode(_checked(text), add_special_tokens=False).ids
         return ids
 
     def is_special(self, token_id: int) -> bool:
@@ -77,3 +85,16 @@ class TextStream:
         """Text that became certain with this id, often one word, sometimes nothing."""
         piece: str | None = self._stream.step(self._tokenizer, token_id)
         return piece or ""
+
+
+def _checked(text: str) -> str:
+    # Bytes of a command line or a pipe that are no UTF-8 become lone surrogates.
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "the text is not in UTF-8",
+            expected="characters",
+            found=f"{error.object[error.start]!a} at {error.start}",
+        ) from None
+    return text

@@ -9,6 +9,9 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,7 @@ import pytest
 from rdrr import convert
 from rdrr_format.errors import StoreError
 from rdrr_format.stores import LocalStore
-from support.commands import EXAMPLE, error_line, rdrr
+from support.commands import EXAMPLE, environment, error_line, rdrr
 
 NO_ADAPTER = {"VK_DRIVER_FILES": "/none", "__EGL_VENDOR_LIBRARY_FILENAMES": "/none"}
 NORM = "model.layers.0.input_layernorm.weight"
@@ -257,6 +260,35 @@ def test_an_empty_prompt(package):
     done = rdrr("generate", package, "--backend", "cpu", stdin="")
     assert done.code == 1
     assert "prompt" in error_line(done)
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_a_prompt_that_is_not_utf8(package, command):
+    # A pipe and a command line give bytes that are no UTF-8 as lone surrogates.
+    good, bad = "naïve", b"na\xffve".decode("utf-8", "surrogateescape")
+    options = (command, package, "--max-tokens", 1, "--backend", "cpu")
+    assert rdrr(*options, stdin=good).code == 0
+    done = rdrr(*options, stdin=bad)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert "error: the text is not in UTF-8" in done.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("command", ["schema", "--help"])
+def test_standard_output_on_a_full_disk(command):
+    code = "from rdrr.cli import main; main()"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *command.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == f"error: standard output: {os.strerror(errno.ENOSPC)}\n"
 
 
 def test_without_an_adapter_wgpu_is_refused_and_auto_falls_back(package):

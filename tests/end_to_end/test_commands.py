@@ -314,3 +314,19 @@ def test_the_version_is_printed():
 
     assert rdrr("--version").out == f"rdrr {__version__}\n"
     assert rdrr("--version", own_process=True).out == f"rdrr {__version__}\n"
+
+
+def test_the_help_lists_every_command_once_and_cuts_no_sentence_off():
+    from rdrr.cli.app import COMMANDS
+
+    lines = rdrr("--help").out.splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2:3].isalpha()]
+    for command in COMMANDS:
+        assert listed.count(command.name) == 1, command.name
+        assert f"{command.heading}:" in lines
+    assert not [line for line in lines[1:] if line.endswith("...")]
+
+
+def test_wrong_usage_points_to_the_help_of_its_command():
+    assert "see `rdrr bench --help`" in error_line(rdrr("bench", "--no-such-option"))
+    assert "see `rdrr --help`" in error_line(rdrr("no-such-command"))

@@ -45,6 +45,8 @@ def read_format(json_schema: str | None, regex: str | None) -> dict[str, Any] | 
     try:
         content = sys.stdin.read() if json_schema == "-" else Path(json_schema).read_text("utf-8")
         schema = json.loads(content)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError("no JSON schema", where=json_schema, found=error.strerror) from None
+    except ValueError as error:
         raise UsageError("no JSON schema", where=json_schema, found=error) from None
     return {"type": "json_schema", "json_schema": {"schema": schema}}

@@ -6,6 +6,8 @@ that `--help` answers at once.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 import tempfile
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rdrr_format.errors import RdrrError, UsageError
+from rdrr_format.errors import RdrrError, StoreError, UsageError
 
 from rdrr.cli import (
     bench,
@@ -37,39 +39,43 @@ from rdrr.cli import (
     validate,
 )
 from rdrr.cli._console import print_error
+from rdrr.cli._help import GroupedCommands
 
 INTERRUPTED = 130
+_OUTPUT_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # The parser's own base of wrong-usage errors has no public name in all versions of typer.
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its name, and the function that typer calls and that returns the exit code."""
+    """One command: its name, its heading in the help, and what typer calls for an exit code."""
 
     name: str
     function: Callable[..., int]
+    heading: str
 
 
+_MAKE, _KNOW, _RUN, _MEASURE = "Make", "Look into", "Run", "Measure"
 COMMANDS = (
-    Command("convert", convert.convert),
-    Command("validate", validate.validate),
-    Command("inspect", inspect.inspect),
-    Command("generate", generate.generate),
-    Command("chat", chat.chat),
-    Command("explain", explain.explain),
-    Command("bench", bench.bench),
-    Command("profile", profile.profile),
-    Command("tune", tune.tune),
-    Command("perplexity", perplexity.perplexity),
-    Command("imatrix", imatrix.imatrix),
-    Command("report", report.report),
-    Command("diff", diff.diff),
-    Command("export", export.export),
-    Command("hints", hints.hints),
-    Command("push", push.push),
-    Command("schema", schema.schema),
-    Command("devices", devices.devices),
+    Command("convert", convert.convert, _MAKE),
+    Command("imatrix", imatrix.imatrix, _MAKE),
+    Command("hints", hints.hints, _MAKE),
+    Command("export", export.export, _MAKE),
+    Command("push", push.push, _MAKE),
+    Command("validate", validate.validate, _KNOW),
+    Command("inspect", inspect.inspect, _KNOW),
+    Command("report", report.report, _KNOW),
+    Command("diff", diff.diff, _KNOW),
+    Command("schema", schema.schema, _KNOW),
+    Command("generate", generate.generate, _RUN),
+    Command("chat", chat.chat, _RUN),
+    Command("explain", explain.explain, _RUN),
+    Command("devices", devices.devices, _RUN),
+    Command("perplexity", perplexity.perplexity, _MEASURE),
+    Command("bench", bench.bench, _MEASURE),
+    Command("profile", profile.profile, _MEASURE),
+    Command("tune", tune.tune, _MEASURE),
 )
 
 
@@ -90,8 +96,10 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
     except RdrrError as error:
         return _fail(error, arguments)
     except _ParserError as error:
-        hint = f"see `{program} --help`"
+        hint = f"see `{_usage_of(error, program)} --help`"
         return _fail(UsageError(_parser_message(error), hint=hint), arguments)
+    except OSError as error:
+        return _refused(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return int(code or 0)
@@ -115,9 +123,9 @@ def _build(commands: Sequence[Command]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     if len(commands) > 1:
-        app.callback(invoke_without_command=True)(_root)
+        app.callback(invoke_without_command=True, cls=GroupedCommands)(_root)
     for command in commands:
-        app.command(command.name)(command.function)
+        app.command(command.name, rich_help_panel=command.heading)(command.function)
     return app
 
 
@@ -137,7 +145,23 @@ def _root(
 
 def _parser_message(error: BaseException) -> str:
     describe = getattr(error, "format_message", None)
-    return str(describe() if describe else error).rstrip(".")
+    # typer's own checks put the kind of the exception before what they say.
+    return str(describe() if describe else error).replace("Value error, ", "").rstrip(".")
+
+
+def _usage_of(error: BaseException, program: str) -> str:
+    return str(getattr(getattr(error, "ctx", None), "command_path", program))
+
+
+def _refused(error: OSError, arguments: Sequence[str]) -> int:
+    """What the system refused outside the stores, which name their files: mostly the output."""
+    where = error.filename
+    if where is None and error.errno in _OUTPUT_LOST:
+        where = "standard output"
+        # What the stream still holds would fail again, with a traceback, when the program ends.
+        sys.stdout = io.StringIO()
+        arguments = ()
+    return _fail(StoreError(error.strerror or str(error), where=where), arguments)
 
 
 def _fail(error: RdrrError, arguments: Sequence[str]) -> int:

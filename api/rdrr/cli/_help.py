@@ -1,0 +1,36 @@
+"""The list of commands in `rdrr --help`: under headings, each with its whole first sentence.
+
+Not the help of one command, which typer writes.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from typer.core import TyperGroup
+
+_WHOLE = 1000
+
+
+class GroupedCommands(TyperGroup):
+    """Commands under the heading that each was registered with, in the order of registration."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the headings and their commands; long sentences are folded, not cut off."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        wide = max(len(name) for name, _ in commands)
+        for heading, members in groupby(commands, key=lambda one: _heading(one[1])):
+            with formatter.section(heading):
+                formatter.write_dl(
+                    # As wide everywhere, so that the sentences begin in one column.
+                    [(name.ljust(wide), _sentence(command)) for name, command in members]
+                )
+
+
+def _heading(command: Any) -> str:
+    return str(command.rich_help_panel)
+
+
+def _sentence(command: Any) -> str:
+    return str(command.get_short_help_str(_WHOLE)).rstrip(".")
