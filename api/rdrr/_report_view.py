@@ -122,11 +122,6 @@ class ReportView:
         """Largest relative error of one tensor."""
         return max((one.relative_rmse for one in self.report.tensors), default=0.0)
 
-    @property
-    def largest_block_error(self) -> float:
-        """Largest relative error of one block of the grid."""
-        return max((cell.block_error for cell in self.cells), default=0.0)
-
     def row(self, part: str) -> tuple[Cell, ...]:
         """The cells of one part, by layer."""
         return tuple(cell for cell in self.cells if cell.part == part)

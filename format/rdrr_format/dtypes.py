@@ -39,11 +39,6 @@ class DType:
         """Whether several weights share one block."""
         return self.block_elements > 1
 
-    @property
-    def bits_per_weight(self) -> float:
-        """Stored bits for one weight, padding not counted."""
-        return 8 * self.block_bytes / self.block_elements
-
     def __str__(self) -> str:
         return self.name
 

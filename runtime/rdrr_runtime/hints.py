@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from rdrr_manifests.models import HINT_VALUES, parse_hint
 
-SOURCES = ("run flag", "runtime configuration", "manifest", "tuned profile")
+SOURCES = ("run flag", "runtime configuration", "manifest")
 """Who may state hints, from the strongest to the weakest."""
 
 

@@ -9,7 +9,7 @@ import pytest
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.buffers import Arena
+from rdrr_runtime.buffers import Arena, BufferSlice
 from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.hints import Policy, resolve
@@ -332,7 +332,7 @@ def test_a_feature_that_the_device_lacks_beats_the_hint_and_is_said(
 
 
 def _attention(value: str, *, rows: int, storage: int = 32768, binding: int = 1 << 27):
-    empty = PaperArena.empty(PaperArena.__new__(PaperArena), "x", 4)
+    empty = BufferSlice(None, 0, 4)
     ctx = OpContext(State(empty, empty, empty, empty), rows, workgroup_storage=storage)
     spec = AttentionSpec(heads=8, cache=KvSpec(2, 256, 4096), scale=1.0)
     hints = policy(attentionPrefill=value, attentionDecode=value)

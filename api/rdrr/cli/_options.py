@@ -44,6 +44,23 @@ ContextShift: TypeAlias = Annotated[
         "and go on; the text ends there without it.",
     ),
 ]
+Temperature: TypeAlias = Annotated[
+    float, typer.Option(min=0.0, help="Divides the logits; 0 takes the likeliest token.")
+]
+TopK: TypeAlias = Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens.")]
+TopP: TypeAlias = Annotated[
+    float | None, typer.Option(help="Draw among the likeliest that reach this probability.")
+]
+MinP: TypeAlias = Annotated[
+    float | None, typer.Option(help="Draw among those at least this share of the likeliest.")
+]
+RepeatPenalty: TypeAlias = Annotated[
+    float | None, typer.Option(help="Make earlier tokens less likely; 1 changes nothing.")
+]
+Seed: TypeAlias = Annotated[int | None, typer.Option(help="Of the draws.")]
+Interval: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
+]
 
 
 def split_hints(given: Sequence[str] | None) -> dict[str, str]:

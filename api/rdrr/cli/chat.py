@@ -18,10 +18,17 @@ from rdrr.cli._options import (
     Backend,
     Context,
     ContextShift,
+    Interval,
     KernelHints,
     KvDtype,
+    MinP,
     PackagePath,
+    RepeatPenalty,
+    Seed,
     StrictHints,
+    Temperature,
+    TopK,
+    TopP,
     split_hints,
 )
 
@@ -46,20 +53,12 @@ def chat(
         typer.Option(metavar="FILE", help="A chat template in Jinja for the package's."),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 512,
-    temperature: Annotated[
-        float, typer.Option(min=0.0, help="Divides the logits; 0 takes the likeliest token.")
-    ] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Draw among the likeliest that reach this probability.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Draw among those at least this share of the likeliest.")
-    ] = None,
-    repeat_penalty: Annotated[
-        float | None, typer.Option(help="Make earlier tokens less likely; 1 changes nothing.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the draws.")] = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repeat_penalty: RepeatPenalty = None,
+    seed: Seed = None,
     backend: Backend = "auto",
     adapter: Adapter = None,
     kernel_hint: KernelHints = None,
@@ -67,9 +66,7 @@ def chat(
     kv_dtype: KvDtype = "f16",
     context: Context = None,
     context_shift: ContextShift = None,
-    interval: Annotated[
-        int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
-    ] = 8,
+    interval: Interval = 8,
 ) -> int:
     """Talk with a model. Answers go to stdout as they come; /help lists the commands."""
     import rdrr

@@ -16,11 +16,18 @@ from rdrr.cli._options import (
     Backend,
     Context,
     ContextShift,
+    Interval,
     JsonFlag,
     KernelHints,
     KvDtype,
+    MinP,
     PackagePath,
+    RepeatPenalty,
+    Seed,
     StrictHints,
+    Temperature,
+    TopK,
+    TopP,
     split_hints,
 )
 from rdrr.cli._sampling import read_format, split_biases
@@ -54,19 +61,11 @@ def generate(
         str | None, typer.Option(help="Text to continue; - or none reads it from standard input.")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens.")] = 128,
-    temperature: Annotated[
-        float, typer.Option(min=0.0, help="Divides the logits; 0 takes the likeliest token.")
-    ] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Draw among the likeliest that reach this probability.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Draw among those at least this share of the likeliest.")
-    ] = None,
-    repeat_penalty: Annotated[
-        float | None, typer.Option(help="Make earlier tokens less likely; 1 changes nothing.")
-    ] = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repeat_penalty: RepeatPenalty = None,
     frequency_penalty: Annotated[
         float, typer.Option(help="Taken off a token's logit each time it was there before.")
     ] = 0.0,
@@ -77,7 +76,7 @@ def generate(
         list[str] | None,
         typer.Option(metavar="ID=VALUE", help="Added to a token's logit; repeatable."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the draws.")] = None,
+    seed: Seed = None,
     logprobs: Annotated[
         int | None,
         typer.Option(
@@ -102,9 +101,7 @@ def generate(
     kv_dtype: KvDtype = "f16",
     context: Context = None,
     context_shift: ContextShift = None,
-    interval: Annotated[
-        int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
-    ] = 8,
+    interval: Interval = 8,
     decode: Annotated[
         Literal["ar", "wedlm", "speculative"],
         typer.Option(

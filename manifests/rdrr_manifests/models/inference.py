@@ -6,13 +6,11 @@ says "does not apply". Fields that only this project writes are marked.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from rdrr_manifests.models._base import ManifestModel
-
-Activation = Literal["silu", "gelu", "relu"]
 
 
 class Attention(ManifestModel):
