@@ -244,8 +244,9 @@ def test_a_seed_gives_the_same_text_again_and_another_seed_another(made_package)
         words = ("--temperature", 1.5, "--top-k", 50, "--seed", seed, "--backend", "cpu")
         return _generate(made_package, "--prompt", PROMPT, *words)
 
-    assert once(1) == once(1)
-    assert once(1) != once(2)
+    first = once(1)
+    assert once(1) == first
+    assert once(2) != first
 
 
 def test_a_stop_string_ends_the_text_before_it(made_package):
