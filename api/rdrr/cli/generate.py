@@ -53,6 +53,7 @@ _FIGURES = (
 )
 
 _OF_DRAFTS = ("drafted", "accepted")
+_OF_PASSES = ("forwards", "tokens_per_forward", "wasted_rows")
 
 
 def generate(
@@ -243,10 +244,11 @@ def _stream(pieces: Generation) -> None:
 
 def _show_stats(model: Model, generation: Generation) -> None:
     figures = generation.stats.as_dict()
+    hidden: tuple[str, ...] = () if figures["drafted"] else _OF_DRAFTS
+    if figures["rows"] == figures["forwards"]:  # one token a pass, as always without --decode
+        hidden += _OF_PASSES
     rows: list[tuple[str, str]] = [
-        (label, form.format(figures[key]))
-        for label, key, form in _FIGURES
-        if figures["drafted"] or key not in _OF_DRAFTS
+        (label, form.format(figures[key])) for label, key, form in _FIGURES if key not in hidden
     ]
     console(stderr=True).print(facts([*rows, *_memory(model)]))
 
