@@ -331,3 +331,14 @@ def test_the_help_lists_every_command_once_and_cuts_no_sentence_off():
 def test_wrong_usage_points_to_the_help_of_its_command():
     assert "see `rdrr bench --help`" in error_line(rdrr("bench", "--no-such-option"))
     assert "see `rdrr --help`" in error_line(rdrr("no-such-command"))
+
+
+@pytest.mark.parametrize(
+    "words", [("convert", "", "out"), ("convert", EXAMPLE, ""), ("validate", ""), ("inspect", "")]
+)
+def test_an_empty_path_is_not_taken_for_this_folder(words, made_package, monkeypatch):
+    monkeypatch.chdir(made_package)
+    assert rdrr("validate", ".").code == 0
+    done = rdrr(*words)
+    assert done.code == 2
+    assert "an empty path" in error_line(done)

@@ -9,7 +9,7 @@ import typer
 from rdrr_format.errors import UsageError
 
 from rdrr.cli._console import console, note, print_json, table
-from rdrr.cli._options import JsonFlag, KernelHints, split_hints
+from rdrr.cli._options import JsonFlag, KernelHints, not_empty, split_hints
 from rdrr.cli._progress import progress_bar
 from rdrr.cli._units import format_size, parse_size
 
@@ -23,12 +23,18 @@ def convert(
         str,
         typer.Argument(
             metavar="SRC",
+            callback=not_empty,
             help="A Hugging Face checkpoint (folder or file of weights) or a GGUF file; a path, "
             "a URL (s3://, https://...) or hf://org/name[@revision][/file].",
         ),
     ],
     destination: Annotated[
-        str, typer.Argument(metavar="DST", help="Folder to make, or its URL on an object store.")
+        str,
+        typer.Argument(
+            metavar="DST",
+            callback=not_empty,
+            help="Folder to make, or its URL on an object store.",
+        ),
     ],
     quantize: Annotated[
         Literal[
