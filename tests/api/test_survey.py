@@ -1,10 +1,15 @@
-"""What `rdrr inspect` says of an architecture."""
+"""What `rdrr inspect` says of an architecture and of memory."""
 
 from __future__ import annotations
 
-from rdrr._survey import survey
+import pytest
+import rdrr_runtime.device
+from rdrr._survey import estimate_memory, survey
+from rdrr_format.errors import DeviceError
 from rdrr_manifests.models import Manifest
+from rdrr_runtime.hints import Policy
 from support.manifests import valid_manifest
+from support.packages import llama_manifest, write_random_package
 
 MOE = {
     "numExperts": 60,
@@ -29,3 +34,19 @@ def test_experts_masks_and_layers_without_rope_are_named_where_there_are_any():
     assert {key: facts[key] for key in told} == told
     plain = survey(Manifest.model_validate(valid_manifest())).sections["architecture"]
     assert not plain.keys() & told.keys()
+
+
+def test_without_an_adapter_memory_is_estimated_unless_one_was_named(tmp_path, rng, monkeypatch):
+    package = write_random_package(tmp_path, llama_manifest(), rng)
+    with_adapter = estimate_memory(package, Policy(), 40)
+    assert with_adapter.loaded is not None
+
+    def none_there(adapter=None):
+        raise DeviceError("no adapter", found=adapter)
+
+    monkeypatch.setattr(rdrr_runtime.device, "open_device", none_there)
+    without = estimate_memory(package, Policy(), 40)
+    assert without.loaded is None
+    assert without.total == with_adapter.total
+    with pytest.raises(DeviceError, match="no adapter"):
+        estimate_memory(package, Policy(), 40, "some adapter")
