@@ -90,10 +90,10 @@ def go_on(converters, folder, out, options):
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder, place, tmp_path, converters, rng):
-    """12 kills or more: at random times and before random changes of a file; some strike twice."""
+    """20 kills or more: at random times and before random changes of a file; some strike twice."""
     reused = []
     whole = {}
-    for number in range(12):
+    for number in range(20):
         choice = number % len(OPTIONS)
         options = {**OPTIONS[choice], "shard_size": SHARD, "workers": int(rng.integers(1, 4))}
         if choice not in whole:
