@@ -71,12 +71,18 @@ def measure_importance(
         ManifestError: The package is not sound.
     """
     from rdrr_converter.export._imatrix import Origin, check_free, write_imatrix
+    from rdrr_manifests.graph import Experts
     from rdrr_manifests.package import open_package
     from rdrr_runtime.cpu import CpuBackend
 
     check_free(out, overwrite=overwrite)
     opened = open_package(package)
     seen = _Sums()
+    for op in opened.graph.ops:
+        if isinstance(op, Experts):
+            # A file has a row for each expert, those that no token reaches included.
+            for use in (*op.gates, *op.ups, *op.downs):
+                seen.expect(use)
     backend = CpuBackend(opened, context=context_of(opened, window), observe=seen.add)
     with Model(opened, Choice(backend, "backend cpu (torch)", ())) as model:
         found = perplexity(model, text, window=window, limit=limit, progress=progress)
@@ -90,6 +96,13 @@ class _Sums:
     def __init__(self) -> None:
         self._sums: dict[str, npt.NDArray[np.float64]] = {}
         self._counts: dict[str, int] = {}
+
+    def expect(self, use: WeightUse) -> None:
+        """List a weight [N, K] that may get no rows."""
+        import numpy as np
+
+        self._sums[use.name] = np.zeros(use.shape[1], np.float64)
+        self._counts[use.name] = 0
 
     def add(self, use: WeightUse, rows: Tensor) -> None:
         """Count rows [n, K] of a weight."""
