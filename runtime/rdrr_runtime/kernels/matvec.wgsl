@@ -64,26 +64,10 @@ override TRIPS{{ loop.index0 }}: u32;   // of a team along a row
 override EXACT{{ loop.index0 }}: bool;  // all its threads have a unit in every trip
 override ROW_WORDS{{ loop.index0 }}: u32;
 {% endfor %}
-{% if INPUT == "norm" %}
-override EPS: f32;
-override OFFSET: f32;
-{% endif %}
-{% if INPUT == "combine" %}
-override SPLITS: u32;
-override HEAD_DIM: u32;
-override SHARES: u32;            // heads times SPLITS
-{% endif %}
 override TEAMS = WG / T;
 
-struct Thread {
-    @builtin(local_invocation_index) index: u32,
-{% if SUBGROUPS %}
-    @builtin(subgroup_invocation_id) lane: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(num_subgroups) subgroups: u32,
-    @builtin(subgroup_size) size: u32,
-{% endif %}
-}
+{% set TEAMS = true %}
+{% include "snippets/thread.wgsl" %}
 
 {% include "snippets/stage_" ~ ("int8" if INT8 else "f32") ~ ".wgsl" %}
 {% for type in SEGMENTS %}

@@ -53,25 +53,9 @@ override N{{ loop.index0 }}: u32;
 override SLOTS{{ loop.index0 }}: u32;
 override FACTORS{{ loop.index0 }}: u32;  // where the factors begin, in words of 16 bytes
 {% endfor %}
-{% if INPUT == "norm" %}
-override EPS: f32;
-override OFFSET: f32;
-{% endif %}
-{% if INPUT == "combine" %}
-override SPLITS: u32;
-override HEAD_DIM: u32;
-override SHARES: u32;            // heads times SPLITS
-{% endif %}
 
-struct Thread {
-    @builtin(local_invocation_index) index: u32,
-{% if SUBGROUPS %}
-    @builtin(subgroup_invocation_id) lane: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(num_subgroups) subgroups: u32,
-    @builtin(subgroup_size) size: u32,
-{% endif %}
-}
+{% set TEAMS = true %}
+{% include "snippets/thread.wgsl" %}
 
 var<workgroup> staged: array<vec4<u32>, STAGED_WORDS>;
 var<workgroup> scales: array<f32, STAGED_WORDS>;
