@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.export import export
-from rdrr_converter.recipes import gets_more_bits
 from rdrr_converter.sources import open_source
 from rdrr_converter.sources._gguf_file import read_gguf
 from rdrr_format.errors import ConversionError
@@ -22,7 +21,7 @@ from support.checkpoints import (
     make_checkpoint,
     write_tokenizer,
 )
-from support.gguf_files import write_gguf
+from support.gguf_files import q4_k_m, write_gguf
 from support.safetensor_files import llama_tensors, write_llama
 
 LAYERS = 2
@@ -34,15 +33,6 @@ def llama(tmp_path, rng):
     folder = write_llama(tmp_path / "llama", llama_tensors(rng))
     write_tokenizer(folder)
     return folder
-
-
-def q4_k_m(name):
-    """The mix of that name, by llama.cpp's names."""
-    if name == "output.weight":
-        return "Q6_K"
-    if any(part in name for part in ("attn_v", "ffn_down")):
-        return "Q6_K" if gets_more_bits(int(name.split(".")[1]), LAYERS) else "Q4_K"
-    return "Q4_K"
 
 
 def payloads(path):

@@ -6,15 +6,13 @@ import gguf
 import numpy as np
 import pytest
 from rdrr_converter.convert import convert
-from rdrr_converter.recipes import gets_more_bits
 from rdrr_converter.sources import open_source
 from rdrr_manifests.package import open_package
 from support.checkpoints import write_tokenizer
-from support.gguf_files import FLOAT16S, interleave, write_gguf
+from support.gguf_files import FLOAT16S, interleave, q4_k_m, write_gguf
 from support.safetensor_files import llama_tensors, write_llama
 
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-LAYERS = 2
 LAYER, HEAD = "model.layers.1", 64
 
 
@@ -24,15 +22,6 @@ def llama(tmp_path, rng):
     folder = write_llama(tmp_path / "llama", llama_tensors(rng))
     write_tokenizer(folder)
     return folder
-
-
-def q4_k_m(name):
-    """The mix of that name, by llama.cpp's names."""
-    if name == "output.weight":
-        return "Q6_K"
-    if any(part in name for part in ("attn_v", "ffn_down")):
-        return "Q6_K" if gets_more_bits(int(name.split(".")[1]), LAYERS) else "Q4_K"
-    return "Q4_K"
 
 
 def stored(package, name):

@@ -14,6 +14,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from rdrr_converter.recipes import gets_more_bits
 from rdrr_converter.sources import open_source
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.encoding import encode_tensor
@@ -142,6 +143,15 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def q4_k_m(name: str, layers: int = 2) -> str:
+    """The type that the mix of that name gives a tensor, by llama.cpp's names."""
+    if name == "output.weight":
+        return "Q6_K"
+    if any(part in name for part in ("attn_v", "ffn_down")):
+        return "Q6_K" if gets_more_bits(int(name.split(".")[1]), layers) else "Q4_K"
+    return "Q4_K"
 
 
 def gguf_name(name: str, *, gemma: bool) -> str:

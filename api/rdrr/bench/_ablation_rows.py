@@ -115,8 +115,6 @@ class Table:
             "schema": 1,
             "adapter": self.adapter,
             "software": self.software,
-            "prompt_tokens": self.work.prompt_tokens,
-            "tokens": self.work.tokens,
-            "repeat": self.work.repeat,
+            **self.work.as_dict(),
             "ablations": [row.as_dict(software=self.software) for row in self.rows],
         }

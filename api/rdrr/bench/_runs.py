@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +49,10 @@ class Workload:
     def context(self) -> int:
         """Slots that it takes."""
         return self.prompt_tokens + self.tokens + MARGIN
+
+    def as_dict(self) -> dict[str, int]:
+        """For JSON."""
+        return asdict(self)
 
     def ids(self, vocab: int) -> list[int]:
         """The prompt."""

@@ -103,9 +103,7 @@ def measure(
         ]
         return {
             "schema": 1,
-            "prompt_tokens": work.prompt_tokens,
-            "tokens": work.tokens,
-            "repeat": work.repeat,
+            **work.as_dict(),
             "devices": names | ({} if ours is None else {OURS: ours[1].info.name}),
             "runners": {name: one.as_dict(work.prompt_tokens) for name, one in found.items()},
             "not_run": obstacles,

@@ -179,6 +179,11 @@ class Output:
     best: BufferSlice | None = None
     scales: BufferSlice | None = None
 
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Operands by binding name."""
+        operands = {"y": self.y, "bias": self.bias, "best": self.best, "y_scales": self.scales}
+        return {name: one for name, one in operands.items() if one is not None}
+
 
 def staged_bytes(k: int, *, int8: bool, shares: int = 0, workgroup: int = WORKGROUP) -> int:
     """Workgroup memory of a launch with K inputs, its reductions and `shares` parts included."""
@@ -238,7 +243,7 @@ def matvec(
         "STEPS": -(-groups // launched),
         **source.constants(weights[0].k),
     }
-    buffers = {**source.buffers(), "y": output.y}
+    buffers = {**source.buffers(), **output.buffers()}
     for index, one in enumerate(weights):
         unit = (INT8_UNITS if int8 else UNITS)[one.dtype.name]
         constants[f"N{index}"] = one.n
@@ -248,12 +253,6 @@ def matvec(
         constants[f"EXACT{index}"] = units % team == 0
         constants[f"ROW_WORDS{index}"] = one.words_per_row
         buffers[f"weight{index}"] = one.parts[0].slice
-    if output.bias is not None:
-        buffers["bias"] = output.bias
-    if output.best is not None:
-        buffers["best"] = output.best
-    if output.scales is not None:
-        buffers["y_scales"] = output.scales
     what = kernel(
         "matvec",
         variables={

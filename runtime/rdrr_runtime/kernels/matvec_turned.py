@@ -119,16 +119,12 @@ def matvec_turned(
         "TRIPS": -(-k // (UNIT * TEAM)),
         **source.constants(weights[0].k),
     }
-    buffers = {**source.buffers(), "y": output.y}
+    buffers = {**source.buffers(), **output.buffers()}
     for index, one in enumerate(weights):
         constants[f"N{index}"] = one.n
         constants[f"SLOTS{index}"] = slots[index] if index < len(slots) else 0
         constants[f"FACTORS{index}"] = factors_at(one)
         buffers[f"weight{index}"] = one.parts[0].slice
-    if output.bias is not None:
-        buffers["bias"] = output.bias
-    if output.best is not None:
-        buffers["best"] = output.best
     what = kernel(
         "matvec_turned",
         variables={
