@@ -64,6 +64,7 @@ override TRIPS{{ loop.index0 }}: u32;   // of a team along a row
 override EXACT{{ loop.index0 }}: bool;  // all its threads have a unit in every trip
 override ROW_WORDS{{ loop.index0 }}: u32;
 {% endfor %}
+{% include "snippets/one_row_overrides.wgsl" %}
 override TEAMS = WG / T;
 
 {% set TEAMS = true %}

@@ -53,6 +53,7 @@ override N{{ loop.index0 }}: u32;
 override SLOTS{{ loop.index0 }}: u32;
 override FACTORS{{ loop.index0 }}: u32;  // where the factors begin, in words of 16 bytes
 {% endfor %}
+{% include "snippets/one_row_overrides.wgsl" %}
 
 {% set TEAMS = true %}
 {% include "snippets/thread.wgsl" %}

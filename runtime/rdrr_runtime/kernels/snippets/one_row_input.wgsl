@@ -1,14 +1,5 @@
 // The input of a product with one token row, four elements at a time: as it is, with the gain of its
 // norm (whose common factor is applied at the end), or joined from the parts of split attention.
-{% if INPUT == "norm" %}
-override EPS: f32;
-override OFFSET: f32;
-{% endif %}
-{% if INPUT == "combine" %}
-override SPLITS: u32;
-override HEAD_DIM: u32;
-override SHARES: u32;            // heads times SPLITS
-{% endif %}
 {% if INPUT == "combine" %}
 var<workgroup> shares: array<f32, SHARES>;  // largest score of each part of each head
 var<workgroup> final_shares: array<f32, SHARES>;
