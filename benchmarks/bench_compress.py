@@ -18,7 +18,9 @@ from pathlib import Path
 
 from rdrr_converter.convert import convert
 from rdrr_format.compression import Compression
-from rdrr_format.shards import ShardInfo, ShardReader, ShardSpan, ShardWriter
+from rdrr_format.shard_reader import ShardReader
+from rdrr_format.shard_writer import ShardWriter
+from rdrr_format.shards import ShardInfo, ShardSpan
 from rdrr_format.stores import MemoryStore
 from rdrr_manifests.package import open_package
 

@@ -25,7 +25,7 @@ from rdrr_converter.convert import convert
 from rdrr_converter.measure import ErrorMeter
 from rdrr_converter.report import ConversionResult
 from rdrr_converter.sources import SourceTensor
-from rdrr_format import shards
+from rdrr_format import shard_reader, shard_writer
 from rdrr_format.codecs import CODECS, Codec, _affine, _signed_search
 from shapes import SHAPES
 from synthesize import synthesize
@@ -36,8 +36,8 @@ STEPS = (
     ("quantize", Codec, "quantize"),
     ("  of it, the search of Q4_K", _affine, "search_groups"),
     ("  of it, the search of Q6_K", _signed_search, "search_signed"),
-    ("hash and write", shards._ShardFile, "write"),
-    ("hash again", shards.ShardReader, "verify"),
+    ("hash and write", shard_writer._ShardFile, "write"),
+    ("hash again", shard_reader.ShardReader, "verify"),
     ("read to verify", verify, "read_chunk"),
     ("decode to verify", Codec, "dequantize"),
     ("compare", ErrorMeter, "add"),

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from rdrr_format.errors import ConversionError, ManifestError, UsageError
 from rdrr_format.locations import is_url
-from rdrr_format.shards import ALIGNMENT, ShardInfo, ShardWriter
+from rdrr_format.shard_writer import ShardWriter
+from rdrr_format.shards import ALIGNMENT, ShardInfo
 from rdrr_format.stores import Store, write_file
 from rdrr_manifests.graph import derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest

@@ -9,7 +9,8 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
-from rdrr_format.shards import ShardInfo, ShardReader
+from rdrr_format.shard_reader import ShardReader
+from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import Store
 from rdrr_manifests.models import MoeConfig
 

@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from rdrr_format.errors import FormatError, StoreError
-from rdrr_format.shards import ShardInfo, ShardReader
+from rdrr_format.shard_reader import ShardReader
+from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import LocalStore, store_errors
 
 Fingerprint = Mapping[str, Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rdrr_format.errors import ConversionError
-from rdrr_format.shards import ShardInfo, ShardWriter
+from rdrr_format.shard_writer import ShardWriter
+from rdrr_format.shards import ShardInfo
 
 from rdrr_converter.engines import Engine
 from rdrr_converter.options import Options

@@ -14,7 +14,8 @@ from operator import attrgetter
 from rdrr_format.codecs import CODECS
 from rdrr_format.errors import ConversionError
 from rdrr_format.layouts import Layout
-from rdrr_format.shards import ShardInfo, ShardReader
+from rdrr_format.shard_reader import ShardReader
+from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import Store
 
 from rdrr_converter.measure import ErrorMeter, TensorError

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rdrr_format.encoding import decode_tensor
 from rdrr_format.errors import ManifestError
 from rdrr_format.hub import fetch_files
-from rdrr_format.shards import ShardReader
+from rdrr_format.shard_reader import ShardReader
 from rdrr_format.stores import LocalStore, Store
 
 from rdrr_manifests.faults import Fault, ValidationReport, of_severity

@@ -18,7 +18,9 @@ from rdrr_format.compression import FRAME_SIZE, Compression, compress_frame, par
 from rdrr_format.decompression import FrameReader
 from rdrr_format.errors import ShardError, UsageError
 from rdrr_format.seek_table import encode_seek_table
-from rdrr_format.shards import ShardInfo, ShardReader, ShardSpan, ShardWriter
+from rdrr_format.shard_reader import ShardReader
+from rdrr_format.shard_writer import ShardWriter
+from rdrr_format.shards import ShardInfo, ShardSpan
 from rdrr_format.stores import MemoryStore
 
 NAME = "shard_00000.bin.zst"

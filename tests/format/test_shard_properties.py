@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rdrr_format.compression import Compression
 from rdrr_format.integrity import hash_bytes, new_hasher
-from rdrr_format.shards import ShardReader, ShardWriter, align_up, plan_spans
+from rdrr_format.shard_reader import ShardReader
+from rdrr_format.shard_writer import ShardWriter
+from rdrr_format.shards import align_up, plan_spans
 from rdrr_format.stores import MemoryStore
 
 SIZES = st.lists(st.integers(0, 3000), min_size=1, max_size=8)

@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rdrr_format.errors import FormatError, ShardError
-from rdrr_format.shards import (
-    ALIGNMENT,
-    ShardInfo,
-    ShardReader,
-    ShardSpan,
-    ShardWriter,
-    align_up,
-    plan_spans,
-)
+from rdrr_format.shard_reader import ShardReader
+from rdrr_format.shard_writer import ShardWriter
+from rdrr_format.shards import ALIGNMENT, ShardInfo, ShardSpan, align_up, plan_spans
 from rdrr_format.stores import LocalStore, MemoryStore
 
 

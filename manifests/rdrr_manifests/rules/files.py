@@ -12,7 +12,7 @@ from pathlib import PurePath
 import numpy as np
 from rdrr_format.errors import FormatError, RdrrError, ShardError, StoreError
 from rdrr_format.integrity import ALGORITHMS
-from rdrr_format.shards import ShardReader
+from rdrr_format.shard_reader import ShardReader
 from rdrr_format.stores import Store
 
 from rdrr_manifests.faults import Fault, Severity, tensor_field

@@ -1,0 +1,148 @@
+"""Reading runs of bytes back from shards, and holding shards to their size and hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rdrr_format.compression import ZSTD
+from rdrr_format.decompression import FrameCache, FrameReader
+from rdrr_format.errors import ShardError, StoreError
+from rdrr_format.integrity import hash_bytes
+from rdrr_format.shards import RunLike, ShardLike, ShardSpan
+from rdrr_format.stores import Store, check_name
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ShardReader:
+    """Reads runs of bytes from the shards of a package.
+
+    Args:
+        store: Where the files are.
+        shards: Their descriptions, in order.
+        algorithm: Of the hashes.
+    """
+
+    def __init__(
+        self, store: Store, shards: Sequence[ShardLike], algorithm: str = "sha256"
+    ) -> None:
+        self._store = store
+        self._shards = shards
+        self._algorithm = algorithm
+        self._frames: dict[int, FrameReader] = {}
+        self._cache = FrameCache()
+
+    def read(self, runs: Sequence[RunLike]) -> Bytes:
+        """The bytes of some runs, joined; a single run of a local plain shard is not copied.
+
+        Raises:
+            ShardError: A shard is missing, damaged, or shorter than the run needs.
+        """
+        parts = [self._read_run(run) for run in runs]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, np.uint8)])
+
+    def read_range(self, runs: Sequence[RunLike], start: int, size: int) -> Bytes:
+        """Bytes `start` to `start + size` of what `read` would give.
+
+        Raises:
+            ShardError: The runs hold fewer bytes, or a shard does.
+        """
+        parts: list[ShardSpan] = []
+        at = 0
+        for run in runs:
+            low, high = max(start, at), min(start + size, at + run.size)
+            if low < high:
+                parts.append(ShardSpan(run.shard_index, run.offset + low - at, high - low))
+            at += run.size
+        found = sum(part.size for part in parts)
+        if found != size:
+            raise ShardError("range outside the tensor", expected=f"{size} bytes", found=found)
+        blocks = [self._read_run(part) for part in parts]
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks or [np.empty(0, np.uint8)])
+
+    def verify(self, index: int) -> None:
+        """Compare a shard's size and hash with what is declared.
+
+        Raises:
+            ShardError: It is missing, has another size, or another hash.
+            FormatError: The algorithm cannot be computed here.
+        """
+        shard = self._shards[index]
+        where = self._where(shard)
+        self.check_size(index)
+        found = hash_bytes(self._algorithm, self._store.read(shard.filename))
+        if found != shard.hash.lower():
+            raise ShardError(
+                "wrong hash",
+                where=where,
+                expected=shard.hash,
+                found=found,
+                hint="the bytes were changed or damaged; get the shard again",
+            )
+
+    def check_size(self, index: int) -> None:
+        """Compare a shard's size with what is declared.
+
+        Raises:
+            ShardError: It is missing or has another size.
+        """
+        shard = self._shards[index]
+        if not self._store.exists(check_name(shard.filename)):
+            raise ShardError("shard is missing", where=self._where(shard))
+        size = self._store.size(shard.filename)
+        if size != shard.size:
+            raise ShardError(
+                "shard is too short" if size < shard.size else "shard is too long",
+                where=self._where(shard),
+                expected=f"{shard.size} bytes",
+                found=f"{size} bytes",
+            )
+
+    def frames(self, index: int) -> FrameReader:
+        """The reader of a compressed shard.
+
+        Raises:
+            ShardError: It is compressed by an unknown method, or does not say how large it is.
+        """
+        shard = self._shards[index]
+        if shard.compression != ZSTD or shard.uncompressed_size is None:
+            raise ShardError(
+                "unknown compression",
+                where=self._where(shard),
+                expected=f"{ZSTD}, with the uncompressed size",
+                found=shard.compression,
+            )
+        found = self._frames.get(index)
+        if found is None:
+            found = FrameReader(
+                self._store, shard.filename, shard.size, shard.uncompressed_size, self._cache
+            )
+            found = self._frames.setdefault(index, found)
+        return found
+
+    def _read_run(self, run: RunLike) -> Bytes:
+        if not 0 <= run.shard_index < len(self._shards):
+            raise ShardError(
+                "no such shard", expected=f"below {len(self._shards)}", found=run.shard_index
+            )
+        shard = self._shards[run.shard_index]
+        try:
+            if shard.compression is not None:
+                return self.frames(run.shard_index).read(run.offset, run.size)
+            data = self._store.read(shard.filename, run.offset, run.size)
+        except StoreError as error:
+            raise ShardError(error.message, where=self._where(shard)) from error
+        if len(data) != run.size:
+            raise ShardError(
+                "shard is too short",
+                where=self._where(shard),
+                expected=f"{run.offset + run.size} bytes",
+                found=f"{run.offset + len(data)} bytes",
+            )
+        return data
+
+    def _where(self, shard: ShardLike) -> str:
+        return f"{self._store.describe()}/{shard.filename}"
