@@ -11,8 +11,8 @@ Which kernel serves an op is decided by `rdrr_runtime.select` and the op's own m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rdrr_manifests.graph import (
     Attention,
@@ -34,20 +34,11 @@ from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.fuse import Fusion, fused_head
 from rdrr_runtime.kernels._context import OpContext
 from rdrr_runtime.kernels._kernel import Dispatch
-from rdrr_runtime.kernels._tuning import AnySite
 from rdrr_runtime.kernels.argmax import choose_best
-from rdrr_runtime.kernels.attention import (
-    SPLITS,
-    AttentionKernel,
-    AttentionSpec,
-    SplitTuning,
-    attention,
-)
 from rdrr_runtime.kernels.elementwise import residual_add, scale
 from rdrr_runtime.kernels.embed import embed
 from rdrr_runtime.kernels.expert_linear import Routed
 from rdrr_runtime.kernels.gated_activation import gated_activation
-from rdrr_runtime.kernels.kv_store import kv_store
 from rdrr_runtime.kernels.linear import linear
 from rdrr_runtime.kernels.matmul_int8 import matmul_int8
 from rdrr_runtime.kernels.matmul_int8 import suits as suits_int8
@@ -55,6 +46,7 @@ from rdrr_runtime.kernels.quantize_rows import Int8Rows, int8_sizes, padded_rows
 from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
 from rdrr_runtime.kernels.rope import rope
 from rdrr_runtime.kvcache import KvCache
+from rdrr_runtime.lower_attention import lower_attention
 from rdrr_runtime.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
 from rdrr_runtime.lower_head import Wanted, lower_head, lower_sample
 from rdrr_runtime.packing import GpuWeight
@@ -216,7 +208,7 @@ class Lowering:
             case Rope():
                 self._rope(op)
             case Attention():
-                self._attention(op)
+                lower_attention(self, op)
             case GatedActivation():
                 self._activation(op)
             case Router():
@@ -340,55 +332,6 @@ class Lowering:
             )
         )
         self.values.rename(op.x, op.out)
-
-    def _attention(self, op: Attention) -> None:
-        values, layer = self.values, self.cache.layers[op.layer]
-        self.emit(
-            kv_store(
-                self.ctx,
-                values.get(op.k),
-                values.get(op.v),
-                layer.keys,
-                layer.values,
-                cache=self.cache.spec,
-                label=f"{op.out}.store",
-            )
-        )
-        spec = AttentionSpec(
-            heads=op.heads,
-            cache=self.cache.spec,
-            scale=op.scale,
-            window=op.window or 0,
-            softcap=op.softcap or 0.0,
-        )
-        which, why = self.select.attention(spec, self.ctx)
-        split = which is AttentionKernel.SPLIT_KV
-        sites: tuple[AnySite, ...] = ()
-        if split:
-            parts = self.ctx.site(f"softmax split_kv.{spec.shape}", spec.split, self._splits(spec))
-            spec, sites = replace(spec, split=parts.used), (parts,)
-        size = spec.scratch_size(self.ctx.max_rows) if split else 0
-        made = attention(
-            self.ctx,
-            values.get(op.q),
-            layer.keys,
-            layer.values,
-            values.take(op.out, op.heads * op.head_dim),
-            spec=spec,
-            which=which,
-            scratch=self.workspace.named(f"split.{size}", size) if split else None,
-            label=op.out,
-            sites=sites,
-        )
-        self.emit(made, why)
-        values.read(op.q, op.k, op.v)
-
-    def _splits(self, spec: AttentionSpec) -> Iterator[SplitTuning]:
-        """Ways to part the keys whose scratch can be bound."""
-        for one in SPLITS:
-            size = replace(spec, split=one).scratch_size(self.ctx.max_rows)
-            if size <= self.select.max_binding:
-                yield one
 
     def _activation(self, op: GatedActivation) -> None:
         values = self.values
