@@ -1,14 +1,13 @@
-"""A GPU device: features, limits, pipelines, transfers, and exact counts of what was done.
+"""A GPU device: features, limits, buffers, transfers, and exact counts of what was done.
 
-Every GPU object of the runtime is created here, so the counters are exact. What to run and in
-which order is the program's business.
+Every GPU object of the runtime is created here, those of kernels in `rdrr_runtime.pipelines`, so
+the counters are exact. What to run and in which order is the program's business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -21,9 +20,10 @@ from rdrr_runtime import native
 from rdrr_runtime.adapters import AdapterInfo, choose_adapter, list_adapters
 from rdrr_runtime.buffers import BufferSlice, align
 from rdrr_runtime.counters import Counters, HostSeconds, Memory
-from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel
-from rdrr_runtime.native import Launch
+from rdrr_runtime.kernels._kernel import Dispatch, Kernel
+from rdrr_runtime.pipelines import BoundDispatch, Pipelines, Recorder
 from rdrr_runtime.submission import Submission, Submitter
+from rdrr_runtime.wgpu_errors import device_errors
 
 if TYPE_CHECKING:
     from rdrr_runtime.pass_timer import PassTimer
@@ -42,31 +42,7 @@ RAISED_LIMITS = (
     "max-compute-workgroup-size-z",
 )
 UNSUBMITTED_BYTES = 64 << 20  # host copies of writes that may pile up before they are flushed
-REMEMBERED_PROGRAMS = 16  # whose launches are kept ready to encode
 STAGING_BYTES = 64 * 1024  # grown when a larger read is asked for
-
-
-@dataclass(frozen=True)
-class BoundDispatch:
-    """A `Dispatch` with its pipeline and bind group, ready to be encoded any number of times."""
-
-    pipeline: Any
-    bind_group: Any
-    grid: Grid
-    label: str
-    kernel: str
-    dispatch: Dispatch
-
-
-@contextmanager
-def _device_errors(what: str) -> Iterator[None]:
-    """Turn the errors of wgpu into `DeviceError`; its messages span lines."""
-    import wgpu
-
-    try:
-        yield
-    except wgpu.GPUError as error:
-        raise DeviceError(f"{what} failed", found=str(error)) from error
 
 
 class Device:
@@ -94,10 +70,9 @@ class Device:
         self.timer: PassTimer | None = None
         self._submitter = Submitter(self)
         self._submitters: dict[Submission, Submitter] = {}
-        self._pipelines: dict[Kernel, tuple[Any, Any]] = {}
-        self._modules: dict[str, Any] = {}
         self._native = native.load()
-        self._replayed: dict[tuple[int, int], tuple[Sequence[BoundDispatch], list[Launch]]] = {}
+        self._pipelines = Pipelines(gpu, self._native, self.counters)
+        self._recorder = Recorder(self._native)
         self._staging: Any = None
         self._unsubmitted = 0
         self._freed: WeakSet[Any] = WeakSet()
@@ -130,7 +105,7 @@ class Device:
                 found=size,
             )
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
-        with _device_errors(f"creating buffer {label}"):
+        with device_errors(f"creating buffer {label}"):
             buffer = self.wgpu.create_buffer(label=label, size=size, usage=usage)
         self.counters.buffer_creates += 1
         self.memory.add(size)
@@ -141,7 +116,7 @@ class Device:
         import wgpu
 
         usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
-        with _device_errors(f"creating uniform {label}"):
+        with device_errors(f"creating uniform {label}"):
             buffer = self.wgpu.create_buffer(label=label, size=content.nbytes, usage=usage)
             self.wgpu.queue.write_buffer(buffer, 0, content)
         self.counters.buffer_creates += 1
@@ -174,7 +149,7 @@ class Device:
         if not size:
             return
         start = perf_counter()
-        with _device_errors("writing a buffer"):
+        with device_errors("writing a buffer"):
             self.wgpu.queue.write_buffer(target.buffer, target.offset + offset, data)
         self.host.write += perf_counter() - start
         self.counters.bytes_written += size
@@ -189,7 +164,7 @@ class Device:
             DeviceError: The buffer has been freed, or the device is lost.
         """
         self._check_alive(target)
-        with _device_errors("clearing a buffer"):
+        with device_errors("clearing a buffer"):
             encoder = self.wgpu.create_command_encoder(label="clear")
             encoder.clear_buffer(target.buffer, target.offset, target.size)
             self.wgpu.queue.submit([encoder.finish()])
@@ -197,7 +172,7 @@ class Device:
 
     def wait(self) -> None:
         """Wait until all work is done; this also frees the host copies of writes."""
-        with _device_errors("waiting for the device"):
+        with device_errors("waiting for the device"):
             staging = self._staging_buffer(8)
             encoder = self.wgpu.create_command_encoder(label="wait")
             # wgpu 0.32 cannot await the queue itself (its callback has the wrong C type), so wait
@@ -219,7 +194,7 @@ class Device:
         source.range(offset, size)
         self._check_alive(source)
         start = perf_counter()
-        with _device_errors("reading a buffer"):
+        with device_errors("reading a buffer"):
             staging = self._staging_buffer(size)
             encoder = self.wgpu.create_command_encoder(label="read")
             encoder.copy_buffer_to_buffer(source.buffer, source.offset + offset, staging, 0, size)
@@ -266,44 +241,7 @@ class Device:
         Raises:
             DeviceError: The shader or its launch does not suit the device.
         """
-        made = self._pipelines.get(kernel)
-        if made is None:
-            with _device_errors(f"building kernel {kernel.label}"):
-                made = self._pipelines[kernel] = self._build(kernel)
-            self.counters.pipeline_creates += 1
-        return made
-
-    def _build(self, kernel: Kernel) -> tuple[Any, Any]:
-        import wgpu
-
-        module = self._modules.get(kernel.source)
-        if module is None:
-            module = self.wgpu.create_shader_module(label=kernel.label, code=kernel.source)
-            if kernel.trusted and self._native is not None:
-                # The module above has been validated; this one leaves out its runtime checks.
-                module = self._native.trusted_module(self.wgpu, kernel.label, kernel.source)
-            self._modules[kernel.source] = module
-        layout = self.wgpu.create_bind_group_layout(
-            label=kernel.label,
-            entries=[
-                {
-                    "binding": index,
-                    "visibility": wgpu.ShaderStage.COMPUTE,
-                    "buffer": {"type": binding.access.value},
-                }
-                for index, binding in enumerate(kernel.bindings)
-            ],
-        )
-        pipeline = self.wgpu.create_compute_pipeline(
-            label=kernel.label,
-            layout=self.wgpu.create_pipeline_layout(bind_group_layouts=[layout]),
-            compute={
-                "module": module,
-                "entry_point": kernel.entry,
-                "constants": dict(kernel.overrides),
-            },
-        )
-        return pipeline, layout
+        return self._pipelines.of(kernel)
 
     def bind(self, dispatch: Dispatch) -> BoundDispatch:
         """The pipeline and bind group of a dispatch.
@@ -311,23 +249,9 @@ class Device:
         Raises:
             DeviceError: The buffers do not suit the kernel.
         """
-        pipeline, layout = self.pipeline(dispatch.kernel)
         for one in dispatch.buffers:
             self._check_alive(one)
-        entries = [
-            {
-                "binding": index,
-                "resource": {"buffer": one.buffer, "offset": one.offset, "size": one.size},
-            }
-            for index, one in enumerate(dispatch.buffers)
-        ]
-        with _device_errors(f"binding {dispatch.label}"):
-            group = self.wgpu.create_bind_group(
-                label=dispatch.label, layout=layout, entries=entries
-            )
-        self.counters.bind_group_creates += 1
-        label, kernel = dispatch.label, dispatch.kernel.label
-        return BoundDispatch(pipeline, group, dispatch.grid, label, kernel, dispatch)
+        return self._pipelines.bind(dispatch)
 
     def encode(
         self,
@@ -345,25 +269,8 @@ class Device:
             rows: Token rows.
             replayed: The same sequence is going to come again.
         """
-        if self._native is not None:
-            launches = self._launches if replayed else _launches
-            self._native.encode(compute_pass, launches(bound, rows))
-        else:
-            for one in bound:
-                compute_pass.set_pipeline(one.pipeline)
-                compute_pass.set_bind_group(0, one.bind_group)
-                compute_pass.dispatch_workgroups(*one.grid.counts(rows))
+        self._recorder.record(compute_pass, bound, rows, replayed=replayed)
         self.counters.dispatches += len(bound)
-
-    def _launches(self, bound: Sequence[BoundDispatch], rows: int) -> Sequence[Launch]:
-        """Handles and counts of a program, remembered while the same tuple is replayed."""
-        key = (id(bound), rows)
-        found = self._replayed.get(key)
-        if found is None or found[0] is not bound:
-            found = self._replayed[key] = (bound, _launches(bound, rows))
-            while len(self._replayed) > REMEMBERED_PROGRAMS:
-                self._replayed.pop(next(iter(self._replayed)))
-        return found[1]
 
     def submit(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
         """Run bound dispatches in order, `times` times over, in one submission.
@@ -373,7 +280,7 @@ class Device:
         Raises:
             DeviceError: A dispatch does not validate, or the device is lost.
         """
-        with _device_errors("running a program"):
+        with device_errors("running a program"):
             start = perf_counter()
             self._submitter.run(bound, rows, times)
             self.host.submit += perf_counter() - start
@@ -399,20 +306,13 @@ class Device:
 
     def close(self) -> None:
         """Free the device; nothing of it must be used afterwards."""
-        self._replayed.clear()
+        self._recorder.clear()
         self._submitters.clear()
         self._pipelines.clear()
-        self._modules.clear()
         if self._staging is not None:
             self._staging.destroy()
             self._staging = None
         self.wgpu.destroy()
-
-
-def _launches(bound: Sequence[BoundDispatch], rows: int) -> list[Launch]:
-    return [
-        (one.pipeline._internal, one.bind_group._internal, *one.grid.counts(rows)) for one in bound
-    ]
 
 
 def open_device(adapter: str | None = None, *, without: frozenset[str] = frozenset()) -> Device:
@@ -428,7 +328,7 @@ def open_device(adapter: str | None = None, *, without: frozenset[str] = frozens
     info = choose_adapter(list_adapters(), adapter)
     features = sorted((WANTED_FEATURES & info.features) - without)
     limits = {name: info.limits[name] for name in RAISED_LIMITS if name in info.limits}
-    with _device_errors(f"opening {info.name}"):
+    with device_errors(f"opening {info.name}"):
         try:
             gpu = info.handle.request_device_sync(
                 label="rdrr", required_features=features, required_limits=limits
