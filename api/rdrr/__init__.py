@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from rdrr._decoding import Speculative, Wedlm
     from rdrr._generation import Completion, Generation
-    from rdrr._model import Model, load
+    from rdrr._load import load
+    from rdrr._model import Model
     from rdrr._push import Pushed, push
     from rdrr._session import Session
 
@@ -70,7 +71,7 @@ _HOMES = {
     "Wedlm": "rdrr._decoding",
     "convert": "rdrr_converter.convert",
     "export": "rdrr_converter.export",
-    "load": "rdrr._model",
+    "load": "rdrr._load",
     "open_package": "rdrr_manifests.package",
     "push": "rdrr._push",
     "validate": "rdrr_manifests.validation",

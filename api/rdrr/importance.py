@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr._backends import Choice
-from rdrr._model import Model, context_of
+from rdrr._load import context_of
+from rdrr._model import Model
 from rdrr.evaluate import WINDOW, ProgressCallback, perplexity
 
 if TYPE_CHECKING:

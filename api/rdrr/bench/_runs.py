@@ -15,7 +15,7 @@ import numpy as np
 from rdrr_format.errors import UsageError
 
 from rdrr._backends import resolve_hints
-from rdrr._model import context_of
+from rdrr._load import context_of
 from rdrr._tuned import read_profile
 
 if TYPE_CHECKING:

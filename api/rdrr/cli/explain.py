@@ -39,7 +39,7 @@ def explain(
 
     from rdrr import _explanation
     from rdrr._backends import resolve_hints
-    from rdrr._model import context_of
+    from rdrr._load import context_of
 
     package = open_package(path)
     found = _explanation.explain(

@@ -57,7 +57,7 @@ def profile(
 
     from rdrr import _profile
     from rdrr._backends import resolve_hints
-    from rdrr._model import context_of
+    from rdrr._load import context_of
 
     _check(trace)
     package = open_package(path)

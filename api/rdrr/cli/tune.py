@@ -48,7 +48,7 @@ def tune(
     from rdrr_runtime.kernels._tuning import OPS
 
     from rdrr._backends import resolve_hints
-    from rdrr._model import context_of
+    from rdrr._load import context_of
     from rdrr._tune import tune_package
 
     unknown = [one for one in op or () if one not in OPS]
