@@ -21,6 +21,7 @@ from rdrr_runtime.adapters import AdapterInfo, choose_adapter, list_adapters
 from rdrr_runtime.buffers import BufferSlice, align
 from rdrr_runtime.counters import Counters, HostSeconds, Memory
 from rdrr_runtime.kernels._kernel import Dispatch, Kernel
+from rdrr_runtime.op_calls import OpCalls, WgpuCalls
 from rdrr_runtime.pipelines import BoundDispatch, Pipelines, Recorder
 from rdrr_runtime.submission import Submission, Submitter
 from rdrr_runtime.wgpu_errors import device_errors
@@ -111,17 +112,11 @@ class Device:
         self.memory.add(size)
         return buffer
 
-    def create_uniform(self, label: str, content: npt.NDArray[Any]) -> Any:
-        """A uniform buffer with `content`; it lives as long as somebody holds it."""
-        import wgpu
-
-        usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
-        with device_errors(f"creating uniform {label}"):
-            buffer = self.wgpu.create_buffer(label=label, size=content.nbytes, usage=usage)
-            self.wgpu.queue.write_buffer(buffer, 0, content)
-        self.counters.buffer_creates += 1
-        self.counters.bytes_written += content.nbytes
-        return buffer
+    def op_calls(self) -> OpCalls:
+        """The calls for objects of single ops, as fast as this wgpu-py lets them be."""
+        if self._native is None:
+            return WgpuCalls(self.wgpu)
+        return self._native.op_calls(self.wgpu)
 
     def free_buffer(self, buffer: Any) -> None:
         """Free a buffer at once; using it afterwards is an error."""
@@ -253,23 +248,9 @@ class Device:
             self._check_alive(one)
         return self._pipelines.bind(dispatch)
 
-    def encode(
-        self,
-        compute_pass: Any,
-        bound: Sequence[BoundDispatch],
-        rows: int,
-        *,
-        replayed: bool = True,
-    ) -> None:
-        """Record bound dispatches for `rows` token rows into an open compute pass.
-
-        Args:
-            compute_pass: The pass.
-            bound: What to record.
-            rows: Token rows.
-            replayed: The same sequence is going to come again.
-        """
-        self._recorder.record(compute_pass, bound, rows, replayed=replayed)
+    def encode(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
+        """Record bound dispatches for `rows` token rows into an open compute pass."""
+        self._recorder.record(compute_pass, bound, rows)
         self.counters.dispatches += len(bound)
 
     def submit(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rdrr_runtime.native_ops import NativeCalls
+
 Launch = tuple[Any, Any, int, int, int]
 """C handles of pipeline and bind group, and the workgroup counts."""
 
@@ -45,6 +47,10 @@ class Native:
                 last = pipeline
             set_bind_group(handle, 0, group, 0, null)
             dispatch(handle, x, y, z)
+
+    def op_calls(self, device: Any) -> NativeCalls:
+        """The calls for objects of single ops on a device."""
+        return NativeCalls(self._ffi, self._lib, self._api, device)
 
     def timestamp_period(self, device: Any) -> float:
         """Nanoseconds of a tick of the queue's timestamps."""
@@ -80,6 +86,8 @@ def load() -> Native | None:
             lib.wgpuDeviceCreateShaderModuleTrusted,
             lib.wgpuQueueGetTimestampPeriod,
             api.GPUShaderModule,
+            api.error_handler,
+            api.libf,
         )
     except (ImportError, AttributeError):
         return None

@@ -12,6 +12,7 @@ from typing import Any
 from rdrr_runtime.counters import Counters
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, Kernel
 from rdrr_runtime.native import Launch, Native
+from rdrr_runtime.op_calls import group_entries
 from rdrr_runtime.wgpu_errors import device_errors
 
 REMEMBERED_PROGRAMS = 16  # whose launches are kept ready to encode
@@ -22,6 +23,7 @@ class BoundDispatch:
     """A `Dispatch` with its pipeline and bind group, ready to be encoded any number of times."""
 
     pipeline: Any
+    layout: Any
     bind_group: Any
     grid: Grid
     label: str
@@ -65,20 +67,13 @@ class Pipelines:
             DeviceError: The buffers do not suit the kernel.
         """
         pipeline, layout = self.of(dispatch.kernel)
-        entries = [
-            {
-                "binding": index,
-                "resource": {"buffer": one.buffer, "offset": one.offset, "size": one.size},
-            }
-            for index, one in enumerate(dispatch.buffers)
-        ]
         with device_errors(f"binding {dispatch.label}"):
             group = self._gpu.create_bind_group(
-                label=dispatch.label, layout=layout, entries=entries
+                label=dispatch.label, layout=layout, entries=group_entries(dispatch.buffers)
             )
         self._counters.bind_group_creates += 1
         label, kernel = dispatch.label, dispatch.kernel.label
-        return BoundDispatch(pipeline, group, dispatch.grid, label, kernel, dispatch)
+        return BoundDispatch(pipeline, layout, group, dispatch.grid, label, kernel, dispatch)
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -129,13 +124,10 @@ class Recorder:
         self._native = native
         self._replayed: dict[tuple[int, int], tuple[Sequence[BoundDispatch], list[Launch]]] = {}
 
-    def record(
-        self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int, *, replayed: bool
-    ) -> None:
-        """Record dispatches for `rows` token rows; `replayed` keeps them for the next time."""
+    def record(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
+        """Record dispatches for `rows` token rows."""
         if self._native is not None:
-            launches = self._launches if replayed else _launches
-            self._native.encode(compute_pass, launches(bound, rows))
+            self._native.encode(compute_pass, self._launches(bound, rows))
             return
         for one in bound:
             compute_pass.set_pipeline(one.pipeline)

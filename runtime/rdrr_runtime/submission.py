@@ -8,21 +8,22 @@ The kernels of this runtime take what changes from token to token out of buffers
 else as override constants, so they bind no uniform. Where a mode has uniforms, each op gets a
 buffer with as many bytes as its constants and its grid, made and written as the mode says, but not
 bound: what a real uniform would cost on top is left out, in favour of that mode.
+
+Objects and submissions of single ops go through `rdrr_runtime.op_calls`, which costs little more
+than the API does, so that a mode is measured by what it asks for and not by Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 if TYPE_CHECKING:
     from rdrr_runtime.device import BoundDispatch, Device
+    from rdrr_runtime.op_calls import Op, OpCalls
 
-UNIFORM_ALIGNMENT = 16
+REMEMBERED_PROGRAMS = 16
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class Submission:
     fresh_bind_groups: bool = False
     fresh_staging: bool = False
 
+    @property
+    def by_op(self) -> bool:
+        """Whether any op gets a pass or an object of its own."""
+        separate = self.submit_per_op or self.pass_per_op
+        return separate or self.uniforms != "none" or self.fresh_bind_groups
+
 
 OURS = Submission()
 
@@ -61,84 +68,94 @@ class Submitter:
         self.how = how
         self._device = device
         self._uniforms: dict[bytes, Any] = {}
+        self._calls: OpCalls | None = None
+        self._known: dict[tuple[int, int], tuple[Sequence[BoundDispatch], list[Op]]] = {}
 
     def run(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
         """Run bound dispatches in order, `times` times over."""
-        if not (self.how.submit_per_op or self.how.pass_per_op):
-            self._reserve(1)
-            encoder = self._encoder()
-            self._encode(encoder, self._prepared(bound, rows), rows, times)
-            self._submit(encoder)
+        if not self.how.by_op:
+            self._run_whole(bound, rows, times)
             return
-        self._reserve(len(bound) * times)
-        encoder = None
-        for part in self._parts(bound, times):
-            prepared = self._prepared(part, rows)
-            encoder = encoder or self._encoder()
-            self._encode(encoder, prepared, rows)
-            if self.how.submit_per_op:
-                self._submit(encoder)
-                encoder = None
-        if encoder is not None:
-            self._submit(encoder)
+        if self._calls is None:
+            self._calls = self._device.op_calls()
+        with self._calls.checked():
+            self._run_by_op(self._calls, self._ops(self._calls, bound, rows), times)
+
+    def _run_whole(self, bound: Sequence[BoundDispatch], rows: int, times: int) -> None:
+        """All in one pass, with what was made before."""
+        device, timer = self._device, self._device.timer
+        self._reserve(1)
+        writes = timer.writes() if timer is not None else None
+        encoder = device.wgpu.create_command_encoder(label="program")
+        compute_pass = encoder.begin_compute_pass(label="program", timestamp_writes=writes)
+        for _ in range(times):
+            device.encode(compute_pass, bound, rows)
+        compute_pass.end()
+        device.wgpu.queue.submit([encoder.finish()])
+        device.counters.submits += 1
+
+    def _run_by_op(self, calls: OpCalls, ops: Sequence[Op], times: int) -> None:
+        """With passes, submissions and objects for each op, as the switches say."""
+        how, counters = self.how, self._device.counters
+        separate = how.submit_per_op or how.pass_per_op
+        self._reserve(len(ops) * times if separate else 1)
+        if not separate:
+            self._begin(calls)
+        for _ in range(times):
+            for op in ops:
+                if how.uniforms != "none":
+                    self._provide_uniform(calls, op)
+                group = self._group(calls, op)
+                if separate:
+                    self._begin(calls)
+                calls.dispatch(op, group)
+                counters.dispatches += 1
+                if separate:
+                    calls.end()
+                if how.submit_per_op:
+                    self._submit(calls)
+        if not separate:
+            calls.end()
+        if not how.submit_per_op:
+            self._submit(calls)
 
     def _reserve(self, passes: int) -> None:
         if self._device.timer is not None:
             self._device.timer.reserve(passes)
 
-    def _parts(
-        self, bound: Sequence[BoundDispatch], times: int
-    ) -> Iterator[tuple[BoundDispatch, ...]]:
-        for _ in range(times):
-            yield from ((one,) for one in bound)
-
-    def _prepared(self, bound: Sequence[BoundDispatch], rows: int) -> Sequence[BoundDispatch]:
-        """The dispatches with the objects that the mode makes anew."""
-        if self.how.uniforms != "none":
-            for one in bound:
-                self._provide_uniform(one, rows)
-        if self.how.fresh_bind_groups:
-            return tuple(self._device.bind(one.dispatch) for one in bound)
-        return bound
-
-    def _provide_uniform(self, one: BoundDispatch, rows: int) -> None:
-        counters, content = self._device.counters, uniform_content(one, rows)
-        key = content.tobytes()
-        if self.how.uniforms == "cached" and key in self._uniforms:
-            counters.uniform_hits += 1
-            return
-        buffer = self._device.create_uniform(one.label, content)
-        counters.uniform_creates += 1
-        if self.how.uniforms == "cached":
-            self._uniforms[key] = buffer
-
-    def _encoder(self) -> Any:
-        return self._device.wgpu.create_command_encoder(label="program")
-
-    def _encode(
-        self, encoder: Any, bound: Sequence[BoundDispatch], rows: int, times: int = 1
-    ) -> None:
+    def _begin(self, calls: OpCalls) -> None:
         timer = self._device.timer
-        writes = timer.writes() if timer is not None else None
-        compute_pass = encoder.begin_compute_pass(label="program", timestamp_writes=writes)
-        # Only whole programs come again as the same tuple.
-        replayed = not (self.how.fresh_bind_groups or self.how.pass_per_op)
-        for _ in range(times):
-            self._device.encode(
-                compute_pass, bound, rows, replayed=replayed and not self.how.submit_per_op
-            )
-        compute_pass.end()
+        calls.begin(timer.writes() if timer is not None else None)
 
-    def _submit(self, encoder: Any) -> None:
-        self._device.wgpu.queue.submit([encoder.finish()])
+    def _submit(self, calls: OpCalls) -> None:
+        calls.submit()
         self._device.counters.submits += 1
 
+    def _group(self, calls: OpCalls, op: Op) -> Any:
+        """A new bind group where the mode makes one."""
+        if not self.how.fresh_bind_groups:
+            return None
+        self._device.counters.bind_group_creates += 1
+        return calls.bind(op)
 
-def uniform_content(one: BoundDispatch, rows: int) -> npt.NDArray[np.float32]:
-    """What a uniform of a dispatch would hold: its constants, then its grid; whole 16 bytes."""
-    values = [float(value) for _, value in one.dispatch.kernel.overrides]
-    values += [float(count) for count in one.grid.counts(rows)]
-    words = -(-4 * len(values) // UNIFORM_ALIGNMENT) * UNIFORM_ALIGNMENT // 4
-    content = np.zeros(words, np.float32)
-    content[: len(values)] = values
-    return content
+    def _provide_uniform(self, calls: OpCalls, op: Op) -> None:
+        counters = self._device.counters
+        if self.how.uniforms == "cached" and op.key in self._uniforms:
+            counters.uniform_hits += 1
+            return
+        buffer = calls.uniform(op)
+        counters.uniform_creates += 1
+        counters.buffer_creates += 1
+        counters.bytes_written += op.content.nbytes
+        if self.how.uniforms == "cached":
+            self._uniforms[op.key] = buffer
+
+    def _ops(self, calls: OpCalls, bound: Sequence[BoundDispatch], rows: int) -> list[Op]:
+        """What the calls need, remembered while the same tuple comes again."""
+        at = (id(bound), rows)
+        found = self._known.get(at)
+        if found is None or found[0] is not bound:
+            found = self._known[at] = (bound, [calls.prepare(one, rows) for one in bound])
+            while len(self._known) > REMEMBERED_PROGRAMS:
+                self._known.pop(next(iter(self._known)))
+        return found[1]

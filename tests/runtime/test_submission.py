@@ -13,17 +13,21 @@ from rdrr_runtime.decode._base import Counts, Job
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.kernels._kernel import Grid, dispatch, kernel
+from rdrr_runtime.kernels.elementwise import scale
+from rdrr_runtime.op_calls import uniform_content
 from rdrr_runtime.pass_timer import PassTimer, timed
-from rdrr_runtime.submission import OURS, Submission, uniform_content
+from rdrr_runtime.submission import OURS, Submission
 from support.comparison import relative_error
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
 PER_OP = Submission(submit_per_op=True)
+REMADE = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
 FRESH = Submission(submit_per_op=True, uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
 CACHED = Submission(
     submit_per_op=True, uniforms="cached", fresh_bind_groups=True, fresh_staging=True
 )
-ALL = {"ours": OURS, "per op": PER_OP, "fresh": FRESH, "cached": CACHED}
+ALL = {"ours": OURS, "per op": PER_OP, "remade": REMADE, "fresh": FRESH, "cached": CACHED}
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +56,19 @@ def generated(
     return [one for run in runs for one in run], counts
 
 
+@pytest.fixture(params=["native", "public"])
+def either_api(request, backend, monkeypatch) -> None:
+    """Modes recorded beneath wgpu-py, and through it where its internals are other ones."""
+    monkeypatch.setattr(backend.device, "_submitters", {})
+    if request.param == "public":
+        monkeypatch.setattr(backend.device, "_native", None)
+    else:
+        assert backend.device._native is not None
+
+
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("interval", [1, 4])
+@pytest.mark.usefixtures("either_api")
 def test_each_mode_does_exactly_the_work_that_it_says(backend, rng, name, interval):
     how, ids = ALL[name], prompt(rng, 5)
     bound = decode_dispatches(backend)
@@ -88,6 +103,33 @@ def test_a_cache_makes_one_uniform_for_each_content_and_keeps_it(backend, rng):
             work = backend.device.counters.since(before)
         assert work.uniform_creates == created
         assert work.uniform_hits == work.dispatches - created
+
+
+def test_both_apis_compute_the_same_in_every_mode(backend, rng, monkeypatch):
+    ids = prompt(rng, 5)
+    plain = backend.logits(ids, 0)
+    assert not np.array_equal(plain, backend.logits(ids[:-1], 0))  # the control
+    for native in (backend.device._native, None):
+        monkeypatch.setattr(backend.device, "_native", native)
+        monkeypatch.setattr(backend.device, "_submitters", {})
+        for how in ALL.values():
+            with backend.device.submitting(how):
+                assert np.array_equal(backend.logits(ids, 0), plain)
+
+
+@pytest.mark.parametrize("name", ["ours", "per op", "fresh"])
+def test_what_does_not_validate_is_an_error_in_every_mode(bench, name):
+    x = bench.poisoned(64)
+    context = bench.context(1)
+    what = kernel("copy_row", constants={"WIDTH": 64})
+    made = dispatch(what, {"current": context.state.step, "x": x, "y": x}, Grid(), "t")
+    right = scale(context, x, width=64, factor=2.0, label="right")
+    with bench.device.submitting(ALL[name]):
+        with pytest.raises(DeviceError, match="conflicting usages"):
+            bench.device.submit([bench.device.bind(made)], 1)
+        bench.device.write(x, np.ones(64, np.float32))
+        bench.run(right, 1)  # nothing of the failure is left
+    assert np.array_equal(bench.download(x, 64), np.full(64, 2.0, np.float32))
 
 
 def test_a_mode_ends_with_its_block_also_after_an_error(backend, rng):
