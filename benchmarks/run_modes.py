@@ -1,11 +1,11 @@
 """Everything of docs/MODES.md in one call: packages made, measured, one small table last.
 
-    python benchmarks/run_modes.py OUT [--work DIR] [--peer PATH] [--quick]
+    python benchmarks/run_modes.py OUT [--work DIR] [--peer PATH] [--only STEPS] [--quick]
 
 Each step is one `rdrr bench` command in a process of its own, whose JSON goes to OUT/NAME.json; a
 step that fails or takes too long is named in the table and the others go on. Weights are random,
-at true shapes: SmolLM 135M in F16 and Gemma 3 1B in Q4_K_M. `--quick` tries all steps on tiny
-shapes.
+at true shapes: SmolLM 135M in F16 and Gemma 3 1B in Q4_K_M. Packages are made for the steps that
+need them. `--quick` tries all steps on tiny shapes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ PACKAGES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
 
 SHAPE_OF = {"small": "smollm-135m", "large": "gemma3-1b"}
 QUICK = {"small": "tiny", "large": "tiny-gemma3"}
+KERNEL_SHAPES = ("gemma3-1b", "llama-1b")
 STEP_SECONDS = 200
 
 
@@ -71,7 +72,7 @@ STEPS = (
         "ablations-large",
         ("{q4-row}", "--ablation", _OF_WEIGHTS, *_OTHERS, "--package", "fused={q4-fused}", *_TEN),
     ),
-    Step("kernels-gemma3-1b", ("kernels", "--shape", "{kernel-shape}")),
+    *(Step(f"kernels-{one}", ("kernels", "--shape", f"{{{one}}}")) for one in KERNEL_SHAPES),
     Step("speed-small", ("{small-f16}",)),
     Step("speed-large", ("{q4-row}",)),
 )
@@ -97,12 +98,15 @@ def prepare_gguf(work: Path, shape: str) -> None:
     write_gguf(open_package(folder), path)
 
 
-def prepare(work: Path, shapes: Mapping[str, str]) -> dict[str, Path]:
-    """Make checkpoints and packages unless they are there; packages by name."""
+def prepare(work: Path, shapes: Mapping[str, str], steps: Sequence[Step]) -> dict[str, Path]:
+    """Make what steps need, checkpoints and packages, unless it is there; packages by name."""
     from rdrr_converter.convert import convert
 
+    words = " ".join(word for step in steps for word in step.words)
     found = {}
     for name, (size, options) in PACKAGES.items():
+        if f"{{{name}}}" not in words:
+            continue
         shape = shapes[size]
         checkpoint, package = work / shape, work / f"{shape}-{name}"
         if not (checkpoint / "model.safetensors.index.json").is_file():
@@ -115,7 +119,9 @@ def prepare(work: Path, shapes: Mapping[str, str]) -> dict[str, Path]:
     return found
 
 
-def run(step: Step, places: Mapping[str, str], more: Sequence[str]) -> dict[str, Any]:
+def run(
+    step: Step, places: Mapping[str, str], more: Sequence[str], limit: float = STEP_SECONDS
+) -> dict[str, Any]:
     """The JSON object of a step, or `{"failed": why}`; `places` is what marks stand for."""
     folders = {f"{{{name}}}": place for name, place in places.items()}
     words = []
@@ -125,9 +131,9 @@ def run(step: Step, places: Mapping[str, str], more: Sequence[str]) -> dict[str,
         words.append(word)
     command = [sys.executable, "-m", "rdrr", "bench", *words, *more, "--json"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return {"failed": f"took more than {STEP_SECONDS} s"}
+        return {"failed": f"took more than {limit:.0f} s"}
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -200,33 +206,32 @@ def main() -> None:
     add("--work", type=Path, help="folder for checkpoints and packages, kept")
     add("--peer", type=Path, help="llama.cpp's libraries: the npm tarball or a folder")
     add("--only", help="names of steps, with commas between")
+    add("--step-seconds", type=float, default=STEP_SECONDS, help="the most that a step may take")
     add("--quick", action="store_true", help="tiny shapes and few tokens, to try the script")
     options = parser.parse_args()
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     options.out.mkdir(parents=True, exist_ok=True)
     more = ("--prompt-tokens", "8", "--tokens", "5", "--repeat", "1") if options.quick else ()
-    wanted = options.only.split(",") if options.only else [one.name for one in (*STEPS, EXTERNAL)]
+    shapes = QUICK if options.quick else SHAPE_OF
+    steps = [*STEPS, EXTERNAL] if options.peer is not None else [*STEPS]
+    if options.only:
+        names = options.only.split(",")
+        steps = [one for one in steps if one.name in names]
     with ExitStack() as stack:
         work = options.work or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="modes-"))
         )
         work.mkdir(parents=True, exist_ok=True)
-        packages = prepare(work, QUICK if options.quick else SHAPE_OF)
+        packages = prepare(work, shapes, steps)
         places = {name: str(folder) for name, folder in packages.items()}
-        places |= {
-            "kernel-shape": "tiny" if options.quick else "gemma3-1b",
-            "gguf": str(work / "large.gguf"),
-            "peer": str(options.peer),
-        }
-        if options.peer is not None:
-            prepare_gguf(work, (QUICK if options.quick else SHAPE_OF)["large"])
-        steps = [*STEPS, EXTERNAL] if options.peer is not None else STEPS
+        places |= {one: "tiny" if options.quick else one for one in KERNEL_SHAPES}
+        places |= {"gguf": str(work / "large.gguf"), "peer": str(options.peer)}
+        if EXTERNAL in steps:
+            prepare_gguf(work, shapes["large"])
         said: list[str] = []
         for step in steps:
-            if step.name not in wanted:
-                continue
             start = time.perf_counter()
-            found = run(step, places, more)
+            found = run(step, places, more, options.step_seconds)
             (options.out / f"{step.name}.json").write_text(json.dumps(found, indent=1) + "\n")
             said += lines(step.name, found)
             seconds = time.perf_counter() - start
