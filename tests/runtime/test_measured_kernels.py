@@ -1,4 +1,4 @@
-"""Kernels that exist to be measured: the naive product, 4-bit zero points, attention in three."""
+"""Kernels that exist to be measured: plain products, 4-bit zero points, attention in three."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rdrr_runtime.kernels._context import KvSpec
 from rdrr_runtime.kernels.attention import AttentionSpec
 from rdrr_runtime.kernels.attention_three import attention_three
 from rdrr_runtime.kernels.gemv_int4_zp import gemv_int4_zp, upload_int4
+from rdrr_runtime.kernels.matmul_by_block import matmul_by_block
 from rdrr_runtime.kernels.matmul_naive import matmul_naive
 from rdrr_runtime.packing import upload_weight
 from rdrr_runtime.reference import ops
@@ -19,10 +20,12 @@ from support.gpu import TOLERANCE, normal, random_tensor, relative_error
 
 
 @pytest.mark.parametrize("case", [(1, 9, 20), (13, 67, 132)], ids=str)
-def test_the_naive_product_equals_numpy(bench, rng, case):
+@pytest.mark.parametrize("dtype", ["F32", "F16"])
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+def test_the_naive_product_equals_numpy(bench, rng, case, dtype, layout):
     rows, n, k = case
-    raw, values = random_tensor(rng, "F32", Layout.ROW, (n, k))
-    weight = upload_weight(bench.arena, DTYPES["F32"], Layout.ROW, (n, k), raw, "weight")
+    raw, values = random_tensor(rng, dtype, layout, (n, k))
+    weight = upload_weight(bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight")
     x, y = normal(rng, rows, k), bench.poisoned(rows, n)
     bench.run(matmul_naive(bench.context(rows), weight, bench.upload(x), y, label="t"), rows)
     expected = x.astype(np.float64) @ values.astype(np.float64).T
@@ -30,10 +33,29 @@ def test_the_naive_product_equals_numpy(bench, rng, case):
 
 
 def test_the_naive_product_refuses_other_types(bench, rng):
-    raw, _ = random_tensor(rng, "F16", Layout.ROW, (8, 16))
-    weight = upload_weight(bench.arena, DTYPES["F16"], Layout.ROW, (8, 16), raw, "weight")
-    with pytest.raises(FormatError, match="F32 by rows"):
-        matmul_naive(bench.context(1), weight, bench.poisoned(16), bench.poisoned(8), label="t")
+    raw, _ = random_tensor(rng, "Q8_0", Layout.ROW, (8, 32))
+    weight = upload_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (8, 32), raw, "weight")
+    with pytest.raises(FormatError, match="F32 or F16"):
+        matmul_naive(bench.context(1), weight, bench.poisoned(32), bench.poisoned(8), label="t")
+
+
+@pytest.mark.parametrize("case", [(1, 9, 1152), (6, 5, 260)], ids=str)
+def test_the_product_by_blocks_equals_numpy(any_bench, rng, case):
+    rows, n, k = case
+    raw, values = random_tensor(rng, "Q4_K", Layout.ROW, (n, k))
+    weight = upload_weight(any_bench.arena, DTYPES["Q4_K"], Layout.ROW, (n, k), raw, "weight")
+    x, y = normal(rng, rows, k), any_bench.poisoned(rows, n)
+    made = matmul_by_block(any_bench.context(rows), weight, any_bench.upload(x), y, label="t")
+    any_bench.run(made, rows)
+    expected = x.astype(np.float64) @ values.astype(np.float64)[:, :k].T
+    assert relative_error(any_bench.download(y, rows, n), expected) < TOLERANCE
+
+
+def test_the_product_by_blocks_refuses_columns(bench, rng):
+    raw, _ = random_tensor(rng, "Q4_K", Layout.COLUMN, (256, 8))
+    weight = upload_weight(bench.arena, DTYPES["Q4_K"], Layout.COLUMN, (256, 8), raw, "weight")
+    with pytest.raises(FormatError, match="Q4_K by rows"):
+        matmul_by_block(bench.context(1), weight, bench.poisoned(8), bench.poisoned(256), label="t")
 
 
 @pytest.mark.parametrize("case", [(1, 67, 384, 32), (3, 6, 72, 8)], ids=str)

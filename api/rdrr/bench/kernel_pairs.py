@@ -76,6 +76,45 @@ def _shared_and_subgroups(here: Lab, size: int) -> tuple[int, list[Dispatch], li
     return 1, product(plain, half, x, y), product(ctx, half, x, y)
 
 
+def _published_shape(size: int) -> tuple[int, int]:
+    """Outputs and inputs like those of gate and up in Gemma 3 1B, for a size of 1024."""
+    return 6 * size + 3 * size // 4, size + size // 8
+
+
+def _rows_and_columns(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+    from rdrr_runtime.kernels.matmul_naive import matmul_naive
+
+    (n, k), ctx = _published_shape(size), here.context(1)
+    x, y = here.floats(k), here.floats(n)
+    by_row, by_column = (
+        matmul_naive(ctx, here.weight("F16", layout, n, k), x, y, label=layout.value)
+        for layout in (Layout.ROW, Layout.COLUMN)
+    )
+    return 1, by_row, by_column
+
+
+def _blocks_and_expanded(here: Lab, size: int, rows: int) -> list[list[Dispatch]]:
+    """A block a thread; then the same matrix in F16, by the general kernels."""
+    from rdrr_runtime.kernels.matmul_by_block import matmul_by_block
+
+    (n, k), ctx = _published_shape(size), here.context(rows)
+    x, y = here.floats(rows * k), here.floats(rows * n)
+    fused = here.weight("Q4_K", Layout.ROW, n, k)
+    expanded = here.weight("F16", Layout.ROW, n, k)
+    return [matmul_by_block(ctx, fused, x, y, label="fused"), product(ctx, expanded, x, y)]
+
+
+def _one_row_by_block(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+    fused, expanded = _blocks_and_expanded(here, size, 1)
+    return 1, fused, expanded
+
+
+def _prompt_by_block(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+    rows = size // 8
+    fused, expanded = _blocks_and_expanded(here, size, rows)
+    return rows, fused, expanded
+
+
 def _three_and_one(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
     from rdrr_runtime.kernels._context import KvSpec
     from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
@@ -100,6 +139,30 @@ PAIRS: Mapping[str, Pair] = MappingProxyType(
             Pair("int4-zero-points", "F16 weights", "4-bit codes", _half_and_int4, 1.0),
             Pair(
                 "subgroup-gemv", "workgroup memory", "subgroups", _shared_and_subgroups, 0.97, 1.5
+            ),
+            Pair(
+                "column-major",
+                "rows, one output a thread",
+                "columns, one output a thread",
+                _rows_and_columns,
+                1.5,
+                1.5,
+            ),
+            Pair(
+                "q4k-by-block",
+                "Q4_K, a block a thread",
+                "expanded to F16",
+                _one_row_by_block,
+                1.5,
+                2.63,
+            ),
+            Pair(
+                "q4k-by-block-prefill",
+                "Q4_K, a block a thread",
+                "expanded to F16, tiles",
+                _prompt_by_block,
+                5.0,
+                11.8,
             ),
             Pair("flash-attention", "three launches", "one launch", _three_and_one, 1.3, 2.0),
         )
