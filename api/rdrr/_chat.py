@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import ManifestError, StoreError, UsageError
+from rdrr_format.stores import replace_file
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
@@ -157,10 +158,7 @@ class Conversation:
             StoreError: The file cannot be written.
         """
         content = json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n"
-        try:
-            Path(path).write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise StoreError("cannot be written", where=path, found=error.strerror) from error
+        replace_file(Path(path), content.encode())
 
     def load(self, path: str | Path) -> None:
         """Read messages that `save` wrote.

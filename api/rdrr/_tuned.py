@@ -10,13 +10,12 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdrr_format.errors import StoreError
+from rdrr_format.stores import replace_file, store_errors
 
 if TYPE_CHECKING:
     from rdrr_runtime.adapters import AdapterInfo
@@ -114,15 +113,7 @@ def write_profile(info: AdapterInfo, entries: Mapping[str, Mapping[str, Any]]) -
         "kernels": sources_digest(),
         "entries": {key: entries[key] for key in sorted(entries)},
     }
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
+    with store_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise StoreError(
-            "the tuned profile cannot be stored", where=str(path), found=error
-        ) from None
-    finally:
-        partial.unlink(missing_ok=True)
+    replace_file(path, (json.dumps(data, indent=1) + "\n").encode())
     return path

@@ -112,9 +112,16 @@ def write_file(store: Store, name: str, content: bytes) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Put a file in the place of another, if there is one; at any moment one of the two is whole.
 
+    What a link points to is replaced, not the link; a pipe or a device is written to.
+
     Raises:
         StoreError: It cannot be written. What was there before still is.
     """
+    if path.exists() and not path.is_file():
+        with store_errors(path):
+            path.write_bytes(content)
+        return
+    path = path.resolve() if path.is_symlink() else path
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with store_errors(path):

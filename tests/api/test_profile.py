@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +113,18 @@ def test_no_gpu_work_ends_after_the_host_has_seen_its_end(measured):
     wholes = [one["ts"] + one["dur"] for one in spans if one["cat"] == "one pass"]
     assert wholes
     assert all(whole <= seen + 0.01 for whole, seen in zip(wholes, waits[::2], strict=True))
+
+
+def test_a_trace_that_does_not_fit_on_the_disk_leaves_nothing(measured, tmp_path, monkeypatch):
+    def refuse(_descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    trace = tmp_path / "trace.json"
+    done = rdrr("profile", measured.where, "--prompt-tokens", 2, "--tokens", 1, "--trace", trace)
+    assert done.code == 1
+    assert f"error: {trace}: the disk is full" in error_line(done)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trace_replaces_nothing_and_the_tokens_must_fit(measured, tmp_path):

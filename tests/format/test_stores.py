@@ -192,3 +192,17 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
     with pytest.raises(StoreError, match="no such file or folder"):
         replace_file(tmp_path / "nowhere" / "file", b"")
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(tmp_path):
+    path, link, device = (tmp_path / name for name in ("file", "link", "device"))
+    path.write_bytes(b"first")
+    link.symlink_to(path)
+    device.symlink_to(os.devnull)
+    replace_file(link, b"second")
+    replace_file(device, b"gone")
+    assert path.read_bytes() == b"second"
+    assert link.is_symlink()
+    assert device.is_char_device()
+    with pytest.raises(StoreError, match="a folder, where a file was expected"):
+        replace_file(tmp_path, b"")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import StoreError, UsageError
 
 from rdrr.cli._console import console, facts, note, print_json, table
 from rdrr.cli._options import (
@@ -53,6 +54,7 @@ def profile(
     json: JsonFlag = False,
 ) -> int:
     """Measure GPU time by kernel, and what the host spends around it, for prompt and tokens."""
+    from rdrr_format.stores import replace_file
     from rdrr_manifests.package import open_package
 
     from rdrr import _profile
@@ -71,7 +73,7 @@ def profile(
         tokens=tokens,
     )
     if trace is not None:
-        trace.write_text(jsonlib.dumps(_profile.trace(found)), encoding="utf-8")
+        replace_file(trace, jsonlib.dumps(_profile.trace(found)).encode())
         note(f"trace: {trace}, opens in ui.perfetto.dev")
     told = _profile.as_dict(found)
     if json:
@@ -88,6 +90,8 @@ def _check(trace: Path | None) -> None:
         raise UsageError("the file exists already", where=str(trace), hint="choose another name")
     if not trace.parent.is_dir():
         raise UsageError("there is no such folder", where=str(trace.parent))
+    if not os.access(trace.parent, os.W_OK):  # before anything is measured
+        raise StoreError("permission denied", where=str(trace.parent))
 
 
 def _show(found: Profile, told: dict[str, Any]) -> None:
