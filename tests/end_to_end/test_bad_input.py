@@ -138,6 +138,32 @@ def test_a_truncated_safetensors_file(checkpoint, tmp_path, kept):
     assert "model.safetensors" in _refused(checkpoint, tmp_path)
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "tokenizer.json", "config.json", "a.gguf", "a.bin"]
+)
+def test_a_pointer_of_git_lfs_is_known_for_what_it_is(checkpoint, tmp_path, name):
+    path = checkpoint / name
+    path.write_text(POINTER)
+    source = checkpoint if name.endswith(("json", "safetensors")) else path
+    line = _refused(source, tmp_path)
+    assert name in line
+    assert "git lfs pull" in line
+    path.write_text("another text that is none of these" * 9)  # control
+    assert "git lfs" not in _refused(source, tmp_path)
+
+
+def test_a_link_that_leads_nowhere_is_named(checkpoint, tmp_path):
+    weights = checkpoint / "model.safetensors"
+    weights.rename(tmp_path / "blob")
+    weights.symlink_to(tmp_path / "blob")
+    assert rdrr("convert", checkpoint, tmp_path / "out", "--dry-run").code == 0
+    (tmp_path / "blob").unlink()
+    assert "links that lead nowhere: model.safetensors" in _refused(checkpoint, tmp_path)
+
+
 def test_a_missing_tensor(checkpoint, tmp_path):
     _edit_tensors(checkpoint, NORM, None)
     assert NORM in _refused(checkpoint, tmp_path)
@@ -275,7 +301,7 @@ def test_a_prompt_that_is_not_utf8(package, command):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize("command", ["schema", "--help"])
+@pytest.mark.parametrize("command", ["schema", "--help", "inspect /absent --json"])
 def test_standard_output_on_a_full_disk(command):
     code = "from rdrr.cli import main; main()"
     with Path("/dev/full").open("w") as full:

@@ -13,6 +13,7 @@ from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._base import Source, SourceTensor
+from rdrr_converter.sources._pointers import dead_links
 from rdrr_converter.sources.quantized import dequantized
 
 __all__ = ["Source", "SourceTensor", "open_source"]
@@ -51,4 +52,6 @@ def open_source(path: str | Path) -> Source:
         if recognises(path):
             return dequantized(opener(path))
     kinds = ", ".join(kind for kind, _, _ in _OPENERS)
-    raise SourceError("not a checkpoint that can be read", where=path, expected=kinds)
+    raise SourceError(
+        "not a checkpoint that can be read", where=path, expected=kinds, found=dead_links(path)
+    )

@@ -19,6 +19,7 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources._mapped import read_ahead
+from rdrr_converter.sources._pointers import pointer_hint
 
 F32Array = npt.NDArray[np.float32]
 Decode = Callable[[slice, slice], F32Array]
@@ -268,7 +269,8 @@ def parse_json_object(content: bytes, where: object) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise SourceError("is not JSON", where=where, found=error) from error
+        hint = pointer_hint(content)
+        raise SourceError("is not JSON", where=where, found=error, hint=hint) from error
     if not isinstance(value, dict):
         raise SourceError("is not a JSON object", where=where, found=type(value).__name__)
     return value

@@ -30,6 +30,7 @@ from rdrr_format.shards import align_up
 
 from rdrr_converter.sources._gguf_types import FOREIGN
 from rdrr_converter.sources._pieces import present
+from rdrr_converter.sources._pointers import pointer_hint_of
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -138,7 +139,11 @@ class _Parser:
         magic = self._take(4)
         if magic != MAGIC:
             raise SourceError(
-                "not a GGUF file", where=self._path, expected=repr(MAGIC), found=repr(magic)
+                "not a GGUF file",
+                where=self._path,
+                expected=repr(MAGIC),
+                found=repr(magic),
+                hint=pointer_hint_of(self._path),
             )
         version = self._number("<I")
         if version not in VERSIONS:

@@ -21,6 +21,7 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.sources._base import Source, SourceTensor
 from rdrr_converter.sources._directories import read_sharded, source_beside
 from rdrr_converter.sources._pieces import present
+from rdrr_converter.sources._pointers import pointer_hint_of
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -92,6 +93,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
                     where=path,
                     expected=f"a header of {length} bytes" if size >= 8 else "at least 8 bytes",
                     found=f"a file of {size} bytes",
+                    hint=pointer_hint_of(path),
                 )
             present(path, 8, length)
             text = file.read(length)

@@ -20,6 +20,7 @@ from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources._base import SCALARS, Source, SourceTensor
 from rdrr_converter.sources._directories import read_sharded, source_beside
+from rdrr_converter.sources._pointers import pointer_hint_of
 
 if TYPE_CHECKING:
     import torch
@@ -140,7 +141,7 @@ def _check_kind(path: Path) -> None:
             where=path,
             expected="a zip archive, as torch has saved since 1.6",
             found=f"a file that begins with {head!r}",
-            hint="load and save it with a newer torch if it is an old one",
+            hint=pointer_hint_of(path) or "load and save it with a newer torch if it is an old one",
         )
 
 
