@@ -67,8 +67,10 @@ def test_the_token_that_ends_a_turn_ends_an_answer(model):
 def test_a_piped_chat_answers_each_line_and_can_be_saved_and_loaded(made_package, tmp_path):
     saved = tmp_path / "talk.json"
     lines = ("/system Be kind.", "Who art thou?", "", f"/save {saved}", "/reset", "Who art thou?")
-    done = rdrr("chat", made_package, *SHORT, stdin="\n".join(lines))
+    hint = ("--kernel-hint", "attentionDecode=tiled_small")
+    done = rdrr("chat", made_package, *SHORT, *hint, stdin="\n".join(lines))
     assert done.code == 0, done.err
+    assert "warning: hint attentionDecode=tiled_small is not followed" in done.err
     messages = json.loads(saved.read_text("utf-8"))
     assert [one["role"] for one in messages] == ["system", "user", "assistant"]
     first = messages[2]["content"] + "\n"
@@ -77,6 +79,7 @@ def test_a_piped_chat_answers_each_line_and_can_be_saved_and_loaded(made_package
     loaded = rdrr("chat", made_package, *SHORT, stdin=f"/load {saved}\nAnd?\n/exit\nnever\n")
     asked = rdrr("chat", made_package, *SHORT, stdin=f"{lines[0]}\n{lines[1]}\nAnd?\n")
     assert asked.out == first + loaded.out
+    assert "warning" not in asked.err
     assert loaded.out.strip()
 
 

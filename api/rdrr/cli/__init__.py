@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import sys
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of a shell."""
+
 
 def main() -> None:
     """Entry point of `rdrr`."""
-    from rdrr.cli.app import COMMANDS, run
-
-    raise SystemExit(run(COMMANDS, sys.argv[1:], program="rdrr"))
+    raise SystemExit(_start("rdrr"))
 
 
 def convert_main() -> None:
     """Entry point of `convert-cli`, which is `rdrr convert`."""
-    from rdrr.cli.app import COMMANDS, run
+    raise SystemExit(_start("convert-cli", only="convert"))
 
-    only = [command for command in COMMANDS if command.name == "convert"]
-    raise SystemExit(run(only, sys.argv[1:], program="convert-cli"))
+
+def _start(program: str, only: str | None = None) -> int:
+    try:
+        from rdrr.cli.app import COMMANDS, run
+
+        commands = [one for one in COMMANDS if only in (None, one.name)]
+        return run(commands, sys.argv[1:], program=program)
+    except KeyboardInterrupt:  # it came while modules were imported
+        return INTERRUPTED

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from rdrr import Model
+
 PIPED_WIDTH = 1000
 """Columns where nobody looks: wide enough that no cell is folded."""
 
@@ -30,6 +32,18 @@ def note(text: str) -> None:
     from rich.text import Text
 
     console(stderr=True).print(Text(text, style="dim"), soft_wrap=True)
+
+
+def announce(model: Model, name: str = "") -> None:
+    """Say which backend runs a model and which hints it does not follow.
+
+    Args:
+        model: That was loaded.
+        name: Which one it is, where there are two.
+    """
+    note(f"{name}: {model.reason}" if name else model.reason)
+    for line in model.unhonoured_hints:
+        note(f"warning: {line}")
 
 
 def print_json(data: Any) -> None:
@@ -67,8 +81,8 @@ def table(
     columns, right = list(columns), set(right)
     result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
-        # In a narrow terminal the last column gives way, which is where the prose is.
-        result.add_column(name, overflow="fold", no_wrap=name != columns[-1])
+        # In a narrow terminal the widest columns are folded first; nothing is ever cut off.
+        result.add_column(name, overflow="fold")
         result.columns[-1].justify = "right" if name in right else "left"
     for row in rows:
         # Text, because names in square brackets would be read as markup.

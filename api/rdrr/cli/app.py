@@ -13,12 +13,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rdrr_format.errors import RdrrError, StoreError, UsageError
 
 from rdrr.cli import (
+    INTERRUPTED,
     bench,
     chat,
     convert,
@@ -38,10 +40,10 @@ from rdrr.cli import (
     tune,
     validate,
 )
-from rdrr.cli._console import print_error
+from rdrr.cli._console import note, print_error
 from rdrr.cli._help import GroupedCommands
 
-INTERRUPTED = 130
+_OUTPUT = "standard output"
 _OUTPUT_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # The parser's own base of wrong-usage errors has no public name in all versions of typer.
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -101,18 +103,29 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
     except OSError as error:
         return _refused(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # newer versions of typer return it themselves
+        note("stopped")
     return int(code or 0)
 
 
 def _prepare() -> None:
     # Mesa's drivers complain on stderr, once an adapter, where no desktop session has set it.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that lacks a character shows a substitute; it is no reason to fail.
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
+
+
+def _open_closed_streams() -> None:
+    """Python has no object for a stream that was closed before it started, as by `<&-`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # In this order each takes the number that is free, so that no file of ours gets it.
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
 
 
 def _build(commands: Sequence[Command]) -> typer.Typer:
@@ -157,13 +170,20 @@ def _refused(error: OSError, arguments: Sequence[str]) -> int:
     """What the system refused outside the stores, which name their files: mostly the output."""
     where = error.filename
     if where is None and error.errno in _OUTPUT_LOST:
-        where = "standard output"
-        # What the stream still holds would fail again, with a traceback, when the program ends.
-        sys.stdout = io.StringIO()
-        arguments = ()
+        where, arguments = _OUTPUT, ()
+        _drop_output()
     return _fail(StoreError(error.strerror or str(error), where=where), arguments)
 
 
+def _drop_output() -> None:
+    # What the stream still holds would fail again, with a traceback, when the program ends.
+    sys.stdout = io.StringIO()
+
+
 def _fail(error: RdrrError, arguments: Sequence[str]) -> int:
-    print_error(error, as_json="--json" in arguments)
+    try:
+        print_error(error, as_json="--json" in arguments)
+    except OSError as lost:
+        _drop_output()
+        print_error(StoreError(lost.strerror or str(lost), where=_OUTPUT), as_json=False)
     return error.exit_code

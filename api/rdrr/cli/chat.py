@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rdrr_format.errors import RdrrError, UsageError
 
-from rdrr.cli._console import note, print_error
+from rdrr.cli._console import announce, note, print_error
 from rdrr.cli._options import (
     Adapter,
     Backend,
@@ -93,7 +93,7 @@ def chat(
         context=context,
     ) as model:
         model.chat_template(template)  # before anything is typed
-        note(model.reason)
+        announce(model)
         conversation = Conversation(model, system=system, template=template)
         return _talk(conversation, options)
 

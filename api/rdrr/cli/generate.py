@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rdrr_format.errors import UsageError
 
-from rdrr.cli._console import console, facts, note, print_json
+from rdrr.cli._console import announce, console, facts, print_json
 from rdrr.cli._decoding import DecodeFlags
 from rdrr.cli._options import (
     Adapter,
@@ -189,7 +189,7 @@ def generate(
             interval=interval,
             decode=way,
         )
-        _announce(model)
+        announce(model)
         if json:
             print_json(result(model, generation, generation.read()))
         else:
@@ -226,12 +226,6 @@ def _read_prompt(prompt: str | None) -> str:
     if prompt is None and sys.stdin.isatty():
         raise UsageError("no prompt", hint='give --prompt "TEXT", or pipe the text in')
     return sys.stdin.read()
-
-
-def _announce(model: Model) -> None:
-    note(model.reason)
-    for line in model.unhonoured_hints:
-        note(f"warning: {line}")
 
 
 def _stream(pieces: Generation) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rdrr_format.errors import UsageError
 
-from rdrr.cli._console import console, facts, note, print_json
+from rdrr.cli._console import announce, console, facts, print_json
 from rdrr.cli._options import (
     Adapter,
     Backend,
@@ -123,9 +123,7 @@ def _open(
         kv_dtype=kv_dtype,
         context=window,
     )
-    note(f"{path}: {model.reason}")
-    for line in model.unhonoured_hints:
-        note(f"warning: {line}")
+    announce(model, path)
     return model
 
 

@@ -1,0 +1,85 @@
+"""What surrounds a command: streams that are closed or full, Ctrl-C, a narrow terminal."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rdrr.cli._console import table
+from rich.console import Console
+from support.commands import EXAMPLE, environment, rdrr
+
+MAIN = "from rdrr.cli import main; main()"
+INTERRUPTED = 130
+
+
+def start(*words, code=MAIN, shell=""):
+    """A command in a process of its own; `shell` holds redirections."""
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.Popen(
+        ["sh", "-c", f'exec "$@" {shell}', "sh", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+
+
+def ended(process):
+    """Exit code, stdout and stderr."""
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def test_a_stream_that_is_closed_is_an_empty_one(made_package):
+    inspect = ("inspect", made_package)
+    shown = rdrr(*inspect)
+    assert ended(start(*inspect, shell=">&-")) == (0, "", "")
+    assert ended(start(*inspect, shell="2>&- <&-")) == (0, shown.out, "")
+    assert ended(start("inspect", made_package / "absent", shell=">&- 2>&-")) == (1, "", "")
+    words = ("generate", made_package, "--prompt", "x", "--json-schema", "-")
+    assert ended(start(*words, shell="<&-")) == (2, "", rdrr(*words, stdin="").err)
+
+
+def test_ctrl_c_ends_a_conversion_in_one_line_and_leaves_nothing(tmp_path):
+    process = start("convert", EXAMPLE, tmp_path / "out", "--quality", "best", "--workers", "1")
+    while not any(tmp_path.iterdir()) and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (INTERRUPTED, "", "stopped\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("entry", ["main", "convert_main"])
+@pytest.mark.parametrize(("pressed", "code"), [(True, INTERRUPTED), (False, 0)])
+def test_ctrl_c_before_the_command_has_begun(entry, pressed, code):
+    while_importing = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == 'typer' and {pressed}: raise KeyboardInterrupt\n"
+        f"sys.meta_path.insert(0, Finder())\nfrom rdrr.cli import {entry}; {entry}()"
+    )
+    found, out, err = ended(start("--help", code=while_importing))
+    assert (found, bool(out), err) == (code, not pressed, "")
+
+
+@pytest.mark.parametrize("width", [200, 60, 40])
+def test_a_table_is_folded_in_a_narrow_terminal_and_loses_nothing(width):
+    rows = [
+        ("model.layers.3.self_attn.v_proj.weight", "Q4_K row", "7.31 %", "row 4, block 17"),
+        ("model.embed_tokens.weight", "Q6_K row", "12.86 %", "largest weight of its block"),
+    ]
+    names = ("tensors that lost most", "stored as", "error", "at")
+    out = io.StringIO()
+    Console(file=out, width=width).print(table(names, rows, right=("error",)))
+    shown = out.getvalue()
+    assert max(len(line) for line in shown.splitlines()) <= width
+    wanted = "".join("".join(row) for row in (names, *rows))
+    assert sorted("".join(shown.split())) == sorted("".join(wanted.split()))
+    assert (len(shown.splitlines()) == 1 + len(rows)) == (width == 200)
