@@ -6,6 +6,7 @@ Times only; what to run how often, in which order, is the benchmark's business.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -74,12 +75,12 @@ class Ours:
 
     def decode(self, ids: Sequence[int], length: int) -> float:
         """As `Runner.decode`, but the tokens are those that the model chooses."""
-        token, done = self._last, 0
+        from rdrr_runtime.decode._base import Counts, Job
+        from rdrr_runtime.decode.greedy import Greedy
+
+        job = Job([self._last], length, len(ids), frozenset())
         start = time.perf_counter()
-        while done < len(ids):
-            count = min(INTERVAL, len(ids) - done)
-            token = self._backend.greedy([token], length + done, count)[-1]
-            done += count
+        deque(Greedy(INTERVAL).run(self._backend, job, Counts()), maxlen=0)
         return time.perf_counter() - start
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:

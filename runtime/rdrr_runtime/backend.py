@@ -166,3 +166,39 @@ class DrawingBackend(Protocol):
     def told(self) -> list[TokenLogprobs]:
         """Log-probabilities of the ids drawn since the last call."""
         ...
+
+
+class Feed(Protocol):
+    """A run of passes, each of which has its token from the one before, on the device.
+
+    The first pass runs the ids that the feed begins with. Ids of a feed that is given up are never
+    read; the passes after them leave nothing that a rewound cache shows.
+    """
+
+    def issue(self, count: int) -> None:
+        """Submit what gives so many further ids; it does not wait."""
+        ...
+
+    def cut(self) -> None:
+        """What has been issued since the last cut, one pass at least, is taken together."""
+        ...
+
+    def take(self) -> list[int]:
+        """Wait for the ids of the oldest cut, and for nothing that was issued after it."""
+        ...
+
+
+@runtime_checkable
+class FeedingBackend(Protocol):
+    """What a backend has besides that takes passes before their tokens are known to the host."""
+
+    def feed(self, ids: Sequence[int], base: int, *, drawn: bool = False) -> Feed:
+        """A feed that begins with `ids`; one at a time.
+
+        Args:
+            ids: Token ids, at least one.
+            base: Tokens already in the cache.
+            drawn: Tokens are drawn as the last `DrawingBackend.begin` says, which also tells of
+                those that were taken; else the likeliest.
+        """
+        ...

@@ -18,11 +18,12 @@ from rdrr_format.errors import DeviceError
 
 from rdrr_runtime import native
 from rdrr_runtime.adapters import AdapterInfo, choose_adapter, list_adapters
-from rdrr_runtime.buffers import BufferSlice, align
+from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.counters import Counters, HostSeconds, Memory
 from rdrr_runtime.kernels._kernel import Dispatch, Kernel
 from rdrr_runtime.op_calls import OpCalls, WgpuCalls
 from rdrr_runtime.pipelines import BoundDispatch, Pipelines, Recorder
+from rdrr_runtime.readback import Fetch, Readback
 from rdrr_runtime.submission import Submission, Submitter
 from rdrr_runtime.wgpu_errors import device_errors
 
@@ -43,7 +44,6 @@ RAISED_LIMITS = (
     "max-compute-workgroup-size-z",
 )
 UNSUBMITTED_BYTES = 64 << 20  # host copies of writes that may pile up before they are flushed
-STAGING_BYTES = 64 * 1024  # grown when a larger read is asked for
 
 
 class Device:
@@ -74,7 +74,7 @@ class Device:
         self._native = native.load()
         self._pipelines = Pipelines(gpu, self._native, self.counters)
         self._recorder = Recorder(self._native)
-        self._staging: Any = None
+        self._readback = Readback(self, self._native)
         self._unsubmitted = 0
         self._freed: WeakSet[Any] = WeakSet()
 
@@ -168,14 +168,23 @@ class Device:
     def wait(self) -> None:
         """Wait until all work is done; this also frees the host copies of writes."""
         with device_errors("waiting for the device"):
-            staging = self._staging_buffer(8)
-            encoder = self.wgpu.create_command_encoder(label="wait")
             # wgpu 0.32 cannot await the queue itself (its callback has the wrong C type), so wait
             # for a buffer that the last submission wrote.
-            encoder.clear_buffer(staging, 0, 8)
-            self.wgpu.queue.submit([encoder.finish()])
-            self._map(staging, 8)
+            self._readback.begin(()).take()
         self._unsubmitted = 0
+
+    def fetch(self, *parts: BufferSlice) -> Fetch:
+        """Start to copy slices to the host, after all work submitted so far.
+
+        Work submitted later does not hold them up.
+
+        Raises:
+            DeviceError: A buffer has been freed, or the device is lost.
+        """
+        for part in parts:
+            self._check_alive(part)
+        with device_errors("reading a buffer"):
+            return self._readback.begin(parts, fresh=self.submission.fresh_staging)
 
     def read(
         self, source: BufferSlice, offset: int = 0, size: int | None = None
@@ -186,49 +195,7 @@ class Device:
             DeviceError: The range lies outside the slice, or the device is lost.
         """
         size = source.size - offset if size is None else size
-        source.range(offset, size)
-        self._check_alive(source)
-        start = perf_counter()
-        with device_errors("reading a buffer"):
-            staging = self._staging_buffer(size)
-            encoder = self.wgpu.create_command_encoder(label="read")
-            encoder.copy_buffer_to_buffer(source.buffer, source.offset + offset, staging, 0, size)
-            self.wgpu.queue.submit([encoder.finish()])
-            data = self._map(staging, size)
-        self.host.read += perf_counter() - start
-        return data
-
-    def _staging_buffer(self, size: int) -> Any:
-        if self.submission.fresh_staging:
-            return self._create_staging(size)
-        if self._staging is None or self._staging.size < size:
-            if self._staging is not None:
-                self.memory.add(-self._staging.size)
-                self._staging.destroy()
-            self._staging = self._create_staging(max(size, STAGING_BYTES))
-            self.memory.add(self._staging.size)
-        return self._staging
-
-    def _create_staging(self, size: int) -> Any:
-        import wgpu
-
-        usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        made = self.wgpu.create_buffer(label="staging", size=align(size), usage=usage)
-        self.counters.buffer_creates += 1
-        return made
-
-    def _map(self, staging: Any, size: int) -> npt.NDArray[np.uint8]:
-        # The submit before it orders the copy, so the wrapper's own extra submit is not needed.
-        staging.map_async("READ_NOSYNC", 0, align(size, 8)).sync_wait()
-        try:
-            mapped = staging.read_mapped(0, align(size, 8), copy=False)
-            data = np.frombuffer(mapped, dtype=np.uint8)[:size].copy()
-        finally:
-            staging.unmap()
-        self.counters.submits += 1
-        self.counters.maps += 1
-        self.counters.bytes_read += size
-        return data
+        return self.fetch(source.range(offset, size)).take()[0]
 
     def pipeline(self, kernel: Kernel) -> tuple[Any, Any]:
         """The compute pipeline of a kernel and its explicit bind group layout, made once.
@@ -290,9 +257,7 @@ class Device:
         self._recorder.clear()
         self._submitters.clear()
         self._pipelines.clear()
-        if self._staging is not None:
-            self._staging.destroy()
-            self._staging = None
+        self._readback.close()
         self.wgpu.destroy()
 
 

@@ -8,6 +8,7 @@ where the next pass reads them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,14 @@ from rdrr_runtime.backend import BackendInfo, Mask
 from rdrr_runtime.buffers import Arena
 from rdrr_runtime.device import Device, open_device
 from rdrr_runtime.gpu_batch import GpuBatch
+from rdrr_runtime.gpu_feed import GpuFeed, Place
 from rdrr_runtime.gpu_sampler import Bound, GpuSampler
 from rdrr_runtime.gpu_windows import GpuWindows
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import KvSpec
 from rdrr_runtime.kernels._tuning import Tuning
 from rdrr_runtime.logprobs import TokenLogprobs
-from rdrr_runtime.program import RING, Pass, Plan, Program, write_step
+from rdrr_runtime.program import Pass, Plan, Program, write_step
 from rdrr_runtime.sampling import SamplingOptions
 
 F32 = npt.NDArray[np.float32]
@@ -79,8 +81,7 @@ class GpuBackend:
         self._program = Program(plan, self.device)
         self._vocab = plan.graph.vocab_size
         self._windows = GpuWindows(self.device, self._state, self._program, self._vocab)
-        self._ring_used = 0  # ids written to the ring since the host last wrote the step
-        self._ready: tuple[int, int] | None = None  # token and base that the GPU put in place
+        self._place = Place()
         self._sampler: GpuSampler | None = None
         self._told: list[TokenLogprobs] = []
         choices = plan.choices()
@@ -107,7 +108,13 @@ class GpuBackend:
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the likeliest token; `count` new ids, read back at once."""
-        return self._issue(ids, base, count, _to_token)
+        return _at_once(self.feed(ids, base), count)
+
+    def feed(self, ids: Sequence[int], base: int, *, drawn: bool = False) -> GpuFeed:
+        """Passes that can be issued ahead of their ids, see `FeedingBackend.feed`."""
+        to_token: Launches = self._drawing().to_token if drawn else _to_token
+        first = partial(self._run, ids, base, to_token)
+        return self._feed(first, to_token, base + len(ids), tells=drawn)
 
     def begin(
         self,
@@ -123,14 +130,18 @@ class GpuBackend:
 
     def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the token drawn; `count` new ids, read back at once."""
-        return self._issue(ids, base, count, self._drawing().to_token)
+        return _at_once(self.feed(ids, base, drawn=True), count)
 
     def draw_among(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
         """Run `ids`, then draw one id of those that a mask lets through."""
-        which, sampler = self._run(ids, base, _to_logits), self._drawing()
-        sampler.allow(mask())  # worked out while the GPU is busy
-        self.device.submit(sampler.draw(which), 1)
-        return self._read_ids(ids, base, 1, tell=True)
+        sampler = self._drawing()
+
+        def first() -> None:
+            which = self._run(ids, base, _to_logits)
+            sampler.allow(mask())  # worked out while the GPU is busy
+            self.device.submit(sampler.draw(which), 1)
+
+        return _at_once(self._feed(first, sampler.to_token, base + len(ids), tells=True), 1)
 
     def told(self) -> list[TokenLogprobs]:
         """Log-probabilities of the ids drawn since the last call, where `begin` wanted them."""
@@ -150,7 +161,7 @@ class GpuBackend:
         positions: Sequence[int] | None = None,
     ) -> F32:
         """Logits of the last `wanted` of `ids`, see `Backend.window_logits`."""
-        self._ready = None
+        self._place.lose()
         return self._windows.logits(ids, base, wanted, positions)
 
     def window_picks(
@@ -162,7 +173,7 @@ class GpuBackend:
         positions: Sequence[int] | None = None,
     ) -> tuple[list[int], F32]:
         """The likeliest id of each of these rows, ties to the lower one, and its entropy."""
-        self._ready = None
+        self._place.lose()
         return self._windows.picks(ids, base, wanted, positions)
 
     def _drawing(self) -> GpuSampler:
@@ -170,38 +181,23 @@ class GpuBackend:
             self._sampler = GpuSampler(self.device, self._arena, self._state, self._vocab)
         return self._sampler
 
-    def _issue(self, ids: Sequence[int], base: int, count: int, to_token: Launches) -> list[int]:
-        out: list[int] = []
-        while len(out) < count:
-            run = min(RING, count - len(out))
-            out += self._issue_run(ids, base, run, to_token)
-            base += len(ids) + run - 1
-            ids = out[-1:]
-        return out
+    def _feed(
+        self, first: Callable[[], object], to_token: Launches, end: int, *, tells: bool
+    ) -> GpuFeed:
+        sampler = self._drawing() if tells else None
+        return GpuFeed(
+            self.device,
+            self._state,
+            self._place,
+            first=first,
+            again=lambda: to_token(self._program.get("decode")),
+            end=end,
+            records=sampler.records if sampler is not None and sampler.has_records else None,
+            told=self._tell,
+        )
 
-    def _issue_run(
-        self, ids: Sequence[int], base: int, count: int, to_token: Launches
-    ) -> list[int]:
-        """As `greedy`, for as many ids as the ring holds."""
-        self._run(ids, base, to_token)
-        decode = to_token(self._program.get("decode"))
-        for _ in range(count - 1):
-            self.device.submit(decode, 1)
-        return self._read_ids(ids, base, count, tell=to_token is not _to_token)
-
-    def _read_ids(self, ids: Sequence[int], base: int, count: int, *, tell: bool) -> list[int]:
-        """The ids that came after a run of `ids` from `base` on."""
-        first, self._ring_used = self._ring_used, self._ring_used + count
-        found = [token_id for run in _ring_runs(first, count) for token_id in self._read_ring(*run)]
-        if tell:
-            self._tell(first, found)
-        self._ready = (found[-1], base + len(ids) + count - 1)
-        return found
-
-    def _tell(self, first: int, ids: Sequence[int]) -> None:
-        for start, size in _ring_runs(first, len(ids)):
-            self._told += self._drawing().records(start, ids[:size])
-            ids = ids[size:]
+    def _tell(self, ids: Sequence[int], data: npt.NDArray[np.uint8]) -> None:
+        self._told += self._drawing().unpack(ids, data)
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
         """The first slots of the cache, see `StoringBackend.read_cache`."""
@@ -209,7 +205,7 @@ class GpuBackend:
 
     def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
         """Put back what `read_cache` gave."""
-        self._ready = None
+        self._place.lose()
         self._plan.cache.write(self.device, cache, slots)
 
     def batch(self, sequences: int, context: int) -> GpuBatch:
@@ -239,10 +235,7 @@ class GpuBackend:
     def _run(self, ids: Sequence[int], base: int, to_end: Launches) -> Pass:
         """All passes over `ids`, the head after the last of them."""
         which = self._program.get("decode" if len(ids) == 1 else "prefill")
-        resumes = len(ids) == 1 and self._ready == (ids[0], base)
-        self._ready = None
-        if not resumes:
-            self._ring_used = 0
+        resumes = self._place.take(ids, base)
         for start in range(0, len(ids), which.rows):
             part = ids[start : start + which.rows]
             if not resumes:
@@ -259,16 +252,12 @@ class GpuBackend:
             write_step(self.device, self._state, part, base + start)
             self.device.submit(score.to_logits, len(part))
             out[start : start + len(part)] = self._read_logits(score, len(part))
-        self._ready = None
+        self._place.lose()
         return out
 
     def _read_logits(self, which: Pass, rows: int) -> F32:
         data = self.device.read(which.logits, 0, 4 * rows * self._vocab)
         return data.view(np.float32).reshape(rows, self._vocab)
-
-    def _read_ring(self, start: int, size: int) -> list[int]:
-        ids = self.device.read(self._state.ring, 4 * start, 4 * size).view(np.uint32)
-        return [int(token_id) for token_id in ids]
 
 
 def _to_cache(which: Pass) -> Bound:
@@ -283,8 +272,8 @@ def _to_token(which: Pass) -> Bound:
     return which.to_token
 
 
-def _ring_runs(first: int, count: int) -> list[tuple[int, int]]:
-    """(start, size) of `count` ids from the `first` on: one run, or two around the ring's end."""
-    start = first % RING
-    size = min(count, RING - start)
-    return [(start, size)] if size == count else [(start, size), (0, count - size)]
+def _at_once(feed: GpuFeed, count: int) -> list[int]:
+    """So many ids, waited for."""
+    feed.issue(count)
+    feed.cut()
+    return feed.take()

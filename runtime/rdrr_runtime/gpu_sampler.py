@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_runtime.buffers import Arena
+from rdrr_runtime.buffers import Arena, BufferSlice
 from rdrr_runtime.device import BoundDispatch, Device
 from rdrr_runtime.kernels._context import State
 from rdrr_runtime.kernels.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
@@ -101,13 +101,19 @@ class GpuSampler:
             self._made[key] = ((*which.to_logits, *draw), draw, which)
         return self._made[key]
 
-    def records(self, start: int, ids: Sequence[int]) -> list[TokenLogprobs]:
-        """The records of ids that lie in the ring from `start` on; none if none were wanted."""
-        if self._top is None:
-            return []
-        size = record_bytes(self._top)
-        data = self._device.read(self._logprobs.records, start * size, len(ids) * size)
-        return unpack(ids, data, vocabulary=self._buffers.vocabulary, top=self._top)
+    @property
+    def has_records(self) -> bool:
+        """Whether the generation wants records."""
+        return self._top is not None
+
+    def records(self, start: int, count: int) -> BufferSlice:
+        """The records of so many places of the ring from `start` on."""
+        size = record_bytes(self._top or 0)
+        return self._logprobs.records.range(start * size, count * size)
+
+    def unpack(self, ids: Sequence[int], data: npt.NDArray[np.uint8]) -> list[TokenLogprobs]:
+        """What the bytes of records tell of their ids."""
+        return unpack(ids, data, vocabulary=self._buffers.vocabulary, top=self._top or 0)
 
     def _set(self, entries: Sequence[Entry]) -> None:
         """Make these the only tokens with counts or a bias."""

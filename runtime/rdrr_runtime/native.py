@@ -3,6 +3,8 @@
     encode             one launch costs 3 to 7 us of Python through the public API, a third here
     trusted modules    naga bounds every loop and index of a shader; kernels that guard their own
                        indices can do without, and run up to twice as fast
+    submit, read       the public API waits for all that was submitted, in a thread of its own; to
+                       keep the device busy the host must wait for one submission alone
 
 Beside them the unit of timestamps, which the public API does not tell. All need internals of
 wgpu-py (tried with 0.32). Where those are missing, `load` returns None and the caller goes through
@@ -33,6 +35,10 @@ class Native:
         self._ffi = ffi
         self._lib = lib
         self._api = api
+        # One for all readings: making a callback is slow, and the memory of each is kept.
+        self._mapped = ffi.callback(
+            "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", self._on_mapped
+        )
 
     def encode(self, compute_pass: Any, launches: Sequence[Launch]) -> None:
         """Record launches into an open compute pass of wgpu-py."""
@@ -47,6 +53,39 @@ class Native:
                 last = pipeline
             set_bind_group(handle, 0, group, 0, null)
             dispatch(handle, x, y, z)
+
+    def submit(self, device: Any, commands: Any) -> int:
+        """Submit one command buffer of wgpu-py; the number of the submission."""
+        buffers = self._ffi.new("WGPUCommandBuffer[]", [commands._internal])
+        return int(self._api.libf.wgpuQueueSubmitForIndex(device.queue._internal, 1, buffers))
+
+    def read(self, device: Any, staging: Any, size: int, submission: int) -> bytearray | None:
+        """The first bytes of a mappable buffer after a submission; None where the device is lost.
+
+        Later submissions are not waited for.
+        """
+        ffi, lib, libf = self._ffi, self._lib, self._api.libf
+        statuses: list[int] = []
+        keep = ffi.new_handle(statuses)
+        info = ffi.new("WGPUBufferMapCallbackInfo *")
+        info.mode = lib.WGPUCallbackMode_AllowProcessEvents
+        info.callback = self._mapped
+        info.userdata1 = keep
+        buffer = staging._internal
+        libf.wgpuBufferMapAsync(buffer, lib.WGPUMapMode_Read, 0, size, info[0])
+        libf.wgpuDevicePoll(device._internal, True, ffi.new("WGPUSubmissionIndex *", submission))
+        if not statuses:
+            libf.wgpuDevicePoll(device._internal, True, ffi.NULL)
+        if statuses != [lib.WGPUMapAsyncStatus_Success]:
+            return None
+        mapped = libf.wgpuBufferGetConstMappedRange(buffer, 0, size)
+        data = bytearray(ffi.buffer(mapped, size))
+        libf.wgpuBufferUnmap(buffer)
+        return data
+
+    def _on_mapped(self, status: int, message: Any, statuses: Any, unused: Any) -> None:
+        del message, unused
+        self._ffi.from_handle(statuses).append(int(status))
 
     def op_calls(self, device: Any) -> NativeCalls:
         """The calls for objects of single ops on a device."""
@@ -85,6 +124,11 @@ def load() -> Native | None:
             lib.wgpuComputePassEncoderDispatchWorkgroups,
             lib.wgpuDeviceCreateShaderModuleTrusted,
             lib.wgpuQueueGetTimestampPeriod,
+            lib.wgpuQueueSubmitForIndex,
+            lib.wgpuDevicePoll,
+            lib.wgpuBufferMapAsync,
+            lib.wgpuBufferGetConstMappedRange,
+            lib.WGPUMapAsyncStatus_Success,
             api.GPUShaderModule,
             api.error_handler,
             api.libf,

@@ -120,6 +120,11 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
                 gate=1.15,
                 published=1.59,
             ),
+            Ablation(
+                "overlap",
+                Side("read, then issue"),
+                Side("issue, then read", MODES["ahead-x8"]),
+            ),
             Ablation("prewarm", Side("cold"), Side("warm"), "first", 1.0),
             Ablation(
                 "kv-f16",

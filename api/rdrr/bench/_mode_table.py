@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from rdrr_format.errors import UsageError
+from rdrr_runtime.decode._interval import AHEAD
 from rdrr_runtime.submission import OURS, Submission
 
 if TYPE_CHECKING:
@@ -23,19 +24,21 @@ class Mode:
         submission: What reaches the queue, and how.
         interval: Tokens between two readbacks.
         sampler: Where the likeliest token is chosen; on the CPU all logits are read back.
+        ahead: Passes that are issued before a readback; the published modes have none.
     """
 
     name: str
     submission: Submission
     interval: int = 1
     sampler: Literal["gpu", "cpu"] = "gpu"
+    ahead: int = 0
 
     def strategy(self) -> Strategy:
         """The strategy that decodes so."""
         from rdrr_runtime.decode.greedy import Greedy
         from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
 
-        return GreedyOnHost() if self.sampler == "cpu" else Greedy(self.interval)
+        return GreedyOnHost() if self.sampler == "cpu" else Greedy(self.interval, self.ahead)
 
 
 _WEBLLM = Submission(
@@ -51,6 +54,7 @@ MODES: Mapping[str, Mode] = MappingProxyType(
             Mode("webllm+cache", _CACHE),
             Mode("webllm+cache+interval", _CACHE, 4),
             *(Mode(f"ours-x{x}", OURS, x) for x in (1, 2, 4, 8)),
+            *(Mode(f"ahead-x{x}", OURS, x, ahead=AHEAD) for x in (1, 8)),
         )
     }
 )
@@ -86,6 +90,8 @@ GATES = (
     Gate("ours-x4", "ours-x2", 0.97),
     Gate("ours-x8", "ours-x4", 0.97),
     Gate("ours-x4", "ours-x1", 1.15),
+    Gate("ahead-x1", "ours-x1", 1.0),
+    Gate("ahead-x8", "ours-x8", 1.0),
 )
 
 

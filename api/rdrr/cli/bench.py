@@ -37,7 +37,7 @@ def bench(
         typer.Option(
             metavar="MODE[,MODE...]",
             help="Compare modes: webllm, webllm+cache, webllm+cache+interval, ours-x1, ours-x2, "
-            "ours-x4, ours-x8; ours and all name several.",
+            "ours-x4, ours-x8, ahead-x1, ahead-x8; ours and all name several.",
         ),
     ] = None,
     submit: Annotated[

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode._base import Counts, Job
-from rdrr_runtime.decode._interval import in_intervals
+from rdrr_runtime.decode._interval import AHEAD, feed_of, in_intervals
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,13 @@ class Greedy:
 
     Attributes:
         interval: Tokens between two readbacks.
+        ahead: Passes that the device is given before a readback, if it takes any.
     """
 
     interval: int = 8
+    ahead: int = AHEAD
 
     def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
         """Runs of ids: one, then `interval` at a time."""
-        return in_intervals(backend.greedy, job, counts, self.interval)
+        feed, ahead = feed_of(backend, job, backend.greedy, self.ahead)
+        return in_intervals(feed, job, counts, self.interval, ahead)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode._base import Counts, Job
-from rdrr_runtime.decode._interval import in_intervals
+from rdrr_runtime.decode._interval import AHEAD, feed_of, in_intervals
 from rdrr_runtime.host_drawing import HostDrawing, drawing
 from rdrr_runtime.logprobs import Logprobs
 from rdrr_runtime.sampling import SamplingOptions
@@ -21,11 +21,13 @@ class Sampled:
         options: How each token is chosen.
         interval: Tokens between two readbacks from a device that draws.
         logprobs: Filled, where wanted, with an entry for each id delivered.
+        ahead: Passes that the device is given before a readback, if it takes any.
     """
 
     options: SamplingOptions
     interval: int = 1
     logprobs: Logprobs | None = None
+    ahead: int = AHEAD
 
     def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
         """Runs of ids: one, then `interval` at a time; one by one on the host."""
@@ -33,8 +35,8 @@ class Sampled:
         top = None if told is None else told.top
         source.begin(self.options, [*job.seen, *job.prompt], logprobs=top)
         interval = 1 if isinstance(source, HostDrawing) else self.interval
-        runs = in_intervals(source.draw, job, counts, interval)
-        for ids in runs:
+        feed, ahead = feed_of(source, job, source.draw, self.ahead, drawn=True)
+        for ids in in_intervals(feed, job, counts, interval, ahead):
             if told is not None:
                 told.tokens += source.told()[: len(ids)]
             yield ids

@@ -1,0 +1,331 @@
+"""Passes issued before the ids before them are read: the same text, nothing lost, nothing made.
+
+First over a backend whose next token is a hash of all that its cache holds, so that one wrong slot
+gives another text; then on the GPU.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.decode._base import Counts, Job
+from rdrr_runtime.decode.greedy import Greedy
+from rdrr_runtime.decode.sampled import Sampled
+from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.logprobs import Logprobs
+from rdrr_runtime.readback import Readback
+from rdrr_runtime.sampling import SamplingOptions
+from support.comparison import relative_error
+from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
+
+EOS = 49  # outside of what the hash gives
+END = VOCAB  # outside of what the GPU gives
+
+
+class HashFeed:
+    """Runs passes when they are issued, as a GPU does that is faster than the host."""
+
+    def __init__(self, backend: Hashing, ids: Sequence[int], base: int) -> None:
+        self._backend, self._next, self._base = backend, list(ids), base
+        self._open: list[int] = []
+        self._cuts: deque[list[int]] = deque()
+
+    def issue(self, count: int) -> None:
+        assert count > 0
+        self._backend.events.append(count)
+        for _ in range(count):
+            self._open.append(self._backend.run(self._next, self._base))
+            self._base, self._next = self._base + len(self._next), self._open[-1:]
+
+    def cut(self) -> None:
+        assert self._open
+        self._backend.events.append("cut")
+        self._cuts.append(self._open)
+        self._open = []
+
+    def take(self) -> list[int]:
+        self._backend.events.append("take")
+        return self._cuts.popleft()
+
+
+class Hashing:
+    """A backend with feeds; the id after some numbers of slots is `EOS`."""
+
+    def __init__(self, context: int = 200, ends: frozenset[int] = frozenset()) -> None:
+        self.info = BackendInfo("fake", None, context, 0, 0)
+        self.ends = ends
+        self.cache: list[int] = []
+        self.events: list[int | str] = []
+
+    def run(self, ids: Sequence[int], base: int) -> int:
+        assert base <= len(self.cache), "a pass may not leave a gap in the cache"
+        assert base + len(ids) <= self.info.context, "a pass beyond the context"
+        self.cache[base:] = ids
+        if len(self.cache) in self.ends:
+            return EOS
+        return zlib.crc32(bytes(self.cache)) % EOS
+
+    def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        feed = HashFeed(self, ids, base)
+        feed.issue(count)
+        feed.cut()
+        return feed.take()
+
+    def feed(self, ids: Sequence[int], base: int, *, drawn: bool = False) -> HashFeed:
+        assert not drawn
+        return HashFeed(self, ids, base)
+
+    def close(self) -> None:
+        pass
+
+
+def run(backend, strategy, ids: Sequence[int], most: int):
+    counts, stops = Counts(), frozenset({EOS if isinstance(backend, Hashing) else END})
+    runs = list(strategy.run(backend, Job(ids, 0, most, stops), counts))
+    return runs, counts
+
+
+def flat(runs: Sequence[Sequence[int]]) -> list[int]:
+    return [one for part in runs for one in part]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 5, 8, 11])
+@pytest.mark.parametrize("interval", [1, 2, 4, 8])
+def test_ids_are_those_of_reading_every_token_wherever_the_text_ends(rng, interval, ahead):
+    prompt = rng.integers(0, EOS, 5).tolist()
+    for length in range(1, 2 * interval + 3):
+        ends = frozenset({len(prompt) + length - 1})
+        plain, _ = run(Hashing(ends=ends), Greedy(1, 0), prompt, 40)
+        backend = Hashing(ends=ends)
+        runs, counts = run(backend, Greedy(interval, ahead), prompt, 40)
+        assert flat(runs) == flat(plain)
+        assert len(flat(runs)) == length
+        assert flat(runs)[-1] == EOS
+        assert [len(one) for one in runs[:-1]] == [1, *[interval] * len(runs)][: len(runs) - 1]
+        # All of the interval that the end lies in has run, and so many passes more.
+        interval_end = 1 if length == 1 else 1 + -(-(length - 1) // interval) * interval
+        assert counts.wasted == interval_end + (ahead if length > 1 else 0) - length
+        assert counts.wasted_rows == counts.wasted
+        assert counts.forwards == counts.rows == length - 1 + counts.wasted
+        assert counts.readbacks == len(runs)
+        assert len(backend.cache) == len(prompt) + counts.forwards
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 8])
+@pytest.mark.parametrize("most", range(1, 14))
+def test_nothing_is_issued_beyond_the_last_token_or_the_context(rng, most, ahead):
+    prompt = rng.integers(0, EOS, 3).tolist()
+    expected, _ = run(Hashing(), Greedy(1, 0), prompt, most)
+    backend = Hashing()
+    runs, counts = run(backend, Greedy(4, ahead), prompt, most)
+    assert flat(runs) == flat(expected)
+    assert (counts.wasted, counts.forwards) == (0, most - 1)
+    full = Hashing(context=len(prompt) + most - 1)  # it checks that no pass goes beyond
+    stats = GenerationStats()
+    out = flat(list(Engine(full, [], 64).generate(prompt, max_tokens=99, interval=4, stats=stats)))
+    assert out == flat(expected)
+    assert (stats.finish, stats.counts.wasted) == ("context", 0)
+
+
+@pytest.mark.parametrize(("interval", "ahead"), [(1, 1), (1, 2), (4, 1), (8, 2), (2, 5)])
+def test_the_device_has_work_when_an_interval_is_read_but_nothing_delays_the_first_token(
+    rng, interval, ahead
+):
+    backend = Hashing()
+    run(backend, Greedy(interval, ahead), rng.integers(0, EOS, 4).tolist(), 30)
+    issued = taken = 0
+    for event in backend.events:
+        if event == "take":
+            taken += 1 if not taken else min(interval, 30 - taken)
+            assert issued == (1 if taken == 1 else min(taken + ahead, 30))
+        elif event != "cut":
+            issued += event
+    assert taken == 30
+
+
+def test_a_generation_after_an_early_end_is_that_of_a_fresh_start(rng):
+    prompt, turn = (rng.integers(0, EOS, size).tolist() for size in (6, 3))
+    for length in range(1, 11):
+        backend = Hashing(ends=frozenset({len(prompt) + length - 1}))
+        engine = Engine(backend, [EOS], 64)
+        out = flat(list(engine.generate(prompt, max_tokens=30, interval=4)))
+        assert len(out) == length
+        backend.ends = frozenset()
+        whole, stats = [*prompt, *out, *turn], GenerationStats()
+        again = flat(list(engine.generate(whole, max_tokens=9, interval=4, stats=stats)))
+        fresh = flat(list(Engine(Hashing(), [], 64).generate(whole, max_tokens=9, interval=4)))
+        assert again == fresh
+        assert stats.cached_tokens == len(prompt) + length - 1
+
+
+def test_passes_in_flight_when_a_generation_is_broken_off_are_counted_and_not_taken_for_the_text(
+    rng,
+):
+    prompt = rng.integers(0, EOS, 6).tolist()
+    engine, stats = Engine(Hashing(), [EOS], 64), GenerationStats()
+    runs = engine.generate(prompt, max_tokens=50, interval=4, stats=stats)
+    out = [*next(runs), *next(runs)]
+    runs.close()
+    assert len(out) == 5
+    assert stats.counts.forwards - stats.counts.wasted == 4
+    assert stats.counts.wasted > 0
+    again = flat(list(engine.generate(prompt, max_tokens=12, stats=(stats := GenerationStats()))))
+    assert again == flat(list(Engine(Hashing(), [], 64).generate(prompt, max_tokens=12)))
+    assert stats.cached_tokens == len(prompt) - 1
+
+
+@pytest.fixture(scope="module")
+def backend(device, tmp_path_factory) -> Iterator[GpuBackend]:
+    folder = tmp_path_factory.mktemp("ahead")
+    package = write_random_package(folder, llama_manifest(), np.random.default_rng())
+    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    yield made
+    made.close()
+
+
+class Ending:
+    """A GPU backend whose feeds say `END` as the id of one slot, whatever was computed there."""
+
+    def __init__(self, backend: GpuBackend, slot: int) -> None:
+        self._backend, self._slot = backend, slot
+        self.info, self.greedy = backend.info, backend.greedy
+        self.begin, self.draw, self.told = backend.begin, backend.draw, backend.told
+        self.draw_among = backend.draw_among
+
+    def feed(self, ids, base, *, drawn=False):
+        feed = self._backend.feed(ids, base, drawn=drawn)
+        return EndingFeed(feed, base + len(ids), self._slot)
+
+
+class EndingFeed:
+    def __init__(self, feed, at: int, slot: int) -> None:
+        self._feed, self._at, self._slot = feed, at, slot
+        self.issue, self.cut = feed.issue, feed.cut
+
+    def take(self) -> list[int]:
+        ids = self._feed.take()
+        found = [END if self._at + i == self._slot else one for i, one in enumerate(ids)]
+        self._at += len(ids)
+        return found
+
+
+def prompt_of(rng, size: int) -> list[int]:
+    return rng.integers(0, VOCAB, size).tolist()
+
+
+@pytest.mark.parametrize("interval", [1, 4, 8])
+def test_on_the_gpu_nothing_is_made_or_written_after_the_second_token(backend, rng, interval):
+    counters = backend.device.counters
+    runs = Greedy(interval, 2).run(
+        backend, Job(prompt_of(rng, 9), 0, 40, frozenset()), counts := Counts()
+    )
+    next(runs)
+    next(runs)
+    before, passes, reads = counters.copy(), counts.forwards, counts.readbacks
+    delivered = flat(list(runs))
+    work = counters.since(before)
+    passes, reads = counts.forwards - passes, counts.readbacks - reads
+    assert work.buffer_creates + work.bind_group_creates + work.pipeline_creates == 0
+    assert work.bytes_written == 0
+    assert work.bytes_read == 4 * len(delivered)
+    assert work.maps == reads
+    copies = work.submits - passes
+    assert reads - (2 if interval == 1 else 0) <= copies <= reads  # some were on their way before
+
+
+def test_on_the_gpu_the_ids_are_those_of_plain_intervals_with_an_end_at_every_residue(backend, rng):
+    ids = prompt_of(rng, 6)
+    plain = backend.greedy(ids, 0, 14)
+    turn = prompt_of(rng, 3)
+    for interval, ahead, length in [(1, 2, 3), *((4, 2, at) for at in range(1, 10)), (8, 11, 6)]:
+        ending = Ending(backend, len(ids) + length - 1)
+        runs, counts = run(ending, Greedy(interval, ahead), ids, 30)
+        assert flat(runs) == [*plain[: length - 1], END]
+        assert (counts.wasted > 0) == (length > 1)
+        held = [*ids, *plain[: length - 1]]  # the last id has not been run
+        assert backend.greedy(turn, len(held), 3) == backend.greedy([*held, *turn], 0, 3)
+    second = backend.logits(turn, len(held))
+    assert relative_error(second, backend.logits([*held, *turn], 0)) < 1e-5
+    assert relative_error(backend.logits([*held[:-1], *turn], 0), second) > 1e-3  # the control
+
+
+def test_on_the_gpu_what_has_been_read_goes_on_without_writing(backend, rng):
+    ids = prompt_of(rng, 6)
+    expected = backend.greedy(ids, 0, 15)
+    feed = backend.feed(ids, 0)
+    for _ in range(2):
+        feed.issue(3)
+        feed.cut()
+    found = [*feed.take(), *feed.take()]
+    before = backend.device.counters.copy()
+    found += backend.greedy(found[-1:], len(ids) + 5, 3)
+    assert backend.device.counters.since(before).bytes_written == 0
+    feed = backend.feed(found[-1:], len(ids) + 8)
+    feed.issue(2)
+    feed.cut()
+    feed.issue(1)
+    found += feed.take()
+    assert found == expected[:11]
+    before = backend.device.counters.copy()
+    assert backend.greedy(found[-1:], len(ids) + 10, 4) == expected[11:]
+    assert backend.device.counters.since(before).bytes_written > 0  # a pass has gone ahead
+
+
+def test_on_the_gpu_draws_penalties_and_logprobs_do_not_depend_on_what_goes_ahead(backend, rng):
+    ids = prompt_of(rng, 8)
+    options = SamplingOptions(
+        temperature=1.3, top_k=40, presence_penalty=0.7, seed=int(rng.integers(2**40))
+    )
+
+    def drawn(ahead: int, slot: int, most: int) -> tuple[list[int], Logprobs]:
+        told = Logprobs(2)
+        strategy = Sampled(options, 4, told, ahead)
+        return flat(run(Ending(backend, slot), strategy, ids, most)[0]), told
+
+    plain, told = drawn(0, -1, 20)
+    assert len(set(plain)) > 5
+    for ahead, most in ((1, 20), (2, 17), (6, 18)):
+        ended, _ = drawn(ahead, len(ids) + 6, 20)  # what was issued then must leave no trace
+        assert ended == [*plain[:6], END]
+        found, also = drawn(ahead, -1, most)
+        assert found == plain[:most]
+        assert also.tokens == told.tokens[:most]
+
+
+def test_more_ids_than_the_ring_holds_come_in_one_cut_and_over_several(backend, rng):
+    ids = prompt_of(rng, 5)
+    runs, _ = run(backend, Greedy(66, 3), ids, 70)
+    assert [len(one) for one in runs] == [1, 66, 3]
+    single, _ = run(backend, Greedy(7, 9), ids, 70)
+    assert flat(single) == flat(runs)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_fetch_is_of_its_place_in_the_queue_whatever_is_taken_or_given_up(bench, rng, native):
+    device = bench.device
+    readback = device._readback if native else Readback(device, None)
+    slots = [bench.arena.empty("x", 4096) for _ in range(2)]
+    contents = rng.integers(0, 256, (4, 4096), dtype=np.uint8)
+    fetches = []
+    for content in contents:
+        for slot in slots:
+            device.write(slot, content)
+        parts = [slots[0].range(8, 40), slots[1].range(400, 4)]
+        fetches.append(readback.begin(parts))
+    for at in (3, 0, 2):
+        first, second = fetches[at].take()
+        assert np.array_equal(first, contents[at, 8:48])
+        assert np.array_equal(second, contents[at, 400:404])
+    fetches.clear()  # the one that was not taken is given up
+    made = device.counters.buffer_creates
+    kept = [readback.begin(slots[:1]) for _ in range(4)]
+    assert device.counters.buffer_creates == made
+    assert all(np.array_equal(one.take()[0], contents[-1]) for one in kept)
+    if not native:
+        readback.close()
