@@ -2,6 +2,10 @@
 
     python benchmarks/bench_strategies.py PACKAGE --tau 0.4,0.6 --draft ngram --draft SMALLER
 
+WeDLM fills several places at once where the text leaves little choice, so two prompts are measured:
+`plain`, and `low-entropy`, whose continuation a model of manual pages knows by heart. `--prompt`
+takes one of these names, or a text.
+
 Every way gets the same prompt and as many tokens; nothing ends a text early. Both baselines are
 given: greedy with a key-value cache, eight tokens to a readback, and greedy without one, which is
 what the published ratio of WeDLM is to. Times include the prompt. Then passes of several rows are
@@ -19,9 +23,11 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,7 +37,33 @@ if TYPE_CHECKING:
     from rdrr_runtime.device import Device
     from rdrr_runtime.engine import Engine
 
-PROMPT = "In the beginning God created the heaven and the earth. " * 8
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is continued.
+
+    Attributes:
+        text: The prompt.
+        tokens: New ids.
+    """
+
+    text: str
+    tokens: int = 128
+
+
+PROMPTS = MappingProxyType(
+    {
+        "plain": Prompt("In the beginning God created the heaven and the earth. " * 8),
+        "low-entropy": Prompt(
+            "RETURN VALUE\n"
+            "       On success, zero is returned.  On error, -1 is returned, and errno is set to "
+            "indicate the error.\n\n"
+            "ATTRIBUTES\n"
+            "       For  an  explanation",
+            tokens=24,  # of the sentence that follows in each page
+        ),
+    }
+)
 ROWS = (1, 2, 4, 8, 16, 32)
 PASSES = 20  # of each size in a round
 
@@ -156,8 +188,17 @@ def draft_ways(
     return found
 
 
-def show(ways: Mapping[str, Any], passes: Mapping[str, float]) -> None:
-    """Both tables."""
+def chosen_prompts(words: Sequence[str], tokens: int | None) -> dict[str, Prompt]:
+    """The prompts of names and texts, all named ones without any; `tokens` replaces theirs."""
+    found = {word: PROMPTS.get(word, Prompt(word)) for word in words or PROMPTS}
+    return {
+        name: one if tokens is None else replace(one, tokens=tokens) for name, one in found.items()
+    }
+
+
+def show(prompt: str, ways: Mapping[str, Any]) -> None:
+    """The table of the ways."""
+    print(f"prompt: {prompt}")
     head = ("way", "tok/s", "tok/pass", "x ar", "x uncached", "wasted", "agrees", "run", "repeats")
     print("{:<22}{:>9}{:>10}{:>8}{:>12}{:>8}{:>8}{:>5}{:>9}".format(*head))
     for name, one in ways.items():
@@ -166,6 +207,10 @@ def show(ways: Mapping[str, Any], passes: Mapping[str, float]) -> None:
             f"{one['over_ar']:>8.2f}{one['over_uncached']:>12.2f}{one['wasted_rows']:>8}"
             f"{one['agrees']:>8.2f}{one['longest_run']:>5}{one['repeats']:>9.2f}"
         )
+
+
+def show_passes(passes: Mapping[str, float]) -> None:
+    """The table of the passes."""
     for name, milliseconds in passes.items():
         ratio = milliseconds / passes["decode"]
         print(f"pass of {name:<8}{milliseconds:>9.3f} ms{ratio:>7.2f} x decode")
@@ -175,8 +220,8 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("package", type=Path)
-    parser.add_argument("--prompt", default=PROMPT)
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--prompt", action="append", default=[], metavar="NAME|TEXT")
+    parser.add_argument("--tokens", type=int, help="new ids; those of each prompt unless given")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tau", default="0.4,0.6,none")
     parser.add_argument("--window", type=int, default=16)
@@ -196,22 +241,32 @@ def main() -> None:
         device = open_device(options.adapter)
         stack.callback(device.close)
         package = open_package(options.package)
-        prompt = TextCodec(package.tokenizer_bytes() or b"").encode(options.prompt)
-        context = len(prompt) + options.tokens + 2 * max(ROWS)
+        codec = TextCodec(package.tokenizer_bytes() or b"")
+        prompts = chosen_prompts(options.prompt, options.tokens)
+        ids = {name: codec.encode(one.text) for name, one in prompts.items()}
+        longest = max(len(ids[name]) + one.tokens for name, one in prompts.items())
+        context = longest + 2 * max(ROWS)
         backend = GpuBackend(package, context=context, device=device)
         stack.callback(backend.close)
         ways: dict[str, Strategy] = {"ar": Greedy(), "uncached": Uncached()}
         ways |= wedlm_ways(package, options.tau.split(","), options.window)
         ways |= draft_ways(package, device, options.draft, context, stack)
         engine = Engine(backend, (), package.manifest.architecture.vocab_size)
-        found = measure_ways(engine, ways, prompt, options.tokens, options.rounds)
-        passes = measure_passes(backend, prompt, options.rounds)
-    show(found, passes)
+        found = {
+            name: measure_ways(engine, ways, ids[name], one.tokens, options.rounds)
+            for name, one in prompts.items()
+        }
+        passes = measure_passes(backend, next(iter(ids.values())), options.rounds)
+    for name, measured in found.items():
+        show(name, measured)
+    show_passes(passes)
     record = {
         "package": package.manifest.model_id,
         "adapter": device.info.name,
-        "prompt_tokens": len(prompt),
-        "ways": found,
+        "prompts": {
+            name: {"prompt_tokens": len(ids[name]), "ways": measured}
+            for name, measured in found.items()
+        },
         "pass_ms": passes,
         "pass_of_16_over_decode": passes["16"] / passes["decode"],
     }

@@ -39,5 +39,16 @@ def test_all_ways_run_in_turns_and_passes_are_timed(tmp_path, rng, monkeypatch, 
     assert found["wedlm tau 0.4"]["tokens_per_forward"] == pytest.approx(8 / 9, abs=0.2)
     passes = bench.measure_passes(backend, prompt, 1)
     assert list(passes) == ["decode", *map(str, bench.ROWS)]
-    bench.show(found, passes)
-    assert "pass of 16" in capsys.readouterr().out
+    bench.show("plain", found)
+    bench.show_passes(passes)
+    shown = capsys.readouterr().out
+    assert "prompt: plain" in shown
+    assert "pass of 16" in shown
+
+
+def test_prompts_go_by_name_or_are_texts_with_their_own_number_of_tokens():
+    assert list(bench.chosen_prompts([], None)) == ["plain", "low-entropy"]
+    found = bench.chosen_prompts(["low-entropy", "Once upon"], None)
+    assert [one.tokens for one in found.values()] == [24, 128]
+    assert found["Once upon"].text == "Once upon"
+    assert {one.tokens for one in bench.chosen_prompts([], 7).values()} == {7}
