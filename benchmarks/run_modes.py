@@ -165,6 +165,12 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
             f"({ratio['least']:.2f} to {ratio['most']:.2f}) gate {ratio['gate']} "
             f"published {ratio['published']} {ratio['verdict']}"
         )
+    for gain in found.get("interval_model", ()):
+        yield (
+            f"{name} gain of {gain['name']} over {gain['over']}: {gain['predicted']:.2f} predicted "
+            f"from {gain['encode_ms']:.3f} ms to record, {gain['gpu_ms']:.3f} ms of GPU and "
+            f"{gain['sync_ms']:.3f} ms of waiting; {gain['measured']:.2f} measured"
+        )
     for row in found.get("ablations", ()):
         if "not_run" in row:
             yield f"{name} {row['name']}: not run, {row['not_run']}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rdrr.bench._figures import NOT_GATED, Ratio, Spread, percentile
+from rdrr.bench._interval_model import interval_gains
 from rdrr.bench._mode_table import GATES, MODES, chosen
 from rdrr.bench._runs import Run, Workload
 from rdrr.bench.modes import Comparison, Measured
@@ -59,11 +60,22 @@ def measured(name: str, milliseconds: float, *, encode: float = 0.0, gpu: float 
 
 def test_the_gain_of_an_interval_is_predicted_from_what_one_token_costs():
     modes = (measured("ours-x1", 6.0, encode=1.0, gpu=2.0), measured("ours-x4", 3.0, gpu=2.0))
-    found = Comparison("fake", False, Workload(), modes).interval_model()
+    (found,) = interval_gains(modes)
     # The host encodes for 1 ms while the GPU works for 2, and 3 ms of waiting come once in four.
-    assert found == {
-        "ours-x4": {"predicted": pytest.approx(6 / (2 + 3 / 4)), "measured": pytest.approx(2.0)}
-    }
+    assert (found.name, found.over) == ("ours-x4", "ours-x1")
+    assert found.sync_ms == pytest.approx(3.0)
+    assert found.predicted == pytest.approx(6 / (2 + 3 / 4))
+    assert found.measured == pytest.approx(2.0)
+
+
+def test_a_submission_an_op_overlaps_host_and_gpu_also_without_an_interval():
+    cached, every_fourth = "webllm+cache", "webllm+cache+interval"
+    modes = (measured(cached, 6.0, encode=4.0, gpu=2.0), measured(every_fourth, 5.0))
+    (found,) = interval_gains(modes)
+    assert (found.name, found.over) == (every_fourth, cached)
+    assert found.sync_ms == pytest.approx(2.0)
+    assert found.predicted == pytest.approx(6 / (4 + 2 / 4))
+    assert not list(interval_gains((measured("webllm", 6.0), measured(every_fourth, 5.0))))
 
 
 @pytest.mark.parametrize(("times", "verdict"), [((1.0, 1.04), "pass"), ((1.0, 1.2), "missed")])

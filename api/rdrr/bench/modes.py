@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rdrr_format.errors import DeviceError
 
 from rdrr.bench._figures import NOT_GATED, Ratio, Spread
+from rdrr.bench._interval_model import interval_gains
 from rdrr.bench._mode_table import GATES, Mode
 from rdrr.bench._runs import Options, Run, Workload, generate, load, open_device
 
@@ -104,28 +105,6 @@ class Comparison:
         )
         return gated + [one for one in more if one.name not in said]
 
-    def interval_model(self) -> dict[str, dict[str, float]]:
-        """For `ours`, the gain of an interval of x over 1: predicted, and measured.
-
-        A token costs the host c to encode and the GPU g; what is left at x = 1 is s, the
-        synchronisation. An interval overlaps c with g and pays s once in x tokens.
-        """
-        ours = {one.mode.interval: one for one in self.modes if one.mode.name.startswith("ours-x")}
-        single = ours.pop(1, None)
-        if single is None or single.gpu_ms is None or single.runs[-1].host is None:
-            return {}
-        alone = Spread.of(single.seconds()).median
-        encode = single.runs[-1].host.submit / single.runs[-1].decoded
-        gpu = 1e-3 * single.gpu_ms
-        sync = max(0.0, alone - encode - gpu)
-        return {
-            one.mode.name: {
-                "predicted": alone / (max(encode, gpu) + sync / x),
-                "measured": alone / Spread.of(one.seconds()).median,
-            }
-            for x, one in ours.items()
-        }
-
     def gpu_spread(self) -> float | None:
         """By how much the slowest GPU time of a token exceeds the fastest, as a share."""
         times = [one.gpu_ms for one in self.modes if one.gpu_ms is not None]
@@ -150,7 +129,7 @@ class Comparison:
             "same_ids": True,
             "modes": {one.mode.name: one.as_dict() for one in self.modes},
             "ratios": [one.as_dict(software=self.software) for one in self.ratios()],
-            "interval_model": self.interval_model(),
+            "interval_model": [one.as_dict() for one in interval_gains(self.modes)],
             "gpu_time_spread": self.gpu_spread(),
             "gpu_time_verdict": self.gpu_verdict(),
         }

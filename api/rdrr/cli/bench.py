@@ -194,6 +194,8 @@ def _modes(
 
 
 def _show_modes(found: Comparison) -> None:
+    from rdrr.bench._interval_model import interval_gains
+
     out = console()
     software = ", a software adapter" if found.software else ""
     out.print(facts([("adapter", f"{found.adapter}{software}")]))
@@ -213,9 +215,12 @@ def _show_modes(found: Comparison) -> None:
     headings = ("mode", "ms a token", "GPU ms", *_COLUMNS, "forwards")
     out.print(table(headings, cells, right=headings[1:]))
     show_ratios(found.ratios(), software=found.software)
-    for name, gain in found.interval_model().items():
-        words = f"{gain['predicted']:.2f} predicted, {gain['measured']:.2f} measured"
-        out.print(f"gain of {name} over ours-x1: {words}")
+    for gain in interval_gains(found.modes):
+        out.print(
+            f"gain of {gain.name} over {gain.over}: {gain.predicted:.2f} predicted from "
+            f"{gain.encode_ms:.3f} ms to record, {gain.gpu_ms:.3f} ms of GPU and "
+            f"{gain.sync_ms:.3f} ms of waiting; {gain.measured:.2f} measured"
+        )
     spread = found.gpu_spread()
     if spread is not None:
         out.print(f"GPU time of a token differs by {100 * spread:.1f} %: {found.gpu_verdict()}")

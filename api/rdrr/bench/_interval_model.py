@@ -1,0 +1,74 @@
+"""What reading back every x tokens can gain, from what one token costs, beside what it gained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from rdrr.bench._figures import Spread
+
+if TYPE_CHECKING:
+    from rdrr.bench.modes import Measured
+
+
+@dataclass(frozen=True)
+class IntervalGain:
+    """A mode that reads back every x tokens beside the same one with x = 1.
+
+    Attributes:
+        name: The mode.
+        over: The one that reads back every token.
+        encode_ms: What the host takes to record and submit a token.
+        gpu_ms: What the GPU takes for it.
+        sync_ms: What is left of a token that is read back: waiting and reading.
+        predicted: The gain if the interval hides the shorter of the first two behind the longer
+            and pays the third once in x tokens.
+        measured: The gain.
+    """
+
+    name: str
+    over: str
+    encode_ms: float
+    gpu_ms: float
+    sync_ms: float
+    predicted: float
+    measured: float
+
+    def as_dict(self) -> dict[str, str | float]:
+        """For JSON."""
+        return asdict(self)
+
+
+def interval_gains(modes: Sequence[Measured]) -> Iterator[IntervalGain]:
+    """Of each mode with an interval whose twin without one has been measured."""
+    singles = {
+        (one.mode.submission, one.mode.sampler): one for one in modes if one.mode.interval == 1
+    }
+    for one in modes:
+        single = singles.get((one.mode.submission, one.mode.sampler))
+        if one.mode.interval > 1 and single is not None:
+            gain = _gain(one, single)
+            if gain is not None:
+                yield gain
+
+
+def _gain(one: Measured, single: Measured) -> IntervalGain | None:
+    last = single.runs[-1]
+    if single.gpu_ms is None or last.host is None:
+        return None
+    alone = 1e3 * Spread.of(single.seconds()).median
+    encode, gpu = 1e3 * last.host.submit / last.decoded, single.gpu_ms
+    busy = max(encode, gpu)
+    # A submission an op lets the GPU begin while the host still records.
+    before_sync = busy if single.mode.submission.submit_per_op else encode + gpu
+    sync = max(0.0, alone - before_sync)
+    return IntervalGain(
+        one.mode.name,
+        single.mode.name,
+        encode,
+        gpu,
+        sync,
+        predicted=alone / (busy + sync / one.mode.interval),
+        measured=alone / (1e3 * Spread.of(one.seconds()).median),
+    )
