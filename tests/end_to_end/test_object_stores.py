@@ -1,10 +1,10 @@
-"""The commands on a server that speaks S3."""
+"""The commands on servers that speak S3 and Google's protocol."""
 
 from __future__ import annotations
 
 import pytest
 from support.commands import EXAMPLE, error_line, rdrr
-from support.object_store import contents, files, s3_server, upload
+from support.object_store import contents, files, gs_server, s3_server, upload
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +34,19 @@ def test_every_command_takes_what_convert_put_on_an_object_store(bucket, tmp_pat
         "exists already" in rdrr("convert", source, f"file://{local}", "--json").json()["message"]
     )
     assert "no manifest.json" in error_line(rdrr("inspect", f"{bucket}/nowhere"))
+
+
+def test_google_s_store_gives_and_takes_the_same_bytes_as_a_folder(tmp_path):
+    local = tmp_path / "local"
+    with gs_server() as bucket:
+        source, made = upload(EXAMPLE, f"{bucket}/small-llama"), f"{bucket}/made"
+        for words in ((EXAMPLE, local), (source, made)):
+            assert rdrr("convert", *words, "--compress", "zstd", "--quiet").code == 0
+        assert contents(made) == files(local)
+        there, here = (rdrr("validate", path, "--deep", "--json") for path in (made, local))
+        assert (there.code, there.out.replace(made, str(local))) == (0, here.out)
+        assert "exists already" in error_line(rdrr("convert", source, made, "--quiet"))
+        again = rdrr("convert", source, made, "--quiet", "--overwrite")
+        assert again.code == 0
+        assert set(contents(made)) == {*files(local), "shard_00000.bin"} - {"shard_00000.bin.zst"}
+        assert "no manifest.json" in error_line(rdrr("inspect", f"{bucket}/nowhere"))

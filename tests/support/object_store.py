@@ -1,4 +1,4 @@
-"""A server that speaks S3, in this process, and what is needed to put folders on it."""
+"""Servers that speak S3 and Google's protocol, in this process, and putting folders on them."""
 
 from __future__ import annotations
 
@@ -35,6 +35,28 @@ def s3_server() -> Iterator[str]:
         S3FileSystem.clear_instance_cache()  # clients of a server that is gone
         S3FileSystem().mkdir(BUCKET)
         yield f"s3://{BUCKET}"
+    server.stop()
+
+
+@contextmanager
+def gs_server() -> Iterator[str]:
+    """The same with Google's protocol, which its emulator knows as JSON over HTTP alone."""
+    import fsspec
+    import pytest
+    from gcp_storage_emulator.server import create_server
+
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET)
+    with pytest.MonkeyPatch.context() as patch:
+        # Read when the client is imported: its way over gRPC wants certificates.
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        from gcsfs import GCSFileSystem
+
+        server.start()
+        host, port = server._api._httpd.server_address[:2]
+        patch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
+        patch.setenv("STORAGE_EMULATOR_HOST", f"http://{host}:{port}")
+        GCSFileSystem.clear_instance_cache()  # clients of a server that is gone
+        yield f"gs://{BUCKET}"
     server.stop()
 
 
