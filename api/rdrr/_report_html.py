@@ -116,7 +116,7 @@ def percent(error: float) -> str:
     """An error as a percentage of three digits; a dash for none."""
     if not error:
         return "–"
-    return f"{100 * error:.3g} %" if error < 10 else f"{error:.3g} ×"
+    return f"{100 * error:#.3g} %" if error < 10 else f"{error:#.3g} ×"
 
 
 def _bars(report: ReportView, kinds: dict[str, int]) -> tuple[Bar, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -31,30 +30,16 @@ class Hasher(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """A way of hashing.
-
-    Attributes:
-        name: What `hashAlgorithm` says.
-        hex_digits: Length of a written hash.
-        start: Makes a running hash.
-    """
-
-    name: str
-    hex_digits: int
-    start: Callable[[], Hasher]
-
-
 def _blake3() -> Hasher:
     from blake3 import blake3
 
     return blake3()
 
 
-_TABLE = (Algorithm("sha256", 64, hashlib.sha256), Algorithm("blake3", 64, _blake3))
-
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({row.name: row for row in _TABLE})
+ALGORITHMS: Mapping[str, Callable[[], Hasher]] = MappingProxyType(
+    {"sha256": hashlib.sha256, "blake3": _blake3}
+)
+"""What `hashAlgorithm` says, and what makes a running hash."""
 
 
 def new_hasher(algorithm: str) -> Hasher:
@@ -63,12 +48,12 @@ def new_hasher(algorithm: str) -> Hasher:
     Raises:
         FormatError: The algorithm is not in the table.
     """
-    found = ALGORITHMS.get(algorithm)
-    if found is None:
+    start = ALGORITHMS.get(algorithm)
+    if start is None:
         raise FormatError(
             "unknown hash algorithm", expected=" or ".join(ALGORITHMS), found=algorithm
         )
-    return found.start()
+    return start()
 
 
 def hash_bytes(algorithm: str, data: Any) -> str:

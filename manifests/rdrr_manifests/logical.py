@@ -76,11 +76,6 @@ class LogicalTensor:
         return self.entry.parsed_layout()
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it is all of its stored tensor."""
-        return self.shape == self.entry.shape
-
-    @property
     def has_stored_rows(self) -> bool:
         """Whether its rows can be had as they are stored, without decoding a block."""
         if not self.dtype.is_block:

@@ -2,7 +2,6 @@
 
 rms_norm             y = norm(x)
 rms_norm_in_place    x = norm(x)              queries and keys, head by head
-add_rms_norm         x = x + r; y = norm(x)
 post_norm_add        x = x + norm(r)          Gemma's norms after a block
 """
 
@@ -79,23 +78,6 @@ def rms_norm_in_place(
     """As `rms_norm`, with the result in x."""
     operands = {"x": x, "weight": weight}
     return _lower(ctx, "in_place", operands, width, eps, offset, per_row, False, label)
-
-
-def add_rms_norm(
-    ctx: OpContext,
-    x: BufferSlice,
-    r: BufferSlice,
-    weight: BufferSlice,
-    y: BufferSlice,
-    *,
-    width: int,
-    eps: float,
-    offset: float = 0.0,
-    label: str,
-) -> list[Dispatch]:
-    """x = x + r, then y = norm(x): three different buffers [rows, width]."""
-    operands = {"x": x, "r": r, "weight": weight, "y": y}
-    return _lower(ctx, "add", operands, width, eps, offset, 1, False, label)
 
 
 def post_norm_add(

@@ -3,8 +3,6 @@
 // y = norm(x)
 {% elif MODE == "in_place" %}
 // x = norm(x)
-{% elif MODE == "add" %}
-// x = x + r; y = norm(x)
 {% else %}
 // x = x + norm(r)
 {% endif %}
@@ -20,11 +18,10 @@
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, {{ "read" if MODE == "out" else "read_write" }}> x: array<vec4<{{ VALUE }}>>;
-{% if MODE == "add" or MODE == "post" %}
+{% if MODE == "post" %}
 @group(0) @binding(3) var<storage, read> r: array<vec4<{{ VALUE }}>>;
-{% endif %}
-{% if MODE == "out" or MODE == "add" %}
-@group(0) @binding({{ 3 if MODE == "out" else 4 }}) var<storage, read_write> y: array<vec4<{{ VALUE }}>>;
+{% elif MODE == "out" %}
+@group(0) @binding(3) var<storage, read_write> y: array<vec4<{{ VALUE }}>>;
 {% endif %}
 
 override WG: u32;
@@ -48,14 +45,7 @@ fn main(
     let first = (wid.y * groups.x + wid.x) * words;
     var squares = vec4<f32>(0.0);
     for (var i = thread.index; i < words; i += WG) {
-{% if MODE == "add" %}
-        let v = vec4<f32>(x[first + i]) + vec4<f32>(r[first + i]);
-        x[first + i] = value4(v);
-{% elif MODE == "post" %}
-        let v = vec4<f32>(r[first + i]);
-{% else %}
-        let v = vec4<f32>(x[first + i]);
-{% endif %}
+        let v = vec4<f32>({{ "r" if MODE == "post" else "x" }}[first + i]);
         squares += v * v;
     }
     let total = reduce_sum(squares, thread);
