@@ -8,7 +8,6 @@ import re
 import pytest
 from support.adapters import adapter_tensors, write_adapter
 from support.commands import EXAMPLE, error_line, rdrr, rdrr_each
-from support.fake_hub import fake_hub
 from support.object_store import files
 
 NAME = "org/small-llama"
@@ -28,24 +27,6 @@ def local(tmp_path_factory):
     folder = tmp_path_factory.mktemp("local") / "out"
     assert rdrr("convert", EXAMPLE, folder, "--quiet").code == 0
     return folder
-
-
-@pytest.fixture
-def hub():
-    with fake_hub() as running:
-        yield running
-
-
-@pytest.fixture
-def variables(hub, tmp_path):
-    """What makes the client talk to that hub, with an empty cache."""
-    return {
-        "HF_ENDPOINT": hub.url,
-        "HF_HOME": str(tmp_path / "home"),
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_TOKEN": "hf_token",
-    }
 
 
 def test_a_checkpoint_on_the_hub_gives_the_bytes_of_a_local_one_and_works_offline_later(

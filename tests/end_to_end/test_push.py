@@ -6,27 +6,10 @@ import json
 
 import pytest
 from support.commands import EXAMPLE, error_line, rdrr, rdrr_each
-from support.fake_hub import fake_hub
 from support.object_store import files
 
 NAME = "org/small-llama"
 URL = f"hf://{NAME}"
-
-
-@pytest.fixture
-def hub():
-    with fake_hub() as running:
-        yield running
-
-
-@pytest.fixture
-def variables(hub, tmp_path):
-    return {
-        "HF_ENDPOINT": hub.url,
-        "HF_HOME": str(tmp_path / "home"),
-        "HF_HUB_DISABLE_XET": "1",  # the small hub knows the older protocol only
-        "HF_TOKEN": "hf_token",
-    }
 
 
 def card_of(text):
