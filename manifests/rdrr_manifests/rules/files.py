@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import numpy as np
-from rdrr_format.errors import FormatError, RdrrError, ShardError, StoreError
+from rdrr_format.errors import FormatError, RdrrError
 from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.shard_reader import ShardReader
 from rdrr_format.stores import Store
@@ -44,14 +44,24 @@ def _reader(manifest: Manifest, store: Store) -> ShardReader:
 
 def shard_files(manifest: Manifest, store: Store) -> Iterator[Finding]:
     """Every shard is there, with its declared size."""
+    for index, error in _sizes(manifest, store):
+        if error is not None:
+            filename = manifest.shards[index].filename
+            yield Finding(filename, error.message, error.expected, error.found)
+
+
+def _sizes(manifest: Manifest, store: Store) -> Iterator[tuple[int, RdrrError | None]]:
+    """Shards whose names are fit to be opened, and what is wrong with their size."""
     reader = _reader(manifest, store)
     for index, shard in enumerate(manifest.shards):
         if not is_plain_name(shard.filename):
             continue
         try:
             reader.check_size(index)
-        except (ShardError, StoreError, FormatError) as error:
-            yield Finding(shard.filename, error.message, error.expected, error.found)
+        except RdrrError as error:
+            yield index, error
+        else:
+            yield index, None
 
 
 def tokenizer_file(manifest: Manifest, store: Store) -> Iterator[Finding]:
@@ -181,15 +191,7 @@ def count_non_finite(tensor: Tensor, reader: ShardReader) -> tuple[int, int]:
 
 def _sound_shards(manifest: Manifest, store: Store) -> Iterator[int]:
     """Shards that the rule shard-file has nothing against."""
-    reader = _reader(manifest, store)
-    for index, shard in enumerate(manifest.shards):
-        if not is_plain_name(shard.filename):
-            continue
-        try:
-            reader.check_size(index)
-        except RdrrError:
-            continue
-        yield index
+    return (index for index, error in _sizes(manifest, store) if error is None)
 
 
 FILES = (FileRule("shard-file", shard_files), FileRule("tokenizer-file", tokenizer_file))
