@@ -35,7 +35,8 @@ def configured_hints() -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UsageError("the configuration cannot be read", where=str(path), found=error) from None
+        found = error.strerror if isinstance(error, OSError) else error
+        raise UsageError("the configuration cannot be read", where=str(path), found=found) from None
     if not isinstance(stated, dict):
         raise UsageError("kernel_hints is no table", where=str(path), expected="[kernel_hints]")
     try:

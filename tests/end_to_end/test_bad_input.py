@@ -105,6 +105,10 @@ def test_a_folder_that_is_no_checkpoint(tmp_path):
     assert "config.json" in _refused(tmp_path / "holiday", tmp_path)
 
 
+def test_a_package_is_no_checkpoint(package, tmp_path):
+    assert "rdrr export" in _refused(package, tmp_path)
+
+
 def test_a_file_that_is_no_checkpoint(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a model")

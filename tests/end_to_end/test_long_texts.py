@@ -18,6 +18,13 @@ def test_a_full_context_ends_the_text_and_a_shift_goes_on(made_package):
     assert going["token_ids"][: len(ended["token_ids"])] == ended["token_ids"]
 
 
+def test_a_text_that_fills_the_context_says_so(made_package):
+    for tokens, full in ((40, True), (4, False)):
+        done = rdrr("generate", made_package, *SHORT[:-1], "--max-tokens", tokens)
+        assert ("the context is full" in done.err) == full
+        assert "the context" not in done.out
+
+
 def test_a_prompt_beyond_the_context_is_refused_unless_it_may_shift(made_package):
     long = ("--prompt", "And it came to pass. " * 20)
     refused = rdrr("generate", made_package, *SHORT[2:-1], *long, "--max-tokens", 2)

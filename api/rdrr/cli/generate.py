@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rdrr_format.errors import UsageError
 
-from rdrr.cli._console import announce, console, facts, print_json
+from rdrr.cli._console import announce, console, facts, note, print_json
 from rdrr.cli._decoding import DecodeFlags
 from rdrr.cli._options import (
     Adapter,
@@ -194,6 +194,8 @@ def generate(
             print_json(result(model, generation, generation.read()))
         else:
             _stream(generation)
+            if generation.stats.finish == "context":
+                note("the context is full; --context enlarges it, --context-shift N goes on")
         if stats:
             _show_stats(model, generation)
     return 0

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rdrr_format.errors import SourceError
+from rdrr_manifests.models import MANIFEST_NAME
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._base import Source, SourceTensor
@@ -52,6 +53,9 @@ def open_source(path: str | Path) -> Source:
         if recognises(path):
             return dequantized(opener(path))
     kinds = ", ".join(kind for kind, _, _ in _OPENERS)
+    if (path / MANIFEST_NAME).is_file():
+        hint = "`rdrr export` makes a checkpoint of it"
+        raise SourceError("an RDRR package already", where=path, hint=hint)
     raise SourceError(
         "not a checkpoint that can be read", where=path, expected=kinds, found=dead_links(path)
     )
