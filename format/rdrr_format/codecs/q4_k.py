@@ -15,11 +15,11 @@ from rdrr_format.codecs._scales import unpack_scales
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q4_K"]
-_SEARCH = Search(-1.0, 0.1, 20)
+SEARCH = Search(-1.0, 0.1, 20)
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
-    return _pack(len(rows), *quantize_affine(rows, importance, 15, _SEARCH, _DTYPE))
+    return _pack(len(rows), *quantize_affine(rows, importance, 15, SEARCH, _DTYPE))
 
 
 def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:

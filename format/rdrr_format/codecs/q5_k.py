@@ -15,11 +15,11 @@ from rdrr_format.codecs._scales import unpack_scales
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q5_K"]
-_SEARCH = Search(-0.5, 0.1, 15)
+SEARCH = Search(-0.5, 0.1, 15)
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
-    return _pack(len(rows), *quantize_affine(rows, importance, 31, _SEARCH, _DTYPE))
+    return _pack(len(rows), *quantize_affine(rows, importance, 31, SEARCH, _DTYPE))
 
 
 def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:

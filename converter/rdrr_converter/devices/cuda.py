@@ -1,0 +1,111 @@
+"""Blocks encoded by torch, operation by operation, on a CUDA device.
+
+torch is there anyway and brings all that it needs, and what it computes can be tested on the CPU.
+Its price are some thousand launches for each call, whatever the number of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rdrr_format.errors import DeviceError
+
+from rdrr_converter.devices._base import BLOCK, Bytes, Flags, Weights
+from rdrr_converter.devices._torch_affine import pack_fifth, pack_low, quantize_affine
+from rdrr_converter.devices._torch_signed import quantize_q6_k
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+CAPACITY = 1 << 16
+"""Blocks at a time: 16 million weights, about 1 GiB with everything that is computed of them."""
+
+
+def _q4_k(weights: Tensor) -> tuple[Tensor, Tensor]:
+    import torch
+
+    head, codes, odd = quantize_affine(weights, "Q4_K", 15.0)
+    return torch.cat([head, pack_low(codes)], dim=1), odd
+
+
+def _q5_k(weights: Tensor) -> tuple[Tensor, Tensor]:
+    import torch
+
+    head, codes, odd = quantize_affine(weights, "Q5_K", 31.0)
+    return torch.cat([head, pack_fifth(codes), pack_low(codes)], dim=1), odd
+
+
+QUANTIZERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = MappingProxyType(
+    {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": quantize_q6_k}
+)
+"""Blocks [n, 256] to bytes [n, bytes of a block] and the odd ones [n], by storage type."""
+
+
+class TorchDevice:
+    """A `BlockDevice`.
+
+    Args:
+        device: torch's name of it: `cuda`, or `cpu` for tests.
+        capacity: Blocks.
+
+    Raises:
+        DeviceError: torch cannot use it.
+    """
+
+    types = frozenset(QUANTIZERS)
+
+    def __init__(self, device: str = "cuda", capacity: int = CAPACITY) -> None:
+        import torch
+
+        self.capacity = capacity
+        self._device = torch.device(device)
+        self.name = device
+        if self._device.type == "cuda":
+            if not torch.cuda.is_available():
+                raise DeviceError(
+                    "torch finds no CUDA device",
+                    found=f"torch {torch.__version__}",
+                    hint="install torch with CUDA, or use --device wgpu or cpu",
+                )
+            self.name = torch.cuda.get_device_name(self._device)
+
+    def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
+        """As `BlockDevice.encode`."""
+        import torch
+
+        try:
+            with torch.inference_mode():
+                blocks, odd = QUANTIZERS[dtype](self._upload(parts))
+                return blocks.cpu().numpy(), odd.cpu().numpy()
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"encoding {dtype} failed", where=self.name, found=str(error).splitlines()[0]
+            ) from None
+
+    def _upload(self, parts: Sequence[Weights]) -> Tensor:
+        """float32 [n, 256] on the device."""
+        import torch
+
+        weights = torch.empty(
+            (sum(map(len, parts)), BLOCK), dtype=torch.float32, device=self._device
+        )
+        place = 0
+        for part in parts:
+            here = torch.from_numpy(np.require(part, requirements=["C", "W"]))
+            if part.dtype == np.uint16:
+                here = here.view(torch.bfloat16)
+            # Moved before it is widened: copying into another type would widen it on the CPU.
+            weights[place : place + len(part)] = here.to(self._device)
+            place += len(part)
+        return weights
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        import torch
+
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()

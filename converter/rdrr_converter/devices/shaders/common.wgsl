@@ -1,0 +1,217 @@
+// What all types share: weights into workgroup memory, a group of them for each thread, blocks out
+// of it. A type adds `GROUP`, `BLOCK_BYTES`, `encode` and `byte_of`.
+//
+// Results have the bits of the CPU's codecs. WGSL lets a compiler join a product with the sum that
+// follows, rounds quotients, roots and conversions loosely, and may flush denormal numbers; hence
+// `apart`, `quotient`, `root`, `half_of`, and blocks that are called odd and left to the CPU.
+
+struct Task {
+    zero: u32, // always 0, which no compiler knows
+    in_halves: u32, // 1 where weights are bfloat16, two a word
+    candidates: u32,
+    numerators: array<vec4f, 8>, // of the candidates for the inverse scale
+}
+
+const LANES = 64u;
+const STRIDE = GROUP + 1u; // so that neighbours read different banks
+const BLOCK = 256u; // weights
+const BLOCKS = LANES * GROUP / BLOCK; // of a workgroup
+const BLOCK_LANES = BLOCK / GROUP;
+const WORDS = BLOCKS * BLOCK_BYTES / 4u; // that a workgroup writes
+
+// Sums of squares and cubes of weights in these bounds stay within the normal numbers. The bits of
+// positive numbers are in their order.
+const FAINT = 0x2b8cbcccu; // 1e-12: what is not zero
+const TINY = 0x358637bdu; // 1e-6: the largest of a group
+const HUGE = 0x49742400u; // 1e6
+const OUT_OF_RANGE = 4194303.0; // where ggml's rounding to integers ends
+
+@group(0) @binding(0) var<storage, read> weights: array<u32>;
+@group(0) @binding(1) var<storage, read_write> encoded: array<u32>;
+@group(0) @binding(2) var<storage, read_write> odd_blocks: array<u32>; // a bit for each block
+@group(0) @binding(3) var<uniform> task: Task;
+
+var<workgroup> tile: array<f32, LANES * STRIDE>; // weights, and in the end their codes
+var<workgroup> odd_here: atomic<u32>;
+var<private> odd: bool;
+
+@compute @workgroup_size(LANES)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let first = workgroup.x * LANES * GROUP;
+    for (var i = lane; i < LANES * GROUP; i += LANES) {
+        tile[i / GROUP * STRIDE + i % GROUP] = weight(first + i);
+    }
+    if lane == 0u {
+        atomicStore(&odd_here, 0u); // not every driver begins with zeros
+    }
+    workgroupBarrier();
+    odd = is_out_of_bounds(lane * STRIDE);
+    encode(lane);
+    if odd {
+        atomicOr(&odd_here, 1u << (lane / BLOCK_LANES));
+    }
+    workgroupBarrier();
+    for (var i = lane; i < WORDS; i += LANES) {
+        var word = 0u;
+        for (var k = 0u; k < 4u; k++) {
+            let at = 4u * i + k;
+            word |= byte_of(at / BLOCK_BYTES, at % BLOCK_BYTES) << (8u * k);
+        }
+        encoded[workgroup.x * WORDS + i] = word;
+    }
+    if lane == 0u {
+        odd_blocks[workgroup.x] = atomicLoad(&odd_here);
+    }
+}
+
+fn weight(at: u32) -> f32 {
+    if task.in_halves == 0u {
+        return bitcast<f32>(weights[at]);
+    }
+    let word = weights[at / 2u];
+    return bitcast<f32>(select(word << 16u, word & 0xffff0000u, (at & 1u) == 1u));
+}
+
+fn is_out_of_bounds(at: u32) -> bool {
+    var largest = 0u;
+    var faint = false;
+    for (var i = 0u; i < GROUP; i++) {
+        let magnitude = bitcast<u32>(tile[at + i]) & 0x7fffffffu;
+        largest = max(largest, magnitude);
+        faint = faint || (magnitude != 0u && magnitude < FAINT);
+    }
+    return faint || (largest != 0u && (largest < TINY || largest > HUGE));
+}
+
+// The code of weight `at` of a block.
+fn code(block: u32, at: u32) -> u32 {
+    return u32(tile[(block * BLOCK_LANES + at / GROUP) * STRIDE + at % GROUP]);
+}
+
+fn numerator(step: u32) -> f32 {
+    return task.numerators[step / 4u][step % 4u];
+}
+
+// A product that is rounded before anything is added to it.
+fn apart(product: f32) -> f32 {
+    return bitcast<f32>(bitcast<u32>(product) ^ task.zero);
+}
+
+// a / b rounded to nearest even: digits as the GPU divides, corrected by the integer remainder.
+fn quotient(a: f32, b: f32) -> f32 {
+    let bits_a = bitcast<u32>(a);
+    let bits_b = bitcast<u32>(b);
+    let exponent_a = i32((bits_a >> 23u) & 255u);
+    let exponent_b = i32((bits_b >> 23u) & 255u);
+    if (bits_a & 0x7fffffffu) == 0u {
+        return 0.0;
+    }
+    var dividend = (bits_a & 0x7fffffu) | 0x800000u;
+    let divisor = (bits_b & 0x7fffffu) | 0x800000u;
+    var exponent = exponent_a - exponent_b + 127;
+    if dividend < divisor {
+        dividend <<= 1u;
+        exponent -= 1;
+    }
+    // The whole part of dividend * 2^24 / divisor: 24 digits and one to round by. A few units of
+    // error leave a remainder far below 2^31, so that it is right although both products wrap.
+    var digits = u32(f32(dividend) / f32(divisor) * 16777216.0);
+    var rest = bitcast<i32>((dividend << 24u) - digits * divisor);
+    let missed = i32(floor(f32(rest) / f32(divisor)));
+    digits += u32(missed);
+    rest -= missed * i32(divisor);
+    if rest < 0 {
+        digits -= 1u;
+        rest += i32(divisor);
+    }
+    if rest >= i32(divisor) {
+        digits += 1u;
+        rest -= i32(divisor);
+    }
+    let up = (digits & 1u) == 1u && (rest != 0 || (digits & 2u) == 2u);
+    let mantissa = (digits >> 1u) + u32(up); // a carry moves into the exponent by itself
+    if exponent_a == 0 || exponent_b == 0 || exponent < 1 || exponent > 253 {
+        odd = true;
+        return 1.0;
+    }
+    let sign = (bits_a ^ bits_b) & 0x80000000u;
+    return bitcast<f32>(sign | ((u32(exponent) << 23u) + mantissa - 0x800000u));
+}
+
+// a / b rounded to nearest even and then to the nearest integer.
+fn nearest_quotient(a: f32, b: f32) -> f32 {
+    let rough = a / b;
+    if abs(rough) >= OUT_OF_RANGE {
+        odd = true;
+        return 0.0;
+    }
+    if abs(fract(rough) - 0.5) < 1e-3 {
+        return round(quotient(a, b));
+    }
+    return round(rough);
+}
+
+// The square root of a normal number, rounded to nearest, digit by digit.
+fn root(value: f32) -> f32 {
+    let bits = bitcast<u32>(value);
+    let exponent = i32(bits >> 23u) - 127;
+    let is_odd = (exponent & 1) != 0;
+    let mantissa = ((bits & 0x7fffffu) | 0x800000u) << select(0u, 1u, is_odd);
+    // 25 digits of the root of mantissa * 2^25, two bits of which are taken at a time.
+    var rest = 0u;
+    var digits = 0u;
+    for (var i = 0; i < 25; i++) {
+        let shift = 23 - 2 * i;
+        var next = 0u;
+        if shift >= 0 {
+            next = (mantissa >> u32(shift)) & 3u;
+        }
+        if shift == -1 {
+            next = (mantissa << 1u) & 3u;
+        }
+        rest = (rest << 2u) | next;
+        let trial = (digits << 2u) | 1u;
+        let takes = rest >= trial;
+        rest = select(rest, rest - trial, takes);
+        digits = (digits << 1u) | u32(takes);
+    }
+    let rounded = (digits >> 1u) + (digits & 1u); // a root is never half way between two
+    let half_exponent = (exponent - select(0, 1, is_odd)) / 2;
+    return bitcast<f32>((u32(half_exponent + 127) << 23u) + rounded - 0x800000u);
+}
+
+// The bits of a number in float16, rounded to nearest even.
+fn half_of(value: f32) -> u32 {
+    let bits = bitcast<u32>(value);
+    let sign = (bits >> 16u) & 0x8000u;
+    let magnitude = bits & 0x7fffffffu;
+    if magnitude >= 0x477ff000u { // would be infinite
+        odd = true;
+        return sign;
+    }
+    if magnitude >= 0x38800000u { // 2^-14: normal in float16
+        let moved = magnitude - 0x38000000u;
+        return sign | ((moved + 0xfffu + ((moved >> 13u) & 1u)) >> 13u);
+    }
+    if magnitude <= 0x33000000u { // 2^-25: half of the smallest
+        return sign;
+    }
+    let shift = 126u - (magnitude >> 23u);
+    let mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+    let rounded = mantissa + (1u << (shift - 1u)) - 1u + ((mantissa >> shift) & 1u);
+    return sign | (rounded >> shift);
+}
+
+// The number that these bits are in float16; finite.
+fn of_half(bits: u32) -> f32 {
+    let sign = (bits & 0x8000u) << 16u;
+    let magnitude = bits & 0x7fffu;
+    if magnitude >= 0x400u {
+        return bitcast<f32>(sign | ((magnitude << 13u) + 0x38000000u));
+    }
+    let small = f32(magnitude) * 5.9604644775390625e-8; // 2^-24
+    return bitcast<f32>(sign | bitcast<u32>(small));
+}

@@ -1,0 +1,16 @@
+const BLOCK_BYTES = 176u;
+const LARGEST = 31.0;
+
+fn byte_of(block: u32, at: u32) -> u32 {
+    if at < 16u {
+        return head_byte(block, at);
+    }
+    if at >= 48u {
+        return low_byte(block, at - 48u);
+    }
+    var fifths = 0u;
+    for (var group = 0u; group < 8u; group++) {
+        fifths |= (code(block, group * 32u + at - 16u) >> 4u) << group;
+    }
+    return fifths;
+}
