@@ -1,33 +1,56 @@
-"""Would a GPU quantize faster? Q4_K with its search on a GPU, beside the same codec on the CPU.
+"""K-quants encoded on a GPU beside the CPU, and whole conversions with either.
 
-    python benchmarks/bench_quantize_gpu.py
+    python benchmarks/bench_quantize_gpu.py --devices wgpu,cuda --shape llama-1b
 
-A prototype that no command uses; docs/PERFORMANCE.md says why. The blocks are compared bit for
-bit. Speeds are millions of weights a second of wall time, best of several rounds: the kernel
-alone, the search with its transfers, and the whole codec with one thread and with all cores. The
-last line is one JSON object.
+Blocks are compared bit for bit, packages file by file. Speeds are millions of weights a second of
+wall time, best of several rounds: the computation alone, with its transfers from float32 and from
+bfloat16, and the codecs on one core and on all. Conversions are processes of their own, so that
+their seconds hold imports and the opening of the device; memory is anonymous pages, looked at every
+20 ms. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from _gpu_search import GpuSearch
-from rdrr_format.codecs import CODECS, _affine
-from rdrr_format.codecs.q4_k import _SEARCH
+from bench_memory import INTERVAL, anonymous
+from rdrr_converter.devices import BLOCK, BlockDevice
+from rdrr_converter.devices.torch_device import QUANTIZERS, TorchDevice
+from rdrr_converter.devices.webgpu import WebGpuDevice
+from rdrr_format.codecs import CODECS, bf16_to_f32, f32_to_bf16
+from shapes import SHAPES
+from synthesize import synthesize
 
 Floats = npt.NDArray[np.float32]
 
-LARGEST_CODE = 15
 REPEATS = 20
-"""Dispatches in a row, so that the kernel's own time stands out from the submission."""
+"""Runs without transfers, so that the computation stands out from the submission."""
+
+CONVERT = """
+import json, sys, time
+start = time.perf_counter()
+from rdrr_converter.convert import convert
+source, destination, options = json.loads(sys.argv[1])
+ends = {}
+def note(event):
+    ends[event.stage] = time.perf_counter() - start
+result = convert(source, destination, overwrite=True, progress=note, **options)
+ends["all"] = time.perf_counter() - start
+print(json.dumps({"ends": ends, "blocks": result.as_dict()["encoded_blocks"]}))
+"""
 
 
 def fastest(action: Callable[[], object], rounds: int) -> float:
@@ -41,78 +64,160 @@ def fastest(action: Callable[[], object], rounds: int) -> float:
     return min(times)
 
 
-def quantized_with(search: GpuSearch, rows: Floats) -> npt.NDArray[np.uint8]:
-    """The codec's blocks with the search exchanged."""
-    own = _affine.search_groups
-    _affine.search_groups = search
-    try:
-        return CODECS["Q4_K"].quantize(rows)
-    finally:
-        _affine.search_groups = own
+def alone(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> float:
+    """Seconds of the computation without transfers."""
+    if isinstance(device, WebGpuDevice):
+        device.upload(dtype, [weights])
+        runs = [
+            fastest(lambda times=times: device.run(dtype, len(weights), times), rounds)
+            for times in (1, REPEATS + 1)
+        ]
+        return (runs[1] - runs[0]) / REPEATS
+    import torch
+
+    assert isinstance(device, TorchDevice)
+    there = torch.from_numpy(weights).to(device.device)
+
+    def compute() -> None:
+        with torch.inference_mode():
+            QUANTIZERS[dtype](there)[1].cpu()
+
+    return fastest(compute, rounds)
 
 
-def measure(search: GpuSearch, rows: Floats, rounds: int) -> dict[str, float]:
-    """Seconds of each variant for all rows."""
-    groups = rows.reshape(-1, 32)
-    count = len(groups)
+def compare(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> dict[str, Any]:
+    """Differing blocks, and the rates of a device."""
+    halves = f32_to_bf16(weights)
+    different = odd_blocks = 0
+    for part, values in ((weights, weights), (halves, bf16_to_f32(halves))):
+        found, odd = device.encode(dtype, [part])
+        expected = CODECS[dtype].quantize(values)
+        different += int(np.count_nonzero((found != expected).any(axis=1) & ~odd))
+        odd_blocks += int(np.count_nonzero(odd))
+    seconds = {
+        "alone": alone(device, dtype, weights, rounds),
+        "from float32": fastest(lambda: device.encode(dtype, [weights]), rounds),
+        "from bfloat16": fastest(lambda: device.encode(dtype, [halves]), rounds),
+    }
+    return {"different": different, "odd": odd_blocks, "rates": _rates(weights, seconds)}
 
-    def kernel(times: int) -> float:
-        search.upload(groups, LARGEST_CODE, _SEARCH)
 
-        def run() -> None:
-            search.run(count, times)
-            search.download(count)
-
-        return fastest(run, rounds)
-
-    def everywhere() -> None:
-        for _ in pool.map(CODECS["Q4_K"].quantize, np.array_split(rows, 4 * cores)):
-            pass
-
+def codecs(dtype: str, weights: Floats, rounds: int) -> dict[str, float]:
+    """Rates of the CPU."""
     cores = os.cpu_count() or 1
     with ThreadPoolExecutor(cores) as pool:
-        return {
-            "kernel alone": (kernel(REPEATS + 1) - kernel(1)) / REPEATS,
-            "search with transfers": fastest(
-                lambda: search(groups, None, LARGEST_CODE, _SEARCH), rounds
-            ),
-            "Q4_K, search on the GPU, one thread": fastest(
-                lambda: quantized_with(search, rows), rounds
-            ),
-            "Q4_K, one core": fastest(lambda: CODECS["Q4_K"].quantize(rows), rounds),
-            f"Q4_K, {cores} cores": fastest(everywhere, rounds),
-        }
+
+        def everywhere() -> None:
+            for _ in pool.map(CODECS[dtype].quantize, np.array_split(weights, 4 * cores)):
+                pass
+
+        seconds = {f"{cores} cores": fastest(everywhere, rounds)}
+    return _rates(weights, seconds)
+
+
+def _rates(weights: Floats, seconds: dict[str, float]) -> dict[str, float]:
+    return {name: round(weights.size / spent / 1e6, 1) for name, spent in seconds.items()}
+
+
+def converted(source: Path, destination: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a conversion and of its steps, its peak memory, and a digest of the package."""
+    order = json.dumps([str(source), str(destination), options])
+    start, most = time.perf_counter(), 0
+    with subprocess.Popen(
+        [sys.executable, "-c", CONVERT, order], stdout=subprocess.PIPE, text=True
+    ) as process:
+        while process.poll() is None:
+            most = max(most, anonymous(process.pid))
+            time.sleep(INTERVAL)
+        spent = time.perf_counter() - start
+        assert process.stdout is not None
+        lines = process.stdout.read().splitlines()
+    if process.returncode:
+        raise RuntimeError(f"the conversion ended with code {process.returncode}")
+    said = json.loads(lines[-1])
+    ends = said["ends"]
+    return {
+        "seconds": round(spent, 2),
+        "scanned": round(ends["scan"], 2),
+        "write": round(ends["write"] - ends["scan"], 2),
+        "verify": round(ends["verify"] - ends["write"], 2),
+        "peak_mib": round(most / 2**20),
+        "blocks": said["blocks"],
+        "digest": digest(destination),
+    }
+
+
+def digest(package: Path) -> str:
+    """Of every file of a package and its name."""
+    found = hashlib.sha256()
+    for path in sorted(package.iterdir()):
+        found.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()[:12]
+
+
+def convert_all(shape: str, work: Path, cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each case; the first is there twice, as the first of all reads the source."""
+    source = work / shape
+    if not (source / "config.json").exists():
+        synthesize(SHAPES[shape], source)
+    rows = []
+    for case in (cases[0], *cases):
+        row = {"options": case, **converted(source, work / "package", case)}
+        rows.append(row)
+        print(
+            f"{row['seconds']:7.2f} s (to the end of the scan {row['scanned']}, write "
+            f"{row['write']}, verify {row['verify']}), {row['peak_mib']} MiB, {row['digest']}, "
+            f"{case} {row['blocks']}",
+            flush=True,
+        )
+    return rows[1:]
+
+
+def open_all(names: Sequence[str], options: argparse.Namespace) -> dict[str, BlockDevice]:
+    """The devices by name."""
+    size = {"capacity": options.blocks} if options.blocks else {}
+    makers: dict[str, Callable[[], BlockDevice]] = {
+        "wgpu": lambda: WebGpuDevice(options.adapter, **size),
+        "cuda": lambda: TorchDevice("cuda", **size),
+        "torch on the CPU": lambda: TorchDevice("cpu", **size),
+    }
+    return {name: makers[name]() for name in names}
 
 
 def main() -> None:
-    """Compare the bits, measure, print."""
+    """Compare the bits, measure, convert, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--adapter", help="part of an adapter's name")
-    parser.add_argument("--rows", type=int, default=4096)
-    parser.add_argument("--columns", type=int, default=4096)
-    parser.add_argument("--rounds", type=int, default=5)
+    add = parser.add_argument
+    add("--devices", type=lambda text: text.split(","), default=["wgpu"])
+    add("--adapter", help="part of an adapter's name")
+    add("--types", type=lambda text: text.split(","), default=["Q4_K", "Q5_K", "Q6_K"])
+    add("--blocks", type=int, help="of 256 weights, at a time; as many as conversions take")
+    add("--rounds", type=int, default=5)
+    add("--shape", choices=tuple(SHAPES), help="convert it too")
+    add("--workers", type=int, default=os.cpu_count())
+    add("--work", type=Path, help="folder for the checkpoint and the packages")
     options = parser.parse_args()
+    result: dict[str, Any] = {"benchmark": "quantize_gpu", "types": [], "conversions": []}
     random = np.random.default_rng(0)
-    rows = random.standard_normal((options.rows, options.columns), dtype=np.float32) * 0.02
-    search = GpuSearch(rows.size // 32, options.adapter)
-
-    found, expected = quantized_with(search, rows), CODECS["Q4_K"].quantize(rows)
-    different = int((found != expected).reshape(-1, 144).any(axis=1).sum())
-    print(f"{search.device.info.name}: {different} of {rows.size // 256} blocks differ")
-    print(f"{search.odd} groups were left to the CPU")
-    rates = {
-        name: round(rows.size / spent / 1e6, 1)
-        for name, spent in measure(search, rows, options.rounds).items()
-    }
-    print("million weights a second")
-    for name, rate in rates.items():
-        print(f"{rate:>10,}  {name}")
-    result = {
-        "benchmark": "quantize_gpu",
-        "adapter": search.device.info.name,
-        "different_blocks": different,
-        "rates": rates,
-    }
+    devices = open_all(options.devices, options)
+    for dtype in options.types:
+        for name, device in devices.items():
+            weights = random.standard_normal((device.capacity, BLOCK), np.float32) * 0.02
+            row = compare(device, dtype, weights, options.rounds)
+            print(f"{dtype} {name} ({device.name}), {device.capacity} blocks: {row}", flush=True)
+            result["types"].append({"dtype": dtype, "device": name, **row})
+        rates = codecs(dtype, weights, options.rounds)
+        print(f"{dtype} codecs: {rates}", flush=True)
+        result["types"].append({"dtype": dtype, "device": "cpu", "rates": rates})
+    for device in devices.values():
+        device.close()
+    if options.shape:
+        cases: list[dict[str, Any]] = [{"workers": options.workers}]
+        for name in options.devices:
+            adapter = options.adapter if name == "wgpu" else None
+            cases.append({"workers": options.workers, "device": name, "adapter": adapter})
+        with tempfile.TemporaryDirectory(dir=options.work) as scratch:
+            result["conversions"] = convert_all(options.shape, Path(scratch), cases)
     print(json.dumps(result))
 
 

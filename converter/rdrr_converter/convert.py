@@ -7,8 +7,9 @@ open the source -> find the architecture -> match names and shapes -> scan magni
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.delivery import Delivery, Target, delivery
-from rdrr_converter.engines import Engine, check_engine, open_engine
+from rdrr_converter.devices import CPU, BlockDevice, check_device, open_device
+from rdrr_converter.engines import check_engine, open_engine
 from rdrr_converter.fingerprint import fingerprint
 from rdrr_converter.groups import describe_groups
 from rdrr_converter.importance import importance_notes, load_importance
@@ -33,6 +35,7 @@ from rdrr_converter.measure import TensorError
 from rdrr_converter.options import SHARD_SIZE, Options
 from rdrr_converter.pack import write_shards
 from rdrr_converter.plan import Plan, make_plan
+from rdrr_converter.quantize import Workforce
 from rdrr_converter.reading import Model, read_model
 from rdrr_converter.report import (
     ConversionResult,
@@ -81,6 +84,8 @@ def convert(
     workers: int | None = None,
     engine: str = "threads",
     ray_address: str | None = None,
+    device: str = CPU,
+    adapter: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> ConversionResult:
     """Convert a checkpoint to an RDRR package.
@@ -118,10 +123,14 @@ def convert(
         workers: Threads; the bytes do not depend on it.
         engine: Who encodes: `threads`, or `ray` for the workers of a Ray cluster.
         ray_address: Of the cluster; without it `workers` Ray workers are started here.
+        device: Who encodes blocks: `cpu`, or `wgpu` or `cuda` for a GPU, with the same bytes. It
+            takes Q4_K, Q5_K and Q6_K of the quality `ref`; the rest is the CPU's.
+        adapter: Part of the adapter's name for `wgpu`; None for the best that is hardware.
         progress: Called as the work goes on, from the calling thread.
 
     Raises:
         UsageError: An option is wrong.
+        DeviceError: There is no such device, or it fails.
         SourceError: The checkpoint cannot be read.
         ConversionError: It cannot be packaged as asked.
         StoreError: The destination exists or cannot be written, or holds an unfinished
@@ -150,17 +159,24 @@ def convert(
     if workers is not None and workers < 1:
         raise UsageError("workers", expected="at least 1", found=workers)
     check_engine(engine, ray_address)
+    check_device(device, adapter, engine)
     target = Target(source, destination, overwrite=overwrite, resume=resume)
     if not dry_run:
         target.check()
-    crew = _Crew(
-        threads=workers or min(os.cpu_count() or 1, MAX_WORKERS),
-        fetchers=FETCHERS if is_url(source) else 0,
-        engine=engine,
-        ray_address=ray_address,
-    )
-    with nearby(source) as path, _adapter(options) as adapter:
-        return _convert(path, adapter, target, options, crew, Progress(progress), dry_run=dry_run)
+    with (
+        open_device(CPU if dry_run else device, adapter) as encoder,
+        nearby(source) as path,
+        _adapter(options) as merged,
+    ):
+        crew = _Crew(
+            threads=workers or min(os.cpu_count() or 1, MAX_WORKERS),
+            fetchers=FETCHERS if is_url(source) else 0,
+            engine=engine,
+            ray_address=ray_address,
+            device=encoder,
+            device_name=device,
+        )
+        return _convert(path, merged, target, options, crew, Progress(progress), dry_run=dry_run)
 
 
 def _adapter(options: Options) -> AbstractContextManager[Path | None]:
@@ -169,12 +185,20 @@ def _adapter(options: Options) -> AbstractContextManager[Path | None]:
 
 @dataclass(frozen=True)
 class _Crew:
-    """Who works: threads here, those that wait for a network, and the engine that encodes."""
+    """Who works: threads here, those that wait for a network, and who encodes."""
 
     threads: int
     fetchers: int
     engine: str
     ray_address: str | None
+    device: BlockDevice | None
+    device_name: str
+
+    @contextmanager
+    def workforce(self) -> Iterator[Workforce]:
+        """The engine and the device, as long as the engine is open."""
+        with open_engine(self.engine, self.threads, self.ray_address) as engine:
+            yield Workforce(engine, self.device, self.device_name)
 
 
 def _convert(
@@ -201,17 +225,17 @@ def _convert(
     if matrix is not None:
         notes = (*notes, *importance_notes(plan, matrix))
     errors: dict[str, TensorError] = {}
-    reused = 0
+    reused, blocks = 0, Counter[str]()
     if not dry_run:
         job = _Job(opened, model, plan, options, notes, counter)
         made = fingerprint(opened, plan, options, magnitudes)
         with (
-            open_engine(crew.engine, threads, crew.ray_address) as workforce,
+            crew.workforce() as workforce,
             delivery(target, made, threads, options.hash_algorithm) as package,
         ):
             shards = job.write(package, workforce, threads)
             draft, errors = job.finish(package.store, shards, threads)
-            reused = len(package.done)
+            reused, blocks = len(package.done), workforce.blocks
     return ConversionResult(
         destination=target.place,
         model_id=draft.model_id,
@@ -223,6 +247,7 @@ def _convert(
         overflowed=tuple(tensor.name for tensor in plan.tensors if tensor.overflowed),
         notes=notes,
         reused_shards=reused,
+        encoded_blocks=blocks,
     )
 
 
@@ -237,7 +262,7 @@ class _Job:
     notes: Sequence[str]
     progress: Progress
 
-    def write(self, package: Delivery, engine: Engine, workers: int) -> tuple[ShardInfo, ...]:
+    def write(self, package: Delivery, workforce: Workforce, workers: int) -> tuple[ShardInfo, ...]:
         """Write the shards that are not done, and return them all."""
         writer = ShardWriter(
             package.store,
@@ -249,7 +274,7 @@ class _Job:
             position=sum(self.plan.shard_sizes[: len(package.done)]),
             finished=package.finished,
         )
-        return write_shards(self.plan, writer, self.options, engine, self.progress)
+        return write_shards(self.plan, writer, self.options, workforce, self.progress)
 
     def finish(
         self, store: Store, shards: Sequence[ShardInfo], workers: int

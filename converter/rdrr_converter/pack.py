@@ -8,16 +8,16 @@ from rdrr_format.errors import ConversionError
 from rdrr_format.shard_writer import ShardWriter
 from rdrr_format.shards import ShardInfo
 
-from rdrr_converter.engines import Engine
+from rdrr_converter.offload import Work
 from rdrr_converter.options import Options
 from rdrr_converter.plan import Plan, PlannedTensor
-from rdrr_converter.quantize import Work, encoded
+from rdrr_converter.quantize import Workforce, encoded
 from rdrr_converter.report import Progress
 from rdrr_converter.transforms import byte_range, chunk_weights, chunks
 
 
 def write_shards(
-    plan: Plan, writer: ShardWriter, options: Options, engine: Engine, progress: Progress
+    plan: Plan, writer: ShardWriter, options: Options, workforce: Workforce, progress: Progress
 ) -> tuple[ShardInfo, ...]:
     """Encode and write every tensor, or what of them lies behind the writer's position.
 
@@ -33,7 +33,7 @@ def write_shards(
     start = writer.position
     left = _left(plan, options.shard_size, start, progress)
     try:
-        for (tensor, chunk), data in encoded(left, engine):
+        for (tensor, chunk), data in encoded(left, workforce):
             at = _stream_start(tensor, options.shard_size) + byte_range(tensor, chunk)[0]
             if chunk.first == 0 and at >= start:
                 writer.align(options.align)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -10,13 +12,38 @@ import numpy.typing as npt
 from rdrr_format.codecs import CODECS
 from rdrr_format.layouts import Layout
 
+from rdrr_converter.devices import CPU, BlockDevice
 from rdrr_converter.engines import Engine
+from rdrr_converter.offload import Encoded, Work, encoded_on
 from rdrr_converter.plan import PlannedTensor
 from rdrr_converter.sources._base import F32Array
 from rdrr_converter.transforms import Chunk, read_chunk, stored_rows
 
 Bytes = npt.NDArray[np.uint8]
-Work = tuple[PlannedTensor, Chunk]
+
+
+@dataclass(frozen=True)
+class Workforce:
+    """Who encodes.
+
+    Attributes:
+        engine: Reads chunks, and encodes those that are not for the device.
+        device: Encodes blocks; None where the CPU does it all.
+        device_name: `cpu`, or which device it is.
+        blocks: How many blocks each has encoded, by name; counted as they are handed on.
+    """
+
+    engine: Engine
+    device: BlockDevice | None = None
+    device_name: str = CPU
+    blocks: Counter[str] = field(default_factory=Counter)
+
+    def count(self, one: Encoded) -> None:
+        """Add the blocks of a chunk that was encoded; those of scalars and copies are none."""
+        dtype, copied = one.work[0].dtype, one.work[0].is_copied
+        if dtype.is_block and not copied:
+            self.blocks[self.device_name] += one.by_device
+            self.blocks[CPU] += len(one.data) // dtype.block_bytes - one.by_device
 
 
 def encode_chunk(work: Work) -> Bytes:
@@ -55,6 +82,14 @@ def _guided(
             yield rows[here], importance
 
 
-def encoded(work: Iterable[Work], engine: Engine) -> Iterator[tuple[Work, Bytes]]:
+def encoded(work: Iterable[Work], workforce: Workforce) -> Iterator[tuple[Work, Bytes]]:
     """Chunks with their stored bytes, in their order."""
-    return engine.map(encode_chunk, work)
+    engine, device = workforce.engine, workforce.device
+    results: Iterator[Encoded]
+    if device is None:
+        results = (Encoded(one, data) for one, data in engine.map(encode_chunk, work))
+    else:
+        results = encoded_on(device, work, engine, encode_chunk)
+    for result in results:
+        workforce.count(result)
+        yield result.work, result.data

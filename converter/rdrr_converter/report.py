@@ -114,6 +114,8 @@ class ConversionResult:
         notes: What the user should know.
         reused_shards: Shards taken over from a conversion that was killed. No part of the package
             depends on it.
+        encoded_blocks: How many blocks each device encoded, by its name. No part of the package
+            depends on it.
     """
 
     destination: str | Path
@@ -126,6 +128,7 @@ class ConversionResult:
     overflowed: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     reused_shards: int = 0
+    encoded_blocks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def parameters(self) -> int:
@@ -156,6 +159,7 @@ class ConversionResult:
             "total_size": self.total_size,
             "shards": len(self.plan.shard_sizes),
             "reused_shards": self.reused_shards,
+            "encoded_blocks": dict(self.encoded_blocks),
             "padding": self.padding,
             "by_dtype": {
                 dtype: {"tensors": count, "bytes": size}

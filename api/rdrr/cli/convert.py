@@ -9,7 +9,7 @@ import typer
 from rdrr_format.errors import UsageError
 
 from rdrr.cli._console import console, note, print_json, table
-from rdrr.cli._options import JsonFlag, KernelHints, not_empty, split_hints
+from rdrr.cli._options import Adapter, JsonFlag, KernelHints, not_empty, split_hints
 from rdrr.cli._progress import progress_bar
 from rdrr.cli._units import format_size, parse_size
 
@@ -132,6 +132,11 @@ def convert(
     ray_address: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Ray cluster; one is started without it.")
     ] = None,
+    device: Annotated[
+        Literal["cpu", "wgpu", "cuda"],
+        typer.Option(help="Who encodes blocks of K-quants: a GPU gives the same bytes."),
+    ] = "cpu",
+    adapter: Adapter = None,
     json: JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
 ) -> int:
@@ -170,6 +175,8 @@ def convert(
             resume=resume,
             engine=engine,
             ray_address=ray_address,
+            device=device,
+            adapter=adapter,
             progress=progress,
         )
     seconds = time.perf_counter() - start
@@ -179,6 +186,8 @@ def convert(
         show(result)
         if result.reused_shards:
             note(f"{result.reused_shards} of {len(result.plan.shard_sizes)} shards were re-used")
+        if device != "cpu" and not dry_run:
+            note(_encoders(result, device))
         note(f"{seconds:.1f} s, {result.parameters / seconds / 1e6:.1f} million weights/s")
     return 0
 
@@ -202,6 +211,12 @@ def show(result: ConversionResult) -> None:
         f"{_before(result)} at {result.destination}"
     )
     out.print(_plain(line, "bold green"), soft_wrap=True)
+
+
+def _encoders(result: ConversionResult, device: str) -> str:
+    """Which blocks the device encoded, and which the CPU."""
+    by_device, by_cpu = (result.encoded_blocks.get(name, 0) for name in (device, "cpu"))
+    return f"blocks encoded: {by_device:,} by {device}, {by_cpu:,} by the CPU"
 
 
 def _before(result: ConversionResult) -> str:

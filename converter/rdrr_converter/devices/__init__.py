@@ -1,0 +1,73 @@
+"""Which device encodes blocks: the CPU by the codecs, or a GPU with the same bits.
+
+A further device is a module with a `BlockDevice`, and a line in `_DEVICES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from rdrr_format.errors import UsageError
+
+from rdrr_converter.devices._base import BLOCK, BlockDevice, Bytes, Weights, portions
+from rdrr_converter.devices.torch_device import TorchDevice
+from rdrr_converter.devices.webgpu import WebGpuDevice
+
+__all__ = [
+    "BLOCK",
+    "CPU",
+    "DEVICES",
+    "BlockDevice",
+    "Bytes",
+    "Weights",
+    "check_device",
+    "open_device",
+    "portions",
+]
+
+CPU = "cpu"
+
+_DEVICES: Mapping[str, Callable[[str | None], BlockDevice]] = MappingProxyType(
+    {"wgpu": WebGpuDevice, "cuda": lambda _: TorchDevice("cuda")}
+)
+
+DEVICES = (CPU, *_DEVICES)
+"""Names of the devices."""
+
+
+def check_device(name: str, adapter: str | None, engine: str) -> None:
+    """Refuse what means nothing.
+
+    Raises:
+        UsageError: There is no such device, it has no adapters, or the engine encodes elsewhere.
+    """
+    if name not in DEVICES:
+        raise UsageError("--device has no such value", expected=", ".join(DEVICES), found=name)
+    if adapter is not None and name != "wgpu":
+        raise UsageError("--adapter is for --device wgpu", found=f"--device {name}")
+    if name != CPU and engine != "threads":
+        raise UsageError(
+            "--device is for threads of this machine",
+            expected="--engine threads",
+            found=f"--engine {engine}",
+        )
+
+
+@contextmanager
+def open_device(name: str, adapter: str | None = None) -> Iterator[BlockDevice | None]:
+    """A device, within a `with` block; None for the CPU, whose codecs need none.
+
+    Raises:
+        UsageError: No adapter is called so.
+        DeviceError: There is no such device on this machine.
+    """
+    if name == CPU:
+        yield None
+        return
+    device = _DEVICES[name](adapter)
+    try:
+        yield device
+    finally:
+        device.close()

@@ -104,36 +104,39 @@ class WebGpuDevice:
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
         """As `BlockDevice.encode`."""
-        count = sum(map(len, parts))
         with _device_errors(f"encoding {dtype}"):
-            self._upload(dtype, parts)
-            return self._run(dtype, count)
+            self.upload(dtype, parts)
+            return self.run(dtype, sum(map(len, parts)))
 
-    def _upload(self, dtype: str, parts: Sequence[Weights]) -> None:
+    def upload(self, dtype: str, parts: Sequence[Weights]) -> None:
+        """Put blocks where the shader of a type reads them."""
         queue, place = self._gpu.queue, 0
         for part in parts:
             queue.write_buffer(self._weights, place, np.ascontiguousarray(part))
             place += part.nbytes
         queue.write_buffer(self._task, 0, _task(dtype, in_halves=parts[0].dtype == np.uint16))
 
-    def _run(self, dtype: str, count: int) -> tuple[Bytes, Flags]:
+    def run(self, dtype: str, count: int, times: int = 1) -> tuple[Bytes, Flags]:
+        """Encode the blocks that were uploaded, several times where that is to be timed."""
         pipeline, bindings = self._pipeline(dtype)
         shader, block_bytes = SHADERS[dtype], DTYPES[dtype].block_bytes
         workgroups = -(-count // shader.blocks)
-        size, words = workgroups * shader.blocks * block_bytes, workgroups
+        size = workgroups * shader.blocks * block_bytes
         commands = self._gpu.create_command_encoder()
         compute = commands.begin_compute_pass()
         compute.set_pipeline(pipeline)
         compute.set_bind_group(0, bindings)
-        compute.dispatch_workgroups(workgroups)
+        for _ in range(times):
+            compute.dispatch_workgroups(workgroups)
         compute.end()
         commands.copy_buffer_to_buffer(self._encoded, 0, self._staging, 0, size)
-        commands.copy_buffer_to_buffer(self._odd, 0, self._staging, size, words * 4)
+        commands.copy_buffer_to_buffer(self._odd, 0, self._staging, size, workgroups * 4)
         self._gpu.queue.submit([commands.finish()])
-        raw = self._download(size + words * 4)
-        flags = np.unpackbits(raw[size:].reshape(words, 4)[:, :1], axis=1, bitorder="little")
+        raw = self._download(size + workgroups * 4)
         blocks = raw[: count * block_bytes].reshape(count, block_bytes)
-        return blocks, flags[:, : shader.blocks].reshape(-1)[:count].astype(np.bool_)
+        words = raw[size:].reshape(workgroups, 4)
+        odd = np.unpackbits(words[:, :1], axis=1, bitorder="little")[:, : shader.blocks]
+        return blocks, odd.reshape(-1)[:count].astype(np.bool_)
 
     def _download(self, size: int) -> Bytes:
         whole = -(-size // 8) * 8  # what can be mapped

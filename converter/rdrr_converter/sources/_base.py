@@ -86,6 +86,11 @@ class SourceTensor:
         """Whether reading it dequantizes."""
         return self.is_block or (self.decode is not None and self.dtype not in SCALARS)
 
+    @property
+    def is_plain_bf16(self) -> bool:
+        """Whether its values are what is stored, in two bytes each."""
+        return self.decode is None and self.dtype == "BF16" and not self.offset
+
     def stored(self, rows: slice = slice(None), columns: slice = slice(None)) -> npt.NDArray[Any]:
         """A part of `native()` with its rows in order; columns of blocks count bytes."""
         part = self.native()[:, columns]

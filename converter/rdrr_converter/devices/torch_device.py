@@ -18,7 +18,6 @@ from rdrr_converter.devices._torch_affine import pack_fifth, pack_low, quantize_
 from rdrr_converter.devices._torch_signed import quantize_q6_k
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 CAPACITY = 1 << 16
@@ -62,16 +61,16 @@ class TorchDevice:
         import torch
 
         self.capacity = capacity
-        self._device = torch.device(device)
+        self.device = torch.device(device)
         self.name = device
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             if not torch.cuda.is_available():
                 raise DeviceError(
                     "torch finds no CUDA device",
                     found=f"torch {torch.__version__}",
                     hint="install torch with CUDA, or use --device wgpu or cpu",
                 )
-            self.name = torch.cuda.get_device_name(self._device)
+            self.name = torch.cuda.get_device_name(self.device)
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
         """As `BlockDevice.encode`."""
@@ -91,7 +90,7 @@ class TorchDevice:
         import torch
 
         weights = torch.empty(
-            (sum(map(len, parts)), BLOCK), dtype=torch.float32, device=self._device
+            (sum(map(len, parts)), BLOCK), dtype=torch.float32, device=self.device
         )
         place = 0
         for part in parts:
@@ -99,7 +98,7 @@ class TorchDevice:
             if part.dtype == np.uint16:
                 here = here.view(torch.bfloat16)
             # Moved before it is widened: copying into another type would widen it on the CPU.
-            weights[place : place + len(part)] = here.to(self._device)
+            weights[place : place + len(part)] = here.to(self.device)
             place += len(part)
         return weights
 
@@ -107,5 +106,5 @@ class TorchDevice:
         """Give the device's memory back."""
         import torch
 
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()

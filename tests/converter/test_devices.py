@@ -1,0 +1,169 @@
+"""Devices give the blocks of the codecs, and say of which blocks they do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdrr_converter.devices import check_device, open_device, portions
+from rdrr_converter.devices._base import BLOCK
+from rdrr_converter.devices.torch_device import TorchDevice
+from rdrr_converter.devices.webgpu import WebGpuDevice
+from rdrr_format.codecs import CODECS, bf16_to_f32, f32_to_bf16
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.errors import DeviceError, UsageError
+from rdrr_runtime.adapters import list_adapters
+
+COUNT = 131  # blocks: workgroups and portions are not full
+NAMES = ["Q4_K", "Q5_K", "Q6_K"]
+
+DRAWS = {
+    "normal": lambda rng, shape: rng.standard_normal(shape) * 0.02,
+    "heavy tails": lambda rng, shape: rng.standard_t(2, shape),
+    "positive": lambda rng, shape: rng.random(shape) + 0.5,
+    "negative": lambda rng, shape: -rng.random(shape) - 0.5,
+    "one value a group": lambda rng, shape: rng.standard_normal((shape[0], 8)).repeat(32, 1),
+    "few values": lambda rng, shape: rng.integers(-3, 4, shape),
+    "on a grid": lambda rng, shape: rng.integers(-8, 8, shape) * 0.125,
+    "zeros": lambda _, shape: np.zeros(shape),
+    "negative zeros": lambda _, shape: np.full(shape, -0.0),
+    "zeros between": lambda rng, shape: (
+        rng.standard_normal(shape) * (rng.random((shape[0], 16)) < 0.5).repeat(16, 1)
+    ),
+    "other scales": lambda rng, shape: (
+        rng.standard_normal(shape) * np.exp(2 * rng.standard_normal((shape[0], 8))).repeat(32, 1)
+    ),
+    "large": lambda rng, shape: rng.standard_normal(shape) * 1e4,
+    "small": lambda rng, shape: rng.standard_normal(shape) * 1e-4,
+}
+BEYOND = {
+    "next to nothing": lambda rng, shape: (
+        rng.standard_normal(shape) * rng.choice([1e-20, 1e-14, 1], (shape[0], 8)).repeat(32, 1)
+    ),
+    "denormal": lambda rng, shape: rng.standard_normal(shape) * 1e-40,
+    "spread": lambda rng, shape: np.clip(np.exp(8 * rng.standard_normal(shape)), 0, 4e5),
+}
+
+
+def drawn(draw, rng):
+    return ({**DRAWS, **BEYOND}[draw](rng, (COUNT, BLOCK))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def wgpu_device():
+    device = WebGpuDevice(list_adapters()[0].name, capacity=136)
+    yield device
+    device.close()
+
+
+@pytest.fixture(params=["wgpu", "torch"])
+def device(request):
+    """The shaders and torch's operations: on a GPU where there is one, else in software."""
+    import torch
+
+    if request.param == "wgpu":
+        return request.getfixturevalue("wgpu_device")
+    return TorchDevice("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("name", NAMES)
+def test_blocks_are_those_of_the_codec(device, name, draw, rng):
+    weights = drawn(draw, rng)
+    found, odd = device.encode(name, [weights[:50], weights[50:]])
+    assert found.shape == (COUNT, DTYPES[name].block_bytes)
+    assert not odd.any()
+    different = np.flatnonzero((found != CODECS[name].quantize(weights)).any(axis=1))
+    assert not different.size, f"blocks {different.tolist()} differ"
+
+
+@pytest.mark.parametrize("draw", BEYOND)
+@pytest.mark.parametrize("name", NAMES)
+def test_blocks_that_differ_from_the_codec_are_called_odd(device, name, draw, rng):
+    weights = drawn(draw, rng)
+    weights[7] = 0.02 * rng.standard_normal(BLOCK)
+    found, odd = device.encode(name, [weights])
+    different = (found != CODECS[name].quantize(weights)).any(axis=1)
+    assert not (different & ~odd).any()
+    assert not odd[7]
+
+
+def test_shaders_answer_for_none_of_the_blocks_with_denormal_weights(wgpu_device, rng):
+    weights = drawn("normal", rng)
+    faint = rng.permutation(COUNT)[:20]
+    weights[faint, rng.integers(0, BLOCK, 20)] = 1e-40
+    _, odd = wgpu_device.encode("Q4_K", [weights])
+    assert sorted(np.flatnonzero(odd)) == sorted(faint)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_beyond_the_type_are_called_odd(device, name, rng):
+    weights = drawn("normal", rng)
+    weights[3] *= 1e10
+    _, odd = device.encode(name, [weights])
+    assert np.flatnonzero(odd).tolist() == [3]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_in_bfloat16_need_no_widening(device, name, rng):
+    bits = f32_to_bf16(drawn("normal", rng))
+    found, odd = device.encode(name, [bits[:30], bits[30:]])
+    assert not odd.any()
+    assert np.array_equal(found, CODECS[name].quantize(bf16_to_f32(bits)))
+    other, _ = device.encode(name, [bits[::-1]])
+    assert not np.array_equal(found, other)  # control: the blocks depend on the weights
+
+
+def test_portions_hold_every_block_once_and_no_more_than_there_is_room(rng):
+    sizes = rng.integers(0, 30, 40)
+    parts = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
+    found = list(portions(parts, 17))
+    filled = [sum(map(len, one)) for one in found]
+    assert max(filled) == 17
+    assert set(filled[:-1]) <= {17}
+    assert np.array_equal(
+        np.concatenate([part for one in found for part in one]), np.arange(sum(sizes))
+    )
+
+
+def test_a_software_adapter_is_taken_only_by_its_name():
+    software = list_adapters()[0]
+    if not software.software:
+        pytest.skip("there is a GPU")
+    with pytest.raises(DeviceError, match=r"finds no GPU.*--device cpu"), open_device("wgpu"):
+        pass
+    with open_device("wgpu", software.name[:5].upper()) as opened:
+        assert opened.name == software.name
+    with pytest.raises(UsageError, match="no such adapter"), open_device("wgpu", "abacus"):
+        pass
+
+
+def test_cuda_without_a_gpu_is_refused():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(DeviceError, match="no CUDA device"), open_device("cuda"):
+        pass
+
+
+def test_the_cpu_needs_no_device():
+    with open_device("cpu") as opened:
+        assert opened is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tpu", None, "threads"), "cpu, wgpu, cuda"),
+        (("cuda", "NVIDIA", "threads"), "--adapter is for --device wgpu"),
+        (("wgpu", None, "ray"), "--engine threads"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        check_device(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [("cpu", None, "ray"), ("wgpu", "llvm", "threads")])
+def test_other_options_are_not(arguments):
+    check_device(*arguments)
