@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rdrr_runtime.adapters import list_adapters
 from support.commands import error_line, rdrr
 from support.imatrix_files import write_gguf_imatrix
 from support.safetensor_files import llama_tensors, write_llama
@@ -37,6 +38,19 @@ def test_the_profile_is_an_option(tmp_path, source):
     assert set(dtypes(rdrr(*words)).values()) == {"Q4_K", "Q6_K", "F32"}
 
 
+def test_a_device_encodes_and_is_named_beside_the_package_only(tmp_path, source):
+    adapter = list_adapters()[0].name
+    words = ["convert", source, tmp_path / "out", "--device", "wgpu", "--adapter", adapter]
+    done = rdrr(*words)
+    assert done.code == 0, done.err
+    blocks = rdrr("convert", source, tmp_path / "cpu", "--json").json()["encoded_blocks"]
+    assert f"blocks encoded: {blocks['cpu']:,} by wgpu, 0 by the CPU" in done.err
+    again = rdrr(*words, "--json", "--overwrite").json()
+    assert again["encoded_blocks"] == {"wgpu": blocks["cpu"], "cpu": 0}
+    made = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert made == {path.name: path.read_bytes() for path in (tmp_path / "cpu").iterdir()}
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -47,6 +61,10 @@ def test_the_profile_is_an_option(tmp_path, source):
         ["--profile", "doppler", "--quantize", "q8_0"],
         ["--profile", "doppler", "--compress", "zstd"],
         ["--imatrix", "m.gguf", "--transpose-weights"],
+        ["--device", "tpu"],
+        ["--device", "wgpu", "--adapter", "abacus"],
+        ["--device", "wgpu", "--engine", "ray"],
+        ["--adapter", "llvmpipe"],
     ],
 )
 def test_wrong_words_are_wrong_usage_and_leave_nothing(tmp_path, source, words):
