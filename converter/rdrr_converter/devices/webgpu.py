@@ -140,7 +140,8 @@ class WebGpuDevice:
 
     def _download(self, size: int) -> Bytes:
         whole = -(-size // 8) * 8  # what can be mapped
-        self._staging.map_sync("READ", 0, whole)
+        # The copy was submitted before, so the wrapper's own submission is not needed.
+        self._staging.map_async("READ_NOSYNC", 0, whole).sync_wait()
         try:
             mapped = self._staging.read_mapped(0, whole, copy=False)
             return np.frombuffer(mapped, np.uint8)[:size].copy()
