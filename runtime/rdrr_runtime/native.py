@@ -73,9 +73,9 @@ class Native:
         info.userdata1 = keep
         buffer = staging._internal
         libf.wgpuBufferMapAsync(buffer, lib.WGPUMapMode_Read, 0, size, info[0])
-        libf.wgpuDevicePoll(device._internal, True, ffi.new("WGPUSubmissionIndex *", submission))
-        if not statuses:
-            libf.wgpuDevicePoll(device._internal, True, ffi.NULL)
+        until, is_empty = ffi.new("WGPUSubmissionIndex *", submission), False
+        while not (statuses or is_empty):  # a wait gives up after a while
+            is_empty = libf.wgpuDevicePoll(device._internal, True, until)
         if statuses != [lib.WGPUMapAsyncStatus_Success]:
             return None
         mapped = libf.wgpuBufferGetConstMappedRange(buffer, 0, size)
