@@ -32,6 +32,9 @@ F32 = npt.NDArray[np.float32]
 Launches = Callable[[Pass], Bound]
 """What of a pass is run."""
 
+TOGETHER = 2
+"""Passes of a submission where they go ahead of their ids: the GPU rests between submissions."""
+
 
 class GpuBackend:
     """A model on a WebGPU device.
@@ -108,13 +111,13 @@ class GpuBackend:
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the likeliest token; `count` new ids, read back at once."""
-        return _at_once(self.feed(ids, base), count)
+        return self._at_once(ids, base, count, _to_token, tells=False)
 
     def feed(self, ids: Sequence[int], base: int, *, drawn: bool = False) -> GpuFeed:
         """Passes that can be issued ahead of their ids, see `FeedingBackend.feed`."""
         to_token: Launches = self._drawing().to_token if drawn else _to_token
         first = partial(self._run, ids, base, to_token)
-        return self._feed(first, to_token, base + len(ids), tells=drawn)
+        return self._feed(first, to_token, base + len(ids), together=TOGETHER, tells=drawn)
 
     def begin(
         self,
@@ -130,7 +133,7 @@ class GpuBackend:
 
     def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the token drawn; `count` new ids, read back at once."""
-        return _at_once(self.feed(ids, base, drawn=True), count)
+        return self._at_once(ids, base, count, self._drawing().to_token, tells=True)
 
     def draw_among(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
         """Run `ids`, then draw one id of those that a mask lets through."""
@@ -141,7 +144,7 @@ class GpuBackend:
             sampler.allow(mask())  # worked out while the GPU is busy
             self.device.submit(sampler.draw(which), 1)
 
-        return _at_once(self._feed(first, sampler.to_token, base + len(ids), tells=True), 1)
+        return _taken(self._feed(first, sampler.to_token, base + len(ids), tells=True), 1)
 
     def told(self) -> list[TokenLogprobs]:
         """Log-probabilities of the ids drawn since the last call, where `begin` wanted them."""
@@ -181,8 +184,20 @@ class GpuBackend:
             self._sampler = GpuSampler(self.device, self._arena, self._state, self._vocab)
         return self._sampler
 
+    def _at_once(
+        self, ids: Sequence[int], base: int, count: int, to_token: Launches, *, tells: bool
+    ) -> list[int]:
+        first = partial(self._run, ids, base, to_token)
+        return _taken(self._feed(first, to_token, base + len(ids), tells=tells), count)
+
     def _feed(
-        self, first: Callable[[], object], to_token: Launches, end: int, *, tells: bool
+        self,
+        first: Callable[[], object],
+        to_token: Launches,
+        end: int,
+        *,
+        tells: bool,
+        together: int = 1,
     ) -> GpuFeed:
         sampler = self._drawing() if tells else None
         return GpuFeed(
@@ -192,6 +207,7 @@ class GpuBackend:
             first=first,
             again=lambda: to_token(self._program.get("decode")),
             end=end,
+            together=together,
             records=sampler.records if sampler is not None and sampler.has_records else None,
             told=self._tell,
         )
@@ -272,7 +288,7 @@ def _to_token(which: Pass) -> Bound:
     return which.to_token
 
 
-def _at_once(feed: GpuFeed, count: int) -> list[int]:
+def _taken(feed: GpuFeed, count: int) -> list[int]:
     """So many ids, waited for."""
     feed.issue(count)
     feed.cut()

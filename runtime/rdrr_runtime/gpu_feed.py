@@ -71,6 +71,7 @@ class GpuFeed:
         first: Runs the ids that the feed begins with, up to the first token.
         again: The launches of every further token.
         end: Slots of the cache that are filled after `first`.
+        together: Passes of a submission, at most.
         records: Where records of the tokens are, if they are wanted.
         told: Is given the records' bytes and their ids.
     """
@@ -84,6 +85,7 @@ class GpuFeed:
         first: Callable[[], object],
         again: Callable[[], Bound],
         end: int,
+        together: int = 1,
         records: Records | None = None,
         told: Callable[[Sequence[int], Bytes], None] | None = None,
     ) -> None:
@@ -91,6 +93,7 @@ class GpuFeed:
         self._first: Callable[[], object] | None = first
         self._again = again
         self._end = end
+        self._together = together
         self._records, self._told = records, told
         self._copied = 0
         self._open: list[_Copy] = []
@@ -98,15 +101,8 @@ class GpuFeed:
 
     def issue(self, count: int) -> None:
         """Submit what gives so many further ids."""
-        for _ in range(count):
-            if self._first is not None:
-                self._first()
-                self._first = None
-                self._copied = self._place.written
-            else:
-                self._place.lose()
-                self._device.submit(self._again(), 1)
-            self._place.written += 1
+        while count:
+            count -= self._submit(count)
             if self._place.written - self._copied == RING:
                 self._copy()
 
@@ -123,6 +119,21 @@ class GpuFeed:
         if not self._cuts and self._copied == self._place.written:
             self._place.reach(ids[-1], self._end - 1)
         return ids
+
+    def _submit(self, most: int) -> int:
+        """Submit some passes, at most so many; how many they were."""
+        place, passes = self._place, 1
+        if self._first is not None:
+            self._first()
+            self._first = None
+            self._copied = place.written
+        else:
+            room = RING - (place.written - self._copied)
+            passes = min(self._together, most, room)
+            place.lose()
+            self._device.submit(self._again(), 1, passes)
+        place.written += passes
+        return passes
 
     def _copy(self) -> None:
         start, count = self._copied, self._place.written - self._copied
