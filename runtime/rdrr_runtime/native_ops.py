@@ -65,7 +65,7 @@ class NativeCalls:
         self._writes = ffi.new("WGPUPassTimestampWrites *")
         self._timed_pass.timestampWrites = self._writes
         self._plain_commands = ffi.new("WGPUCommandBufferDescriptor *")
-        self._commands = ffi.new("WGPUCommandBuffer[1]")
+        self._finished: list[Any] = []
         self._encoder: Any = None
         self._pass: Any = None
 
@@ -79,6 +79,7 @@ class NativeCalls:
         import wgpu
 
         self._encoder = self._pass = None
+        self._finished.clear()
         self._errors.capture(SCOPE)
         try:
             yield
@@ -157,14 +158,18 @@ class NativeCalls:
         self._lib.wgpuComputePassEncoderEnd(self._pass)
         self._lib.wgpuComputePassEncoderRelease(self._pass)
 
-    def submit(self) -> None:
-        """See `OpCalls.submit`."""
+    def finish(self) -> None:
+        """See `OpCalls.finish`."""
         lib, encoder, self._encoder = self._lib, self._encoder, None
         try:
             # Raises: submitting what did not validate would end the process.
-            commands = self._checked.wgpuCommandEncoderFinish(encoder, self._plain_commands)
+            made = self._checked.wgpuCommandEncoderFinish(encoder, self._plain_commands)
         finally:
             lib.wgpuCommandEncoderRelease(encoder)
-        self._commands[0] = commands
-        lib.wgpuQueueSubmit(self._queue, 1, self._commands)
-        lib.wgpuCommandBufferRelease(commands)
+        self._finished.append(self._ffi.gc(made, lib.wgpuCommandBufferRelease))
+
+    def submit(self) -> None:
+        """See `OpCalls.submit`."""
+        commands = self._ffi.new("WGPUCommandBuffer[]", self._finished)
+        self._lib.wgpuQueueSubmit(self._queue, len(self._finished), commands)
+        self._finished.clear()

@@ -63,8 +63,11 @@ class OpCalls(Protocol):
     def end(self) -> None:
         """End the pass."""
 
+    def finish(self) -> None:
+        """Finish the encoder: what it has waits for the next submission."""
+
     def submit(self) -> None:
-        """Finish the encoder and submit what it has."""
+        """Submit all that has been finished."""
 
 
 class WgpuCalls:
@@ -78,11 +81,13 @@ class WgpuCalls:
         self._gpu = gpu
         self._encoder: Any = None
         self._pass: Any = None
+        self._finished: list[Any] = []
 
     @contextmanager
     def checked(self) -> Iterator[None]:
         """Each call raises its own errors; what they leave half recorded is dropped."""
         self._encoder = self._pass = None
+        self._finished.clear()
         yield
 
     def prepare(self, bound: BoundDispatch, rows: int) -> Op:
@@ -122,10 +127,15 @@ class WgpuCalls:
         """See `OpCalls.end`."""
         self._pass.end()
 
+    def finish(self) -> None:
+        """See `OpCalls.finish`."""
+        encoder, self._encoder = self._encoder, None
+        self._finished.append(encoder.finish())
+
     def submit(self) -> None:
         """See `OpCalls.submit`."""
-        encoder, self._encoder = self._encoder, None
-        self._gpu.queue.submit([encoder.finish()])
+        self._gpu.queue.submit(self._finished)
+        self._finished.clear()
 
 
 def op_of(bound: BoundDispatch, rows: int, handles: Any = None) -> Op:

@@ -32,8 +32,10 @@ class Submission:
 
     Attributes:
         submit_per_op: Every dispatch is an encoder, a pass and a submission of its own.
-        pass_per_op: Every dispatch is a pass of its own, in one submission unless the above is
-            set; this is how the GPU time of modes is compared.
+        pass_per_op: Every dispatch is a pass of its own in commands of their own, in one submission
+            unless the above is set. So the GPU time of modes is compared: what is between the
+            timestamps is then the same in all, while within the same commands the waiting for an
+            earlier pass's writes falls between them.
         uniforms: `none`; `fresh`, one made and written for each dispatch; or `cached`, one for
             each content, kept.
         fresh_bind_groups: Every dispatch gets a new bind group.
@@ -111,11 +113,11 @@ class Submitter:
                 calls.dispatch(op, group)
                 counters.dispatches += 1
                 if separate:
-                    calls.end()
+                    self._end(calls)
                 if how.submit_per_op:
                     self._submit(calls)
         if not separate:
-            calls.end()
+            self._end(calls)
         if not how.submit_per_op:
             self._submit(calls)
 
@@ -126,6 +128,11 @@ class Submitter:
     def _begin(self, calls: OpCalls) -> None:
         timer = self._device.timer
         calls.begin(timer.writes() if timer is not None else None)
+
+    @staticmethod
+    def _end(calls: OpCalls) -> None:
+        calls.end()
+        calls.finish()
 
     def _submit(self, calls: OpCalls) -> None:
         calls.submit()

@@ -27,7 +27,7 @@ GPU_TOLERANCE = 0.05
 """Share by which the GPU time of a token may differ between modes."""
 
 GPU_TOKENS = 32
-GPU_ROUNDS = 5
+GPU_ROUNDS = 3
 BUSY_SECONDS = 0.3
 
 
@@ -38,8 +38,8 @@ class Measured:
     Attributes:
         mode: What ran.
         runs: In the order of the rounds.
-        gpu_ms: GPU milliseconds of a token, every dispatch in a pass of its own; None without
-            timestamps.
+        gpu_ms: GPU milliseconds of a token, every dispatch in a pass and commands of its own; None
+            without timestamps.
     """
 
     mode: Mode
