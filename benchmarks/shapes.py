@@ -13,6 +13,7 @@ from typing import Any
 _CLASSES = {
     "llama": "LlamaForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
 }
 
@@ -22,9 +23,9 @@ class Shape:
     """The sizes of a model.
 
     Attributes:
-        model_type: `llama`, `qwen3` or `gemma3_text`.
+        model_type: `llama`, `qwen3`, `qwen3_moe` or `gemma3_text`.
         hidden: Hidden size.
-        intermediate: Width of the feed-forward layer.
+        intermediate: Width of the feed-forward layer, or of each expert.
         layers: Number of layers.
         heads: Query heads.
         kv_heads: Key-value heads.
@@ -96,9 +97,16 @@ class Shape:
         if self.model_type == "gemma3_text":
             yield "pre_feedforward_layernorm", (self.hidden,)
             yield "post_feedforward_layernorm", (self.hidden,)
-        yield "mlp.gate_proj", (self.intermediate, self.hidden)
-        yield "mlp.up_proj", (self.intermediate, self.hidden)
-        yield "mlp.down_proj", (self.hidden, self.intermediate)
+        yield from self._feed_forward()
+
+    def _feed_forward(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        experts = self.extra.get("num_experts", 0)
+        if experts:
+            yield "mlp.gate", (experts, self.hidden)
+        for one in [f"mlp.experts.{index}" for index in range(experts)] or ["mlp"]:
+            yield f"{one}.gate_proj", (self.intermediate, self.hidden)
+            yield f"{one}.up_proj", (self.intermediate, self.hidden)
+            yield f"{one}.down_proj", (self.hidden, self.intermediate)
 
 
 _GEMMA3 = {
@@ -110,11 +118,44 @@ _GEMMA3 = {
     "sliding_window_pattern": 6,
 }
 
+_QWEN3_MOE = {
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+
 SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
         "tiny": Shape("llama", 256, 512, 3, 4, 2, 64, 1024, tied=False),
         "tiny-gemma3": Shape("gemma3_text", 320, 640, 6, 4, 2, 256, 1024, tied=True, extra=_GEMMA3),
         "tiny-qwen3": Shape("qwen3", 256, 512, 3, 4, 2, 128, 1024, tied=True),
+        "tiny-qwen3-moe": Shape(
+            "qwen3_moe",
+            256,
+            256,
+            2,
+            4,
+            2,
+            128,
+            1024,
+            tied=True,
+            extra={**_QWEN3_MOE, "num_experts": 12, "moe_intermediate_size": 256},
+        ),
+        # The layers of Qwen3-30B-A3B, 4 of 48, with 32 of their 128 experts: what a token reads of
+        # a layer is the same.
+        "qwen3-moe-4-layers": Shape(
+            "qwen3_moe",
+            2048,
+            768,
+            4,
+            32,
+            4,
+            128,
+            32768,
+            tied=True,
+            extra={**_QWEN3_MOE, "num_experts": 32, "moe_intermediate_size": 768},
+        ),
         "smollm-135m": Shape("llama", 576, 1536, 30, 9, 3, 64, 49152, tied=True),
         "qwen3-0.6b": Shape("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, tied=True),
         "llama-1b": Shape("llama", 2048, 8192, 16, 32, 8, 64, 128256, tied=False),

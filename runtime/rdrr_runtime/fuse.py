@@ -21,7 +21,7 @@ from rdrr_manifests.graph import Attention, GatedActivation, Head, Linear, Norm,
 
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._kernel import Dispatch
-from rdrr_runtime.kernels._tuning import AnySite, Site
+from rdrr_runtime.kernels._tuning import AnySite
 from rdrr_runtime.kernels.attention_decode import (
     SPLITS,
     DecodeAttention,
@@ -93,7 +93,7 @@ def _norm_input(low: Lowering, norm: Norm) -> Input:
 
 
 @dataclass(frozen=True)
-class _Projections:
+class Projections:
     """The ops between a layer's first norm and its attention."""
 
     norm: Norm
@@ -104,7 +104,7 @@ class _Projections:
     count: int
 
 
-def _match_projections(ops: Sequence[Op], index: int) -> _Projections | None:
+def match_projections(ops: Sequence[Op], index: int) -> Projections | None:
     """The run norm, (linear, head norm?, rope?) twice, linear, attention; or None."""
     norm = ops[index]
     if not isinstance(norm, Norm) or norm.groups != 1:
@@ -136,7 +136,7 @@ def _match_projections(ops: Sequence[Op], index: int) -> _Projections | None:
     head_norms = (norms[0], norms[1]) if norms else None
     if head_norms and head_norms[0].eps != head_norms[1].eps:
         return None
-    return _Projections(
+    return Projections(
         norm,
         (linears[0], linears[1], linears[2]),
         head_norms,
@@ -148,14 +148,14 @@ def _match_projections(ops: Sequence[Op], index: int) -> _Projections | None:
 
 def attention_block(low: Lowering, ops: Sequence[Op], index: int) -> int:
     """From a layer's first norm to its output projection, and the residual after that."""
-    found = _match_projections(ops, index)
+    found = match_projections(ops, index)
     after = index + found.count if found else len(ops)
     output = ops[after] if after < len(ops) else None
     if found is None or not isinstance(output, Linear) or output.x != found.attention.out:
         return 0
     weights = tuple(low.weights.matrices[one.weight.name] for one in found.linears)
     out_weight = low.weights.matrices[output.weight.name]
-    spec = _attention_spec(low, found)
+    spec = attention_spec(low, found)
     shares = spec.heads * spec.splits
     projections = _Product(low, weights)
     if not (
@@ -175,10 +175,10 @@ def attention_block(low: Lowering, ops: Sequence[Op], index: int) -> int:
     projected = low.workspace.named(
         "projected", low.ctx.value_bytes * sum(one.n for one in weights)
     )
-    bias = _joined_bias(low, found.linears)
+    bias = joined_bias(low, found.linears)
     source = _norm_input(low, found.norm)
     projections.emit(source, Output(projected, bias=bias), f"{layer} qkv")
-    parts, stats = _emit_attention(low, found, spec, projected, split)
+    parts, stats = emit_attention(low, found, spec, projected, (split,))
     low.values.read(found.norm.x)
     source = Input(parts, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
     return found.count + _project_out(low, ops, after, output, source, (split,))
@@ -194,7 +194,8 @@ def _splits(spec: DecodeAttention, product: _Product) -> Iterator[SplitTuning]:
             yield one
 
 
-def _attention_spec(low: Lowering, found: _Projections) -> DecodeAttention:
+def attention_spec(low: Lowering, found: Projections) -> DecodeAttention:
+    """What the attention of a layer computes."""
     op, norms = found.attention, found.head_norms
     return DecodeAttention(
         heads=op.heads,
@@ -208,20 +209,26 @@ def _attention_spec(low: Lowering, found: _Projections) -> DecodeAttention:
     )
 
 
-def _joined_bias(low: Lowering, linears: Sequence[Linear]) -> BufferSlice | None:
+def joined_bias(low: Lowering, linears: Sequence[Linear]) -> BufferSlice | None:
+    """The biases of some linears one after the other, if they have any."""
     names = [one.bias.name for one in linears if one.bias is not None]
     return low.weights.joined(names) if names else None
 
 
-def _emit_attention(
+def emit_attention(
     low: Lowering,
-    found: _Projections,
+    found: Projections,
     spec: DecodeAttention,
     projected: BufferSlice,
-    split: Site[SplitTuning],
+    sites: tuple[AnySite, ...] = (),
 ) -> tuple[BufferSlice, BufferSlice]:
-    parts = low.workspace.named("attention parts", spec.parts_bytes)
-    stats = low.workspace.named("attention stats", spec.stats_bytes)
+    """The attention of the rows of a pass; its parts and their statistics.
+
+    `sites` are what the parts depend on.
+    """
+    rows = low.ctx.max_rows
+    parts = low.workspace.named("attention parts", rows * spec.parts_bytes)
+    stats = low.workspace.named("attention stats", rows * spec.stats_bytes)
     layer = low.cache.layers[found.attention.layer]
     gains = None
     if found.head_norms:
@@ -238,7 +245,7 @@ def _emit_attention(
             stats,
             spec=spec,
             label=f"layer {found.attention.layer} attention",
-            sites=(split,),
+            sites=sites,
         ),
         Why("auto: fused with norms, rope and the cache"),
     )

@@ -30,7 +30,7 @@ Bound = tuple[BoundDispatch, ...]
 STEPS = 16
 """Passes between two readbacks, at most."""
 
-DECODE_ROWS = (2, 4, 8, 32)
+DECODE_ROWS = (2, 4, 8, 16, 32)
 """Passes that are made, by their most rows: each of them suits other kernels."""
 
 
@@ -38,7 +38,6 @@ DECODE_ROWS = (2, 4, 8, 32)
 class _Pass:
     """A pass, bound; the device keeps each of these tuples ready to encode."""
 
-    body: Bound
     to_logits: Bound
     to_token: Bound
     logits: BufferSlice
@@ -76,6 +75,7 @@ class GpuBatch:
         ring = STEPS * DECODE_ROWS[-1]
         self._state = State.create(self._arena, self._most, ring, places=True)
         self._passes: dict[int, _Pass] = {}
+        self._fills: dict[int, Bound] = {}
         self._prompts: dict[int, Bound] = {}
 
     @property
@@ -107,7 +107,7 @@ class GpuBatch:
             part = rows[start : start + self._most]
             size = self._most if len(part) > DECODE_ROWS[-1] else self._size(len(part))
             self._write(part)
-            self._device.submit(self._pass(size).body, len(part))
+            self._device.submit(self._fill_body(size), len(part))
 
     def greedy(self, rows: Sequence[Row], count: int) -> list[list[int]]:
         """Run a row of each of some texts, then feed back the likeliest tokens; `count` steps.
@@ -160,20 +160,24 @@ class GpuBatch:
         return self._prompts[sequence]
 
     def _pass(self, size: int) -> _Pass:
-        """The pass of so many rows."""
+        """The pass over a row of each of so many texts."""
         if size not in self._passes:
-            made = self._plan.lower_batch(size, self._state, self._cache)
-            body, head = (
-                tuple(self._device.bind(one) for one in part) for part in (made.body, made.head)
+            made = self._plan.lower_batch(size, self._state, self._cache, apart=True)
+            picks = self._plan.batch_picks(size)
+            advance = batch_advance(self._state, picks, rows=size, steps=STEPS, label="advance")
+            to_logits, end = (
+                tuple(self._device.bind(one) for one in part)
+                for part in ((*made.body, *made.head), (*made.sample, *advance))
             )
-            end: Bound = ()
-            if size <= DECODE_ROWS[-1]:
-                picks = self._plan.batch_picks(size)
-                advance = batch_advance(self._state, picks, rows=size, steps=STEPS, label="advance")
-                end = tuple(self._device.bind(one) for one in (*made.sample, *advance))
-            to_logits = (*body, *head)
-            self._passes[size] = _Pass(body, to_logits, (*to_logits, *end), made.logits)
+            self._passes[size] = _Pass(to_logits, (*to_logits, *end), made.logits)
         return self._passes[size]
+
+    def _fill_body(self, size: int) -> Bound:
+        """The pass over so many rows of texts that may have several of them."""
+        if size not in self._fills:
+            made = self._plan.lower_batch(size, self._state, self._cache)
+            self._fills[size] = tuple(self._device.bind(one) for one in made.body)
+        return self._fills[size]
 
     def _write(self, rows: Sequence[Row]) -> None:
         state, device = self._state, self._device

@@ -130,7 +130,7 @@ class Lowering:
         while index < len(ops):
             index += self._serve(ops, index)
         body, self._out = tuple(self._out), []
-        fused = fused_head(self, norm, head) if self._fusions and self.ctx.max_rows == 1 else None
+        fused = fused_head(self, norm, head) if self.fuses and self.ctx.max_rows == 1 else None
         if fused is None:
             logits = lower_head(self, norm, head)
             made = lower_sample(self, logits, head.weight.shape[0])
@@ -148,6 +148,11 @@ class Lowering:
         self._out += dispatches
         step = "decode" if self.ctx.max_rows == 1 else "prefill"
         self._choices += recorded(step, dispatches, why)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether one kernel may serve several ops."""
+        return bool(self._fusions)
 
     def can_add(self, op: Linear | Norm | Experts, residual: Residual) -> bool:
         """Whether the op's output may be added into the stream where it is made."""

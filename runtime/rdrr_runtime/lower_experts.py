@@ -11,6 +11,7 @@ from rdrr_format.layouts import Layout
 from rdrr_manifests.graph import Experts, Router, SigmoidGate
 
 from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels.expert_int8 import expert_down, expert_gate, suits
 from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
 from rdrr_runtime.kernels.expert_tiled import (
     MIN_ROWS,
@@ -20,6 +21,7 @@ from rdrr_runtime.kernels.expert_tiled import (
     groups_bytes,
 )
 from rdrr_runtime.kernels.gated_activation import gated_activation
+from rdrr_runtime.kernels.int8_rows import int8_rows, int8_rows_bytes
 from rdrr_runtime.kernels.router_topk import ROUTE_WORDS, router_topk
 from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.packing import GpuWeight
@@ -56,6 +58,9 @@ def lower_experts(
     """The sum of the routed experts into `out`, or added to what it holds."""
     inner = routed.top_k * op.width
     gates, ups, downs = (low.weights.stack(group) for group in (op.gates, op.ups, op.downs))
+    if _is_int8(low, (gates, ups, downs)):
+        _lower_int8(low, op, routed, (gates, ups, downs), out, accumulate=accumulate)
+        return
     x, act = low.values.get(op.x), _scratch(low, "act", inner)
     gate, up = _scratch(low, "gate", inner), _scratch(low, "up", inner)
     groups = None
@@ -87,6 +92,37 @@ def lower_experts(
         low.ctx, routed, parts, out, width=width, accumulate=accumulate, label=op.out
     )
     low.emit(summed)
+
+
+def _is_int8(low: Lowering, weights: tuple[GpuWeight, ...]) -> bool:
+    """Whether hints allow the int8 kernels, and each row reads its experts by itself."""
+    few = low.ctx.max_rows < MIN_ROWS
+    return few and low.select.matmul(weights).int8 and suits(low.ctx, weights)
+
+
+def _lower_int8(
+    low: Lowering,
+    op: Experts,
+    routed: Routed,
+    weights: tuple[GpuWeight, GpuWeight, GpuWeight],
+    out: BufferSlice,
+    *,
+    accumulate: bool,
+) -> None:
+    gates, ups, downs = weights
+    ctx, act = low.ctx, _scratch(low, "act", routed.top_k * op.width)
+    wide = int8_rows_bytes(ctx.max_rows, gates.k)
+    narrow = int8_rows_bytes(ctx.max_rows * routed.top_k, downs.k)
+    x = low.workspace.named(f"experts.int8.{ctx.max_rows}", wide)
+    inner = low.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
+    why, label = low.select.why_experts(ctx, gates, tiled=False, int8=True), f"{op.out}.act"
+    low.emit(int8_rows(ctx, low.values.get(op.x), x, k=gates.k, label=f"{op.x}.int8"), why)
+    made = expert_gate(ctx, gates, ups, routed, x, act, activation=op.activation, label=label)
+    low.emit(made, why)
+    why = low.select.why_experts(ctx, downs, tiled=False, int8=True)
+    made = int8_rows(ctx, act, inner, k=downs.k, per_row=routed.top_k, label=f"{label}.int8")
+    low.emit(made, why)
+    low.emit(expert_down(ctx, downs, routed, inner, out, accumulate=accumulate, label=op.out), why)
 
 
 def _is_tiled(low: Lowering, weight: GpuWeight) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rdrr_manifests.graph import Head, Norm
 
 from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.fuse_rows import head_of_rows
 from rdrr_runtime.kernels._kernel import Dispatch
 from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax
 from rdrr_runtime.kernels.argmax_entropy import PICK_BYTES, argmax_entropy
@@ -39,23 +40,25 @@ def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
         last = low.workspace.named(f"last.{rows}", ctx.value_bytes * rows * hidden)
         low.emit(copy_row(ctx, x, last, width=hidden, several=tail, label="last row"))
         x = last
-    normed = low.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
     logits = low.workspace.named(f"logits.{rows}", 4 * rows * vocab)
-    low.emit(
-        rms_norm(
-            ctx,
-            x,
-            low.weights.vectors[norm.weight.name],
-            normed,
-            width=hidden,
-            eps=norm.eps,
-            offset=float(norm.unit_offset),
-            single_row=single,
-            label="final norm",
-        )
-    )
     matrix = low.weights.matrices[head.weight.name]
-    low.matmul(matrix, normed, logits, single_row=single, logits=True, label="head")
+    fused = low.fuses and not single and head_of_rows(low, norm, matrix, x, logits)
+    if not fused:
+        normed = low.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
+        low.emit(
+            rms_norm(
+                ctx,
+                x,
+                low.weights.vectors[norm.weight.name],
+                normed,
+                width=hidden,
+                eps=norm.eps,
+                offset=float(norm.unit_offset),
+                single_row=single,
+                label="final norm",
+            )
+        )
+        low.matmul(matrix, normed, logits, single_row=single, logits=True, label="head")
     if head.scale != 1.0:
         low.emit(
             scale(

@@ -23,6 +23,7 @@ from rdrr_runtime.buffers import Arena, BufferSlice, align
 from rdrr_runtime.device import BoundDispatch, Device
 from rdrr_runtime.fuse import DECODE_FUSIONS, Fusion
 from rdrr_runtime.fuse_prefill import PREFILL_FUSIONS
+from rdrr_runtime.fuse_rows import ROWS_FUSIONS, TEXTS_FUSIONS
 from rdrr_runtime.hints import Policy
 from rdrr_runtime.kernels._context import VALUE_BYTES, OpContext, State
 from rdrr_runtime.kernels._tuning import Tuning
@@ -49,6 +50,9 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
     {"score": Wanted.ALL, "few": Wanted.TAIL, "window": Wanted.TAIL}
 )
 """Rows whose logits a kind of pass computes; of the other kinds, the last."""
+
+FUSIONS_OF_MANY: tuple[Fusion, ...] = (*ROWS_FUSIONS, *PREFILL_FUSIONS)
+"""Tried in a pass of several rows: those of a few rows refuse many."""
 
 Bound = tuple[BoundDispatch, ...]
 
@@ -214,7 +218,7 @@ class Plan:
             return ()
         if kind == "decode":
             return DECODE_FUSIONS
-        return PREFILL_FUSIONS if self.rows[kind] > 1 else ()
+        return FUSIONS_OF_MANY if self.rows[kind] > 1 else ()
 
     def lower(self, kind: str, tuning: Tuning) -> Lowered:
         """The dispatches of a pass with other parameters."""
@@ -223,15 +227,19 @@ class Plan:
             self.rows[kind], self.state, self.cache, wanted, fusions=fusions, tuning=tuning
         )
 
-    def lower_batch(self, rows: int, state: State, cache: KvCache) -> Lowered:
+    def lower_batch(
+        self, rows: int, state: State, cache: KvCache, *, apart: bool = False
+    ) -> Lowered:
         """The dispatches of a pass over up to `rows` rows of several sequences.
 
         Args:
             rows: More than one, no more than a pass of the prompt has.
             state: Its own, with places.
             cache: Its own, of several sequences.
+            apart: No two rows of a pass are of the same sequence.
         """
-        fusions = PREFILL_FUSIONS if self._fused else ()
+        several = (*TEXTS_FUSIONS, *PREFILL_FUSIONS) if apart else FUSIONS_OF_MANY
+        fusions = several if self._fused else ()
         return self._lower(rows, state, cache, Wanted.TAIL, fusions=fusions, tuning=self.tuning)
 
     def lower_prompt(self, state: State, cache: KvCache) -> Lowered:

@@ -24,6 +24,8 @@ from rdrr_runtime.packing import FLAT_GRANULES, GPU_DTYPES, GpuWeight
 FEW_SEQUENCES = 4
 """Rows, each of another text, that with one workgroup a head leave a GPU idle."""
 
+EXPERTS_IN_F32 = "experts of many rows, by columns or in parts have no int8 kernel"
+
 EXPANSIONS = {"dequant_f16": "F16", "dequant_f32": "F32"}
 
 
@@ -186,7 +188,9 @@ class Select:
         unmet = [one.unmet for one in parts if one.unmet]
         return Why("; ".join(one.reason for one in parts), unmet[0] if unmet else None)
 
-    def why_experts(self, ctx: OpContext, weight: GpuWeight, *, tiled: bool) -> Why:
+    def why_experts(
+        self, ctx: OpContext, weight: GpuWeight, *, tiled: bool, int8: bool = False
+    ) -> Why:
         """Why a product with routed experts was served as it was."""
         hint = self.policy.get("q4kMatmul" if weight.dtype.is_block else "f16Matmul")
         apart, together = (
@@ -194,8 +198,11 @@ class Select:
             "an expert's rows share its weights",
         )
         one = Why(f"auto: {together if tiled else apart}")
-        if hint and hint.value == "fused_q4k_int8":
-            one = Why.following(hint, "experts have no int8 kernel")
+        if int8:
+            who, unmet = self._int8()[1:]
+            one = Why(f"{who}: int8 activations, {apart}", unmet)
+        elif hint and hint.value == "fused_q4k_int8":
+            one = Why.following(hint, EXPERTS_IN_F32)
         elif hint and hint.value == "tiled":
             one = Why.following(
                 hint, "" if tiled else "experts of few rows, or by columns, have no tiled kernel"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,51 @@ def test_the_parts_join_to_attention(
     # A rounding of f32 may tip one of f16 or of a code, so the new key allows a little more.
     tolerance = {"f32": 1e-4, "f16": 2e-3, "q8_0": 1e-2}[dtype]
     assert relative_error(found, expected[0].numpy()) < tolerance
+
+
+@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
+def test_rows_of_several_texts_are_what_each_text_gives_alone(any_bench, rng, normed) -> None:
+    bench, heads, kv_heads, head_dim, context, pairs = any_bench, 6, 2, 64, 200, 32
+    sequences, slots = [2, 0, 3], [int(rng.integers(0, 64)), 150, 64]
+    rows, window = len(slots), int(rng.choice([0, 100]))
+    print(slots, window)
+    cache = replace(KvSpec(kv_heads, head_dim, context, "f16"), sequences=4)
+    spec = DecodeAttention(heads, cache, pairs, 0.3, window, eps=1e-5)
+    projected = normal(rng, rows, heads + 2 * kv_heads, head_dim)
+    angles = rng.uniform(0, 6.28, (context, pairs))
+    table = bench.upload(np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32))
+    gains = tuple(bench.upload(0.1 * normal(rng, head_dim)) for _ in range(2)) if normed else None
+    held = [normal(rng, 4, kv_heads, context, head_dim) for _ in range(2)]
+
+    def run(ctx, spec, projected, caches, count) -> tuple[np.ndarray, ...]:
+        parts = bench.poisoned(count, heads, spec.splits, head_dim)
+        stats = bench.poisoned(count, heads, spec.splits, 2)
+        made = attention_decode(
+            ctx, bench.upload(projected), table, gains, caches, parts, stats, spec=spec, label="t"
+        )
+        bench.run(made, count)
+        shape = count, heads, spec.splits, head_dim
+        left = [bench.device.read(one) for one in caches]
+        return bench.download(parts, *shape), bench.download(stats, *shape[:3], 2), *left
+
+    places = np.array([*zip(sequences, slots, strict=True)], np.uint32)
+    ctx = bench.context(rows, positions=slots, max_rows=rows + 2)
+    padded = np.concatenate([places, places[:2]])
+    ctx = replace(ctx, state=replace(ctx.state, places=bench.upload(padded)))
+    assert spec.suits(ctx, 16)
+    found = run(ctx, spec, projected, tuple(stored(bench, one, "f16") for one in held), rows)
+    lone = replace(spec, cache=replace(cache, sequences=1))
+    for row, (sequence, slot) in enumerate(places.tolist()):
+        own = tuple(stored(bench, one[sequence], "f16") for one in held)
+        alone = bench.context(1, base=slot, positions=[slot])
+        parts, stats, *caches = run(alone, lone, projected[row], own, 1)
+        assert np.array_equal(found[0][row], parts[0], equal_nan=True)
+        assert np.array_equal(found[1][row], stats[0], equal_nan=True)
+        for ours, left in zip(found[2:], caches, strict=True):
+            assert np.array_equal(ours.reshape(4, -1)[sequence], left)
+    untouched = stored(bench, held[0], "f16")
+    first = bench.device.read(untouched).reshape(4, -1)[1]
+    assert np.array_equal(found[2].reshape(4, -1)[1], first)  # a sequence without a row
 
 
 def test_the_kernel_says_what_it_does_not_suit(bench: Bench) -> None:

@@ -12,12 +12,13 @@ from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.decode._base import Counts
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.hints import resolve
 from rdrr_runtime.sampling import SamplingOptions
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 
 CONTEXT = 96
-EXACT, APART = 1e-3, 1e-2
+EXACT, APART, IN_INT8 = 1e-3, 1e-2, 5e-2
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,27 @@ def test_a_batch_gives_the_texts_of_single_runs(backend, rng, sampling):
         assert one.new == (ids[: ids.index(stop) + 1] if ended else ids)
         assert one.finish == ("stop" if ended else "length")
     assert counts.forwards < sum(map(len, expected))
+
+
+@pytest.mark.parametrize("window", [None, 24])
+def test_a_batch_in_int8_is_as_near_as_a_lone_text(device, tmp_path, rng, window):
+    """Rows of texts take fused kernels, several rows of one text do not; both fill one cache."""
+    manifest = llama_manifest("Q4_K", embedding="Q6_K")
+    manifest["inference"]["attention"]["slidingWindow"] = window
+    package = write_random_package(tmp_path / "package", manifest, rng)
+    policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
+    batch, texts = backend.batch(3, CONTEXT), prompts(rng, 9, 40, 1)
+    batch.fill([Row(one, at, slot) for at, ids in enumerate(texts) for slot, one in enumerate(ids)])
+    steps = prompts(rng, 3, 3)
+    for step, ids in enumerate(steps):
+        rows = [Row(one, at, len(texts[at]) + step) for at, one in enumerate(ids)]
+        found = batch.logits(rows)
+    whole = [[*ids, *(one[at] for one in steps)] for at, ids in enumerate(texts)]
+    reference = CpuBackend(package, context=CONTEXT)
+    expected = np.concatenate([reference.logits(ids, 0) for ids in whole])
+    assert 1e-5 < relative_error(found, expected) < IN_INT8  # above f32: int8 was really used
+    backend.close()
 
 
 def test_dispatches_of_a_step_do_not_grow_with_the_rows(backend, rng):

@@ -9,13 +9,15 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels.expert_int8 import expert_down, expert_gate
 from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
 from rdrr_runtime.kernels.expert_tiled import expert_combine, expert_groups, expert_tiled
+from rdrr_runtime.kernels.int8_rows import int8_rows, int8_rows_bytes
 from rdrr_runtime.kernels.router_topk import router_topk
 from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.packing import GpuWeight, upload_weight, words_per_row
 from rdrr_runtime.reference import ops
-from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
+from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 TYPES = ("Q4_K", "Q6_K", "Q8_0", "F16", "F32")
 
@@ -233,3 +235,46 @@ def test_what_experts_cannot_be_is_refused(bench, rng):
     options = {"experts": 2, "normalize": True, "label": "t"}
     with pytest.raises(FormatError, match="so many experts"):
         router_topk(bench.context(1), x, x, top_k=3, **options)
+
+
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q8_0"])
+def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dtype):
+    rows, experts, top_k, n, k = int(rng.integers(1, 6)), 5, 2, 67, int(rng.choice([36, 256, 320]))
+    print(rows, k)
+    gates, gate_values = stacked(any_bench, rng, dtype, experts, (n, k))
+    ups, up_values = stacked(any_bench, rng, dtype, experts, (n, k))
+    routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
+    x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
+    ctx, target = any_bench.context(rows), any_bench.poisoned(int8_rows_bytes(rows, k) // 4)
+    made = [
+        *int8_rows(ctx, any_bench.upload(x), target, k=k, label="t"),
+        *expert_gate(ctx, gates, ups, routes, target, y, activation="silu", label="t"),
+    ]
+    any_bench.run(made, rows)
+    near = in_int8(x).astype(np.float64)
+    gate, up = (np.einsum("rsnk,rk->rsn", one[ids], near) for one in (gate_values, up_values))
+    found = any_bench.download(y, rows, top_k, n)
+    assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("accumulate", [True, False])
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q8_0"])
+def test_routes_in_int8_are_summed_by_their_shares(any_bench, rng, dtype, accumulate):
+    rows, experts, top_k, n, k = int(rng.integers(1, 6)), 6, 3, 67, int(rng.choice([36, 256, 320]))
+    print(rows, k)
+    downs, values = stacked(any_bench, rng, dtype, experts, (n, k))
+    routes, ids, shares = routed(any_bench, rng, rows, experts, top_k)
+    x, before = normal(rng, rows, top_k, k), normal(rng, rows, n)
+    near = in_int8(x.reshape(-1, k)).reshape(x.shape).astype(np.float64)
+    expected = np.einsum("rsnk,rsk,rs->rn", values[ids], near, shares)
+    before *= np.float32(np.abs(expected).max())
+    y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
+    target = any_bench.poisoned(int8_rows_bytes(rows * top_k, k) // 4)
+    ctx = any_bench.context(rows)
+    made = [
+        *int8_rows(ctx, any_bench.upload(x), target, k=k, per_row=top_k, label="t"),
+        *expert_down(ctx, downs, routes, target, y, accumulate=accumulate, label="t"),
+    ]
+    any_bench.run(made, rows)
+    expected += before if accumulate else 0.0
+    assert relative_error(any_bench.download(y, rows, n), expected) < 10 * TOLERANCE

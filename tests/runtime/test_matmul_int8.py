@@ -12,22 +12,11 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.kernels.matmul_int8 import LARGE, SMALL, TINY, TYPES, choose_tile, matmul_int8
 from rdrr_runtime.kernels.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
 from rdrr_runtime.packing import GpuWeight, upload_weight
-from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
+from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 TILES = {"large": LARGE, "small": SMALL, "tiny": TINY}
 SCALINGS = ("Q8_0", "Q4_K", "Q6_K")
 """One type for each way in which codes are scaled."""
-
-
-def in_int8(x: F32) -> F32:
-    """The values that int8 with a scale for each 32 elements can hold, nearest to x."""
-    rows, k = x.shape
-    wide = np.zeros((rows, padded(k, 32)), np.float32)
-    wide[:, :k] = x
-    groups = wide.reshape(rows, -1, 32)
-    scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
-    codes = np.rint(groups / np.where(scale > 0, scale, 1))
-    return (codes * scale).reshape(rows, -1)[:, :k]
 
 
 def rows_of(bench: Bench, max_rows: int, k: int) -> Int8Rows:

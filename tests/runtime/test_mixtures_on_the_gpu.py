@@ -11,7 +11,7 @@ from rdrr_runtime.select import unhonoured
 from support.comparison import relative_error, scored, stepped
 from support.packages import VOCAB, llama_manifest, write_random_package
 
-CONTEXT, EXACT = 96, 1e-4
+CONTEXT, EXACT, IN_INT8 = 96, 1e-4, 5e-2
 MOE = {
     "numExperts": 6,
     "numExpertsPerToken": 2,
@@ -46,6 +46,17 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
     assert kernels["decode", "l1.router"] == kernels["prefill", "l1.router"] == "router_topk"
     assert kernels["decode", "l1.experts"].startswith("expert_linear.sum")
     assert kernels["prefill", "l1.experts.down"].startswith("expert_tiled")
+    backend.close()
+
+
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
+def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
+    package = package_of(tmp_path, rng, dtype, moe=SHARED)
+    policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
+    assert 1e-5 < logits_agree(backend, package, rng) < IN_INT8
+    kernels = {one.op: one.kernel for one in backend.info.choices if one.step == "decode"}
+    assert kernels["l1.experts"].startswith("expert_int8.down")
     backend.close()
 
 
@@ -103,7 +114,11 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
 @pytest.mark.parametrize(
     ("dtype", "hints", "said"),
     [
-        ("Q4_K", {"q4kMatmul": "fused_q4k_int8"}, "experts have no int8 kernel"),
+        (
+            "Q4_K",
+            {"q4kMatmul": "fused_q4k_int8"},
+            "experts of many rows, by columns or in parts have no int8 kernel",
+        ),
         ("F16", {"f16Matmul": "tiled"}, "experts of few rows, or by columns, have no tiled kernel"),
     ],
 )

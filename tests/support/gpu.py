@@ -96,6 +96,17 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
     return rng.standard_normal(shape, dtype=np.float32)
 
 
+def in_int8(x: F32) -> F32:
+    """The values that int8 with a scale for each 32 elements can hold, nearest to x [rows, K]."""
+    rows, k = x.shape
+    wide = np.zeros((rows, -(-k // 32) * 32), np.float32)
+    wide[:, :k] = x
+    groups = wide.reshape(rows, -1, 32)
+    scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
+    codes = np.rint(groups / np.where(scale > 0, scale, 1))
+    return (codes * scale).reshape(rows, -1)[:, :k]
+
+
 def random_tensor(
     rng: np.random.Generator, dtype: str, layout: Layout, shape: tuple[int, int]
 ) -> tuple[npt.NDArray[np.uint8], F32]:

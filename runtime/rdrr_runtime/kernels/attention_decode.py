@@ -138,13 +138,14 @@ class DecodeAttention:
         """Whether the kernel can run it."""
         group, head_dim = self.heads // self.cache.kv_heads, self.cache.head_dim
         return (
-            ctx.max_rows == 1
+            (ctx.max_rows == 1 or ctx.state.places is not None)
             and group <= MAX_GROUP
             and 8 * (group + 1) <= WORKGROUPS[-1]
             and head_dim // 4 <= WORKGROUPS[-1]
             and head_dim % WHOLE_WORDS[self.cache.dtype] == 0
             and self.threads(ctx) > 0
-            and limits_buffers >= BINDINGS
+            and limits_buffers >= BINDINGS + (ctx.state.places is not None)
+            and (ctx.state.places is None or self.cache.dtype != "q8_0")
         )
 
     def _memory(self, threads: int) -> int:
@@ -168,16 +169,16 @@ def attention_decode(
     label: str,
     sites: tuple[AnySite, ...] = (),
 ) -> list[Dispatch]:
-    """One launch; `spec.suits` must hold.
+    """One launch; `spec.suits` must hold, and rows with places must be of different texts.
 
     Args:
         ctx: Where it is lowered to.
-        projected: [heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
+        projected: [rows, heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
         table: f32 [context, pairs, 2], cosine and sine; None where no pair rotates.
         gains: Norm weights of queries and keys, f32 [head_dim] each, or None.
         caches: Keys and values [kv_heads, context, head_dim].
-        parts: f32 [heads, splits, head_dim], written.
-        stats: f32 [heads, splits, 2], written.
+        parts: f32 [rows, heads, splits, head_dim], written.
+        stats: f32 [rows, heads, splits, 2], written.
         spec: What is computed.
         label: What the op is.
         sites: What the parts depend on.
@@ -195,8 +196,12 @@ def attention_decode(
     }
     if gains is not None:
         buffers |= {"q_gain": gains[0], "k_gain": gains[1]}
+    places = ctx.state.places
+    if places is not None:
+        buffers["places"] = places
+    rows = "" if places is None else f", {ctx.max_rows} rows"
     site = ctx.site(
-        f"attention attention_decode.{spec.shape}",
+        f"attention attention_decode.{spec.shape}{rows}",
         DecodeTuning(spec.threads(ctx)),
         spec.others(ctx),
     )
@@ -209,6 +214,7 @@ def attention_decode(
             "ROPE": table is not None,
             "VALUE": ctx.values,
             "SUBGROUPS": ctx.subgroups,
+            "PLACES": places is not None,
         },
         constants={
             "WG": site.used.workgroup,
@@ -229,4 +235,5 @@ def attention_decode(
         variant=cache.dtype,
         trusted=True,
     )
-    return [dispatch(what, buffers, Grid(cache.kv_heads, spec.splits), label, (site, *sites))]
+    grid = Grid(cache.kv_heads, spec.splits, 1, None if places is None else 2)
+    return [dispatch(what, buffers, grid, label, (site, *sites))]

@@ -5,14 +5,19 @@
 //   stats[h, s] = (m, sum of the e^(score_j - m)), or (lowest, 0) for a part without keys
 //
 // current           Step
-// positions         u32 [rows], the first is used
+// positions         u32 [rows]{% if not PLACES %}, the first is used{% endif %}
 // table             f32 [context, PAIRS, 2]: cos, sin{% if not ROPE %} (not read: PAIRS is 0){% endif %}
-// projected         {{ VALUE }} [HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
+// projected         {{ VALUE }} [{{ "rows, " if PLACES }}HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 // q_gain, k_gain    f32 [HEAD_DIM], only with NORM: per-head RMSNorm before rope
-// k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM]
-// x                 f32 [HEADS, SPLITS, HEAD_DIM]
-// stats             f32 [HEADS, SPLITS, 2]
+// k_cache, v_cache  {{ KV }} [{{ "sequences, " if PLACES }}KV_HEADS, CONTEXT, HEAD_DIM]
+// x                 f32 [{{ "rows, " if PLACES }}HEADS, SPLITS, HEAD_DIM]
+// stats             f32 [{{ "rows, " if PLACES }}HEADS, SPLITS, 2]
 //
+{% if PLACES %}
+// All of it for each token row r, which is that of another text: its keys and values are those of sequence
+// places[r].x, and its own slot there is places[r].y.
+//
+{% endif %}
 // One workgroup a key-value head and part serves the {{ GROUP }} query heads of the group, so each key is
 // read once. Parts have at least MIN_SPAN keys. A thread scores one key; then threads share the
 // sum over values. f32 throughout.
@@ -29,6 +34,12 @@
 {% if NORM %}
 @group(0) @binding(8) var<storage, read> q_gain: array<f32>;
 @group(0) @binding(9) var<storage, read> k_gain: array<f32>;
+{% endif %}
+{% if PLACES %}
+@group(0) @binding({{ 10 if NORM else 8 }}) var<storage, read> places: array<vec2<u32>>;  // [rows]
+
+var<private> row: u32;
+var<private> first_head: u32;  // of the row's sequence
 {% endif %}
 
 override WG: u32;
@@ -53,6 +64,8 @@ const LOWEST = -3.0e38;  // finite, so that no difference of scores is NaN
 
 // Registers of the group are unrolled by the template: the compiler puts arrays that loops index
 // into memory.
+{% set ROW = "row * HEADS + " if PLACES else "" %}
+{% set SLAB = "(first_head + kv_head)" if PLACES else "kv_head" %}
 {% set HEADS_OF_GROUP = range(GROUP) %}
 var<workgroup> query: array<vec4<f32>, (GROUP + 1u) * WORDS>;  // queries, then the new key
 {% if NORM %}
@@ -75,7 +88,8 @@ fn from_ordered(u: u32) -> f32 {
 
 // First element of a vector of this key-value head: its queries, then the key.
 fn vector_at(kv_head: u32, vector: u32) -> u32 {
-    return select(kv_head * GROUP + vector, HEADS + kv_head, vector == GROUP) * HEAD_DIM;
+    let head = select(kv_head * GROUP + vector, HEADS + kv_head, vector == GROUP);
+    return ({{ "row * (HEADS + 2u * KV_HEADS) + " if PLACES }}head) * HEAD_DIM;
 }
 
 {% if NORM %}
@@ -118,7 +132,7 @@ fn prepare(kv_head: u32, t: u32) {
     norms(kv_head, t);
 {% endif %}
 {% if ROPE %}
-    let position = positions[0] * PAIRS;
+    let position = positions[{{ "row" if PLACES else "0" }}] * PAIRS;
     for (var work = t; work < (GROUP + 1u) * PAIRS; work += WG) {
         let vector = work / PAIRS;
         let i = work % PAIRS;
@@ -148,7 +162,8 @@ fn new_key(kv_head: u32, i: u32) -> vec4<f32> {
 }
 
 fn new_value(kv_head: u32, i: u32) -> vec4<f32> {
-    let first = (HEADS + KV_HEADS + kv_head) * HEAD_DIM + 4u * i;
+    let head = HEADS + KV_HEADS + kv_head;
+    let first = ({{ "row * (HEADS + 2u * KV_HEADS) + " if PLACES }}head) * HEAD_DIM + 4u * i;
     return vec4<f32>(
         f32(projected[first]),
         f32(projected[first + 1u]),
@@ -172,7 +187,7 @@ fn {{ new }}_scale(kv_head: u32, i: u32) -> u32 {
 // A thread writes 4 codes; the first of 64 elements also their two scales.
 fn store_new(kv_head: u32, slot: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
-        let target_word = (kv_head * CONTEXT + slot) * WORDS + i;
+        let target_word = ({{ SLAB }} * CONTEXT + slot) * WORDS + i;
         let block = i / 8u * 8u;
 {% for cache, new in (("k", "new_key"), ("v", "new_value")) %}
         let {{ cache }}_scale = {{ new }}_scale(kv_head, block);
@@ -187,7 +202,7 @@ fn store_new(kv_head: u32, slot: u32, t: u32) {
 {% else %}
 fn store_new(kv_head: u32, slot: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
-        let target_word = (kv_head * CONTEXT + slot) * WORDS + i;
+        let target_word = ({{ SLAB }} * CONTEXT + slot) * WORDS + i;
         k_cache[target_word] = kv_pack(new_key(kv_head, i));
         v_cache[target_word] = kv_pack(new_value(kv_head, i));
     }
@@ -211,14 +226,23 @@ fn main(
 {% endif %}
 ) {
     let kv_head = wid.x;
+{% if PLACES %}
+    row = wid.z;
+    if (row >= current.rows) {
+        return;
+    }
+    first_head = places[row].x * KV_HEADS;
+    let end = min(places[row].y + 1u, CONTEXT);
+{% else %}
     let end = min(current.base + 1u, CONTEXT);
+{% endif %}
     let start = select(0u, end - min(end, WINDOW), WINDOW > 0u);
     let span = max((end - start + SPLITS - 1u) / SPLITS, MIN_SPAN);
     let low = min(start + wid.y * span, end);
     let high = min(low + span, end);
     if (low >= high) {
         if (t < GROUP) {
-            stats[(kv_head * GROUP + t) * SPLITS + wid.y] = vec2<f32>(LOWEST, 0.0);
+            stats[({{ ROW }}kv_head * GROUP + t) * SPLITS + wid.y] = vec2<f32>(LOWEST, 0.0);
         }
         return;
     }
@@ -228,7 +252,7 @@ fn main(
         storageBarrier();
         workgroupBarrier();
     }
-    let slab = kv_head * CONTEXT;
+    let slab = {{ SLAB }} * CONTEXT;
 {% for g in HEADS_OF_GROUP %}
     var acc{{ g }} = vec4<f32>(0.0);
     var mass{{ g }} = 0.0;
@@ -304,14 +328,14 @@ fn main(
     }
     if (t == 0u) {
         // Alike in every thread.
-        stats[(kv_head * GROUP + {{ g }}u) * SPLITS + wid.y].x = largest{{ g }};
+        stats[({{ ROW }}kv_head * GROUP + {{ g }}u) * SPLITS + wid.y].x = largest{{ g }};
     }
 {% endfor %}
     workgroupBarrier();
     for (var work = t; work < GROUP * WORDS; work += WG) {
         let g = work / WORDS;
         let i = work % WORDS;
-        let at = (kv_head * GROUP + g) * SPLITS + wid.y;
+        let at = ({{ ROW }}kv_head * GROUP + g) * SPLITS + wid.y;
         var sum = vec4<f32>(0.0);
         var total = 0.0;
         for (var part = 0u; part < LANES; part++) {

@@ -6,7 +6,7 @@ workgroup computes a tile of y; which tile suits depends on how many of them fil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -43,6 +43,12 @@ TYPES: Mapping[str, _Type] = MappingProxyType(
         "Q6_K": _Type(16),
     }
 )
+
+
+def scaling(weights: Iterable[GpuWeight]) -> str:
+    """How the codes of some matrices are scaled, as shaders are told it."""
+    kinds = (TYPES[one.dtype.name] for one in weights)
+    return ",".join(f"{one.group}{' minimum' if one.minimum else ''}" for one in kinds)
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ def matmul_int8(
                 "N": weight.n,
                 "ROWS": x.rows,
                 "STEPS": -(-weight.k // 64),
-                "ROW_WORDS": weight.words_per_row,
+                "ROW_WORDS0": weight.words_per_row,
                 "PART": part.rows,
                 "FIRST": part.first_row,
                 "ACCUMULATE": accumulate,
@@ -182,7 +188,7 @@ def matmul_int8(
             "current": ctx.state.step,
             "x": x.q,
             "x_scales": x.scales,
-            "weight": part.slice,
+            "weight0": part.slice,
             "y": y,
         }
         if bias is not None:

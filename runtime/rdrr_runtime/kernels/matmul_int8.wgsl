@@ -3,7 +3,7 @@
 // current   Step
 // x         int8 by 16 [K_PADDED / 16, ROWS], as quantize_rows leaves it
 // x_scales  [K_PADDED / 32, ROWS]: scale of 32 inputs, and scale times the sum of their codes
-// weight    words of type {{ WEIGHT }} [PART, ROW_WORDS]
+// weight0   words of type {{ WEIGHT }} [PART, ROW_WORDS0]
 // y         f32 [rows, N], N outputs of all parts
 // bias      f32 [N], only with BIAS
 //
@@ -20,7 +20,7 @@
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> x_scales: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read> weight: array<Word>;
+@group(0) @binding(3) var<storage, read> weight0: array<Word0>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 {% if BIAS %}
 @group(0) @binding(5) var<storage, read> bias: array<f32>;
@@ -29,30 +29,21 @@
 override N: u32;
 override ROWS: u32;              // stride of x
 override STEPS: u32;             // of 64 inputs
-override ROW_WORDS: u32;
+override ROW_WORDS0: u32;
 override PART: u32;              // stored rows of this part
 override FIRST: u32;             // output of the first of them
 override ACCUMULATE: bool = false;
 
 var<workgroup> tile_x: array<vec4<u32>, {{ TILE_M * 4 }}>;       // [4 times 16 inputs, rows]
-var<workgroup> tile_w: array<vec4<u32>, {{ TILE_N * 4 }}>;       // [4 times 16 inputs, outputs]
+var<workgroup> tile_w0: array<vec4<u32>, {{ TILE_N * 4 }}>;       // [4 times 16 inputs, outputs]
 var<workgroup> scale_x: array<vec2<f32>, {{ TILE_M * 2 }}>;      // [2 groups, rows]
-var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N * PER_STEP }}>;  // [groups, outputs]
+var<workgroup> scale_w0: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N * PER_STEP }}>;  // [groups, outputs]
 
+{% set SEGMENTS = [WEIGHT] %}
+{% set S = 0 %}
 {% include "snippets/tile_" ~ WEIGHT ~ "_int8.wgsl" %}
 
-// Sums of the codes' products as f32. They start from the bits of 1.5 * 2^23, where adding an integer
-// to the bits adds it to the value: one subtraction converts.
-const ORIGIN = 0x4b400000i;
-
-fn add16(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
-    return sum + dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)
-        + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
-}
-
-fn to_f32(sum: i32) -> f32 {
-    return bitcast<f32>(sum) - 12582912.0;
-}
+{% include "snippets/int8_sums.wgsl" %}
 
 fn store(row: u32, rows: u32, output: u32, sum: f32) {
     if (row >= rows || output >= PART) {
@@ -93,14 +84,14 @@ fn main(
     let w_slot{{ i }} = min(thread + {{ i * THREADS }}u, {{ TILE_N * 2 - 1 }}u);
     let w_row{{ i }} = w_slot{{ i }} % {{ TILE_N }}u;
     let w_part{{ i }} = w_slot{{ i }} / {{ TILE_N }}u;
-    let w_base{{ i }} = min(n0 + w_row{{ i }}, PART - 1u) * ROW_WORDS;
+    let w_base{{ i }} = min(n0 + w_row{{ i }}, PART - 1u) * ROW_WORDS0;
 {% endfor %}
 {% for i in range(X_LOADS) %}
     var x_next{{ i }} = x[x_from{{ i }}];
 {% endfor %}
     var s_next = x_scales[s_from];
 {% for i in range(W_LOADS) %}
-    var w_next{{ i }} = fetch(w_base{{ i }}, 0u, w_part{{ i }});
+    var w_next{{ i }} = fetch0(w_base{{ i }}, 0u, w_part{{ i }});
 {% endfor %}
 {% for m in range(TM) %}
 {% for n in range(TN) %}
@@ -121,10 +112,10 @@ fn main(
 {% for i in range(W_LOADS) %}
 {% if (i + 1) * THREADS > TILE_N * 2 %}
         if (thread < {{ TILE_N * 2 - i * THREADS }}u) {
-            unpack(w_next{{ i }}, w_row{{ i }}, step, w_part{{ i }});
+            unpack0(w_next{{ i }}, w_row{{ i }}, step, w_part{{ i }});
         }
 {% else %}
-        unpack(w_next{{ i }}, w_row{{ i }}, step, w_part{{ i }});
+        unpack0(w_next{{ i }}, w_row{{ i }}, step, w_part{{ i }});
 {% endif %}
 {% endfor %}
         workgroupBarrier();
@@ -134,19 +125,19 @@ fn main(
 {% endfor %}
         s_next = x_scales[s_from + 2u * next * ROWS];
 {% for i in range(W_LOADS) %}
-        w_next{{ i }} = fetch(w_base{{ i }}, next, w_part{{ i }});
+        w_next{{ i }} = fetch0(w_base{{ i }}, next, w_part{{ i }});
 {% endfor %}
 {% for g in range(2) %}
         {
 {% for n in range(TN) %}
             let at{{ n }} = tn + {{ n * NT }}u;
-            let a{{ n }} = tile_w[at{{ n }} + {{ 2 * g * TILE_N }}u];
-            let b{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
+            let a{{ n }} = tile_w0[at{{ n }} + {{ 2 * g * TILE_N }}u];
+            let b{{ n }} = tile_w0[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
 {% if GROUP == 32 %}
-            let w{{ n }} = scale_w[at{{ n }} + {{ g * TILE_N }}u];
+            let w{{ n }} = scale_w0[at{{ n }} + {{ g * TILE_N }}u];
 {% else %}
-            let w{{ n }} = scale_w[at{{ n }} + {{ 2 * g * TILE_N }}u];
-            let v{{ n }} = scale_w[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
+            let w{{ n }} = scale_w0[at{{ n }} + {{ 2 * g * TILE_N }}u];
+            let v{{ n }} = scale_w0[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
 {% endif %}
 {% endfor %}
 {% for m in range(TM) %}

@@ -1,24 +1,22 @@
 // Q4_K: 64 weights are 32 bytes of nibbles; a part is 16 of these bytes, and one of the two scales.
-alias Word = vec4<u32>;
-{% set SEGMENTS = [] %}
-{% set S = 0 %}
+alias Word{{ S }} = vec4<u32>;
 {% include "snippets/q4_k_header.wgsl" %}
 
-struct Raw {
+struct Raw{{ S }} {
     head: vec4<u32>,
     nibbles: vec4<u32>,
 }
 
-fn fetch(base: u32, step: u32, part: u32) -> Raw {
+fn fetch{{ S }}(base: u32, step: u32, part: u32) -> Raw{{ S }} {
     let block = base / 4u + (step / 4u) * 9u;
-    return Raw(weight[block], weight[block + 1u + 2u * (step % 4u) + part]);
+    return Raw{{ S }}(weight{{ S }}[block], weight{{ S }}[block + 1u + 2u * (step % 4u) + part]);
 }
 
-fn unpack(raw: Raw, row: u32, step: u32, part: u32) {
+fn unpack{{ S }}(raw: Raw{{ S }}, row: u32, step: u32, part: u32) {
     let mask = vec4<u32>(0x0f0f0f0fu);
-    tile_w[row + part * {{ TILE_N }}u] = raw.nibbles & mask;
-    tile_w[row + (2u + part) * {{ TILE_N }}u] = (raw.nibbles >> vec4<u32>(4u)) & mask;
+    tile_w{{ S }}[row + part * {{ TILE_N }}u] = raw.nibbles & mask;
+    tile_w{{ S }}[row + (2u + part) * {{ TILE_N }}u] = (raw.nibbles >> vec4<u32>(4u)) & mask;
     let s = scale_pairs(raw.head.yzw, 2u * (step % 4u));
-    scale_w[row + part * {{ TILE_N }}u] =
+    scale_w{{ S }}[row + part * {{ TILE_N }}u] =
         half_scales(raw.head.x) * select(s.xz, s.yw, part == 1u);
 }

@@ -1,0 +1,148 @@
+"""Products of a few rows with the experts that they were routed to, in int8.
+
+expert_gate     y[r, s, :] = act(W_gate[e] x[r, :]) W_up[e] x[r, :]
+expert_down     y[r, :] = sum_s share W[e] x[r, s, :]
+
+What `expert_linear` does in f32, for experts by rows in one part. x comes in int8 from `int8_rows`.
+A route reads its expert's weights by itself, so this suits few rows best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rdrr_format.layouts import Layout
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import OpContext, need_floats
+from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, flat_grid, kernel
+from rdrr_runtime.kernels.expert_linear import Routed, expert_shape
+from rdrr_runtime.kernels.int8_rows import int8_rows_bytes, units_of
+from rdrr_runtime.kernels.matmul_int8 import TYPES, scaling
+from rdrr_runtime.kernels.router_topk import ROUTE_WORDS
+from rdrr_runtime.packing import GpuWeight
+
+WORKGROUP = 128
+TEAM = 32
+"""Threads that share an output; fast where it is the size of a subgroup."""
+
+
+def suits(ctx: OpContext, weights: Sequence[GpuWeight]) -> bool:
+    """Whether the kernel reads these stacks of experts."""
+    stored = all(
+        one.layout is Layout.ROW and len(one.parts) == 1 and one.dtype.name in TYPES
+        for one in weights
+    )
+    return stored and ctx.values == "f32"
+
+
+def expert_gate(
+    ctx: OpContext,
+    gates: GpuWeight,
+    ups: GpuWeight,
+    routed: Routed,
+    x: BufferSlice,
+    y: BufferSlice,
+    *,
+    activation: str,
+    label: str,
+) -> list[Dispatch]:
+    """Gate, up and activation of each route; `suits` must hold.
+
+    Args:
+        ctx: Where it is lowered to.
+        gates: [experts * N, K] by row.
+        ups: The same.
+        routed: Where each row goes.
+        x: [rows, K] as `int8_rows` leaves it.
+        y: f32 [rows, top_k, N].
+        activation: `silu` or `gelu_tanh`.
+        label: What the op is.
+
+    Raises:
+        FormatError: Sizes that do not suit.
+    """
+    shape = expert_shape(gates, routed, label)
+    need_floats(f"{label}: x", x, int8_rows_bytes(ctx.max_rows, shape.inputs) // 4)
+    need_floats(f"{label}: y", y, ctx.max_rows * routed.top_k * shape.outputs)
+    grid = Grid(z=routed.top_k, rows_axis=2)
+    return [_launch(ctx, (gates, ups), routed, x, y, grid, label, activation=activation)]
+
+
+def expert_down(
+    ctx: OpContext,
+    downs: GpuWeight,
+    routed: Routed,
+    x: BufferSlice,
+    y: BufferSlice,
+    *,
+    accumulate: bool = False,
+    label: str,
+) -> list[Dispatch]:
+    """The sum of a row's experts, each by its share; `suits` must hold.
+
+    Args:
+        ctx: Where it is lowered to.
+        downs: [experts * N, K] by row.
+        routed: Where each row goes.
+        x: [rows, top_k, K] as `int8_rows` leaves it.
+        y: f32 [rows, N].
+        accumulate: Add to y instead of replacing it.
+        label: What the op is.
+
+    Raises:
+        FormatError: Sizes that do not suit.
+    """
+    shape = expert_shape(downs, routed, label)
+    need_floats(f"{label}: x", x, int8_rows_bytes(ctx.max_rows * routed.top_k, shape.inputs) // 4)
+    need_floats(f"{label}: y", y, ctx.max_rows * shape.outputs)
+    grid = Grid(rows_axis=2)
+    return [_launch(ctx, (downs,), routed, x, y, grid, label, accumulate=accumulate)]
+
+
+def _launch(
+    ctx: OpContext,
+    weights: tuple[GpuWeight, ...],
+    routed: Routed,
+    x: BufferSlice,
+    y: BufferSlice,
+    grid: Grid,
+    label: str,
+    *,
+    activation: str = "",
+    accumulate: bool = False,
+) -> Dispatch:
+    shape = expert_shape(weights[0], routed, label)
+    need_floats(f"{label}: routes", routed.routes, ctx.max_rows * routed.top_k * ROUTE_WORDS)
+    types = ",".join(one.dtype.name.lower() for one in weights)
+    threads = min(WORKGROUP, ctx.max_threads)
+    buffers = {"current": ctx.state.step, "routes": routed.routes, "x": x, "y": y}
+    constants: dict[str, float | int | bool] = {
+        "WG": threads,
+        "T": TEAM,
+        "N": shape.outputs,
+        "UNITS": units_of(shape.inputs),
+        "EXPERTS": routed.experts,
+        "TOP_K": routed.top_k,
+        "ACCUMULATE": accumulate,
+    }
+    for index, one in enumerate(weights):
+        constants[f"ROW_WORDS{index}"] = one.words_per_row
+        buffers[f"weight{index}"] = one.parts[0].slice
+    what = kernel(
+        "expert_int8",
+        variables={
+            "WEIGHTS": types,
+            "SCALED": scaling(weights),
+            "GATE": bool(activation),
+            "ACT": activation,
+            "OUTPUTS": 1,
+            "SUBGROUPS": ctx.subgroups,
+        },
+        constants=constants,
+        variant=f"{'gate' if activation else 'down'}.{types}",
+        trusted=True,
+    )
+    over = flat_grid(-(-shape.outputs // (threads // TEAM)))
+    whole = Grid(over.x, over.y, grid.z, grid.rows_axis)
+    return dispatch(what, buffers, whole, label)

@@ -1,0 +1,192 @@
+"""Matrices times a few token rows in int8, each weight read once for all of them.
+
+Between `matvec`, which takes one row through everything around the product, and `matmul_int8`,
+whose tiles want many rows. The rows come in int8 from `int8_rows`; a launch stores, adds to the residual
+stream or gates. Only the row layout; only matrices in one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rdrr_format.layouts import Layout
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import OpContext, need_floats
+from rdrr_runtime.kernels._kernel import Dispatch, dispatch, flat_grid, kernel
+from rdrr_runtime.kernels._tuning import Params, Site
+from rdrr_runtime.kernels._weights import power_of_two
+from rdrr_runtime.kernels.int8_rows import int8_rows_bytes, units_of
+from rdrr_runtime.kernels.matmul_int8 import TYPES, scaling
+from rdrr_runtime.packing import GpuWeight
+
+MAX_ROWS = 32
+"""Token rows of a pass up to which this beats tiles."""
+
+ROWS_AT_A_TIME = 16
+"""Token rows whose sums a thread holds; more are taken by further workgroups."""
+
+
+@dataclass(frozen=True)
+class RowsTuning(Params):
+    """How a launch divides the outputs.
+
+    Attributes:
+        workgroup: Threads of a workgroup, a power of two.
+        team: Threads that share an output's inputs, a power of two up to 32.
+        outputs: Of a thread at a time, 1, 2 or 4; gate and up count as two.
+    """
+
+    workgroup: int
+    team: int
+    outputs: int
+    ahead: int = 0
+
+
+CANDIDATES = tuple(
+    RowsTuning(workgroup, team, outputs)
+    for workgroup in (64, 128, 256)
+    for team in (4, 8, 16, 32)
+    for outputs in (1, 2, 4)
+)
+
+ENOUGH_THREADS = 65_536
+"""Threads of a launch that keep the largest GPUs busy."""
+
+
+@dataclass(frozen=True)
+class RowsOutput:
+    """What becomes of the products.
+
+    Attributes:
+        ys: f32 [rows, N] for each matrix, or one for the outputs of all of them in a row; one, of
+            the gated pairs, for `gate`.
+        kind: `store`, `add` (to y) or `gate`.
+        bias: f32, one for each output of all matrices, or None.
+        activation: `silu` or `gelu_tanh`, for `gate`.
+    """
+
+    ys: tuple[BufferSlice, ...]
+    kind: str = "store"
+    bias: BufferSlice | None = None
+    activation: str = ""
+
+
+def rows_held(rows: int) -> int:
+    """Rows that the buffer of a pass of `rows` must hold: whole steps of the kernel."""
+    return -(-rows // _at_a_time(rows)) * _at_a_time(rows)
+
+
+def _at_a_time(rows: int) -> int:
+    return power_of_two(rows, 2, ROWS_AT_A_TIME)
+
+
+def suits(ctx: OpContext, weights: Sequence[GpuWeight]) -> bool:
+    """Whether the kernel can multiply these matrices in a pass of `ctx`."""
+    stored = all(
+        one.layout is Layout.ROW and len(one.parts) == 1 and one.dtype.name in TYPES
+        for one in weights
+    )
+    alike = len({one.k for one in weights}) == 1
+    few = 2 <= ctx.max_rows <= MAX_ROWS and ctx.values == "f32"
+    return few and stored and alike and weights[0].k % 4 == 0
+
+
+def buffers_bound(weights: Sequence[GpuWeight], *, bias: bool = False) -> int:
+    """Storage buffers of a `store` launch."""
+    return 2 + 2 * len(weights) + bias
+
+
+def matvec_rows(
+    ctx: OpContext,
+    weights: tuple[GpuWeight, ...],
+    x: BufferSlice,
+    output: RowsOutput,
+    *,
+    label: str,
+    tuning: RowsTuning | None = None,
+) -> list[Dispatch]:
+    """One launch; `suits` must hold.
+
+    Args:
+        ctx: Where it is lowered to.
+        weights: One to three matrices [N, K] of one K; for `gate`, gate and up, or both in one.
+        x: As `int8_rows` leaves it, with room for `rows_held` rows.
+        output: What becomes of the products.
+        label: What the op is.
+        tuning: Instead of the parameters that are in force.
+
+    Raises:
+        FormatError: A buffer is too small.
+    """
+    gate, rows, k = output.kind == "gate", ctx.max_rows, weights[0].k
+    sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
+    need_floats(f"{label}: x", x, int8_rows_bytes(rows_held(rows), k) // 4)
+    joined = len(output.ys) < len(sizes)
+    for y, size in zip(output.ys, [sum(sizes)] if joined else sizes, strict=True):
+        need_floats(f"{label}: y", y, rows * size)
+    if output.bias is not None:
+        need_floats(f"{label}: bias", output.bias, sum(sizes))
+    types = ",".join(one.dtype.name.lower() for one in weights)
+    variant = f"{types}.{output.kind}"
+    site = _site(ctx, variant, sum(sizes), k, gate=gate)
+    used = tuning or site.used
+    step = used.workgroup // used.team * used.outputs // (2 if gate else 1)
+    constants: dict[str, float | int | bool] = {
+        "WG": used.workgroup,
+        "UNITS": units_of(k),
+    }
+    buffers = {"current": ctx.state.step, "x": x}
+    groups = 0
+    for index, one in enumerate(weights):
+        constants |= {f"N{index}": one.n, f"ROW_WORDS{index}": one.words_per_row}
+        constants[f"FIRST{index}"] = groups
+        groups += 0 if gate else -(-one.n // step)
+        buffers[f"weight{index}"] = one.parts[0].slice
+    groups += -(-sizes[0] // step) if gate else 0
+    if output.bias is not None:
+        buffers["bias"] = output.bias
+    for index, y in enumerate(output.ys):
+        buffers[f"y{index}"] = y
+    what = kernel(
+        "matvec_rows",
+        variables={
+            "WEIGHTS": types,
+            "SCALED": scaling(weights),
+            "KIND": output.kind,
+            "ACT": output.activation,
+            "BIAS": output.bias is not None,
+            "JOINED": joined,
+            "ROWS": _at_a_time(rows),
+            "T": used.team,
+            "OUTPUTS": used.outputs,
+            "AHEAD": used.ahead > 0,
+            "SUBGROUPS": ctx.subgroups,
+        },
+        constants={**constants, "LAST": groups},
+        variant=f"{variant}.int8",
+        trusted=True,
+    )
+    grid = flat_grid(groups, rows_axis=2, rows_per_group=_at_a_time(rows))
+    return [dispatch(what, buffers, grid, label, (site,))]
+
+
+def _site(ctx: OpContext, variant: str, outputs: int, k: int, *, gate: bool) -> Site[RowsTuning]:
+    rows = _at_a_time(ctx.max_rows)
+
+    def fits(one: RowsTuning) -> bool:
+        held = one.outputs * rows <= 64 and (one.outputs > 1 or not gate)
+        return held and one.workgroup <= ctx.max_threads
+
+    return ctx.site(
+        f"matmul matvec_rows.{variant} {outputs}x{k}, {ctx.max_rows} rows",
+        _default(outputs, k, gate=gate),
+        filter(fits, CANDIDATES),
+    )
+
+
+def _default(outputs: int, k: int, *, gate: bool) -> RowsTuning:
+    """Threads enough to fill a large GPU, as few as possible to an output."""
+    team = power_of_two(min(units_of(k), ENOUGH_THREADS // outputs), 4, 32)
+    return RowsTuning(128, team, 2 if gate else 1)

@@ -1,0 +1,235 @@
+// A few token rows times one or several matrices in int8, weights stored by rows of K and read once:
+// y[r, n] = f(sum_k W[n, k] x[r, k]).
+//
+// f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has a y of its own, or they follow each other in one
+//      add      y[r, n] += v[r, n] (+ bias[n])
+//      gate     y[r, n] = act(v_gate[r, n]) v_up[r, n], gate and up one matrix of 2 N rows, or two of N
+//
+// current  Step
+// x        vec4<u32> [rows, 5, UNITS] as int8_rows leaves it: of each 64 inputs four times 16 codes
+//          and, as f32, twice the scale of 32 of them and that scale times the sum of their codes
+// weight   words of type {{ WEIGHTS }} [N, ROW_WORDS]
+// y        f32 [rows, N]
+// bias     f32, one for each output of all matrices, only with BIAS
+//
+// A team of {{ T }} threads computes {{ OUTPUTS }} outputs for {{ ROWS }} rows at a time: a thread keeps the codes of 64
+// weights of each in registers and multiplies them by those inputs of every row. Products are exact in
+// i32, their sums f32; each weight is read once for {{ ROWS }} rows. Workgroups follow each other over the outputs
+// of the first matrix, then those of the next.
+{% set SEGMENTS = WEIGHTS.split(",") %}
+{% set FORMS = SCALED.split(",") %}
+{% set GATE = KIND == "gate" %}
+{% set TARGETS = 1 if GATE else SEGMENTS | length %}
+{% set bind = namespace(n=0) %}
+{% macro storage(name, type, access="read") %}
+@group(0) @binding({{ bind.n }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
+{% set bind.n = bind.n + 1 %}
+{% endmacro %}
+{% include "snippets/step.wgsl" %}
+@group(0) @binding(0) var<storage, read> current: Step;
+{% set bind.n = 1 %}
+{{ storage("x", "vec4<u32>") -}}
+{% for type in SEGMENTS %}
+{{ storage("weight" ~ loop.index0, "Word" ~ loop.index0) -}}
+{% endfor %}
+{% if BIAS %}
+{{ storage("bias", "f32") -}}
+{% endif %}
+{% for s in range(1 if JOINED else TARGETS) %}
+{{ storage("y" ~ s, "f32", "read_write") -}}
+{% endfor %}
+
+override WG: u32;
+override UNITS: u32;             // of 64 inputs, zeros after K included
+{% for type in SEGMENTS %}
+override N{{ loop.index0 }}: u32;
+override ROW_WORDS{{ loop.index0 }}: u32;
+override FIRST{{ loop.index0 }}: u32;        // workgroup that begins with its outputs
+{% endfor %}
+override LAST: u32;              // workgroup after those of all matrices
+override TEAMS = WG / {{ T }}u;
+
+{% set TEAMS = true %}
+{% include "snippets/thread.wgsl" %}
+
+{% for type in SEGMENTS %}
+{% set S = loop.index0 %}
+{% include "snippets/row_weights.wgsl" %}
+
+{% endfor %}
+{% if GATE %}
+{% include "snippets/activate.wgsl" %}
+
+{% endif %}
+alias Sums = {{ "f32" if OUTPUTS == 1 else "vec" ~ OUTPUTS ~ "<f32>" }};
+var<workgroup> partial: array<Sums, WG>;
+
+{% include "snippets/int8_sums.wgsl" %}
+
+{% macro fetch(s, o, unit) %}
+{% if GATE %}
+{% set m = 0 if SEGMENTS | length == 1 else o % 2 %}
+{% set pair = "min(first + " ~ o // 2 ~ "u, OUTPUT_ROWS - 1u)" %}
+fetch{{ m }}(({{ "OUTPUT_ROWS + " if o % 2 and SEGMENTS | length == 1 }}{{ pair }}) * ROW_WORDS{{ m }}, {{ unit }}
+{%- else %}
+fetch{{ s }}(min(first + {{ o }}u, N{{ s }} - 1u) * ROW_WORDS{{ s }}, {{ unit }}
+{%- endif %}
+{%- endmacro %}
+
+{% if GATE %}
+override OUTPUT_ROWS = N0{% if SEGMENTS | length == 1 %} / 2u{% endif %};
+{% endif %}
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    thread: Thread,
+) {
+    let group = wid.x + wid.y * groups.x;
+    let row0 = wid.z * {{ ROWS }}u;
+    if (group >= LAST || row0 >= current.rows) {
+        return;
+    }
+    var at = thread.index;
+{% if SUBGROUPS %}
+    if (thread.size >= {{ T }}u) {
+        at = thread.subgroup * thread.size + thread.lane;
+    }
+{% endif %}
+    let team = at / {{ T }}u;
+    let lane = at % {{ T }}u;
+{% for r in range(ROWS) %}
+    var acc{{ r }} = Sums();
+{% endfor %}
+{% for s in range(TARGETS) %}
+    if (group >= FIRST{{ s }} && group < {{ "LAST" if s + 1 == TARGETS else "FIRST" ~ (s + 1) }}) {
+        let first = ((group - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS // 2 if GATE else OUTPUTS }}u;
+{% if AHEAD %}
+        let begin = min(lane, UNITS - 1u);
+{% for o in range(OUTPUTS) %}
+        var low{{ o }} = {{ fetch(s, o, "begin") }}, 0u);
+        var high{{ o }} = {{ fetch(s, o, "begin") }}, 1u);
+{% endfor %}
+{% endif %}
+        for (var unit = lane; unit < UNITS; unit += {{ T }}u) {
+{% for o in range(OUTPUTS) %}
+{% set m = o % 2 if GATE and SEGMENTS | length == 2 else s %}
+            unpack{{ m }}({{ "low" ~ o if AHEAD else fetch(s, o, "unit") ~ ", 0u)" }}, {{ o }}u, unit, 0u);
+            unpack{{ m }}({{ "high" ~ o if AHEAD else fetch(s, o, "unit") ~ ", 1u)" }}, {{ o }}u, unit, 1u);
+{% endfor %}
+{% if AHEAD %}
+            let next = min(unit + {{ T }}u, UNITS - 1u);
+{% for o in range(OUTPUTS) %}
+            low{{ o }} = {{ fetch(s, o, "next") }}, 0u);
+            high{{ o }} = {{ fetch(s, o, "next") }}, 1u);
+{% endfor %}
+{% endif %}
+{% for r in range(ROWS) %}
+            {
+                let place = (row0 + {{ r }}u) * 5u * UNITS + unit;
+                let c0 = x[place];
+                let c1 = x[place + UNITS];
+                let c2 = x[place + 2u * UNITS];
+                let c3 = x[place + 3u * UNITS];
+                let scale = bitcast<vec4<f32>>(x[place + 4u * UNITS]);
+{% for o in range(OUTPUTS) %}
+{% set m = o % 2 if GATE and SEGMENTS | length == 2 else s %}
+{% set to = "acc" ~ r ~ ("" if OUTPUTS == 1 else "." ~ "xyzw"[o]) %}
+{% include "snippets/row_products.wgsl" %}
+{% endfor %}
+            }
+{% endfor %}
+        }
+    }
+{% endfor %}
+    // Every halving of the team leaves each thread half of the rows, until there is one row.
+{% if SUBGROUPS %}
+    if (thread.size >= {{ T }}u) {
+{% set left = namespace(rows=ROWS, lanes=T) %}
+{% for _ in range(6) if left.lanes > 1 %}
+{% set left.lanes = left.lanes // 2 %}
+{% if left.rows > 1 %}
+{% set left.rows = left.rows // 2 %}
+        {
+            let upper = (lane & {{ left.lanes }}u) != 0u;
+{% for r in range(left.rows) %}
+            let give{{ r }} = select(acc{{ r + left.rows }}, acc{{ r }}, upper);
+            acc{{ r }} = select(acc{{ r }}, acc{{ r + left.rows }}, upper) + subgroupShuffleXor(give{{ r }}, {{ left.lanes }}u);
+{% endfor %}
+        }
+{% else %}
+        acc0 += subgroupShuffleXor(acc0, {{ left.lanes }}u);
+{% endif %}
+{% endfor %}
+    } else {
+        share(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team, lane);
+    }
+{% else %}
+    share(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team, lane);
+{% endif %}
+    let row = row0 + lane * {{ ROWS }}u / {{ T }}u;
+    if (lane % {{ [T // ROWS, 1] | max }}u != 0u) {
+        return;
+    }
+{% for r in range([ROWS // T, 1] | max) %}
+    if (row + {{ r }}u < current.rows) {
+        finish(group, team, row + {{ r }}u, acc{{ r }});
+    }
+{% endfor %}
+}
+
+// The same through workgroup memory: leaves a thread the sums of its rows in the first variables.
+fn share(
+{% for r in range(ROWS) %}
+    acc{{ r }}: ptr<function, Sums>,
+{% endfor %}
+    index: u32,
+    team: u32,
+    lane: u32,
+) {
+{% set each = [ROWS // T, 1] | max %}
+{% for r in range(each) %}
+    var own{{ r }} = Sums();
+{% endfor %}
+{% for r in range(ROWS) %}
+    workgroupBarrier();
+    partial[index] = *acc{{ r }};
+    workgroupBarrier();
+    if (lane * {{ ROWS }}u / {{ T }}u == {{ r // each * each }}u) {
+        for (var i = 0u; i < {{ T }}u; i++) {
+            own{{ r % each }} += partial[team * {{ T }}u + i];
+        }
+    }
+{% endfor %}
+{% for r in range(each) %}
+    *acc{{ r }} = own{{ r }};
+{% endfor %}
+}
+
+// Write a team's sums of one row.
+fn finish(group: u32, team: u32, row: u32, sums: Sums) {
+{% if GATE %}
+    let first = (group * TEAMS + team) * {{ OUTPUTS // 2 }}u;
+{% for p in range(OUTPUTS // 2) %}
+    if (first + {{ p }}u < OUTPUT_ROWS) {
+        y0[row * OUTPUT_ROWS + first + {{ p }}u] = activate(sums[{{ 2 * p }}]) * sums[{{ 2 * p + 1 }}];
+    }
+{% endfor %}
+{% else %}
+{% set before = namespace(outputs="") %}
+{% set ALL = "(N0" ~ (" + N1" if TARGETS > 1) ~ (" + N2" if TARGETS > 2) ~ ")" %}
+{% for s in range(TARGETS) %}
+    if (group >= FIRST{{ s }} && group < {{ "LAST" if s + 1 == TARGETS else "FIRST" ~ (s + 1) }}) {
+        let first = ((group - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS }}u;
+{% for o in range(OUTPUTS) %}
+        if (first + {{ o }}u < N{{ s }}) {
+            let at = row * {{ ALL if JOINED else "N" ~ s }} + {{ before.outputs if JOINED }}first + {{ o }}u;
+            y{{ 0 if JOINED else s }}[at] = sums{{ "[" ~ o ~ "]" if OUTPUTS > 1 }}{{ " + bias[" ~ before.outputs ~ "first + " ~ o ~ "u]" if BIAS }}{{ " + y" ~ s ~ "[at]" if KIND == "add" }};
+        }
+{% endfor %}
+    }
+{% set before.outputs = before.outputs ~ "N" ~ s ~ " + " %}
+{% endfor %}
+{% endif %}
+}

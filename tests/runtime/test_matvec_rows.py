@@ -1,0 +1,205 @@
+"""Products of a few rows in int8: against the same products of the quantized rows in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
+from rdrr_runtime.kernels.matmul_int8 import TYPES
+from rdrr_runtime.kernels.matvec_rows import (
+    RowsOutput,
+    RowsTuning,
+    matvec_rows,
+    rows_held,
+    suits,
+)
+from rdrr_runtime.packing import GpuWeight, upload_weight
+from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
+
+EPS = 1e-5
+CLOSE = 10 * TOLERANCE
+SCALINGS = ("Q8_0", "Q4_K", "Q6_K")
+"""One type for each way in which codes are scaled."""
+
+
+def stored(
+    bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
+) -> tuple[GpuWeight, F32]:
+    raw, values = random_tensor(rng, dtype, Layout.ROW, (n, k))
+    made = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (n, k), raw, "weight")
+    return made, values.astype(np.float64)
+
+
+def room(bench: Bench, rows: int, k: int) -> BufferSlice:
+    """All bits set: NaN scales, so that a read of what nobody wrote is seen."""
+    size = int8_rows_bytes(rows_held(rows), k)
+    return bench.upload(np.full(size, 0xFF, np.uint8))
+
+
+def staged(bench: Bench, ctx, x: F32, norm: RowNorm | None = None) -> tuple[BufferSlice, list]:
+    target = room(bench, *x.shape)
+    made = int8_rows(ctx, bench.upload(x), target, k=x.shape[1], before=norm, label="t")
+    return target, made
+
+
+def errors(
+    bench: Bench,
+    rng: np.random.Generator,
+    weight: tuple[GpuWeight, F32],
+    rows: int,
+    tuning: RowsTuning | None = None,
+) -> float:
+    """Largest relative error of a product with so many rows."""
+    matrix, values = weight
+    x, ctx = normal(rng, rows, matrix.k), bench.context(rows)
+    y = bench.poisoned(rows, matrix.n)
+    assert suits(ctx, (matrix,))
+    target, made = staged(bench, ctx, x)
+    made += matvec_rows(ctx, (matrix,), target, RowsOutput((y,)), label="t", tuning=tuning)
+    bench.run(made, rows)
+    expected = in_int8(x).astype(np.float64) @ values.T
+    return relative_error(bench.download(y, rows, matrix.n), expected)
+
+
+@pytest.mark.parametrize("dtype", SCALINGS)
+def test_every_number_of_rows_equals_the_product(bench, rng, dtype) -> None:
+    weight = stored(bench, rng, dtype, int(rng.integers(30, 90)), 32 * int(rng.integers(5, 20)))
+    print(weight[0].n, weight[0].k)
+    for rows in (*range(2, 18), 32):
+        # A code may differ by one where x lies in the middle between two.
+        assert errors(bench, rng, weight, rows) < CLOSE, rows
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_type_equals_the_product(any_bench, rng, dtype) -> None:
+    assert errors(any_bench, rng, stored(any_bench, rng, dtype, 67, 36), 5) < CLOSE
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [RowsTuning(64, 1, 1), RowsTuning(128, 2, 4), RowsTuning(64, 4, 2, 1), RowsTuning(128, 32, 2)],
+    ids=str,
+)
+def test_how_the_outputs_are_divided_does_not_matter(any_bench, rng, tuning) -> None:
+    dtype = str(rng.choice(SCALINGS))
+    print(dtype)
+    weight = stored(any_bench, rng, dtype, 67, 320)
+    assert errors(any_bench, rng, weight, int(rng.choice([2, 7])), tuning) < CLOSE
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["one matrix", "two matrices"])
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_gate_and_up_are_joined_after_a_norm(any_bench, rng, separate, pairs) -> None:
+    rows, n, k = 5, 37, 288
+    x, gain = normal(rng, rows, k), normal(rng, k)
+    root = np.sqrt(np.mean(x.astype(np.float64) ** 2, axis=1, keepdims=True) + EPS)
+    near = in_int8((x / root * (1.0 + gain)).astype(np.float32)).astype(np.float64)
+    made = [stored(any_bench, rng, "Q4_K", n if separate else 2 * n, k)]
+    made += [stored(any_bench, rng, "Q6_K", n, k)] if separate else []
+    products = np.concatenate([near @ values.T for _, values in made], axis=1)
+    gate, up = products[:, :n], products[:, n:]
+    ctx, y = any_bench.context(rows), any_bench.poisoned(rows, n)
+    norm = RowNorm(any_bench.upload(gain), EPS, 1.0)
+    target, launches = staged(any_bench, ctx, x, norm)
+    output = RowsOutput((y,), "gate", activation="silu")
+    weights, tuning = tuple(one for one, _ in made), RowsTuning(64, 4, 2 * pairs)
+    launches += matvec_rows(ctx, weights, target, output, label="t", tuning=tuning)
+    any_bench.run(launches, rows)
+    found = any_bench.download(y, rows, n)
+    # Twice as many codes may differ by one: the norm is rounded in another order.
+    assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 2 * CLOSE
+
+
+def test_matrices_of_several_types_share_a_launch_with_their_bias(any_bench, rng) -> None:
+    rows, k = 3, 320
+    made = [stored(any_bench, rng, *one, k) for one in (("Q4_K", 70), ("Q8_0", 5), ("Q6_K", 33))]
+    x, bias = normal(rng, rows, k), normal(rng, 108)
+    ctx, ys = any_bench.context(rows), tuple(any_bench.poisoned(rows, one.n) for one, _ in made)
+    target, launches = staged(any_bench, ctx, x)
+    output = RowsOutput(ys, bias=any_bench.upload(bias))
+    launches += matvec_rows(ctx, tuple(one for one, _ in made), target, output, label="t")
+    any_bench.run(launches, rows)
+    found = [any_bench.download(y, rows, one.n) for y, (one, _) in zip(ys, made, strict=True)]
+    near = in_int8(x).astype(np.float64)
+    expected = np.concatenate([near @ values.T for _, values in made], axis=1) + bias
+    assert relative_error(np.concatenate(found, axis=1), expected) < CLOSE
+
+
+def test_rows_beyond_the_step_are_left_alone_and_a_residual_is_added_to(bench, rng) -> None:
+    held, rows, n, k = 20, 17, 34, 256
+    weight, values = stored(bench, rng, "Q4_K", n, k)
+    x, before = normal(rng, held, k), normal(rng, held, n)
+    ctx, y = bench.context(rows, max_rows=held), bench.upload(before)
+    target, launches = staged(bench, ctx, x)
+    launches += matvec_rows(ctx, (weight,), target, RowsOutput((y,), "add"), label="t")
+    bench.run(launches, held)
+    found, expected = bench.download(y, held, n), before.astype(np.float64)
+    expected[:rows] += in_int8(x[:rows]).astype(np.float64) @ values.T
+    assert relative_error(found, expected) < CLOSE
+    assert np.array_equal(found[rows:], before[rows:])
+
+
+def test_parts_of_attention_are_joined_before_they_are_put_into_int8(any_bench, rng) -> None:
+    rows, n, heads, splits, live, head_dim = 3, 34, 5, 4, 3, 48
+    k = heads * head_dim
+    parts, stats = normal(rng, rows, heads, splits, head_dim), normal(rng, rows, heads, splits, 2)
+    stats[..., 1] = np.abs(stats[..., 1]) + 0.1
+    fade = np.exp(stats[:, :, :live, 0] - stats[:, :, :live, 0].max(2, keepdims=True))
+    mass = (fade * stats[:, :, :live, 1]).sum(2)
+    x = (parts[:, :, :live] * fade[..., None]).sum(2) / mass[..., None]
+    parts[:, :, live:] = np.nan  # what was there before must not matter
+    stats[:, :, live:] = (-3e38, 0.0)
+    weight, values = stored(any_bench, rng, "Q8_0", n, k)
+    ctx, y = any_bench.context(rows), any_bench.poisoned(rows, n)
+    target = room(any_bench, rows, k)
+    given = RowParts(any_bench.upload(stats), splits, head_dim)
+    launches = [
+        *int8_rows(ctx, any_bench.upload(parts), target, k=k, before=given, label="t"),
+        *matvec_rows(ctx, (weight,), target, RowsOutput((y,)), label="t"),
+    ]
+    any_bench.run(launches, rows)
+    expected = in_int8(x.reshape(rows, k)).astype(np.float64) @ values.T
+    assert relative_error(any_bench.download(y, rows, n), expected) < 2 * CLOSE
+
+
+def test_matrices_may_follow_each_other_in_one_output(bench, rng) -> None:
+    rows, k, sizes = 3, 256, (34, 7, 20)
+    made = [stored(bench, rng, "Q4_K", n, k) for n in sizes]
+    x, ctx, y = normal(rng, rows, k), bench.context(rows), bench.poisoned(rows, sum(sizes))
+    target, launches = staged(bench, ctx, x)
+    weights = tuple(one for one, _ in made)
+    launches += matvec_rows(ctx, weights, target, RowsOutput((y,)), label="t")
+    bench.run(launches, rows)
+    near = in_int8(x).astype(np.float64)
+    expected = np.concatenate([near @ values.T for _, values in made], axis=1)
+    assert relative_error(bench.download(y, rows, sum(sizes)), expected) < CLOSE
+
+
+def test_a_row_of_zeros_gives_zeros(bench, rng) -> None:
+    rows, n, k = 4, 33, 256
+    weight, _ = stored(bench, rng, "Q4_K", n, k)
+    x = normal(rng, rows, k)
+    x[2] = 0
+    ctx, y = bench.context(rows), bench.poisoned(rows, n)
+    target, launches = staged(bench, ctx, x)
+    launches += matvec_rows(ctx, (weight,), target, RowsOutput((y,)), label="t")
+    bench.run(launches, rows)
+    found = bench.download(y, rows, n)
+    assert (found[2] == 0).all()
+    assert found[[0, 1, 3]].any(axis=1).all()
+
+
+def test_a_launch_says_what_it_does_not_suit(bench, rng) -> None:
+    weight, _ = stored(bench, rng, "Q4_K", 8, 256)
+    half, _ = stored(bench, rng, "F16", 8, 256)
+    ctx = bench.context(2)
+    assert suits(ctx, (weight,))
+    assert not suits(ctx, (half,))
+    assert not suits(bench.context(1), (weight,))
+    assert not suits(replace(ctx, max_rows=33), (weight,))
+    assert not suits(replace(ctx, values="f16"), (weight,))
