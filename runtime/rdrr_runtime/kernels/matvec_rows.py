@@ -1,8 +1,8 @@
 """Matrices times a few token rows in int8, each weight read once for all of them.
 
 Between `matvec`, which takes one row through everything around the product, and `matmul_int8`,
-whose tiles want many rows. The rows come in int8 from `int8_rows`; a launch stores, adds to the residual
-stream or gates. Only the row layout; only matrices in one part.
+whose tiles want many rows. The rows come in int8 from `int8_rows`; a launch stores, adds to the
+residual stream or gates. Only the row layout; only matrices in one part.
 """
 
 from __future__ import annotations
