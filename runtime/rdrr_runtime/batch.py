@@ -56,6 +56,19 @@ class BatchingBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class DrawingBatch(Protocol):
+    """A batch that draws tokens itself."""
+
+    def begin(self, sequence: int, options: SamplingOptions, seen: Sequence[int]) -> None:
+        """Start a text in a sequence; `seen` are ids that the penalties apply to."""
+        ...
+
+    def draw(self, rows: Sequence[Row], count: int) -> list[list[int]]:
+        """As `BatchBackend.greedy`, with the tokens that are drawn for each text."""
+        ...
+
+
 @dataclass
 class Text:
     """A prompt and what came after it.
@@ -66,7 +79,7 @@ class Text:
         new: New ids, an end-of-text included.
         finish: `stop`, `length` or `context`; `running` until then.
         sequence: Where it runs.
-        sampler: Draws its tokens; None for the likeliest.
+        sampler: Draws its tokens where the backend does not; None for the likeliest.
     """
 
     prompt: Sequence[int]
@@ -115,13 +128,19 @@ def run_batch(
         counts: Filled: a forward is a pass over all rows.
     """
     texts = [_text(one, backend.context, max_tokens, sampling) for one in prompts]
-    step = _greedy(backend, interval) if sampling.is_greedy else _drawn(backend)
+    drawing = backend if isinstance(backend, DrawingBatch) and not sampling.is_greedy else None
+    if drawing is not None:
+        step = _issued(drawing.draw, interval)
+    else:
+        step = _issued(backend.greedy, interval) if sampling.is_greedy else _drawn(backend)
     waiting, free = list(texts), list(range(backend.sequences))
     running: list[Text] = []
     while waiting or running:
         entering = [waiting.pop(0) for _ in free[: len(waiting)]]
         for text in entering:
             text.sequence = free.pop(0)
+            if drawing is not None:
+                drawing.begin(text.sequence, sampling, text.prompt)
         if rows := [row for text in entering for row in text.filling]:
             backend.fill(rows)
         running += entering
@@ -150,11 +169,13 @@ def _take(text: Text, ids: list[int], stop_ids: frozenset[int], asked: int) -> N
         text.finish = "length" if len(text.new) == asked else "context"
 
 
-def _greedy(backend: BatchBackend, interval: int) -> Step:
+def _issued(run: Callable[[Sequence[Row], int], list[list[int]]], interval: int) -> Step:
+    """Steps of a backend that chooses tokens itself, several between two readbacks."""
+
     def step(texts: Sequence[Text]) -> list[list[int]]:
         # No row may run beyond its context.
         count = min(interval, *(text.left for text in texts))
-        return backend.greedy([text.row for text in texts], count)
+        return run([text.row for text in texts], count)
 
     return step
 

@@ -110,7 +110,8 @@ def projections(low: Lowering, ops: Sequence[Op], index: int) -> int:
     ys = tuple(low.values.take(one.out, one.weight.shape[0]) for one in linears)
     names = [one.bias.name for one in linears if one.bias is not None]
     bias = low.weights.joined(names) if names else None
-    product.emit(x, RowsOutput(ys, bias=bias), "+".join(one.out for one in linears))
+    others_of_it = (one.out.rpartition(".")[2] for one in linears[1:])
+    product.emit(x, RowsOutput(ys, bias=bias), "+".join((linears[0].out, *others_of_it)))
     for op in others:
         low.lower(op)
     return end - index

@@ -19,10 +19,13 @@ from rdrr_format.errors import UsageError
 from rdrr_runtime.batch import Row
 from rdrr_runtime.buffers import Arena, BufferSlice
 from rdrr_runtime.device import BoundDispatch, Device
+from rdrr_runtime.gpu_batch_sampler import GpuBatchSampler
 from rdrr_runtime.kernels._context import State
 from rdrr_runtime.kernels.batch_advance import batch_advance
+from rdrr_runtime.kernels.sample import chain_of
 from rdrr_runtime.kvcache import KvCache
 from rdrr_runtime.program import Plan, write_step
+from rdrr_runtime.sampling import SamplingOptions
 
 F32 = npt.NDArray[np.float32]
 Bound = tuple[BoundDispatch, ...]
@@ -75,6 +78,9 @@ class GpuBatch:
         ring = STEPS * DECODE_ROWS[-1]
         self._state = State.create(self._arena, self._most, ring, places=True)
         self._passes: dict[int, _Pass] = {}
+        self._sampler: GpuBatchSampler | None = None
+        self._options = SamplingOptions()
+        self._drawn: dict[tuple[int, bool, bool], Bound] = {}
         self._fills: dict[int, Bound] = {}
         self._prompts: dict[int, Bound] = {}
 
@@ -116,7 +122,46 @@ class GpuBatch:
             For each row its `count` new ids, of which the last has not been run.
         """
         size = self._size(len(rows))
-        to_token = self._pass(size).to_token
+        return self._issue(rows, count, size, self._pass(size).to_token)
+
+    def begin(self, sequence: int, options: SamplingOptions, seen: Sequence[int]) -> None:
+        """Start a text that `draw` goes on with, see `DrawingBatch.begin`."""
+        self._options = options
+        self._drawing().begin(sequence, options, seen)
+
+    def draw(self, rows: Sequence[Row], count: int) -> list[list[int]]:
+        """As `greedy`, with the tokens that are drawn for each text."""
+        size = self._size(len(rows))
+        return self._issue(rows, count, size, self._to_drawn(size))
+
+    def _drawing(self) -> GpuBatchSampler:
+        if self._sampler is None:
+            self._sampler = GpuBatchSampler(
+                self._device,
+                self._arena,
+                self._plan.graph.vocab_size,
+                rows=self._size(self.sequences),
+                sequences=self.sequences,
+            )
+        return self._sampler
+
+    def _to_drawn(self, size: int) -> Bound:
+        """A pass, the draws of its rows and the step's advance."""
+        key = (size, *chain_of(self._options))
+        if key not in self._drawn:
+            which, picks = self._pass(size), self._plan.batch_picks(size)
+            made = [
+                *self._drawing().draw(self._state, which.logits, picks, self._options),
+                *batch_advance(self._state, picks, rows=size, steps=STEPS, label="advance"),
+            ]
+            end = tuple(self._device.bind(one) for one in made)
+            self._drawn[key] = (*which.to_logits, *end)
+        return self._drawn[key]
+
+    def _issue(
+        self, rows: Sequence[Row], count: int, size: int, to_token: Bound
+    ) -> list[list[int]]:
+        """Run a row of each of some texts and what chooses their tokens, `count` times."""
         found: list[npt.NDArray[np.uint32]] = []
         self._write(rows)
         left = count

@@ -19,6 +19,7 @@ from rdrr_runtime.kernels.logprobs import LogprobBuffers, logprobs, record_bytes
 from rdrr_runtime.kernels.sample import (
     ENTRIES,
     SampleBuffers,
+    chain_of,
     pack_params,
     sample,
     set_tokens,
@@ -72,7 +73,7 @@ class GpuSampler:
         self._options, self._top = options, top
         seed = fresh_seed() if options.seed is None else options.seed
         self._device.write(self._buffers.params, pack_params(options, seed, masked=masked))
-        self._set(_entries(options, seen))
+        self._set(entries_of(options, seen))
 
     def allow(self, mask: npt.NDArray[np.uint32]) -> None:
         """Set the mask of the next token: bit i mod 32 of word i / 32 lets token i be drawn."""
@@ -88,8 +89,7 @@ class GpuSampler:
 
     def _launches(self, which: Pass) -> tuple[Bound, Bound, Pass]:
         options, top = self._options, self._top
-        keeps_share = options.top_p is not None and options.top_p < 1
-        key = (id(which), bool(options.top_k), keeps_share, top)
+        key = (id(which), *chain_of(options), top)
         if key not in self._made:
             made = sample(self._buffers, self._state, which.logits, options, "sample")
             if top is not None:
@@ -130,7 +130,8 @@ class GpuSampler:
             self._device.submit(self._set_tokens, 1)
 
 
-def _entries(options: SamplingOptions, seen: Sequence[int]) -> list[Entry]:
+def entries_of(options: SamplingOptions, seen: Sequence[int]) -> list[Entry]:
+    """The tokens with counts or a bias, in order."""
     counts: dict[int, int] = {}
     if options.penalizes:
         for token_id in seen:

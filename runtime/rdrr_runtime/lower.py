@@ -88,6 +88,7 @@ class Lowering:
         select: Decides between kernels.
         wanted: Rows whose logits are computed.
         fusions: Tried in order at each op before the general lowering.
+        step: What choices call the pass.
         max_buffers: Storage buffers that a kernel may bind.
     """
 
@@ -103,11 +104,13 @@ class Lowering:
         *,
         wanted: Wanted = Wanted.LAST,
         fusions: Sequence[Fusion] = (),
+        step: str = "prefill",
         max_buffers: int = 8,
     ) -> None:
         self.select = select
         self.max_buffers = max_buffers
         self._fusions = fusions
+        self._step = step
         self.graph = graph
         self.ctx = ctx
         self.weights = weights
@@ -146,8 +149,7 @@ class Lowering:
     def emit(self, dispatches: Sequence[Dispatch], why: Why = PLAIN) -> None:
         """Append dispatches, and why these."""
         self._out += dispatches
-        step = "decode" if self.ctx.max_rows == 1 else "prefill"
-        self._choices += recorded(step, dispatches, why)
+        self._choices += recorded(self._step, dispatches, why)
 
     @property
     def fuses(self) -> bool:

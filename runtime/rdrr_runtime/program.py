@@ -51,6 +51,9 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
 )
 """Rows whose logits a kind of pass computes; of the other kinds, the last."""
 
+STEPS: Mapping[str, str] = MappingProxyType({"decode": "decode", "few": "few rows"})
+"""What choices call a kind of pass; the others are prefill."""
+
 FUSIONS_OF_MANY: tuple[Fusion, ...] = (*ROWS_FUSIONS, *PREFILL_FUSIONS)
 """Tried in a pass of several rows: those of a few rows refuse many."""
 
@@ -196,9 +199,9 @@ class Plan:
         """Bytes of an activation."""
         return VALUE_BYTES[self._precision.kernel]
 
-    def choices(self) -> tuple[Choice, ...]:
-        """What was made of the weights, then what serves each op of decode and of prefill."""
-        passes = (self.lowered("decode"), self.lowered("prefill"))
+    def choices(self, kinds: Sequence[str] = ("decode", "prefill")) -> tuple[Choice, ...]:
+        """What was made of the weights, then what serves each op of these passes."""
+        passes = [self.lowered(kind) for kind in kinds]
         made = (one for lowered in passes for one in lowered.choices)
         return (self._precision, *self.weights.choices, *made)
 
@@ -224,7 +227,13 @@ class Plan:
         """The dispatches of a pass with other parameters."""
         wanted, fusions = WANTED.get(kind, Wanted.LAST), self._fusions(kind)
         return self._lower(
-            self.rows[kind], self.state, self.cache, wanted, fusions=fusions, tuning=tuning
+            self.rows[kind],
+            self.state,
+            self.cache,
+            wanted,
+            fusions=fusions,
+            tuning=tuning,
+            step=STEPS.get(kind, "prefill"),
         )
 
     def lower_batch(
@@ -267,6 +276,7 @@ class Plan:
         *,
         fusions: tuple[Fusion, ...],
         tuning: Tuning,
+        step: str = "prefill",
     ) -> Lowered:
         limits = self._device.limits
         ctx = OpContext(
@@ -288,6 +298,7 @@ class Plan:
             self._select,
             wanted=wanted,
             fusions=fusions,
+            step=step,
             max_buffers=limits["max-storage-buffers-per-shader-stage"],
         ).run()
 
@@ -309,7 +320,7 @@ def choices_for(
         context=context,
         kv_dtype=kv_dtype,
         tuning=tuning,
-    ).choices()
+    ).choices(("decode", "few", "prefill"))
 
 
 class Program:

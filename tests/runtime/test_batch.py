@@ -120,6 +120,19 @@ def test_dispatches_of_a_step_do_not_grow_with_the_rows(backend, rng):
     assert work[0] == work[1]
 
 
+def test_of_drawn_tokens_nothing_but_their_ids_is_read_back(backend, rng):
+    batch, options = backend.batch(4, CONTEXT), SamplingOptions(0.9, 40, 0.9, seed=5)
+    rows = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(4)]
+    for one in rows:
+        batch.begin(one.sequence, options, [])
+    batch.draw(rows, 2)
+    before = backend.device.counters.copy()
+    batch.draw(rows, 8)
+    done = backend.device.counters.since(before)
+    assert (done.bytes_read, done.maps) == (4 * 4 * 8, 1)
+    assert done.buffer_creates + done.bind_group_creates + done.pipeline_creates == 0
+
+
 def test_a_text_ends_where_its_context_does(backend, rng):
     texts = prompts(rng, CONTEXT - 3, 2)
     long, short = Engine(backend, [], VOCAB).generate_batch(texts, max_tokens=6)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 import pytest
 from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.hints import resolve
+from rdrr_runtime.kernels.matvec_rows import ROWS_AT_A_TIME
 from rdrr_runtime.program import PaperArena, Plan
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
@@ -65,18 +67,19 @@ def test_a_window_in_the_order_of_the_text_is_the_text(backend, rng):
 @pytest.mark.parametrize(("hint", "dtype"), [("fused_q4k", "Q4_K"), ("fused_q4k_int8", "Q6_K")])
 def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, hint, dtype):
     package = write_random_package(tmp_path, llama_manifest(dtype), rng)
-    policy = resolve({"run flag": {"q4kMatmul": hint}})
+    policy, fused = resolve({"run flag": {"q4kMatmul": hint}}), hint == "fused_q4k_int8"
     plan = Plan(package, device, PaperArena(device), policy, context=CONTEXT, kv_dtype="f16")
     for kind, most in (("few", 8), ("window", 32)):
         lowered = plan.lowered(kind)
         products = [
             one
             for one in (*lowered.body, *lowered.head)
-            if one.kernel.label.startswith(("gemv", "matmul"))
+            if one.kernel.label.startswith(("gemv", "matmul", "matvec_rows"))
         ]
-        assert len(products) == 2 * 7 + 1
+        assert len(products) == 2 * (4 if fused else 7) + 1
         for one in products:
-            assert one.grid.counts(most) == one.grid.counts(1)
+            times = max(1, most // ROWS_AT_A_TIME) if "matvec_rows" in one.kernel.label else 1
+            assert prod(one.grid.counts(most)) == times * prod(one.grid.counts(1))
     prefill = [one for one in plan.lowered("prefill").body if "matmul" in one.kernel.label]
     assert prefill[0].grid.counts(CONTEXT) != prefill[0].grid.counts(1)  # the control
 

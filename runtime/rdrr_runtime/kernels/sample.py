@@ -8,6 +8,9 @@ The launches of one token, each over the whole vocabulary:
     sample_race       the largest score + noise of those kept: a draw from their softmax
     sample_finish     the winner becomes the next token, and the step advances
 
+Of several rows, each of a text of its own, all these serve every row, and sample_rows_finish leaves
+what was drawn where `batch_advance` takes it from.
+
 A search is launched only where its option is set. Without it and with noise off this is an argmax.
 Scores equal to the last one kept are kept too. What the parameters are at a token is read from
 `Params` (snippets/sampling.wgsl), written once for a generation; `pack_params` lays it out.
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.errors import FormatError
 
 from rdrr_runtime.buffers import OFFSET_ALIGNMENT, Arena, BufferSlice
 from rdrr_runtime.kernels._context import State, need_floats
@@ -46,10 +50,14 @@ U32 = npt.NDArray[np.uint32]
 class SampleBuffers:
     """The sampler's memory, 13 bytes a token of the vocabulary and a little.
 
+    Of several rows all but the bias, the stages and the entries are there for each row, parameters
+    and counts for each sequence; they have no mask.
+
     Attributes:
         vocabulary: Tokens.
+        rows: Rows of a pass, at most.
         params: `Params`.
-        counts: u32 [vocabulary], times that a token was seen.
+        counts: u32 [vocabulary], times that a token was seen; see `counts_of`.
         bias: f32 [vocabulary].
         mask: Bits of the tokens that may be drawn.
         keys: u32 [vocabulary], scores in sortable form.
@@ -62,6 +70,7 @@ class SampleBuffers:
     """
 
     vocabulary: int
+    rows: int
     params: BufferSlice
     counts: BufferSlice
     bias: BufferSlice
@@ -79,21 +88,34 @@ class SampleBuffers:
         """Workgroups that share the vocabulary."""
         return min(MAX_GROUPS, -(-self.vocabulary // TOKENS_OF_GROUP))
 
+    @property
+    def counts_stride(self) -> int:
+        """Words of the counts of a sequence, which can be bound by themselves."""
+        words = OFFSET_ALIGNMENT // 4
+        return -(-self.vocabulary // words) * words
+
+    def counts_of(self, sequence: int) -> BufferSlice:
+        """The counts of a sequence."""
+        return self.counts.range(4 * self.counts_stride * sequence, 4 * self.vocabulary)
+
     @staticmethod
-    def create(arena: Arena, vocabulary: int) -> SampleBuffers:
+    def create(
+        arena: Arena, vocabulary: int, *, rows: int = 1, sequences: int = 1
+    ) -> SampleBuffers:
         """Zeroed buffers, but for the constants of the stages."""
         width = 4 * vocabulary
         return SampleBuffers(
             vocabulary,
-            arena.empty("sample.params", 4 * PARAM_WORDS),
-            arena.empty("sample.counts", width),
+            rows,
+            arena.empty("sample.params", 4 * PARAM_WORDS * sequences),
+            arena.empty("sample.counts", (width + OFFSET_ALIGNMENT) * sequences),
             arena.empty("sample.bias", width),
             arena.empty("sample.mask", 4 * mask_words(vocabulary)),
-            arena.empty("sample.keys", width),
-            arena.empty("sample.tops", 4 * MAX_GROUPS),
-            arena.empty("sample.searches", 16 * STAGES),
-            arena.empty("sample.bins", 8 * STAGES * BINS),
-            arena.empty("sample.best", 8 * MAX_GROUPS),
+            arena.empty("sample.keys", width * rows),
+            arena.empty("sample.tops", 4 * MAX_GROUPS * rows),
+            arena.empty("sample.searches", 16 * STAGES * rows),
+            arena.empty("sample.bins", 8 * STAGES * BINS * rows),
+            arena.empty("sample.best", 8 * MAX_GROUPS * rows),
             arena.upload("sample.stages", _stages()),
             arena.empty("sample.entries", 4 * (1 + 3 * ENTRIES)),
         )
@@ -138,25 +160,6 @@ def sample(
     Raises:
         FormatError: Sizes that do not suit.
     """
-    need_floats(f"{label}: logits", logits, buffers.vocabulary)
-    chain = _chain(options)
-    scores = {
-        "params": buffers.params,
-        "logits": logits,
-        "counts": buffers.counts,
-        "bias": buffers.bias,
-        "mask": buffers.mask,
-        "keys": buffers.keys,
-        "group_tops": buffers.tops,
-        "bins": buffers.bins,
-    }
-    search = {
-        "params": buffers.params,
-        "keys": buffers.keys,
-        "group_tops": buffers.tops,
-        "searches": buffers.searches,
-        "bins": buffers.bins,
-    }
     finish = {
         "best": buffers.best,
         "current": state.step,
@@ -166,41 +169,115 @@ def sample(
         "params": buffers.params,
         "counts": buffers.counts,
     }
-    *narrowing, last = (_stage(buffers, chain, index) for index in range(len(chain) + 1))
-    grid = Grid(buffers.groups)
-    narrow = _kernel("sample_narrow", buffers)
+    what = _kernel("sample_finish", buffers, {})
     return [
-        dispatch(_kernel("sample_scores", buffers), scores, grid, f"{label}.scores"),
-        *(dispatch(narrow, {**search, "stage": one}, grid, f"{label}.narrow") for one in narrowing),
-        dispatch(
-            _kernel("sample_race", buffers),
-            {**search, "stage": last, "best": buffers.best},
-            grid,
-            f"{label}.race",
-        ),
-        dispatch(_kernel("sample_finish", buffers), finish, Grid(), f"{label}.finish"),
+        *_race(buffers, None, logits, options, label),
+        dispatch(what, finish, Grid(), f"{label}.finish"),
     ]
 
 
-def set_tokens(buffers: SampleBuffers, label: str) -> Dispatch:
-    """Put the sparse list in `entries` where counts and bias are kept."""
+def sample_rows(
+    buffers: SampleBuffers,
+    state: State,
+    logits: BufferSlice,
+    picks: BufferSlice,
+    options: SamplingOptions,
+    label: str,
+) -> list[Dispatch]:
+    """Draw a token for each row of a pass, whose rows are of different sequences.
+
+    Args:
+        buffers: The sampler's.
+        state: With places.
+        logits: f32 [rows, vocabulary].
+        picks: (u32, f32) [rows]: where the ids go; the second words are left zero.
+        options: As of `sample`.
+        label: What the op is.
+
+    Raises:
+        FormatError: Sizes that do not suit, or no places.
+    """
+    if state.places is None:
+        raise FormatError(f"{label}: not a pass of a batch", expected="places")
+    finish = {
+        "best": buffers.best,
+        "picks": picks,
+        "all_params": buffers.params,
+        "counts": buffers.counts,
+        "places": state.places,
+    }
+    what = _kernel("sample_rows_finish", buffers, {"COUNTS": buffers.counts_stride}, rows=True)
+    return [
+        *_race(buffers, state.places, logits, options, label),
+        dispatch(what, finish, Grid(1, 1, 1, 1), f"{label}.finish"),
+    ]
+
+
+def _race(
+    buffers: SampleBuffers,
+    places: BufferSlice | None,
+    logits: BufferSlice,
+    options: SamplingOptions,
+    label: str,
+) -> list[Dispatch]:
+    """All but the end."""
+    need_floats(f"{label}: logits", logits, buffers.vocabulary)
+    chain, several = _chain(options), places is not None
+    shared = {
+        "all_params" if several else "params": buffers.params,
+        "keys": buffers.keys,
+        "group_tops": buffers.tops,
+        "bins": buffers.bins,
+    }
+    if places is not None:
+        shared["places"] = places
+    scores = {**shared, "logits": logits, "counts": buffers.counts, "bias": buffers.bias}
+    if not several:
+        scores["mask"] = buffers.mask
+    search = {**shared, "searches": buffers.searches}
+    *narrowing, last = (_stage(buffers, chain, index) for index in range(len(chain) + 1))
+    grid = Grid(buffers.groups, 1, 1, 1 if several else None)
+    width = {"WIDTH": buffers.vocabulary}
+    first = _kernel(
+        "sample_scores", buffers, {**width, "COUNTS": buffers.counts_stride}, rows=several
+    )
+    narrow = _kernel("sample_narrow", buffers, width, rows=several)
+    race = _kernel("sample_race", buffers, width, rows=several)
+    return [
+        dispatch(first, scores, grid, f"{label}.scores"),
+        *(dispatch(narrow, {**search, "stage": one}, grid, f"{label}.narrow") for one in narrowing),
+        dispatch(race, {**search, "stage": last, "best": buffers.best}, grid, f"{label}.race"),
+    ]
+
+
+def set_tokens(buffers: SampleBuffers, label: str, sequence: int = 0) -> Dispatch:
+    """Put the sparse list in `entries` where the counts of a sequence and the bias are kept."""
     what = kernel("sample_seed", constants={"WG": SEED_THREADS})
-    operands = {"entries": buffers.entries, "counts": buffers.counts, "bias": buffers.bias}
+    counts = buffers.counts_of(sequence)
+    operands = {"entries": buffers.entries, "counts": counts, "bias": buffers.bias}
     return dispatch(what, operands, Grid(-(-ENTRIES // SEED_THREADS)), label)
 
 
-def _kernel(name: str, buffers: SampleBuffers) -> Kernel:
+def _kernel(
+    name: str, buffers: SampleBuffers, constants: dict[str, int], *, rows: bool = False
+) -> Kernel:
     return kernel(
         name,
-        variables={"GROUPS": buffers.groups, "STAGES": STAGES},
-        constants={} if name == "sample_finish" else {"WIDTH": buffers.vocabulary},
+        variables={"GROUPS": buffers.groups, "STAGES": STAGES, "ROWS": rows},
+        constants=constants,
+        variant="rows" if rows else "",
     )
+
+
+def chain_of(options: SamplingOptions) -> tuple[bool, bool]:
+    """Whether there is a search for top-k and for top-p: what launches depend on."""
+    return bool(options.top_k), options.top_p is not None and options.top_p < 1
 
 
 def _chain(options: SamplingOptions) -> str:
     """The searches of these options, in order: k, p, kp or none."""
-    keeps_share = options.top_p is not None and options.top_p < 1
-    return "k" * LEVELS * bool(options.top_k) + "p" * LEVELS * keeps_share
+    keeps_count, keeps_share = chain_of(options)
+    return "k" * LEVELS * keeps_count + "p" * LEVELS * keeps_share
 
 
 CHAINS = ("", "k" * LEVELS, "p" * LEVELS, "k" * LEVELS + "p" * LEVELS)

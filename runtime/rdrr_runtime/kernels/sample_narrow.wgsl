@@ -5,21 +5,26 @@
 // numbers (tokens, or probabilities over the largest in units of 2^-29), in two words of 16 bits
 // and a carry, so that the sums do not depend on the order of the additions.
 //
-// params      Params
+// params      Params{% if ROWS %}; all_params those of each sequence{% endif %}
+
 // stage       Stage
-// keys        u32 [WIDTH]
-// group_tops  u32 [GROUPS]
-// searches    Search [STAGES]
-// bins        u32 [2 STAGES BINS]
+// keys        u32 [{{ "rows, " if ROWS }}WIDTH]
+// group_tops  u32 [{{ "rows, " if ROWS }}GROUPS]
+// searches    Search [{{ "rows, " if ROWS }}STAGES]
+// bins        u32 [{{ "rows, " if ROWS }}2 STAGES BINS]
+// places      (u32, u32) [rows]: sequence and slot, only of rows
 //
 // Threads stride over the tokens.
 {% include "snippets/sampling.wgsl" %}
-@group(0) @binding(0) var<storage, read> params: Params;
+@group(0) @binding(0) var<storage, read> {{ "all_params: array<Params>" if ROWS else "params: Params" }};
 @group(0) @binding(1) var<storage, read> stage: Stage;
 @group(0) @binding(2) var<storage, read> keys: array<u32>;
 @group(0) @binding(3) var<storage, read> group_tops: array<u32>;
 @group(0) @binding(4) var<storage, read_write> searches: array<Search>;
 @group(0) @binding(5) var<storage, read_write> bins: array<atomic<u32>>;
+{% if ROWS %}
+@group(0) @binding(6) var<storage, read> places: array<vec2<u32>>;
+{% endif %}
 
 override WIDTH: u32;
 
@@ -29,16 +34,19 @@ var<workgroup> local_bins: array<atomic<u32>, 2 * BINS>;
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+{% if ROWS %}
+    begin_row(wid.y);
+{% endif %}
     let search = narrowed(stage, thread);
     if (wid.x == 0u && thread == 0u) {
-        searches[stage.index] = search;
+        searches[row * STAGES + stage.index] = search;
     }
     atomicStore(&local_bins[2u * thread], 0u);
     atomicStore(&local_bins[2u * thread + 1u], 0u);
     let top = score_of(largest(thread));
     let shift = 8u * (LEVELS - 1u - stage.level);
     for (var i = wid.x * WG + thread; i < WIDTH; i += GROUPS * WG) {
-        let key = keys[i];
+        let key = keys[row * WIDTH + i];
         // The bits above those of this level; none at level 0.
         let differs = ((key ^ search.prefix) >> shift) >> 8u;
         if (key >= search.low && differs == 0u) {
@@ -55,7 +63,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     workgroupBarrier();
     let low = atomicLoad(&local_bins[2u * thread]);
     let high = atomicLoad(&local_bins[2u * thread + 1u]) + (low >> 16u);
-    let at = 2u * (stage.index * BINS + thread);
+    let at = 2u * ((row * STAGES + stage.index) * BINS + thread);
     if (low > 0u || high > 0u) {
         atomicAdd(&bins[at], low & 0xffffu);
         atomicAdd(&bins[at + 1u], high);

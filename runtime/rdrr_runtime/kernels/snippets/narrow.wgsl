@@ -11,7 +11,7 @@ var<workgroup> chosen: atomic<u32>;
 var<workgroup> tops: array<u32, BINS>;
 
 fn weight_of_bin(stage: u32, bin: u32) -> f32 {
-    let at = 2u * (stage * BINS + bin);
+    let at = 2u * ((row * STAGES + stage) * BINS + bin);
     return f32(atomicLoad(&bins[at])) + 65536.0 * f32(atomicLoad(&bins[at + 1u]));
 }
 
@@ -37,7 +37,7 @@ fn narrowed(stage: Stage, thread: u32) -> Search {
         sums[thread] = mine;
     }
     workgroupBarrier();
-    var search = searches[last];
+    var search = searches[row * STAGES + last];
     if (stage.before == 1u && level == 0u) {
         search.goal = params.top_p * sums[BINS - 1u];
     }
@@ -62,7 +62,7 @@ fn narrowed(stage: Stage, thread: u32) -> Search {
 fn largest(thread: u32) -> u32 {
     tops[thread] = 0u;
     if (thread < GROUPS) {
-        tops[thread] = group_tops[thread];
+        tops[thread] = group_tops[row * GROUPS + thread];
     }
     for (var half = BINS / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();

@@ -26,6 +26,21 @@ struct Search {
     pad: u32,
 }
 
+{% if ROWS %}
+var<private> params: Params;  // of the row that the workgroup works for, as of now
+var<private> row: u32;
+var<private> sequence: u32;   // that the row is of
+
+fn begin_row(index: u32) {
+    row = index;
+    sequence = places[row].x;
+    params = all_params[sequence];
+}
+{% else %}
+const row = 0u;
+const sequence = 0u;
+{% endif %}
+
 const GROUPS = {{ GROUPS }}u;
 const STAGES = {{ STAGES }}u;
 const LEVELS = 4u;  // of eight bits of a key
