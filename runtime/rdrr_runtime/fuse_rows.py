@@ -20,6 +20,7 @@ from rdrr_runtime.kernels.int8_rows import RowNorm, RowParts, int8_rows, int8_ro
 from rdrr_runtime.kernels.matvec_rows import (
     RowsOutput,
     buffers_bound,
+    leaves_int8,
     matvec_rows,
     rows_held,
     suits,
@@ -54,11 +55,16 @@ class RowsProduct:
         rows = self.low.ctx.max_rows
         return self.low.select.why_matmul(self.low.ctx, self.weights, rows, int8=True)
 
+    def room(self, name: str) -> BufferSlice:
+        """A buffer for what it multiplies."""
+        rows, k = self.low.ctx.max_rows, self.weights[0].k
+        size = int8_rows_bytes(rows_held(rows), k)
+        return self.low.workspace.named(f"{name}.{rows}.{k}", size)
+
     def take(self, x: BufferSlice, before: RowNorm | RowParts | None, label: str) -> BufferSlice:
         """The rows in int8, after their norm, or joined from parts, where there is either."""
         low, k = self.low, self.weights[0].k
-        rows = low.ctx.max_rows
-        target = low.workspace.named(f"int8 rows.{rows}.{k}", int8_rows_bytes(rows_held(rows), k))
+        target = self.room("int8 rows")
         made = int8_rows(low.ctx, x, target, k=k, before=before, label=f"{label}.int8")
         low.emit(made, self.why)
         return target
@@ -118,7 +124,7 @@ def projections(low: Lowering, ops: Sequence[Op], index: int) -> int:
 
 
 def gated(low: Lowering, ops: Sequence[Op], index: int) -> int:
-    """Norm, gate and up (one matrix or two), activation."""
+    """Norm, gate and up (one matrix or two), activation; the projection after it, given int8."""
     found = _shared(ops, index)
     if found is None:
         return 0
@@ -133,6 +139,15 @@ def gated(low: Lowering, ops: Sequence[Op], index: int) -> int:
         return 0
     x = product.take_normed(norm)
     low.values.read(norm.x)
+    down = ops[end + 1] if end + 1 < len(ops) else None
+    if isinstance(down, Linear) and down.x == activation.out:
+        closing = RowsProduct(low, (low.weights.matrices[down.weight.name],))
+        once = low.values.readers[activation.out] == 1
+        if closing.suits and once and leaves_int8(low.ctx, activation.width):
+            handed = closing.room("int8 gated")
+            output = RowsOutput((handed,), "gate", activation=activation.activation, int8=True)
+            product.emit(x, output, activation.out)
+            return end + 1 - index + _project(closing, ops, end + 1, handed)
     y = low.values.take(activation.out, activation.width)
     output = RowsOutput((y,), "gate", activation=activation.activation)
     product.emit(x, output, activation.out)

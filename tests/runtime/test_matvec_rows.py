@@ -14,6 +14,7 @@ from rdrr_runtime.kernels.matmul_int8 import TYPES
 from rdrr_runtime.kernels.matvec_rows import (
     RowsOutput,
     RowsTuning,
+    leaves_int8,
     matvec_rows,
     rows_held,
     suits,
@@ -113,6 +114,29 @@ def test_gate_and_up_are_joined_after_a_norm(any_bench, rng, separate, pairs) ->
     found = any_bench.download(y, rows, n)
     # Twice as many codes may differ by one: the norm is rounded in another order.
     assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 2 * CLOSE
+
+
+def test_gated_pairs_can_be_handed_on_in_int8(any_bench, rng) -> None:
+    rows, hidden, inner, n = int(rng.integers(2, 9)), 256, 192, 35
+    print(rows)
+    gates, gate_values = stored(any_bench, rng, "Q4_K", inner, hidden)
+    ups, up_values = stored(any_bench, rng, "Q4_K", inner, hidden)
+    downs, down_values = stored(any_bench, rng, "Q4_K", n, inner)
+    x, ctx, y = normal(rng, rows, hidden), any_bench.context(rows), any_bench.poisoned(rows, n)
+    assert leaves_int8(ctx, inner)
+    assert not leaves_int8(ctx, inner + 32)
+    target, launches = staged(any_bench, ctx, x)
+    handed = room(any_bench, rows, inner)
+    output = RowsOutput((handed,), "gate", activation="silu", int8=True)
+    launches += matvec_rows(ctx, (gates, ups), target, output, label="t")
+    launches += matvec_rows(ctx, (downs,), handed, RowsOutput((y,)), label="t")
+    any_bench.run(launches, rows)
+    near = in_int8(x).astype(np.float64)
+    gate, up = near @ gate_values.T, near @ up_values.T
+    between = in_int8((gate / (1 + np.exp(-gate)) * up).astype(np.float32)).astype(np.float64)
+    # A code may differ by one of 127, as its value is summed in another order.
+    found = any_bench.download(y, rows, n)
+    assert relative_error(found, between @ down_values.T) < 5 * CLOSE
 
 
 def test_matrices_of_several_types_share_a_launch_with_their_bias(any_bench, rng) -> None:

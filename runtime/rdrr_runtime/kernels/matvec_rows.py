@@ -17,7 +17,7 @@ from rdrr_runtime.kernels._context import OpContext, need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, dispatch, flat_grid, kernel
 from rdrr_runtime.kernels._tuning import Params, Site
 from rdrr_runtime.kernels._weights import power_of_two
-from rdrr_runtime.kernels.int8_rows import int8_rows_bytes, units_of
+from rdrr_runtime.kernels.int8_rows import UNIT, int8_rows_bytes, units_of
 from rdrr_runtime.kernels.matmul_int8 import TYPES, scaling
 from rdrr_runtime.packing import GpuWeight
 
@@ -26,6 +26,10 @@ MAX_ROWS = 32
 
 ROWS_AT_A_TIME = 16
 """Token rows whose sums a thread holds; more are taken by further workgroups."""
+
+
+WORKGROUP = 128
+"""Threads of a workgroup."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ class RowsTuning(Params):
     team: int
     outputs: int
     ahead: int = 0
+
+    def leaves_int8(self) -> bool:
+        """Whether the gated pairs of a workgroup are whole groups of 32."""
+        return self.workgroup // self.team * self.outputs // 2 % 32 == 0
 
 
 CANDIDATES = tuple(
@@ -65,12 +73,14 @@ class RowsOutput:
         kind: `store`, `add` (to y) or `gate`.
         bias: f32, one for each output of all matrices, or None.
         activation: `silu` or `gelu_tanh`, for `gate`.
+        int8: Leave the gated pairs as `int8_rows` would; see `leaves_int8`.
     """
 
     ys: tuple[BufferSlice, ...]
     kind: str = "store"
     bias: BufferSlice | None = None
     activation: str = ""
+    int8: bool = False
 
 
 def rows_held(rows: int) -> int:
@@ -91,6 +101,11 @@ def suits(ctx: OpContext, weights: Sequence[GpuWeight]) -> bool:
     alike = len({one.k for one in weights}) == 1
     few = 2 <= ctx.max_rows <= MAX_ROWS and ctx.values == "f32"
     return few and stored and alike and weights[0].k % 4 == 0
+
+
+def leaves_int8(ctx: OpContext, outputs: int) -> bool:
+    """Whether a `gate` launch can leave its outputs in int8: they are whole units."""
+    return outputs % UNIT == 0 and ctx.max_threads >= WORKGROUP
 
 
 def buffers_bound(weights: Sequence[GpuWeight], *, bias: bool = False) -> int:
@@ -125,12 +140,13 @@ def matvec_rows(
     need_floats(f"{label}: x", x, int8_rows_bytes(rows_held(rows), k) // 4)
     joined = len(output.ys) < len(sizes)
     for y, size in zip(output.ys, [sum(sizes)] if joined else sizes, strict=True):
-        need_floats(f"{label}: y", y, rows * size)
+        words = int8_rows_bytes(1, size) // 4 if output.int8 else size
+        need_floats(f"{label}: y", y, rows * words)
     if output.bias is not None:
         need_floats(f"{label}: bias", output.bias, sum(sizes))
     types = ",".join(one.dtype.name.lower() for one in weights)
     variant = f"{types}.{output.kind}"
-    site = _site(ctx, variant, sum(sizes), k, gate=gate)
+    site = _site(ctx, variant, sum(sizes), k, output)
     used = tuning or site.used
     step = used.workgroup // used.team * used.outputs // (2 if gate else 1)
     constants: dict[str, float | int | bool] = {
@@ -162,6 +178,7 @@ def matvec_rows(
             "T": used.team,
             "OUTPUTS": used.outputs,
             "AHEAD": used.ahead > 0,
+            "WIDTH": step if output.int8 else 0,
             "SUBGROUPS": ctx.subgroups,
         },
         constants={**constants, "LAST": groups},
@@ -172,21 +189,27 @@ def matvec_rows(
     return [dispatch(what, buffers, grid, label, (site,))]
 
 
-def _site(ctx: OpContext, variant: str, outputs: int, k: int, *, gate: bool) -> Site[RowsTuning]:
-    rows = _at_a_time(ctx.max_rows)
+def _site(
+    ctx: OpContext, variant: str, outputs: int, k: int, output: RowsOutput
+) -> Site[RowsTuning]:
+    rows, gate = _at_a_time(ctx.max_rows), output.kind == "gate"
 
     def fits(one: RowsTuning) -> bool:
         held = one.outputs * rows <= 64 and (one.outputs > 1 or not gate)
-        return held and one.workgroup <= ctx.max_threads
+        whole = not output.int8 or one.leaves_int8()
+        return held and whole and one.workgroup <= ctx.max_threads
 
+    handed = " to int8" if output.int8 else ""
     return ctx.site(
-        f"matmul matvec_rows.{variant} {outputs}x{k}, {ctx.max_rows} rows",
-        _default(outputs, k, gate=gate),
+        f"matmul matvec_rows.{variant} {outputs}x{k}{handed}, {ctx.max_rows} rows",
+        _default(outputs, k, output),
         filter(fits, CANDIDATES),
     )
 
 
-def _default(outputs: int, k: int, *, gate: bool) -> RowsTuning:
+def _default(outputs: int, k: int, output: RowsOutput) -> RowsTuning:
     """Threads enough to fill a large GPU, as few as possible to an output."""
+    if output.int8:
+        return RowsTuning(WORKGROUP, 4, 2)
     team = power_of_two(min(units_of(k), ENOUGH_THREADS // outputs), 4, 32)
-    return RowsTuning(128, team, 2 if gate else 1)
+    return RowsTuning(WORKGROUP, team, 2 if output.kind == "gate" else 1)

@@ -4,12 +4,15 @@
 // f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has a y of its own, or they follow each other in one
 //      add      y[r, n] += v[r, n] (+ bias[n])
 //      gate     y[r, n] = act(v_gate[r, n]) v_up[r, n], gate and up one matrix of 2 N rows, or two of N
+{% if WIDTH %}
+//               and left as int8_rows would leave it, a workgroup having whole groups of 32 outputs
+{% endif %}
 //
 // current  Step
 // x        vec4<u32> [rows, 5, UNITS] as int8_rows leaves it: of each 64 inputs four times 16 codes
 //          and, as f32, twice the scale of 32 of them and that scale times the sum of their codes
 // weight   words of type {{ WEIGHTS }} [N, ROW_WORDS]
-// y        f32 [rows, N]
+// y        {{ "u32 [rows, 5, N / 64, 4]" if WIDTH else "f32 [rows, N]" }}
 // bias     f32, one for each output of all matrices, only with BIAS
 //
 // A team of {{ T }} threads computes {{ OUTPUTS }} outputs for {{ ROWS }} rows at a time: a thread keeps the codes of 64
@@ -36,7 +39,7 @@
 {{ storage("bias", "f32") -}}
 {% endif %}
 {% for s in range(1 if JOINED else TARGETS) %}
-{{ storage("y" ~ s, "f32", "read_write") -}}
+{{ storage("y" ~ s, "u32" if WIDTH else "f32", "read_write") -}}
 {% endfor %}
 
 override WG: u32;
@@ -63,6 +66,9 @@ override TEAMS = WG / {{ T }}u;
 {% endif %}
 alias Sums = {{ "f32" if OUTPUTS == 1 else "vec" ~ OUTPUTS ~ "<f32>" }};
 var<workgroup> partial: array<Sums, WG>;
+{% if WIDTH %}
+var<workgroup> gated: array<f32, {{ ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} outputs]
+{% endif %}
 
 {% include "snippets/int8_sums.wgsl" %}
 
@@ -168,7 +174,52 @@ fn main(
 {% else %}
     share(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team, lane);
 {% endif %}
-    let row = row0 + lane * {{ ROWS }}u / {{ T }}u;
+    let own = lane * {{ ROWS }}u / {{ T }}u;
+{% if WIDTH %}
+    if (lane % {{ [T // ROWS, 1] | max }}u == 0u) {
+{% for r in range([ROWS // T, 1] | max) %}
+{% for p in range(OUTPUTS // 2) %}
+        gated[(own + {{ r }}u) * {{ WIDTH }}u + team * {{ OUTPUTS // 2 }}u + {{ p }}u] =
+            activate(acc{{ r }}[{{ 2 * p }}]) * acc{{ r }}[{{ 2 * p + 1 }}];
+{% endfor %}
+{% endfor %}
+    }
+    workgroupBarrier();
+    for (var i = thread.index; i < {{ ROWS * WIDTH // 4 }}u; i += WG) {
+        let r = i / {{ WIDTH // 4 }}u;
+        let word = i % {{ WIDTH // 4 }}u;
+        if (row0 + r < current.rows && group * {{ WIDTH }}u + 4u * word < OUTPUT_ROWS) {
+            leave(row0 + r, group * {{ WIDTH }}u + 4u * word, r * {{ WIDTH }}u + 4u * word);
+        }
+    }
+}
+
+// Put the four outputs of a row from n on into int8; they are gated[at] and the following.
+fn leave(row: u32, n: u32, at: u32) {
+    let first = at / 32u * 32u;
+    var most = 0.0;
+    for (var i = 0u; i < 32u; i++) {
+        most = max(most, abs(gated[first + i]));
+    }
+    let inverse = select(0.0, 127.0 / most, most > 0.0);
+    let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
+    let units = OUTPUT_ROWS / 64u;
+    let unit = 5u * row * units + n / 64u;
+    y0[4u * (unit + n % 64u / 16u * units) + n % 16u / 4u] =
+        pack4xI8(vec4<i32>(round(v * inverse)));
+    if (n % 32u == 0u) {
+        var sum = 0i;
+        for (var i = 0u; i < 32u; i++) {
+            sum += i32(round(gated[first + i] * inverse));
+        }
+        let scale = most / 127.0;
+        let target_word = 4u * (unit + 4u * units) + n % 64u / 32u * 2u;
+        y0[target_word] = bitcast<u32>(scale);
+        y0[target_word + 1u] = bitcast<u32>(scale * f32(sum));
+    }
+}
+{% else %}
+    let row = row0 + own;
     if (lane % {{ [T // ROWS, 1] | max }}u != 0u) {
         return;
     }
@@ -178,6 +229,7 @@ fn main(
     }
 {% endfor %}
 }
+{% endif %}
 
 // The same through workgroup memory: leaves a thread the sums of its rows in the first variables.
 fn share(
@@ -206,6 +258,7 @@ fn share(
     *acc{{ r }} = own{{ r }};
 {% endfor %}
 }
+{% if not WIDTH %}
 
 // Write a team's sums of one row.
 fn finish(group: u32, team: u32, row: u32, sums: Sums) {
@@ -233,3 +286,4 @@ fn finish(group: u32, team: u32, row: u32, sums: Sums) {
 {% endfor %}
 {% endif %}
 }
+{% endif %}
