@@ -113,13 +113,15 @@ def explain(
         FormatError: A tensor that no kernel reads.
     """
     from rdrr_runtime.device import open_device
-    from rdrr_runtime.program import choices_for
+    from rdrr_runtime.program import EXPLAINED, choices_for
     from rdrr_runtime.select import unhonoured
 
     device = open_device(adapter)
     try:
         stored = read_profile(device.info)
-        choices = choices_for(package, device, policy, context, kv_dtype, stored.tuning)
+        choices = choices_for(
+            package, device, policy, context, kv_dtype, stored.tuning, kinds=EXPLAINED
+        )
         return Explanation(device.info, policy, choices, unhonoured(choices), stored)
     finally:
         device.close()

@@ -54,6 +54,12 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
 STEPS: Mapping[str, str] = MappingProxyType({"decode": "decode", "few": "few rows"})
 """What choices call a kind of pass; the others are prefill."""
 
+LOADED = ("decode", "prefill")
+"""Kinds of pass that every model is loaded with."""
+
+EXPLAINED = ("decode", "few", "prefill")
+"""Kinds of pass whose choices differ from each other's."""
+
 FUSIONS_OF_MANY: tuple[Fusion, ...] = (*ROWS_FUSIONS, *PREFILL_FUSIONS)
 """Tried in a pass of several rows: those of a few rows refuse many."""
 
@@ -199,7 +205,7 @@ class Plan:
         """Bytes of an activation."""
         return VALUE_BYTES[self._precision.kernel]
 
-    def choices(self, kinds: Sequence[str] = ("decode", "prefill")) -> tuple[Choice, ...]:
+    def choices(self, kinds: Sequence[str] = LOADED) -> tuple[Choice, ...]:
         """What was made of the weights, then what serves each op of these passes."""
         passes = [self.lowered(kind) for kind in kinds]
         made = (one for lowered in passes for one in lowered.choices)
@@ -310,8 +316,9 @@ def choices_for(
     context: int,
     kv_dtype: str,
     tuning: Tuning | None = None,
+    kinds: Sequence[str] = LOADED,
 ) -> tuple[Choice, ...]:
-    """What a backend would choose, without loading anything."""
+    """What a backend would choose for kinds of pass, without loading anything."""
     return Plan(
         package,
         device,
@@ -320,7 +327,7 @@ def choices_for(
         context=context,
         kv_dtype=kv_dtype,
         tuning=tuning,
-    ).choices(("decode", "few", "prefill"))
+    ).choices(kinds)
 
 
 class Program:

@@ -24,11 +24,11 @@ def _choices(*words) -> dict[tuple[str, str], dict]:
     return {(one["step"], one["op"]): one for one in told["choices"]}
 
 
-def test_every_op_of_decode_and_prefill_has_a_kernel_and_a_reason(package):
+def test_every_op_of_every_step_has_a_kernel_and_a_reason(package):
     found = _choices(package.where)
-    for step in ("decode", "prefill"):
+    for step in ("decode", "few rows", "prefill"):
         ops = {op for one, op in found if one == step}
-        assert {"embed", "head", "argmax"} <= ops
+        assert {"embed", "head"} <= ops
         assert {f"l{layer}.down_proj" for layer in range(LAYERS)} <= ops
     assert all(one["kernel"] and one["reason"] for one in found.values())
     assert all(one["follows_hints"] for one in found.values())
@@ -65,8 +65,8 @@ def test_a_hint_that_is_not_followed_fails_only_under_strict(package):
 
 def test_layers_served_alike_are_shown_once_unless_all_are_wanted(package):
     brief, whole = (rdrr("explain", package.where, *more).out for more in ((), ("--all",)))
-    assert brief.count("down_proj") == 2  # decode and prefill
-    assert whole.count("down_proj") == 2 * LAYERS
+    assert brief.count("down_proj") == 3  # decode, few rows and prefill
+    assert whole.count("down_proj") == 3 * LAYERS
     assert f"decode, layers 0-{LAYERS - 1}" in brief
     assert "decode, layer 1" in whole
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rdrr_runtime import tuner
@@ -138,7 +140,8 @@ def test_what_computes_something_else_never_wins(package, device, monkeypatch):
         return {key: found[key] for key in found if "384x512" in key}
 
     monkeypatch.setattr(tuner, "_sites", one_shape)
-    found = tune(_setting(package, device, "matmul", policy=INT8), Tuning())
+    setting = replace(_setting(package, device, "matmul", policy=INT8), context=64)
+    found = tune(setting, Tuning())  # of more rows than those of `matvec_rows`
     (outcome,) = found.outcomes
     verdicts = {one.params: one.verdict for one in outcome.trials}
     assert verdicts[wrong] is Verdict.WRONG
