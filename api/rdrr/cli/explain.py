@@ -34,7 +34,10 @@ def explain(
     ] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Show which kernel serves each op of decoding, of a few rows and of prefill, and why. Reads no weights."""
+    """Show which kernel serves each op of decoding, of a few rows and of prefill, and why.
+
+    Reads no weights.
+    """
     from rdrr_manifests.package import open_package
 
     from rdrr import _explanation
