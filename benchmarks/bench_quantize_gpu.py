@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from bench_memory import INTERVAL, anonymous
 from rdrr_converter.devices import BLOCK, BlockDevice
-from rdrr_converter.devices.torch_device import QUANTIZERS, TorchDevice
+from rdrr_converter.devices.torch_device import TorchDevice
 from rdrr_converter.devices.webgpu import WebGpuDevice
 from rdrr_format.codecs import CODECS, bf16_to_f32, f32_to_bf16
 from shapes import SHAPES
@@ -76,11 +76,11 @@ def alone(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> floa
     import torch
 
     assert isinstance(device, TorchDevice)
-    there = torch.from_numpy(weights).to(device.device)
+    device.upload([weights])
 
     def compute() -> None:
-        with torch.inference_mode():
-            QUANTIZERS[dtype](there)[1].cpu()
+        with torch.no_grad():
+            device.run(dtype, len(weights))[1].cpu()
 
     return fastest(compute, rounds)
 

@@ -1,7 +1,8 @@
 """Blocks encoded by torch, operation by operation, on a CUDA device.
 
 torch is there anyway and brings all that it needs, and what it computes can be tested on the CPU.
-Its price are some thousand launches for each call, whatever the number of blocks.
+Its price are up to two thousand launches whatever the number of blocks, which CUDA records once and
+then takes as one.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from rdrr_converter.devices._torch_signed import quantize_q6_k
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.cuda import CUDAGraph
 
 CAPACITY = 1 << 16
-"""Blocks at a time: 16 million weights, about 1 GiB with everything that is computed of them."""
+"""Blocks at a time: 16 million weights, about 1 GiB with all that is computed of them, a type."""
 
 
 def _q4_k(weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,40 +73,63 @@ class TorchDevice:
                     hint="install torch with CUDA, or use --device wgpu or cpu",
                 )
             self.name = torch.cuda.get_device_name(self.device)
+        self._weights = torch.zeros((capacity, BLOCK), dtype=torch.float32, device=self.device)
+        self._recorded: dict[str, tuple[CUDAGraph, Tensor, Tensor]] = {}
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
         """As `BlockDevice.encode`."""
         import torch
 
+        count = sum(map(len, parts))
         try:
-            with torch.inference_mode():
-                blocks, odd = QUANTIZERS[dtype](self._upload(parts))
+            with torch.no_grad():
+                self.upload(parts)
+                blocks, odd = self.run(dtype, count)
                 return blocks.cpu().numpy(), odd.cpu().numpy()
         except torch.OutOfMemoryError as error:
             raise DeviceError(
                 f"encoding {dtype} failed", where=self.name, found=str(error).splitlines()[0]
             ) from None
 
-    def _upload(self, parts: Sequence[Weights]) -> Tensor:
-        """float32 [n, 256] on the device."""
+    def upload(self, parts: Sequence[Weights]) -> None:
+        """Put blocks where `run` takes them, as float32."""
         import torch
 
-        weights = torch.empty(
-            (sum(map(len, parts)), BLOCK), dtype=torch.float32, device=self.device
-        )
         place = 0
         for part in parts:
             here = torch.from_numpy(np.require(part, requirements=["C", "W"]))
             if part.dtype == np.uint16:
                 here = here.view(torch.bfloat16)
             # Moved before it is widened: copying into another type would widen it on the CPU.
-            weights[place : place + len(part)] = here.to(self.device)
+            self._weights[place : place + len(part)] = here.to(self.device)
             place += len(part)
-        return weights
 
-    def close(self) -> None:
-        """Give the device's memory back."""
+    def run(self, dtype: str, count: int) -> tuple[Tensor, Tensor]:
+        """Encode the first `count` blocks that were uploaded; valid until the next run."""
+        if self.device.type != "cuda":
+            return QUANTIZERS[dtype](self._weights[:count])
+        if dtype not in self._recorded:
+            self._recorded[dtype] = self._record(dtype)
+        graph, blocks, odd = self._recorded[dtype]
+        graph.replay()
+        return blocks[:count], odd[:count]
+
+    def _record(self, dtype: str) -> tuple[CUDAGraph, Tensor, Tensor]:
+        """All launches for a full buffer, which then are launched as one."""
         import torch
 
+        QUANTIZERS[dtype](self._weights)  # loads the kernels, which a recording must not
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            blocks, odd = QUANTIZERS[dtype](self._weights)
+        return graph, blocks, odd
+
+    def close(self) -> None:
+        """Give the device's memory back; it must not be used afterwards."""
+        import torch
+
+        self._recorded.clear()
+        del self._weights
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -90,15 +90,15 @@ class WebGpuDevice:
 
         gpu, flags = self._gpu, self.capacity  # as many words of flags at most
         encoded = self.capacity * _LARGEST_BLOCK
-        self._weights = gpu.create_buffer(
-            size=self.capacity * BLOCK * 4, usage=Usage.STORAGE | Usage.COPY_DST
-        )
+        weights = self.capacity * BLOCK * 4
+        self._sent = gpu.create_buffer(size=weights, usage=Usage.MAP_WRITE | Usage.COPY_SRC)
+        self._weights = gpu.create_buffer(size=weights, usage=Usage.STORAGE | Usage.COPY_DST)
         self._encoded = gpu.create_buffer(size=encoded, usage=Usage.STORAGE | Usage.COPY_SRC)
         self._odd = gpu.create_buffer(size=flags * 4, usage=Usage.STORAGE | Usage.COPY_SRC)
         self._task = gpu.create_buffer(
             size=16 + 4 * _NUMERATORS, usage=Usage.UNIFORM | Usage.COPY_DST
         )
-        self._staging = gpu.create_buffer(
+        self._received = gpu.create_buffer(
             size=encoded + flags * 4, usage=Usage.MAP_READ | Usage.COPY_DST
         )
 
@@ -110,11 +110,22 @@ class WebGpuDevice:
 
     def upload(self, dtype: str, parts: Sequence[Weights]) -> None:
         """Put blocks where the shader of a type reads them."""
-        queue, place = self._gpu.queue, 0
-        for part in parts:
-            queue.write_buffer(self._weights, place, np.ascontiguousarray(part))
-            place += part.nbytes
+        # Into memory that the GPU sees: `write_buffer` would make some of it each time, which
+        # takes longer than filling it.
+        size = sum(part.nbytes for part in parts)
+        self._sent.map_async("WRITE", 0, size).sync_wait()
+        try:
+            place = 0
+            for part in parts:
+                self._sent.write_mapped(np.ascontiguousarray(part), place)
+                place += part.nbytes
+        finally:
+            self._sent.unmap()
+        commands = self._gpu.create_command_encoder()
+        commands.copy_buffer_to_buffer(self._sent, 0, self._weights, 0, size)
+        queue = self._gpu.queue
         queue.write_buffer(self._task, 0, _task(dtype, in_halves=parts[0].dtype == np.uint16))
+        queue.submit([commands.finish()])
 
     def run(self, dtype: str, count: int, times: int = 1) -> tuple[Bytes, Flags]:
         """Encode the blocks that were uploaded, several times where that is to be timed."""
@@ -129,8 +140,8 @@ class WebGpuDevice:
         for _ in range(times):
             compute.dispatch_workgroups(workgroups)
         compute.end()
-        commands.copy_buffer_to_buffer(self._encoded, 0, self._staging, 0, size)
-        commands.copy_buffer_to_buffer(self._odd, 0, self._staging, size, workgroups * 4)
+        commands.copy_buffer_to_buffer(self._encoded, 0, self._received, 0, size)
+        commands.copy_buffer_to_buffer(self._odd, 0, self._received, size, workgroups * 4)
         self._gpu.queue.submit([commands.finish()])
         raw = self._download(size + workgroups * 4)
         blocks = raw[: count * block_bytes].reshape(count, block_bytes)
@@ -141,12 +152,12 @@ class WebGpuDevice:
     def _download(self, size: int) -> Bytes:
         whole = -(-size // 8) * 8  # what can be mapped
         # The copy was submitted before, so the wrapper's own submission is not needed.
-        self._staging.map_async("READ_NOSYNC", 0, whole).sync_wait()
+        self._received.map_async("READ_NOSYNC", 0, whole).sync_wait()
         try:
-            mapped = self._staging.read_mapped(0, whole, copy=False)
+            mapped = self._received.read_mapped(0, whole, copy=False)
             return np.frombuffer(mapped, np.uint8)[:size].copy()
         finally:
-            self._staging.unmap()
+            self._received.unmap()
 
     def _pipeline(self, dtype: str) -> tuple[Any, Any]:
         """The pipeline of a type and its bindings, made once."""
