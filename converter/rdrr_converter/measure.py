@@ -84,6 +84,13 @@ class ErrorMeter:
                 part = slice(first, first + rows), slice(start, start + SLICE)
                 self._compare(wanted[part], found[part], row + first, column + start)
 
+    def join(self, other: ErrorMeter) -> None:
+        """Add what another meter found in chunks that follow."""
+        self._difference += other._difference
+        self._power += other._power
+        if other._worst[0] > self._worst[0]:
+            self._worst = other._worst
+
     def _compare(self, wanted: F32Array, found: F32Array, row: int, column: int) -> None:
         source = wanted.astype(np.float64)
         power = self._by_block(source)

@@ -6,10 +6,9 @@ own reader and a misplaced tensor alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from functools import partial
 from math import isfinite
-from operator import attrgetter
 
 from rdrr_format.codecs import CODECS
 from rdrr_format.errors import ConversionError
@@ -18,11 +17,12 @@ from rdrr_format.shard_reader import ShardReader
 from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import Store
 
+from rdrr_converter.engines import open_engine
 from rdrr_converter.measure import ErrorMeter, TensorError
 from rdrr_converter.plan import Plan, PlannedTensor
 from rdrr_converter.report import Progress
 from rdrr_converter.sources._base import F32Array
-from rdrr_converter.transforms import Chunk, byte_range, chunks, read_chunk
+from rdrr_converter.transforms import Chunk, byte_range, chunk_weights, chunks, read_chunk
 
 
 def verify(
@@ -45,13 +45,14 @@ def verify(
     reader = ShardReader(store, shards, algorithm)
     progress.start("verify", sum(tensor.weights for tensor in plan.tensors))
     errors: dict[str, TensorError] = {}
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(reader.verify, range(len(shards))):
+    with open_engine("threads", workers) as engine:
+        for _ in engine.map(reader.verify, range(len(shards))):
             pass
-        # The largest first: begun last, a head would keep one thread busy and the others idle.
-        order = sorted(plan.tensors, key=attrgetter("weights"), reverse=True)
-        measured = pool.map(lambda tensor: measure(tensor, reader), order)
-        for tensor, error in zip(order, measured, strict=True):
+        # By chunks, since a head alone would keep one thread busy and the others idle.
+        work = ((tensor, chunk) for tensor in plan.tensors for chunk in chunks(tensor))
+        parts = (part for _, part in engine.map(partial(_measure, reader), work))
+        for tensor in plan.tensors:
+            error = _sum(tensor, parts, progress)
             rmse = error.relative_rmse
             if not isfinite(rmse) or (not tensor.dtype.is_block and rmse > _rounding(tensor)):
                 raise ConversionError(
@@ -61,16 +62,24 @@ def verify(
                     found=f"relative error {rmse:.3g}",
                 )
             errors[tensor.name] = error
-            progress.advance(tensor.name, tensor.weights)
     return errors
 
 
-def measure(tensor: PlannedTensor, reader: ShardReader) -> TensorError:
-    """Compare a tensor on disk with its source, chunk by chunk."""
+def _measure(reader: ShardReader, work: tuple[PlannedTensor, Chunk]) -> ErrorMeter:
+    """Compare a chunk on disk with its source."""
+    tensor, chunk = work
     meter = ErrorMeter(tensor)
-    for chunk in chunks(tensor):
-        meter.add(chunk, read_chunk(tensor, chunk), _decode(tensor, chunk, reader))
-    return meter.result()
+    meter.add(chunk, read_chunk(tensor, chunk), _decode(tensor, chunk, reader))
+    return meter
+
+
+def _sum(tensor: PlannedTensor, parts: Iterator[ErrorMeter], progress: Progress) -> TensorError:
+    """What a tensor lost, of its chunks, which come next."""
+    whole = ErrorMeter(tensor)
+    for chunk, part in zip(chunks(tensor), parts, strict=False):
+        whole.join(part)
+        progress.advance(tensor.name, chunk_weights(tensor, chunk))
+    return whole.result()
 
 
 def _decode(tensor: PlannedTensor, chunk: Chunk, reader: ShardReader) -> F32Array:
