@@ -24,7 +24,7 @@ from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.delivery import Delivery, Target, delivery
-from rdrr_converter.devices import CPU, BlockDevice, check_device, open_device
+from rdrr_converter.devices import CPU, Opening, check_device, open_device
 from rdrr_converter.engines import check_engine, open_engine
 from rdrr_converter.fingerprint import fingerprint
 from rdrr_converter.groups import describe_groups
@@ -176,7 +176,8 @@ def convert(
             device=encoder,
             device_name=device,
         )
-        return _convert(path, merged, target, options, crew, Progress(progress), dry_run=dry_run)
+        counter = Progress(progress, encoder.check)
+        return _convert(path, merged, target, options, crew, counter, dry_run=dry_run)
 
 
 def _adapter(options: Options) -> AbstractContextManager[Path | None]:
@@ -191,14 +192,14 @@ class _Crew:
     fetchers: int
     engine: str
     ray_address: str | None
-    device: BlockDevice | None
+    device: Opening
     device_name: str
 
     @contextmanager
     def workforce(self) -> Iterator[Workforce]:
         """The engine and the device, as long as the engine is open."""
         with open_engine(self.engine, self.threads, self.ray_address) as engine:
-            yield Workforce(engine, self.device, self.device_name)
+            yield Workforce(engine, self.device.wait(), self.device_name)
 
 
 def _convert(

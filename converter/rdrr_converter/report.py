@@ -45,10 +45,17 @@ ProgressCallback = Callable[[ProgressEvent], None]
 
 
 class Progress:
-    """Counts a stage and tells the caller. Used from one thread only."""
+    """Counts a stage and tells the caller. Used from one thread only.
 
-    def __init__(self, callback: ProgressCallback | None) -> None:
-        self._callback = callback
+    Args:
+        callback: Whom to tell.
+        check: Called as often; raises what went wrong elsewhere.
+    """
+
+    def __init__(
+        self, callback: ProgressCallback | None, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self._callback, self._check = callback, check
         self._stage, self._done, self._total = "", 0, 0
 
     def start(self, stage: str, total: int) -> None:
@@ -57,6 +64,7 @@ class Progress:
 
     def advance(self, name: str, amount: int) -> None:
         """Count `amount` more weights, of tensor `name`."""
+        self._check()
         self._done += amount
         if self._callback is not None:
             self._callback(ProgressEvent(self._stage, name, self._done, self._total))

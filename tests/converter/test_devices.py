@@ -129,12 +129,15 @@ def test_a_software_adapter_is_taken_only_by_its_name():
     software = list_adapters()[0]
     if not software.software:
         pytest.skip("there is a GPU")
-    with pytest.raises(DeviceError, match=r"finds no GPU.*--device cpu"), open_device("wgpu"):
-        pass
+    with open_device("wgpu") as opened:
+        for ask in (opened.wait, opened.check):
+            with pytest.raises(DeviceError, match=r"finds no GPU.*--device cpu"):
+                ask()
     with open_device("wgpu", software.name[:5].upper()) as opened:
-        assert opened.name == software.name
-    with pytest.raises(UsageError, match="no such adapter"), open_device("wgpu", "abacus"):
-        pass
+        assert opened.wait().name == software.name
+        opened.check()
+    with open_device("wgpu", "abacus") as opened, pytest.raises(UsageError, match="no such adapt"):
+        opened.wait()
 
 
 def test_cuda_without_a_gpu_is_refused():
@@ -142,13 +145,14 @@ def test_cuda_without_a_gpu_is_refused():
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(DeviceError, match="no CUDA device"), open_device("cuda"):
-        pass
+    with open_device("cuda") as opened, pytest.raises(DeviceError, match="no CUDA device"):
+        opened.wait()
 
 
 def test_the_cpu_needs_no_device():
     with open_device("cpu") as opened:
-        assert opened is None
+        opened.check()
+        assert opened.wait() is None
 
 
 @pytest.mark.parametrize(

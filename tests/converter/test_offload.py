@@ -157,6 +157,18 @@ def test_a_device_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_device_that_is_not_there_ends_the_first_pass(folder, tmp_path, monkeypatch):
+    def missing(_):
+        raise DeviceError("no device")
+
+    stages = set()
+    monkeypatch.setattr(devices, "_DEVICES", {"cuda": missing})
+    with pytest.raises(DeviceError, match="no device"):
+        convert(folder, tmp_path / "out", device="cuda", progress=lambda one: stages.add(one.stage))
+    assert stages <= {"scan"}
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
 def test_a_dry_run_needs_no_device(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "_DEVICES", {"wgpu": lambda _: 1 / 0})
     assert convert(folder, tmp_path / "out", device="wgpu", dry_run=True).encoded_blocks == {}

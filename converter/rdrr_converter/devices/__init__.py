@@ -6,6 +6,7 @@ A further device is a module with a `BlockDevice`, and a line in `_DEVICES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -21,6 +22,7 @@ __all__ = [
     "DEVICES",
     "BlockDevice",
     "Bytes",
+    "Opening",
     "Weights",
     "check_device",
     "open_device",
@@ -55,19 +57,37 @@ def check_device(name: str, adapter: str | None, engine: str) -> None:
         )
 
 
-@contextmanager
-def open_device(name: str, adapter: str | None = None) -> Iterator[BlockDevice | None]:
-    """A device, within a `with` block; None for the CPU, whose codecs need none.
+class Opening:
+    """A device that is opened in the background, which takes a second or more."""
 
-    Raises:
-        UsageError: No adapter is called so.
-        DeviceError: There is no such device on this machine.
-    """
+    def __init__(self, device: Future[BlockDevice] | None = None) -> None:
+        self._device = device
+
+    def check(self) -> None:
+        """Raise what went wrong, if it is known already."""
+        if self._device is not None and self._device.done():
+            self._device.result()
+
+    def wait(self) -> BlockDevice | None:
+        """The device; None for the CPU, whose codecs need none.
+
+        Raises:
+            UsageError: No adapter is called so.
+            DeviceError: There is no such device on this machine.
+        """
+        return None if self._device is None else self._device.result()
+
+
+@contextmanager
+def open_device(name: str, adapter: str | None = None) -> Iterator[Opening]:
+    """A device, for the length of a `with` block; it is begun to be opened at once."""
     if name == CPU:
-        yield None
+        yield Opening()
         return
-    device = _DEVICES[name](adapter)
-    try:
-        yield device
-    finally:
-        device.close()
+    with ThreadPoolExecutor(1) as pool:
+        device = pool.submit(_DEVICES[name], adapter)
+        try:
+            yield Opening(device)
+        finally:
+            if device.exception() is None:
+                device.result().close()
