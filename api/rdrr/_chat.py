@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdrr_format.errors import ManifestError, StoreError, UsageError
+from rdrr_format.errors import ManifestError, UsageError
 from rdrr_format.stores import replace_file
+
+from rdrr._texts import read_text
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
@@ -47,7 +49,7 @@ def open_template(
 
     settings = _object(package, _SETTINGS)
     if file is not None:
-        source, where = _read_file(file), str(file)
+        source, where = read_text(file), str(file)
     elif package.store.exists(_FILE):
         source, where = _text(package, _FILE), _FILE
     else:
@@ -84,22 +86,13 @@ def _object(package: Package, name: str) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(_text(package, name))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestError("not JSON", where=name, found=error) from error
     return value if isinstance(value, dict) else {}
 
 
 def _text(package: Package, name: str) -> str:
     return package.store.read(name).tobytes().decode("utf-8", errors="replace")
-
-
-def _read_file(path: str | Path) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError("not a text in UTF-8", where=path, found=error.reason) from error
-    except OSError as error:
-        raise StoreError("cannot be read", where=path, found=error.strerror) from error
 
 
 class Conversation:
@@ -168,8 +161,8 @@ class Conversation:
             UsageError: It holds no messages.
         """
         try:
-            read = json.loads(_read_file(path))
-        except ValueError as error:
+            read = json.loads(read_text(path))
+        except (ValueError, RecursionError) as error:
             raise UsageError("not JSON", where=path, found=error) from None
         if not isinstance(read, list) or not all(_is_message(one) for one in read):
             raise UsageError("not a list of messages", where=path, expected="role and content")

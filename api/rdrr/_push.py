@@ -16,6 +16,7 @@ from rdrr_format.shards import is_shard_name
 from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
 
 from rdrr._model_card import CARD_NAME, model_card
+from rdrr._texts import read_text
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
@@ -70,7 +71,8 @@ def push(
         dry_run: Do everything but talk to the hub.
 
     Raises:
-        UsageError: The location is no repository, or the package is not in a folder.
+        UsageError: The location is no repository, the package is not in a folder, or its
+            `README.md` is no text.
         ManifestError: The package has errors.
         StoreError: The hub refuses or cannot be reached.
     """
@@ -78,11 +80,7 @@ def push(
     package = _sound(folder)
     contents = _contents(folder)
     card = contents.pop(CARD_NAME, None)
-    text = (
-        card.read_text(encoding="utf-8")
-        if card is not None
-        else _card(package, target, contents, base_model)
-    )
+    text = read_text(card) if card is not None else _card(package, target, contents, base_model)
     sizes = {name: file.stat().st_size for name, file in contents.items()}
     pushed = Pushed(
         location=str(target),

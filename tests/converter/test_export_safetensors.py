@@ -160,6 +160,10 @@ def test_a_configuration_that_cannot_state_the_model_is_refused(tmp_path, rng):
         export(package, tmp_path / "out", arch="gemma3")
     with pytest.raises(UsageError, match="unknown architecture"):
         export(package, tmp_path / "out", arch="gpt17")
+    edit(package, lambda data: data["inference"]["output"].update(logitInputScale=0))
+    for arch in ("granite", None):
+        with pytest.raises(ConversionError, match=r"a factor of 0|cannot state this"):
+            export(package, tmp_path / "out", arch=arch)
     assert not (tmp_path / "out").exists()
 
 

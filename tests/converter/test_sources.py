@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from rdrr_converter.sources import open_source
-from rdrr_converter.sources._base import same_values
+from rdrr_converter.sources._base import SourceTensor, same_values
 from rdrr_format.errors import SourceError
 from support.safetensor_files import (
     LLAMA_CONFIG,
@@ -39,6 +39,14 @@ def test_parts_of_a_tensor_are_the_written_values(tmp_path, rng, dtype):
     np.testing.assert_array_equal(tensor.read(rows=slice(2, 5)), values[2:5])
     np.testing.assert_array_equal(tensor.read(columns=slice(3, 4)), values[:, 3:4])
     assert tensor.magnitude() == np.abs(values).max()
+
+
+def test_blocks_that_decode_to_no_numbers_are_found_without_a_warning(recwarn):
+    for byte, is_finite in ((255, False), (0, True)):
+        blocks = np.full((2, 144), byte, np.uint8)
+        tensor = SourceTensor("w", (2, 256), "Q4_K", "file", lambda blocks=blocks: blocks)
+        assert np.isfinite(tensor.magnitude()) == is_finite
+    assert not recwarn.list
 
 
 def test_a_vector_is_one_row(tmp_path, rng):

@@ -123,6 +123,12 @@ def test_an_unknown_architecture_is_answered_with_the_known_ones(checkpoint, tmp
         assert known in line.lower()
 
 
+@pytest.mark.parametrize("value", [[], {}, 7, "tanh"])
+def test_an_activation_that_is_none(checkpoint, tmp_path, value):
+    _edit_config(checkpoint, hidden_act=value)
+    assert "hidden_act" in _refused(checkpoint, tmp_path)
+
+
 def test_a_configuration_that_is_not_json(checkpoint, tmp_path):
     (checkpoint / "config.json").write_text("{ architecture: llama }")
     assert "config.json" in _refused(checkpoint, tmp_path)

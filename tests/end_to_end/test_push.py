@@ -55,6 +55,14 @@ def test_a_card_claims_no_base_model_that_nobody_stated(package):
     assert "Mine." in rdrr("push", package, URL, "--dry-run", "--json").json()["card"]
 
 
+def test_a_card_that_is_no_text_is_refused(package):
+    for content, code in ((b"na\xffve", 2), (b"naive", 0)):
+        (package / "README.md").write_bytes(content)
+        done = rdrr("push", package, URL, "--dry-run")
+        assert done.code == code
+        assert ("not a text in UTF-8" in done.err) == bool(code)
+
+
 def test_what_was_pushed_is_what_is_read_back(package, hub, variables, tmp_path):
     small = tmp_path / "small"
     words = ("convert", EXAMPLE, small, "--shard-size", "1MiB", "--quiet")

@@ -1,4 +1,4 @@
-"""The progress bar of a conversion, on stderr; nothing where stderr is not a terminal."""
+"""Progress bars, on stderr; nothing where stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rdrr_converter.report import ProgressCallback, ProgressEvent
 
+    from rdrr.evaluate import ProgressCallback as WindowCallback
+
 _LABELS = {"scan": "reading", "write": "converting", "verify": "verifying", "export": "writing"}
 
 
 @contextmanager
 def progress_bar(*, hidden: bool = False) -> Iterator[ProgressCallback | None]:
-    """A callback that draws a bar for each stage; None where there is nobody to see it."""
+    """A callback that draws a bar for each stage of a conversion; None where nobody looks."""
     if hidden:
         # The hub's client reads it when it is imported, which is later.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -57,3 +59,18 @@ def progress_bar(*, hidden: bool = False) -> Iterator[ProgressCallback | None]:
         yield show
     finally:
         bars.stop()
+
+
+@contextmanager
+def window_progress(*, hidden: bool) -> Iterator[WindowCallback | None]:
+    """A callback that draws a bar for the tokens of a text; None where nobody looks."""
+    if hidden or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import Progress
+
+    from rdrr.cli._console import console
+
+    with Progress(console=console(stderr=True), transient=True) as bars:
+        task = bars.add_task("tokens", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

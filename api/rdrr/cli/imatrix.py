@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from rdrr._texts import read_text
 from rdrr.cli._console import console, facts, print_json
 from rdrr.cli._options import JsonFlag, PackagePath
-from rdrr.cli._text import read_text, window_progress
+from rdrr.cli._progress import window_progress
 
 
 def imatrix(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rdrr_format.errors import UsageError
 
+from rdrr._texts import read_text
 from rdrr.cli._console import announce, console, facts, print_json
 from rdrr.cli._options import (
     Adapter,
@@ -21,7 +22,7 @@ from rdrr.cli._options import (
     StrictHints,
     split_hints,
 )
-from rdrr.cli._text import read_text, window_progress
+from rdrr.cli._progress import window_progress
 
 if TYPE_CHECKING:
     from rdrr import Model

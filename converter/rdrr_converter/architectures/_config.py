@@ -155,7 +155,7 @@ def activation(*keys: str) -> Callable[[Config], str]:
     def read(config: Config) -> str:
         key = next((key for key in keys if config.get(key) is not None), keys[0])
         name = config.get(key)
-        if name not in ACTIVATIONS:
+        if not isinstance(name, str) or name not in ACTIVATIONS:
             raise ConversionError(
                 f"{key} has no counterpart in the format",
                 where=config.where,

@@ -113,6 +113,7 @@ def rebuild_config(
     """`config.json` of the package's model.
 
     Raises:
+        ConversionError: It has a factor that no configuration states.
         ManifestError: The model needs what this version does not know.
     """
     manifest, blocks = package.manifest, package.manifest.inference
@@ -166,6 +167,8 @@ def rebuild_config(
 def _multipliers(blocks: Inference) -> dict[str, Any]:
     """Granite's factors on embeddings, scores, branches and logits."""
     output = blocks.output
+    if not output.logit_input_scale:
+        raise ConversionError("a factor of 0 on the hidden state cannot be stated")
     return {
         "attention_multiplier": blocks.attention.query_pre_attn_scalar**-0.5,
         "embedding_multiplier": output.embedding_scale or 1.0,

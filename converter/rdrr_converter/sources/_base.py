@@ -160,8 +160,9 @@ class SourceTensor:
         step = max(1, SCAN_ELEMENTS // max(1, self.columns))
         starts = range(0, self.rows, step)
         if self.is_block or self.offset or self.decode is not None:
-            parts = (np.abs(self.read(rows=slice(first, first + step))) for first in starts)
-            return float(np.max([part.max(initial=0.0) for part in parts], initial=0.0))
+            with np.errstate(all="ignore"):  # what is not finite is looked for, not a surprise
+                parts = [np.abs(self.read(slice(at, at + step))).max(initial=0.0) for at in starts]
+            return float(np.max(parts, initial=0.0))
         return self._largest_bits(starts, step)
 
     def _largest_bits(self, starts: range, step: int) -> float:
