@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.codecs import CODECS, bf16_to_f32
-from rdrr_format.layouts import Layout
 
 from rdrr_converter.devices import BLOCK, BlockDevice, Bytes, Weights, portions
 from rdrr_converter.engines import Engine, open_engine
 from rdrr_converter.plan import PlannedTensor
-from rdrr_converter.transforms import Chunk, chunk_weights, read_chunk, stored_rows
+from rdrr_converter.transforms import Chunk, chunk_weights, read_chunk, stored_chunk
 
 Work = tuple[PlannedTensor, Chunk]
 
@@ -97,9 +96,9 @@ def _is_for(device: BlockDevice, tensor: PlannedTensor) -> bool:
 def _blocks(tensor: PlannedTensor, chunk: Chunk) -> Weights:
     """The weights of a chunk in whole blocks [n, 256], in two bytes each where that is enough."""
     rows: npt.NDArray[Any]
-    if tensor.layout is Layout.ROW and all(part.is_plain_bf16 for part in tensor.sources):
+    if all(part.is_plain_bf16 for part in tensor.sources):
         # Copied, so that the pages of a mapped file are read in this thread.
-        rows = np.array(stored_rows(tensor.sources, chunk.first, chunk.first + chunk.count))
+        rows = np.array(stored_chunk(tensor, chunk))
     else:
         rows = read_chunk(tensor, chunk)
     missing = -rows.shape[1] % BLOCK

@@ -7,7 +7,7 @@ of workers, so neither do the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,18 +64,33 @@ def byte_range(tensor: PlannedTensor, chunk: Chunk) -> tuple[int, int]:
 
 
 def read_chunk(tensor: PlannedTensor, chunk: Chunk) -> F32Array:
-    """The values of a chunk as they are stored: float32 [stored rows, row elements]."""
+    """The values of a chunk in the order of storage: float32 [stored rows, row elements]."""
+    return _arranged(tensor, chunk, read_rows, SourceTensor.read_transposed)
+
+
+def stored_chunk(tensor: PlannedTensor, chunk: Chunk) -> npt.NDArray[Any]:
+    """The same values as their sources store them, which are scalars of one type."""
+    return _arranged(tensor, chunk, stored_rows, SourceTensor.stored_transposed)
+
+
+def _arranged(
+    tensor: PlannedTensor,
+    chunk: Chunk,
+    rows_of: Callable[[Sequence[SourceTensor], int, int], npt.NDArray[Any]],
+    turned: Callable[[SourceTensor, slice], npt.NDArray[Any]],
+) -> npt.NDArray[Any]:
+    """A chunk of the values that `rows_of` and `turned` read."""
     end = chunk.first + chunk.count
     if tensor.layout is Layout.COLUMN:
-        parts = [part.read_transposed(slice(chunk.first, end)) for part in tensor.sources]
+        parts = [turned(part, slice(chunk.first, end)) for part in tensor.sources]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     if tensor.layout is Layout.FLAT:
         width = tensor.sources[0].columns
         first_row = chunk.first // width
-        rows = read_rows(tensor.sources, first_row, -(-end // width))
+        rows = rows_of(tensor.sources, first_row, -(-end // width))
         start = chunk.first - first_row * width
         return rows.reshape(1, -1)[:, start : start + chunk.count]
-    return read_rows(tensor.sources, chunk.first, end)
+    return rows_of(tensor.sources, chunk.first, end)
 
 
 def read_rows(sources: Sequence[SourceTensor], first: int, end: int) -> F32Array:

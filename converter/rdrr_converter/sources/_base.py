@@ -124,7 +124,11 @@ class SourceTensor:
         """Some columns as rows, float32 [columns, rows]; turned while the values are small."""
         if self.is_block or self.decode is not None:
             return self._turned(columns)
-        return self._to_f32(np.ascontiguousarray(self.stored(columns=columns).T))
+        return self._to_f32(self.stored_transposed(columns))
+
+    def stored_transposed(self, columns: slice) -> npt.NDArray[Any]:
+        """Some columns of stored scalars as rows [columns, rows]."""
+        return np.ascontiguousarray(self.stored(columns=columns).T)
 
     def _turned(self, columns: slice) -> F32Array:
         """`read_transposed` where reading decodes more columns than are asked for."""
