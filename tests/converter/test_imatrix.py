@@ -173,6 +173,8 @@ def broken(tmp_path, entries, how):
         write_gguf_imatrix(path, entries, kind="model")
     elif how == "nan":
         write_gguf_imatrix(path, {name: nan})
+    elif how == "infinite":
+        write_gguf_imatrix(path, {name: (np.full((1, 256), np.inf), np.array([np.inf]))})
     elif how == "negative":
         write_gguf_imatrix(path, {name: (np.full((1, 256), -1.0), one)})
     elif how == "nothing":
@@ -184,8 +186,20 @@ def broken(tmp_path, entries, how):
 
 @pytest.mark.parametrize(
     "how",
-    ["empty", "text", "cut", "legacy cut", "model", "nan", "negative", "nothing", "other model"],
+    [
+        "empty",
+        "text",
+        "cut",
+        "legacy cut",
+        "model",
+        "nan",
+        "infinite",
+        "negative",
+        "nothing",
+        "other model",
+    ],
 )
+@pytest.mark.filterwarnings("error")
 def test_what_is_no_importance_matrix_of_the_model_is_refused(tmp_path, source, entries, how):
     path = broken(tmp_path, entries, how)
     with pytest.raises(SourceError) as caught:

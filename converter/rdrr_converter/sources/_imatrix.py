@@ -86,7 +86,8 @@ def _mean(path: Path, name: str, tensors: Mapping[str, GgufTensor]) -> F32Array:
     by_expert = sums.reshape(counts.size, -1)
     reached = counts[:, None] > 0
     # The division is ggml's, in float32: it decides the last bits of weights and so of blocks.
-    means = np.where(reached, by_expert / np.where(reached, counts[:, None], 1), np.float32(1))
+    with np.errstate(all="ignore"):  # what is not finite is refused where it is used
+        means = np.where(reached, by_expert / np.where(reached, counts[:, None], 1), np.float32(1))
     flat: F32Array = means.astype(np.float32).reshape(-1)
     return flat
 
