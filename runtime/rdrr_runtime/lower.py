@@ -271,7 +271,7 @@ class Lowering:
     def _linear(self, op: Linear, out: BufferSlice, *, accumulate: bool) -> None:
         bias = None if op.bias is None else self.weights.vectors[op.bias.name]
         weight, x = self.weights.matrices[op.weight.name], self.values.get(op.x)
-        if not (self.select.matmul((weight,)).int8 and suits_int8(self.ctx, weight)):
+        if not (self.select.rows_in_int8(weight) and suits_int8(self.ctx, weight)):
             self.matmul(weight, x, out, bias=bias, accumulate=accumulate, label=op.out)
             return
         why = self.select.why_matmul(self.ctx, (weight,), self.ctx.max_rows, int8=True)

@@ -91,6 +91,7 @@ class GpuWeight:
         note: Why it is not in the form the package stores it in; empty if it is.
         turned: A column matrix whose codes lie by rows, see `kernels/turn_blocks.py`; its words per
             row are those of an output's codes.
+        row_scales: f32 [N] of single values by row, see `kernels/row_scales.py`, or None.
     """
 
     dtype: DType
@@ -101,11 +102,13 @@ class GpuWeight:
     parts: tuple[Part, ...]
     note: str = ""
     turned: bool = False
+    row_scales: BufferSlice | None = None
 
     @property
     def size(self) -> int:
         """Bytes of GPU memory."""
-        return sum(part.slice.size for part in self.parts)
+        scales = self.row_scales.size if self.row_scales else 0
+        return sum(part.slice.size for part in self.parts) + scales
 
 
 def words_per_row(dtype: DType, row_elements: int) -> int:

@@ -18,6 +18,7 @@ from rdrr_runtime.kernels._kernel import Dispatch
 from rdrr_runtime.kernels.attention import TILE_ROWS, AttentionKernel, AttentionSpec, tile_keys
 from rdrr_runtime.kernels.linear import GEMV_ROWS
 from rdrr_runtime.kernels.matvec import INT8_TYPES
+from rdrr_runtime.kernels.row_scales import SCALED_TYPES
 from rdrr_runtime.kernels.turn_blocks import TURNED_TYPES
 from rdrr_runtime.packing import FLAT_GRANULES, GPU_DTYPES, GpuWeight
 
@@ -175,6 +176,16 @@ class Select:
         value = hint.value if hint else "auto"
         return MatmulPlan(tiled=value == "tiled", subgroups=value != "gemv")
 
+    def scales_rows(self, dtype: DType) -> bool:
+        """Whether a matrix of linear layers gets the scales that products in int8 need."""
+        return dtype.name in SCALED_TYPES and self._scalars_in_int8()
+
+    def rows_in_int8(self, weight: GpuWeight) -> bool:
+        """Whether products of many rows with this matrix are wanted in int8."""
+        if weight.dtype.is_block:
+            return self.matmul((weight,)).int8
+        return weight.row_scales is not None and self._scalars_in_int8()
+
     def why_matmul(
         self, ctx: OpContext, weights: Sequence[GpuWeight], rows: int, *, int8: bool
     ) -> Why:
@@ -184,7 +195,7 @@ class Select:
         if any(one.dtype.is_block for one in weights):
             parts.append(self._why_blocks(ctx, weights, int8=int8))
         if not all(one.dtype.is_block for one in weights):
-            parts.append(self._why_scalars(ctx, rows))
+            parts.append(self._why_scalars(ctx, rows, int8=int8))
         unmet = [one.unmet for one in parts if one.unmet]
         return Why("; ".join(one.reason for one in parts), unmet[0] if unmet else None)
 
@@ -230,7 +241,9 @@ class Select:
         unmet = Unmet(hint, obstacle) if hint else None
         return Why(f"{who}: f32 activations, as {obstacle}", unmet)
 
-    def _why_scalars(self, ctx: OpContext, rows: int) -> Why:
+    def _why_scalars(self, ctx: OpContext, rows: int, *, int8: bool) -> Why:
+        if int8:
+            return Why(f"{self._int8()[1]}: int8 activations, weights of 16 bits in two of int8")
         hint = self.policy.get("f16Matmul")
         if hint is None:
             shared = "subgroups" if ctx.subgroups else "workgroup memory"
@@ -244,6 +257,10 @@ class Select:
         if hint.value == "gemv_subgroup" and not ctx.subgroups:
             obstacle = "the device has no feature subgroup"
         return Why.following(hint, obstacle)
+
+    def _scalars_in_int8(self) -> bool:
+        """Whether products with single values are wanted in int8: no hint names another kernel."""
+        return self.policy.get("f16Matmul") is None and self._int8()[0]
 
     def _int8(self) -> tuple[bool, str, Unmet | None]:
         """Whether activations are int8 where they can be, who says so, and the hint this breaks."""

@@ -32,6 +32,7 @@ from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.buffers import Arena, BufferSlice
+from rdrr_runtime.kernels.row_scales import row_scales
 from rdrr_runtime.kernels.turn_blocks import allocate_turned, turn
 from rdrr_runtime.packing import GpuWeight, allocate_weight, upload_weight
 from rdrr_runtime.select import Choice, Select, Storage
@@ -108,6 +109,7 @@ def load_weights(
     weights = Weights(arena)
     vectors = {use.name for use in _vector_uses(graph)}
     products = {op.weight.name for op in graph.ops if isinstance(op, Linear | Router | Head)}
+    linears = {op.weight.name for op in graph.ops if isinstance(op, Linear)}
     groups = tuple(_expert_groups(graph))
     stacked = {use.name for group in groups for use in group}
     loader = _Loader(weights, package, select, empty)
@@ -115,7 +117,8 @@ def load_weights(
         if use.name in vectors:
             weights.add_vector(use.name, _vector(package, use, empty))
         elif use.name not in stacked:
-            weights.matrices[use.name] = loader.matrix(use, matmul=use.name in products)
+            made = loader.matrix(use, matmul=use.name in products)
+            weights.matrices[use.name] = loader.scaled(made, use) if use.name in linears else made
     for group in groups:
         weights.stacks[group[0].name] = loader.stack(group)
     return weights
@@ -152,6 +155,17 @@ class _Loader:
         n, k = use.shape
         kept = self.select.storage(dtype, layout, (n, k), matmul=matmul)
         return self._upload((use,), kept, use.name)
+
+    def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
+        """The matrix with the scales of its rows, if it is to be multiplied in int8 with them."""
+        if not self.select.scales_rows(matrix.dtype):
+            return matrix
+        arena = self.weights.arena
+        scales = arena.empty(f"{use.name}.scales", 4 * matrix.n)
+        if not self.empty:
+            for launch in row_scales(matrix, scales, label=use.name):
+                arena.run(launch)
+        return replace(matrix, row_scales=scales)
 
     def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
         """The matrices of all experts, their rows one after the other."""

@@ -5,17 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.kernels.matmul_int8 import LARGE, SMALL, TINY, TYPES, choose_tile, matmul_int8
+from rdrr_runtime.kernels.matmul_int8 import (
+    FINE,
+    LARGE,
+    NARROW,
+    SCALED,
+    SMALL,
+    TINY,
+    TYPES,
+    choose_tile,
+    matmul_int8,
+)
 from rdrr_runtime.kernels.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
+from rdrr_runtime.kernels.row_scales import SCALED_TYPES, row_scales
 from rdrr_runtime.packing import GpuWeight, upload_weight
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
-TILES = {"large": LARGE, "small": SMALL, "tiny": TINY}
-SCALINGS = ("Q8_0", "Q4_K", "Q6_K")
+TILES = {"large": LARGE, "small": SMALL, "tiny": TINY, "fine": FINE, "narrow": NARROW}
+READ = {**TYPES, **SCALED}
+SCALINGS = ("Q8_0", "Q4_K", "Q6_K", "F16")
 """One type for each way in which codes are scaled."""
 
 
@@ -30,7 +44,17 @@ def stored(
     bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
 ) -> tuple[GpuWeight, F32]:
     raw, values = random_tensor(rng, dtype, Layout.ROW, (n, k))
-    return upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (n, k), raw, "weight"), values
+    return uploaded(bench, dtype, raw, n, k), values
+
+
+def uploaded(bench: Bench, dtype: str, raw: npt.NDArray[np.uint8], n: int, k: int) -> GpuWeight:
+    """A matrix on the device, of single values with the scales of its rows."""
+    weight = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (n, k), raw, "weight")
+    if dtype not in SCALED_TYPES:
+        return weight
+    scales = bench.poisoned(n)
+    bench.run(row_scales(weight, scales, label="t"), 1)
+    return replace(weight, row_scales=scales)
 
 
 def check(bench: Bench, rng: np.random.Generator, dtype: str, case, tile: str) -> None:
@@ -52,7 +76,7 @@ def check(bench: Bench, rng: np.random.Generator, dtype: str, case, tile: str) -
     assert relative_error(got, exact) < 0.02
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", READ)
 def test_every_type_equals_the_product(bench, rng, dtype) -> None:
     check(bench, rng, dtype, (70, 131, 384), "small")
 
@@ -65,7 +89,7 @@ def test_every_tile_equals_the_product(bench, rng, dtype, tile) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "case"),
-    [*((one, (1, 67, 36)) for one in TYPES), *((one, (130, 70, 288)) for one in SCALINGS)],
+    [*((one, (1, 67, 36)) for one in READ), *((one, (130, 70, 288)) for one in SCALINGS)],
 )
 def test_odd_sizes_equal_the_product(bench, rng, dtype, case) -> None:
     check(bench, rng, dtype, case, "small")
@@ -76,9 +100,10 @@ def test_a_device_without_optional_features_equals_the_product(plain_bench, rng,
     check(plain_bench, rng, dtype, (33, 67, 384), "small")
 
 
-def test_bias_and_residual_are_added(bench, rng) -> None:
+@pytest.mark.parametrize("dtype", ["Q4_K", "F16"])
+def test_bias_and_residual_are_added(bench, rng, dtype) -> None:
     rows, n, k = 20, 70, 320
-    weight, values = stored(bench, rng, "Q4_K", n, k)
+    weight, values = stored(bench, rng, dtype, n, k)
     x, before, bias = normal(rng, rows, k), normal(rng, rows, n), normal(rng, n)
     ctx, y, target = bench.context(rows), bench.upload(before), rows_of(bench, rows, k)
     made = [
@@ -141,6 +166,58 @@ def test_a_row_of_zeros_has_scale_zero(bench, rng) -> None:
     assert relative_error(got, expected) < 10 * TOLERANCE
 
 
+def whole_rows(rng: np.random.Generator, rows: int, k: int) -> F32:
+    """Inputs that int8 holds exactly: integers, the largest of each 32 being 127."""
+    x = rng.integers(-127, 128, (rows, k)).astype(np.float32)
+    x[:, ::32] = 127
+    return x
+
+
+def test_two_planes_hold_sixteen_bits_of_a_weight(bench, rng) -> None:
+    rows, n, k = 12, 70, 320
+    weight, values = stored(bench, rng, "F16", n, k)
+    x = whole_rows(rng, rows, k)
+    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), rows_of(bench, rows, k)
+    made = [
+        *quantize_rows(ctx, bench.upload(x), target, label="t"),
+        *matmul_int8(ctx, weight, target, y, label="t"),
+    ]
+    bench.run(made, rows)
+    got = bench.download(y, rows, n)
+    expected = x.astype(np.float64) @ values.T
+    assert relative_error(got, expected) < 1e-4
+    unit = np.abs(values).max(axis=1, keepdims=True) / 127
+    one_plane = np.rint(values / unit) * unit
+    assert relative_error(x.astype(np.float64) @ one_plane.T, expected) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", SCALED_TYPES)
+def test_rows_of_single_values_have_scales_of_their_own(bench, rng, dtype, monkeypatch) -> None:
+    rows, n, k = 9, 100, 72
+    drawn = normal(rng, n, k) * 10.0 ** rng.uniform(-3, 3, (n, 1))
+    drawn[40] = 0
+    raw = CODECS[dtype].quantize(drawn.astype(np.float32))
+    values = CODECS[dtype].dequantize(raw, k)
+    monkeypatch.setattr(type(bench.arena), "max_binding", 2 * 80 * 64)
+    weight = uploaded(bench, dtype, raw, n, k)
+    monkeypatch.undo()
+    assert len(weight.parts) == 2
+    scales = bench.download(weight.row_scales, n)
+    np.testing.assert_allclose(scales, np.abs(values).max(axis=1) / 32639, rtol=1e-6)
+    x = whole_rows(rng, rows, k)
+    ctx, y, target = bench.context(rows), bench.poisoned(rows, n), rows_of(bench, rows, k)
+    made = [
+        *quantize_rows(ctx, bench.upload(x), target, label="t"),
+        *matmul_int8(ctx, weight, target, y, label="t"),
+    ]
+    bench.run(made, rows)
+    got = bench.download(y, rows, n)
+    assert (got[:, 40] == 0).all()
+    error = np.abs(got - x.astype(np.float64) @ values.T).max(axis=0)
+    size = np.abs(x).sum(axis=1).max() * np.abs(values).max(axis=1)
+    assert (error <= 2e-5 * size).all()
+
+
 @pytest.mark.parametrize("form", [("Q4_K", Layout.COLUMN), ("F16", Layout.ROW)], ids=str)
 def test_a_matrix_without_int8_is_refused(bench, rng, form) -> None:
     dtype, layout = form
@@ -152,16 +229,23 @@ def test_a_matrix_without_int8_is_refused(bench, rng, form) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "outputs", "storage", "tile"),
+    ("dtype", "rows", "outputs", "storage", "tile"),
     [
-        (512, 14336, 49152, LARGE),
-        (512, 14336, 10240, SMALL),
-        (512, 8192, 49152, SMALL),
-        (512, 512, 49152, TINY),
-        (32, 16384, 49152, TINY),
-        (33, 16384, 49152, SMALL),
+        ("Q4_K", 512, 14336, 49152, LARGE),
+        ("Q4_K", 512, 14336, 10240, SMALL),
+        ("Q4_K", 512, 8192, 49152, SMALL),
+        ("Q4_K", 512, 512, 49152, TINY),
+        ("Q4_K", 32, 16384, 49152, TINY),
+        ("Q4_K", 33, 16384, 49152, SMALL),
+        ("F16", 512, 14336, 49152, LARGE),
+        ("F16", 512, 14336, 16384, SMALL),
+        ("F16", 512, 2048, 49152, FINE),
+        ("F16", 512, 512, 49152, NARROW),
+        ("F16", 32, 16384, 49152, TINY),
     ],
 )
-def test_the_tile_follows_from_the_size_and_the_device(bench, rows, outputs, storage, tile) -> None:
+def test_the_tile_follows_from_the_size_and_the_device(
+    bench, dtype, rows, outputs, storage, tile
+) -> None:
     ctx = replace(bench.context(1), max_rows=rows, workgroup_storage=storage)
-    assert choose_tile(ctx, TYPES["Q4_K"], outputs) == tile
+    assert choose_tile(ctx, READ[dtype], outputs) == tile

@@ -300,6 +300,58 @@ def test_the_head_of_a_prompt_is_not_in_int8(device, tmp_path, rng):
     assert "no int8 kernel" in heads["prefill"].reason
 
 
+F16_BY = {
+    "the exact path": ({"computePrecision": "f32"}, "matmul_tiled.f16"),
+    "tiled": ({"q4kMatmul": "fused_q4k_int8", "f16Matmul": "tiled"}, "matmul_tiled.f16"),
+    "int8": ({"q4kMatmul": "fused_q4k_int8"}, "matmul_int8.f16"),
+}
+
+
+@pytest.mark.parametrize("case", F16_BY.values(), ids=F16_BY)
+def test_prompts_of_16_bit_weights_are_in_int8_where_activations_are(device, tmp_path, rng, case):
+    hints, expected = case
+    package = package_of(tmp_path, rng, dtype="F16")
+    choices = choices_for(package, device, policy(**hints), CONTEXT, "f16")
+    kernels = served(choices)
+    products = [op for op in kernels if op.startswith("prefill l") and op.endswith("proj")]
+    assert len(products) == 14
+    assert {kernels[op] for op in products} == {expected}
+    assert unhonoured(choices) == ()
+
+
+def test_the_logits_of_16_bit_weights_in_int8_stay_near_those_of_torch(device, tmp_path, rng):
+    package = package_of(tmp_path, rng, dtype="F16")
+    ids = rng.integers(0, VOCAB, 24).tolist()
+    hints = policy(q4kMatmul="fused_q4k_int8")
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=hints)
+    reference = CpuBackend(package, context=CONTEXT)
+    error = relative_error(backend.logits(ids, 0), reference.logits(ids, 0))
+    backend.close()
+    assert EXACT < error < INT8  # and something was rounded, so the hint did reach the arithmetic
+
+
+@pytest.mark.parametrize(
+    ("software", "hints", "int8"),
+    [
+        (False, {}, True),
+        (True, {}, False),
+        (True, {"q4kMatmul": "fused_q4k_int8"}, True),
+        (False, {"f16Matmul": "tiled"}, False),
+        (False, {"computePrecision": "f32"}, False),
+        (False, {"computePrecision": "f16"}, False),
+        (False, {"q4kMatmul": "dequant_f16"}, False),
+    ],
+)
+def test_16_bit_weights_get_scales_where_their_products_are_in_int8(software, hints, int8):
+    select = Select(policy(**hints), software=software, max_binding=1 << 27)
+    weight = GpuWeight(DTYPES["F16"], Layout.ROW, 8, 256, 128, ())
+    scaled = replace(weight, row_scales=BufferSlice(None, 0, 32))
+    assert select.scales_rows(DTYPES["F16"]) is select.scales_rows(DTYPES["BF16"]) is int8
+    assert select.rows_in_int8(scaled) is int8
+    assert select.rows_in_int8(weight) is False
+    assert select.scales_rows(DTYPES["F32"]) is False
+
+
 def _decode_sources(device, package, **hints: str) -> list[str]:
     arena = PaperArena(device)
     plan = Plan(package, device, arena, policy(**hints), context=CONTEXT, kv_dtype="f16")

@@ -1,7 +1,9 @@
 """Products of many token rows in int8: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus y.
 
-Only weights of the types in `TYPES`, stored by row; x comes in int8 from `quantize_rows`. A
-workgroup computes a tile of y; which tile suits depends on how many of them fill the device.
+Only weights of the types in `TYPES` and `SCALED`, stored by row; x comes in int8 from
+`quantize_rows`. Single values are taken as 16 bits of their row's largest, in two planes of int8,
+which rounds them by a hundredth of what x is rounded by. A workgroup computes a tile of y; which
+tile suits depends on how many of them fill the device.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from rdrr_runtime.kernels._context import OpContext, need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 from rdrr_runtime.kernels._tuning import Params
 from rdrr_runtime.kernels.quantize_rows import Int8Rows
+from rdrr_runtime.kernels.row_scales import SCALED_TYPES
 from rdrr_runtime.packing import GpuWeight
 
 MIN_ROWS = 9
@@ -26,10 +29,17 @@ MIN_ROWS = 9
 
 @dataclass(frozen=True)
 class _Type:
-    """How a weight type's codes are scaled: inputs to a scale, and whether there is a minimum."""
+    """How a weight type multiplies in int8.
+
+    Attributes:
+        group: Inputs to a scale.
+        minimum: Whether a group has a minimum too.
+        planes: Of int8 that make a weight. Two are for single values, scaled by rows.
+    """
 
     group: int
     minimum: bool = False
+    planes: int = 1
 
 
 TYPES: Mapping[str, _Type] = MappingProxyType(
@@ -43,6 +53,10 @@ TYPES: Mapping[str, _Type] = MappingProxyType(
         "Q6_K": _Type(16),
     }
 )
+"""Blocks."""
+
+SCALED: Mapping[str, _Type] = MappingProxyType(dict.fromkeys(SCALED_TYPES, _Type(32, planes=2)))
+"""Single values, with the scales of their rows."""
 
 
 def scaling(weights: Iterable[GpuWeight]) -> str:
@@ -70,21 +84,31 @@ class Tile(Params):
 
     def storage(self, kind: _Type) -> int:
         """Bytes of workgroup memory: codes of 64 inputs, and their scales."""
-        scales = 64 // kind.group * (8 if kind.minimum else 4)
-        return self.rows * (64 + 16) + self.outputs * (64 + scales)
+        scale = 8 if kind.minimum else 4
+        scales = 64 // kind.group * scale if kind.planes == 1 else 0
+        return self.rows * (64 + 2 * scale) + self.outputs * (64 * kind.planes + scales)
 
 
 LARGE = Tile(128, 64, 8, 4)
 SMALL = Tile(64, 64, 8, 4)
+FINE = Tile(64, 64, 4, 4)
+NARROW = Tile(64, 32, 4, 4)
 TINY = Tile(32, 64, 4, 4)
-CANDIDATES = (LARGE, SMALL, TINY, Tile(64, 128, 8, 8), Tile(64, 64, 4, 4), Tile(32, 128, 4, 8))
+CANDIDATES = (LARGE, SMALL, FINE, NARROW, TINY, Tile(64, 128, 8, 8), Tile(32, 128, 4, 8))
 ENOUGH_LARGE = 600  # large tiles that fill the largest GPUs several times over
 ENOUGH_SMALL = 128  # small tiles that give each of their multiprocessors one
 
 
 def suits(ctx: OpContext, weight: GpuWeight) -> bool:
     """Whether the kernel can compute a product in a pass of `ctx`."""
-    return ctx.max_rows >= MIN_ROWS and weight.layout is Layout.ROW and weight.dtype.name in TYPES
+    return ctx.max_rows >= MIN_ROWS and _kind(weight) is not None
+
+
+def _kind(weight: GpuWeight) -> _Type | None:
+    """How the kernel multiplies a matrix, or None."""
+    if weight.layout is not Layout.ROW:
+        return None
+    return (TYPES if weight.row_scales is None else SCALED).get(weight.dtype.name)
 
 
 def choose_tile(ctx: OpContext, kind: _Type, outputs: int) -> Tile:
@@ -94,12 +118,20 @@ def choose_tile(ctx: OpContext, kind: _Type, outputs: int) -> Tile:
     are no faster with it on an H200; tiles of 8 by 8 outputs a thread were slower there. The tiny
     one takes two thirds of the time where outputs are few (512 by 2048), and of a pass that fits it
     the others would multiply rows that are not there.
+
+    Two planes keep a multiprocessor busy for longer between two steps, so that fewer outputs a
+    thread, and more threads instead, are faster wherever tiles are few.
     """
     if ctx.max_rows <= TINY.rows:
         return TINY
     if _fits(ctx, kind, LARGE) and _count(ctx, LARGE, outputs) >= ENOUGH_LARGE:
         return LARGE
-    return SMALL if _count(ctx, SMALL, outputs) >= ENOUGH_SMALL else TINY
+    tiles = _count(ctx, SMALL, outputs)
+    if kind.planes == 1:
+        return SMALL if tiles >= ENOUGH_SMALL else TINY
+    if tiles >= ENOUGH_LARGE:
+        return SMALL
+    return FINE if tiles >= ENOUGH_SMALL else NARROW
 
 
 def _fits(ctx: OpContext, kind: _Type, tile: Tile) -> bool:
@@ -127,7 +159,7 @@ def matmul_int8(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [N, K] by row, of a type in `TYPES`.
+        weight: [N, K] by row, of a type in `TYPES`, or in `SCALED` and with the scales of its rows.
         x: int8 [rows, K].
         y: f32 [rows, N].
         bias: f32 [N].
@@ -139,12 +171,12 @@ def matmul_int8(
         DeviceError: A weight that the kernel does not read, or a tile the device cannot hold.
         FormatError: A buffer is too small.
     """
-    kind = TYPES.get(weight.dtype.name)
-    if kind is None or weight.layout is not Layout.ROW or weight.k != x.k:
+    kind = _kind(weight)
+    if kind is None or weight.k != x.k:
         raise DeviceError(
             "no int8 kernel reads this matrix",
             where=label,
-            expected=f"{', '.join(TYPES)} by row, {x.k} inputs",
+            expected=f"{', '.join(TYPES)} (or scaled {', '.join(SCALED)}) by row, {x.k} inputs",
             found=f"{weight.dtype.name} by {weight.layout.value}, {weight.k} inputs",
         )
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
@@ -166,6 +198,7 @@ def matmul_int8(
                 "BIAS": bias is not None,
                 "GROUP": kind.group,
                 "MINIMUM": kind.minimum,
+                "PLANES": kind.planes,
                 "TILE_M": tile.rows,
                 "TILE_N": tile.outputs,
                 "TM": tile.tm,
@@ -191,6 +224,8 @@ def matmul_int8(
             "weight0": part.slice,
             "y": y,
         }
+        if weight.row_scales is not None:
+            buffers["row_scales"] = weight.row_scales
         if bias is not None:
             buffers["bias"] = bias
         grid = Grid(-(-part.rows // tile.outputs), 1, 1, 1, tile.rows)

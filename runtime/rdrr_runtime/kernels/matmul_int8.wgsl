@@ -1,20 +1,26 @@
 // y = x W^T (+ bias) (+ y) for many token rows in int8, weights stored by row as {{ WEIGHT }}.
 //
-// current   Step
-// x         int8 by 16 [K_PADDED / 16, ROWS], as quantize_rows leaves it
-// x_scales  [K_PADDED / 32, ROWS]: scale of 32 inputs, and scale times the sum of their codes
-// weight0   words of type {{ WEIGHT }} [PART, ROW_WORDS0]
-// y         f32 [rows, N], N outputs of all parts
-// bias      f32 [N], only with BIAS
+// current     Step
+// x           int8 by 16 [K_PADDED / 16, ROWS], as quantize_rows leaves it
+// x_scales    [K_PADDED / 32, ROWS]: scale of 32 inputs, and scale times the sum of their codes
+// weight0     words of type {{ WEIGHT }} [PART, ROW_WORDS0]
+// y           f32 [rows, N], N outputs of all parts
+// row_scales  f32 [N], only with two PLANES
+// bias        f32 [N], only with BIAS
 //
 // y += x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs: products in i32, their
-// sums in f32. A workgroup of {{ THREADS }} threads computes {{ TILE_M }} rows by {{ TILE_N }} outputs in steps of 64
-// inputs: it stages x and the weights' codes and scales, unpacked once, in workgroup memory, then a
-// thread multiplies {{ TM }} rows by {{ TN }} outputs while the loads of the next step are on their way.
+// sums in f32. Single values are 256 high + low in two planes of int8, scaled by rows:
+// y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs.
+//
+// A workgroup of {{ THREADS }} threads computes {{ TILE_M }} rows by {{ TILE_N }} outputs in steps of 64 inputs: it stages
+// x and the weights' codes and scales, unpacked once, in workgroup memory, then a thread multiplies {{ TM }}
+// rows by {{ TN }} outputs while the loads of the next step are on their way. 32 threads in a row take 4
+// rows by 8 outputs, so that they read little that is not the same.
 {% set MT = TILE_M // TM %}
 {% set NT = TILE_N // TN %}
+{% set PARTS = 2 * PLANES %}
 {% set X_LOADS = TILE_M * 4 // THREADS %}
-{% set W_LOADS = (TILE_N * 2 + THREADS - 1) // THREADS %}
+{% set W_LOADS = (TILE_N * PARTS + THREADS - 1) // THREADS %}
 {% set PER_STEP = 64 // GROUP %}
 {% include "snippets/step.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
@@ -22,8 +28,11 @@
 @group(0) @binding(2) var<storage, read> x_scales: array<vec2<f32>>;
 @group(0) @binding(3) var<storage, read> weight0: array<Word0>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
+{% if PLANES == 2 %}
+@group(0) @binding(5) var<storage, read> row_scales: array<f32>;
+{% endif %}
 {% if BIAS %}
-@group(0) @binding(5) var<storage, read> bias: array<f32>;
+@group(0) @binding({{ PLANES + 4 }}) var<storage, read> bias: array<f32>;
 {% endif %}
 
 override N: u32;
@@ -35,13 +44,15 @@ override FIRST: u32;             // output of the first of them
 override ACCUMULATE: bool = false;
 
 var<workgroup> tile_x: array<vec4<u32>, {{ TILE_M * 4 }}>;       // [4 times 16 inputs, rows]
-var<workgroup> tile_w0: array<vec4<u32>, {{ TILE_N * 4 }}>;       // [4 times 16 inputs, outputs]
-var<workgroup> scale_x: array<vec2<f32>, {{ TILE_M * 2 }}>;      // [2 groups, rows]
+var<workgroup> tile_w0: array<vec4<u32>, {{ TILE_N * 4 * PLANES }}>;       // [planes, 4 times 16 inputs, outputs]
+var<workgroup> scale_x: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_M * 2 }}>;      // [2 groups, rows]
+{% if PLANES == 1 %}
 var<workgroup> scale_w0: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N * PER_STEP }}>;  // [groups, outputs]
+{% endif %}
 
 {% set SEGMENTS = [WEIGHT] %}
 {% set S = 0 %}
-{% include "snippets/tile_" ~ WEIGHT ~ "_int8.wgsl" %}
+{% include "snippets/tile_" ~ ("planes" if PLANES == 2 else WEIGHT) ~ "_int8.wgsl" %}
 
 {% include "snippets/int8_sums.wgsl" %}
 
@@ -50,7 +61,7 @@ fn store(row: u32, rows: u32, output: u32, sum: f32) {
         return;
     }
     let n = FIRST + output;
-    var value = sum;
+    var value = sum{{ " * row_scales[n]" if PLANES == 2 }};
 {% if BIAS %}
     value += bias[n];
 {% endif %}
@@ -71,9 +82,10 @@ fn main(
     if (m0 >= rows) {
         return;
     }
-    let tn = thread % {{ NT }}u;
-    let tm = thread / {{ NT }}u;
-    // What this thread stages: {{ X_LOADS }} times 16 inputs of x, and {{ W_LOADS }} times 32 weights of a stored row.
+    let team = thread / 32u;
+    let tn = team % {{ NT // 8 }}u * 8u + thread / 2u % 8u;
+    let tm = team / {{ NT // 8 }}u * 4u + thread / 16u % 2u * 2u + thread % 2u;
+    // What this thread stages: {{ X_LOADS }} times 16 inputs of x, and {{ W_LOADS }} times {{ 64 // PARTS }} weights of a stored row.
 {% for i in range(X_LOADS) %}
     let x_slot{{ i }} = thread + {{ i * THREADS }}u;
     let x_from{{ i }} = (x_slot{{ i }} / {{ TILE_M }}u) * ROWS + m0 + x_slot{{ i }} % {{ TILE_M }}u;
@@ -81,9 +93,16 @@ fn main(
     let s_slot = min(thread, {{ TILE_M * 2 - 1 }}u);
     let s_from = (s_slot / {{ TILE_M }}u) * ROWS + m0 + s_slot % {{ TILE_M }}u;
 {% for i in range(W_LOADS) %}
-    let w_slot{{ i }} = min(thread + {{ i * THREADS }}u, {{ TILE_N * 2 - 1 }}u);
+    let w_slot{{ i }} = min(thread + {{ i * THREADS }}u, {{ TILE_N * PARTS - 1 }}u);
+{% if PLANES == 2 %}
+    let w_row{{ i }} = w_slot{{ i }} / 32u * 8u + w_slot{{ i }} % 8u;  // 32 threads read whole 128 bytes
+    let w_part{{ i }} = w_slot{{ i }} / 8u % 4u;
+    let w_scale{{ i }} = row_scales[FIRST + min(n0 + w_row{{ i }}, PART - 1u)];
+    let w_inverse{{ i }} = select(0.0, 1.0 / w_scale{{ i }}, w_scale{{ i }} > 0.0);
+{% else %}
     let w_row{{ i }} = w_slot{{ i }} % {{ TILE_N }}u;
     let w_part{{ i }} = w_slot{{ i }} / {{ TILE_N }}u;
+{% endif %}
     let w_base{{ i }} = min(n0 + w_row{{ i }}, PART - 1u) * ROW_WORDS0;
 {% endfor %}
 {% for i in range(X_LOADS) %}
@@ -104,18 +123,19 @@ fn main(
 {% endfor %}
 {% if THREADS > TILE_M * 2 %}
         if (thread < {{ TILE_M * 2 }}u) {
-            scale_x[thread] = s_next;
+            scale_x[thread] = s_next{{ "" if MINIMUM else ".x" }};
         }
 {% else %}
-        scale_x[s_slot] = s_next;
+        scale_x[s_slot] = s_next{{ "" if MINIMUM else ".x" }};
 {% endif %}
 {% for i in range(W_LOADS) %}
-{% if (i + 1) * THREADS > TILE_N * 2 %}
-        if (thread < {{ TILE_N * 2 - i * THREADS }}u) {
-            unpack0(w_next{{ i }}, w_row{{ i }}, step, w_part{{ i }});
+{% set HOW = "w_inverse" ~ i if PLANES == 2 else "step" %}
+{% if (i + 1) * THREADS > TILE_N * PARTS %}
+        if (thread < {{ TILE_N * PARTS - i * THREADS }}u) {
+            unpack0(w_next{{ i }}, w_row{{ i }}, {{ HOW }}, w_part{{ i }});
         }
 {% else %}
-        unpack0(w_next{{ i }}, w_row{{ i }}, step, w_part{{ i }});
+        unpack0(w_next{{ i }}, w_row{{ i }}, {{ HOW }}, w_part{{ i }});
 {% endif %}
 {% endfor %}
         workgroupBarrier();
@@ -133,7 +153,10 @@ fn main(
             let at{{ n }} = tn + {{ n * NT }}u;
             let a{{ n }} = tile_w0[at{{ n }} + {{ 2 * g * TILE_N }}u];
             let b{{ n }} = tile_w0[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
-{% if GROUP == 32 %}
+{% if PLANES == 2 %}
+            let e{{ n }} = tile_w0[at{{ n }} + {{ (2 * g + 4) * TILE_N }}u];
+            let f{{ n }} = tile_w0[at{{ n }} + {{ (2 * g + 5) * TILE_N }}u];
+{% elif GROUP == 32 %}
             let w{{ n }} = scale_w0[at{{ n }} + {{ g * TILE_N }}u];
 {% else %}
             let w{{ n }} = scale_w0[at{{ n }} + {{ 2 * g * TILE_N }}u];
@@ -147,13 +170,16 @@ fn main(
                 let d = tile_x[at + {{ (2 * g + 1) * TILE_M }}u];
                 let s = scale_x[at + {{ g * TILE_M }}u];
 {% for n in range(TN) %}
-{% if GROUP == 16 %}
-                acc{{ m }}_{{ n }} += s.x * (w{{ n }} * to_f32(add16(ORIGIN, a{{ n }}, c)) + v{{ n }} * to_f32(add16(ORIGIN, b{{ n }}, d)));
+{% if PLANES == 2 %}
+                let high{{ n }} = add16(add16(0i, a{{ n }}, c), b{{ n }}, d);
+                acc{{ m }}_{{ n }} += s * f32(add16(add16(256i * high{{ n }}, e{{ n }}, c), f{{ n }}, d));
+{% elif GROUP == 16 %}
+                acc{{ m }}_{{ n }} += s * (w{{ n }} * to_f32(add16(ORIGIN, a{{ n }}, c)) + v{{ n }} * to_f32(add16(ORIGIN, b{{ n }}, d)));
 {% elif MINIMUM %}
                 acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * to_f32(add16(add16(ORIGIN, a{{ n }}, c), b{{ n }}, d));
                 acc{{ m }}_{{ n }} -= s.y * w{{ n }}.y;
 {% else %}
-                acc{{ m }}_{{ n }} += (s.x * w{{ n }}) * to_f32(add16(add16(ORIGIN, a{{ n }}, c), b{{ n }}, d));
+                acc{{ m }}_{{ n }} += (s * w{{ n }}) * to_f32(add16(add16(ORIGIN, a{{ n }}, c), b{{ n }}, d));
 {% endif %}
 {% endfor %}
             }

@@ -1,0 +1,47 @@
+"""The scale of each row of a matrix of single values, for products in int8: see row_scales.wgsl.
+
+Worked out once, on the device, when a matrix is loaded.
+"""
+
+from __future__ import annotations
+
+from rdrr_runtime.buffers import BufferSlice
+from rdrr_runtime.kernels._context import need_floats
+from rdrr_runtime.kernels._kernel import Dispatch, dispatch, flat_grid, kernel
+from rdrr_runtime.packing import GpuWeight
+
+SCALED_TYPES = ("F16", "BF16")
+"""Types of single values that have products in int8."""
+
+WORKGROUP = 64
+
+
+def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Dispatch]:
+    """Launches that work the scales out.
+
+    Args:
+        weight: [N, K] by row, of a type in `SCALED_TYPES`.
+        scales: f32 [N].
+        label: Name of the matrix.
+
+    Raises:
+        FormatError: The buffer is too small.
+    """
+    need_floats(f"{label}: row scales", scales, weight.n)
+    name = weight.dtype.name.lower()
+    made = []
+    for part in weight.parts:
+        what = kernel(
+            "row_scales",
+            variables={"WEIGHT": name, "SUBGROUPS": False},
+            constants={
+                "WG": WORKGROUP,
+                "ROWS": part.rows,
+                "ROW_WORDS": weight.words_per_row,
+                "FIRST": part.first_row,
+            },
+            variant=name,
+        )
+        buffers = {"weight": part.slice, "scales": scales}
+        made.append(dispatch(what, buffers, flat_grid(part.rows), f"{label}.scales"))
+    return made
