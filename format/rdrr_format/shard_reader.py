@@ -129,6 +129,10 @@ class ShardReader:
                 "no such shard", expected=f"below {len(self._shards)}", found=run.shard_index
             )
         shard = self._shards[run.shard_index]
+        if run.offset < 0:
+            raise ShardError(
+                "no such place", where=self._where(shard), expected="0 or more", found=run.offset
+            )
         try:
             if shard.compression is not None:
                 return self.frames(run.shard_index).read(run.offset, run.size)

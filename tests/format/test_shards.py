@@ -147,6 +147,12 @@ def test_a_run_in_a_shard_that_is_not_there_is_refused(package, index):
         ShardReader(store, shards).read([ShardSpan(index, 0, 1)])
 
 
+def test_a_run_before_the_first_byte_is_refused(package):
+    store, shards, _ = package
+    with pytest.raises(ShardError, match=r"no such place .*found -1"):
+        ShardReader(store, shards).read([ShardSpan(0, -1, 1)])
+
+
 def test_a_range_beyond_the_tensor_is_refused(package):
     store, shards, runs = package
     reader = ShardReader(store, shards)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rdrr_format.errors import ManifestError
+from rdrr_format.errors import ManifestError, RdrrError
+from rdrr_manifests.package import open_package
 from rdrr_manifests.reading import read_manifest
 from rdrr_manifests.rules import examine
-from support.manifests import valid_manifest
+from rdrr_manifests.validation import validate
+from support.manifests import valid_manifest, write_package
 
 DATA = Path(__file__).parents[1] / "data" / "manifests"
 BASES = (
@@ -56,9 +60,9 @@ PLACES = tuple(places(base) for base in BASES)
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> dict[str, Any]:
-    """A real manifest with a few places overwritten, removed or doubled."""
-    which = draw(st.integers(0, len(BASES) - 1))
+def mutated(draw: st.DrawFn, *bases: int) -> dict[str, Any]:
+    """A real manifest (one of `BASES`) with a few places overwritten, removed or doubled."""
+    which = draw(st.sampled_from(bases or range(len(BASES))))
     manifest = copy.deepcopy(BASES[which])
     for path in draw(st.lists(st.sampled_from(PLACES[which]), min_size=1, max_size=4)):
         *parents, last = path
@@ -90,6 +94,36 @@ def test_a_mutated_manifest_is_examined_to_the_end(manifest: dict[str, Any]) -> 
             assert sum(run.size for run in tensor.runs()) == tensor.size
         _ = examination.graph
         json.loads(examination.manifest.to_json())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound package, whose manifest is the first of `BASES`."""
+    made = tmp_path_factory.mktemp("package")
+    write_package(made, np.random.default_rng(), copy.deepcopy(BASES[0]))
+    assert validate(made, deep=True).ok()
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(mutated(0))
+def test_a_package_with_a_mutated_manifest_is_validated_to_the_end(
+    folder: Path, manifest: dict[str, Any]
+) -> None:
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    report = validate(folder, deep=True)
+    assert all(fault.line().isprintable() for fault in report.faults)
+    with suppress(RdrrError), open_package(folder) as package:
+        for name in package.manifest.tensors:
+            package.read(name)
+
+
+@pytest.mark.parametrize(("key", "value"), [("shard", -1), ("offset", -256), ("offset", -1)])
+def test_a_place_before_the_first_byte_is_a_fault(folder: Path, key: str, value: int) -> None:
+    manifest = copy.deepcopy(BASES[0])
+    manifest["tensors"]["model.norm.weight"][key] = value
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert "tensor-bounds" in {fault.rule for fault in validate(folder, deep=True).faults}
 
 
 @settings(max_examples=150, deadline=None)

@@ -80,4 +80,6 @@ class Tensor(ManifestModel):
         """The bytes' whereabouts as spans, whichever way the entry states them."""
         if self.spans:
             return self.spans
-        return (Span(shard_index=self.shard or 0, offset=self.offset or 0, size=self.size),)
+        # Not validated: a place that cannot be is the rules' to report.
+        shard, offset = self.shard or 0, self.offset or 0
+        return (Span.model_construct(shard_index=shard, offset=offset, size=self.size),)
