@@ -13,6 +13,7 @@ killed leaves the sibling behind; the next conversion to the same name takes it 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
 from rdrr_converter.engines import WorkerError
+
+_FOLDERS_ARE_NOT_FLUSHED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
+"""What file systems of networks answer that flush files only."""
 
 LOCK_ATTEMPTS = 10
 """Times that another conversion may end, and take the folder away, just before it is locked."""
@@ -202,12 +206,21 @@ def _clear(work: Workplace) -> None:
 
 def _flush(folder: Path) -> None:
     """Make the contents survive a power cut before the name does."""
-    for path in (*folder.iterdir(), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    for path in folder.iterdir():
+        _to_disk(path)
+    try:
+        _to_disk(folder)
+    except OSError as error:
+        if error.errno not in _FOLDERS_ARE_NOT_FLUSHED:
+            raise
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _replace(work: Workplace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,25 @@ class FullDisk:
 
     def __exit__(self, *_error):
         self.close()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EIO])
+def test_a_file_system_need_not_flush_folders_but_may_not_fail(folder, place, monkeypatch, number):
+    flush = os.fsync
+
+    def refuse(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    if number == errno.EIO:
+        with pytest.raises(StoreError, match=os.strerror(number)):
+            convert(folder, place / "out")
+        assert listing(place) == []
+    else:
+        convert(folder, place / "out")
+        assert validate(place / "out", deep=True).ok()
 
 
 def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(folder, place, monkeypatch):
