@@ -47,7 +47,12 @@ def test_a_stream_that_is_closed_is_an_empty_one(made_package):
 
 
 def test_ctrl_c_ends_a_conversion_in_one_line_and_leaves_nothing(tmp_path):
-    process = start("convert", EXAMPLE, tmp_path / "out", "--quality", "best", "--workers", "1")
+    slowly = (
+        "import time\nfrom rdrr_format.shard_writer import ShardWriter\n"
+        "write = ShardWriter.write\n"
+        "ShardWriter.write = lambda *given: time.sleep(0.5) or write(*given)\n"
+    )
+    process = start("convert", EXAMPLE, tmp_path / "out", code=slowly + MAIN)
     while not any(tmp_path.iterdir()) and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
