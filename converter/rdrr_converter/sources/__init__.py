@@ -1,7 +1,7 @@
 """Checkpoints as lazy tables of tensors; `open_source` picks the reader.
 
-A further kind of checkpoint is a module with a function like `safetensors.open_directory` and
-one line in `_OPENERS`.
+A further kind of checkpoint is a module with functions like those of `gguf` and a line for each
+in `_OPENERS`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rdrr_converter.sources.quantized import dequantized
 __all__ = ["Source", "SourceTensor", "open_source"]
 
 _OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[[Path], Source]], ...] = (
-    ("a .safetensors file", safetensors.is_file, safetensors.open_file),
+    ("a .safetensors file", safetensors.FILES.is_file, safetensors.FILES.open_file),
     (
         "a directory with config.json and model.safetensors or its index",
-        safetensors.is_directory,
-        safetensors.open_directory,
+        safetensors.FILES.is_directory,
+        safetensors.FILES.open_directory,
     ),
-    ("a .bin, .pt or .pth file", torch_pickle.is_file, torch_pickle.open_file),
+    ("a .bin, .pt or .pth file", torch_pickle.FILES.is_file, torch_pickle.FILES.open_file),
     (
         "one with pytorch_model.bin or its index",
-        torch_pickle.is_directory,
-        torch_pickle.open_directory,
+        torch_pickle.FILES.is_directory,
+        torch_pickle.FILES.open_directory,
     ),
     ("a .gguf file", gguf.is_file, gguf.open_file),
     ("a directory with one .gguf file", gguf.is_directory, gguf.open_directory),

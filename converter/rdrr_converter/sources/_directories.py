@@ -6,6 +6,7 @@ A configuration beside the weights, and an index that says which shard holds whi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from rdrr_format.errors import SourceError
@@ -16,7 +17,54 @@ ReadFile = Callable[[Path], Mapping[str, SourceTensor]]
 """The tensors of one file of weights."""
 
 
-def source_beside(path: Path, kind: str, tensors: Mapping[str, SourceTensor]) -> Source:
+@dataclass(frozen=True)
+class WeightFiles:
+    """How checkpoints of one kind name their files of weights.
+
+    Attributes:
+        kind: Word for the kind of checkpoint.
+        single: The file that holds everything.
+        index: The file that says which shard holds which tensor.
+        suffixes: Of files that are opened by themselves.
+        read_file: The tensors of one file.
+    """
+
+    kind: str
+    single: str
+    index: str
+    suffixes: tuple[str, ...]
+    read_file: ReadFile
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether the directory holds what `open_directory` reads."""
+        return path.is_dir() and any((path / name).exists() for name in (self.single, self.index))
+
+    def is_file(self, path: Path) -> bool:
+        """Whether this is a single file that `open_file` reads."""
+        return path.is_file() and path.suffix in self.suffixes
+
+    def open_directory(self, path: Path) -> Source:
+        """Open a directory with `config.json` and the single file or the index of shards.
+
+        Raises:
+            SourceError: A file is missing or damaged.
+        """
+        if (path / self.index).is_file():
+            tensors = _read_sharded(path / self.index, self.read_file)
+        else:
+            tensors = self.read_file(path / self.single)
+        return _source_beside(path, self.kind, tensors)
+
+    def open_file(self, path: Path) -> Source:
+        """Open one file, with its configuration beside it.
+
+        Raises:
+            SourceError: The file is damaged or there is no `config.json` beside it.
+        """
+        return _source_beside(path.parent, self.kind, self.read_file(path))
+
+
+def _source_beside(path: Path, kind: str, tensors: Mapping[str, SourceTensor]) -> Source:
     """A checkpoint with the configuration of the directory `path`.
 
     Raises:
@@ -36,7 +84,7 @@ def source_beside(path: Path, kind: str, tensors: Mapping[str, SourceTensor]) ->
     )
 
 
-def read_sharded(index: Path, read_file: ReadFile) -> dict[str, SourceTensor]:
+def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor]:
     """The tensors of all shards that an index names.
 
     Raises:

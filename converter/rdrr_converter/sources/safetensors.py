@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import Source, SourceTensor
-from rdrr_converter.sources._directories import read_sharded, source_beside
+from rdrr_converter.sources._base import SourceTensor
+from rdrr_converter.sources._directories import WeightFiles
 from rdrr_converter.sources._pieces import present
 from rdrr_converter.sources._pointers import pointer_hint_of
 
@@ -34,38 +34,6 @@ _NUMPY = {
     "BOOL": "u1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
 }  # fmt: skip
 """Type of the mapped values; what NumPy has no type for is mapped as bits."""
-
-
-def is_directory(path: Path) -> bool:
-    """Whether the directory holds what `open_directory` reads."""
-    return path.is_dir() and any((path / name).exists() for name in (SINGLE, INDEX))
-
-
-def is_file(path: Path) -> bool:
-    """Whether this is a single file that `open_file` reads."""
-    return path.is_file() and path.suffix == ".safetensors"
-
-
-def open_directory(path: Path) -> Source:
-    """Open a directory with `config.json` and `model.safetensors` or an index of shards.
-
-    Raises:
-        SourceError: A file is missing or damaged.
-    """
-    if (path / INDEX).is_file():
-        tensors = read_sharded(path / INDEX, read_file)
-    else:
-        tensors = read_file(path / SINGLE)
-    return source_beside(path, "safetensors", tensors)
-
-
-def open_file(path: Path) -> Source:
-    """Open one `.safetensors` file, with its configuration beside it.
-
-    Raises:
-        SourceError: The file is damaged or there is no `config.json` beside it.
-    """
-    return source_beside(path.parent, "safetensors", read_file(path))
 
 
 def read_file(path: Path) -> dict[str, SourceTensor]:
@@ -156,3 +124,6 @@ def _map(path: Path, dtype: str, offset: int, shape: tuple[int, int]) -> npt.NDA
         return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
     except (OSError, ValueError) as error:
         raise SourceError("cannot be mapped", where=path, found=error) from error
+
+
+FILES = WeightFiles("safetensors", SINGLE, INDEX, (".safetensors",), read_file)

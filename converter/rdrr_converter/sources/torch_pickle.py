@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import SCALARS, Source, SourceTensor
-from rdrr_converter.sources._directories import read_sharded, source_beside
+from rdrr_converter.sources._base import SCALARS, SourceTensor
+from rdrr_converter.sources._directories import WeightFiles
 from rdrr_converter.sources._pointers import pointer_hint_of
 
 if TYPE_CHECKING:
@@ -45,38 +45,6 @@ _BITS = {
     "F8_E8M0": ("uint8", np.uint8),
 }
 """What NumPy has no type for: torch's type of the same bits, and NumPy's."""
-
-
-def is_directory(path: Path) -> bool:
-    """Whether the directory holds what `open_directory` reads."""
-    return path.is_dir() and any((path / name).exists() for name in (SINGLE, INDEX))
-
-
-def is_file(path: Path) -> bool:
-    """Whether this is a single file that `open_file` reads."""
-    return path.is_file() and path.suffix in SUFFIXES
-
-
-def open_directory(path: Path) -> Source:
-    """Open a directory with `config.json` and `pytorch_model.bin` or an index of shards.
-
-    Raises:
-        SourceError: A file is missing, damaged, or holds more than weights.
-    """
-    if (path / INDEX).is_file():
-        tensors = read_sharded(path / INDEX, read_file)
-    else:
-        tensors = read_file(path / SINGLE)
-    return source_beside(path, "pytorch", tensors)
-
-
-def open_file(path: Path) -> Source:
-    """Open one file, with its configuration beside it.
-
-    Raises:
-        SourceError: The file is damaged or holds more than weights, or there is no `config.json`.
-    """
-    return source_beside(path.parent, "pytorch", read_file(path))
 
 
 def read_file(path: Path) -> dict[str, SourceTensor]:
@@ -211,3 +179,6 @@ def _refuse(where: str, found: str) -> npt.NDArray[Any]:
         expected=", ".join(SCALARS),
         found=found,
     )
+
+
+FILES = WeightFiles("pytorch", SINGLE, INDEX, SUFFIXES, read_file)
