@@ -20,7 +20,7 @@ from rdrr_converter.transforms import Chunk
 
 F64Array = npt.NDArray[np.float64]
 
-SLICE = 1 << 17
+SLICE = 1 << 19
 """Values compared at once, in float64; a multiple of every block."""
 
 SCALAR_RUN = 256

@@ -31,8 +31,9 @@ Dequantizer = Callable[[Bytes], Floats]
 QUALITIES = ("ref", "best")
 """`ref` is ggml bit for bit; `best` spends more search for less error at the same size."""
 
-# Weights worked on at once: temporaries of this size stay in the second-level cache.
-_CHUNK = 1 << 17
+# Weights worked on at once. Smaller pieces are no faster on one core, and with many threads they
+# are slower: each operation on arrays hands the interpreter's lock to another.
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
