@@ -7,6 +7,7 @@ without optional dependencies.
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
@@ -21,6 +22,7 @@ from rdrr_format.errors import StoreError
 from rdrr_format.stores import Bytes, check_name, store_errors
 
 _TIMEOUT_SECONDS = 60
+_SILENT = logging.NullHandler()
 _NOT_FOUND = (404, 410)
 
 
@@ -131,6 +133,8 @@ class FsspecStore:
                 found=error,
                 hint="install what the message names, or copy the package here",
             ) from error
+        # What a client logs reaches whoever asks for logs; stderr is for our one line.
+        logging.getLogger(type(self._fs).__module__.partition(".")[0]).addHandler(_SILENT)
 
     def describe(self) -> str:
         """The folder's URL."""

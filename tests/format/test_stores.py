@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from functools import partial
 from http.server import ThreadingHTTPServer
@@ -13,6 +15,7 @@ import pytest
 from rdrr_format.errors import FormatError, StoreError
 from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import LocalStore, MemoryStore, open_store, replace_file, store_errors
+from support.commands import environment
 from support.range_server import QuietHandler, RangeHandler
 
 CONTENT = bytes(range(256)) * 4
@@ -206,3 +209,29 @@ def test_a_link_stays_a_link_and_a_device_a_device(tmp_path):
     assert device.is_char_device()
     with pytest.raises(StoreError, match="a folder, where a file was expected"):
         replace_file(tmp_path, b"")
+
+
+LOUD = """
+import logging, sys
+import fsspec
+from rdrr_format.errors import StoreError
+from rdrr_format.stores import open_store
+class Loud(fsspec.AbstractFileSystem):
+    protocol = "loud"
+    def cat_file(self, path, **options):
+        logging.getLogger(__name__ + ".retry").error("out of retries")
+        raise OSError("no route")
+fsspec.register_implementation("loud", Loud)
+logging.getLogger("other").error("heard")
+try:
+    open_store("loud://there").read("manifest.json")
+except StoreError as error:
+    sys.stderr.write(str(error))
+"""
+
+
+def test_what_the_client_of_a_protocol_logs_does_not_reach_stderr():
+    done = subprocess.run(
+        [sys.executable, "-c", LOUD], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "heard\nloud://there/manifest.json: no route"
