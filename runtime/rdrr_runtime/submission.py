@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rdrr_runtime.op_calls import Op, OpCalls
 
 REMEMBERED_PROGRAMS = 16
+MANY_ROWS = 128
+"""Rows from which a program is so long that it pays to submit its beginning ahead."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Submission:
             each content, kept.
         fresh_bind_groups: Every dispatch gets a new bind group.
         fresh_staging: Every readback gets a new mappable buffer.
+        ahead: Dispatches of a program of `MANY_ROWS` that are submitted ahead of the others, so
+            that the GPU works while those are being recorded; 0 for none.
     """
 
     submit_per_op: bool = False
@@ -47,6 +51,7 @@ class Submission:
     uniforms: Literal["none", "fresh", "cached"] = "none"
     fresh_bind_groups: bool = False
     fresh_staging: bool = False
+    ahead: int = 0
 
     @property
     def by_op(self) -> bool:
@@ -55,7 +60,7 @@ class Submission:
         return separate or self.uniforms != "none" or self.fresh_bind_groups
 
 
-OURS = Submission()
+OURS = Submission(ahead=24)
 
 
 class Submitter:
@@ -71,17 +76,31 @@ class Submitter:
         self._device = device
         self._uniforms: dict[bytes, Any] = {}
         self._calls: OpCalls | None = None
+        self._parted: dict[int, tuple[Sequence[BoundDispatch], ...]] = {}
         self._known: dict[tuple[int, int], tuple[Sequence[BoundDispatch], list[Op]]] = {}
 
     def run(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
         """Run bound dispatches in order, `times` times over."""
         if not self.how.by_op:
-            self._run_whole(bound, rows, times)
+            for part in self._in_two(bound) if rows >= MANY_ROWS and times == 1 else (bound,):
+                self._run_whole(part, rows, times)
             return
         if self._calls is None:
             self._calls = self._device.op_calls()
         with self._calls.checked():
             self._run_by_op(self._calls, self._ops(self._calls, bound, rows), times)
+
+    def _in_two(self, bound: Sequence[BoundDispatch]) -> tuple[Sequence[BoundDispatch], ...]:
+        """A program in the parts that are submitted, the same objects each time."""
+        ahead = self.how.ahead
+        if not ahead or len(bound) < 2 * ahead:
+            return (bound,)
+        found = self._parted.get(id(bound))
+        if found is None or found[0] is not bound:
+            found = self._parted[id(bound)] = (bound, bound[:ahead], bound[ahead:])
+            while len(self._parted) > REMEMBERED_PROGRAMS:
+                self._parted.pop(next(iter(self._parted)))
+        return found[1:]
 
     def _run_whole(self, bound: Sequence[BoundDispatch], rows: int, times: int) -> None:
         """All in one pass, with what was made before."""

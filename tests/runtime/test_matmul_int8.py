@@ -242,6 +242,7 @@ def test_a_matrix_without_int8_is_refused(bench, rng, form) -> None:
         ("F16", 512, 2048, 49152, FINE),
         ("F16", 512, 512, 49152, NARROW),
         ("F16", 32, 16384, 49152, TINY),
+        ("F16", 16, 2048, 49152, NARROW),
     ],
 )
 def test_the_tile_follows_from_the_size_and_the_device(

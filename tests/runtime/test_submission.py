@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from rdrr_format.errors import DeviceError
-from rdrr_runtime import pass_timer
+from rdrr_runtime import pass_timer, submission
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode._base import Counts, Job
 from rdrr_runtime.decode.greedy import Greedy
@@ -89,6 +89,23 @@ def test_each_mode_does_exactly_the_work_that_it_says(backend, rng, name, interv
     written = interval * sum(uniform_content(one, 1).nbytes for one in bound)
     assert work.bytes_written == (written if how.uniforms == "fresh" else 0)
     assert work.pipeline_creates == 0
+
+
+def test_the_beginning_of_a_long_prompt_is_submitted_ahead(backend, rng, monkeypatch):
+    monkeypatch.setattr(submission, "MANY_ROWS", 4)
+    ids = prompt(rng, 5)
+    device = backend.device
+    with device.submitting(Submission()):
+        whole = backend.logits(ids, 0)
+    with device.submitting(Submission(ahead=3)):
+        before = device.counters.copy()
+        parted = backend.logits(ids, 0)
+        prefill = device.counters.since(before)
+        backend.logits(ids[:3], 5)
+        shorter = device.counters.since(before).since(prefill)
+    assert (parted == whole).all()
+    assert (prefill.submits, shorter.submits) == (2 + 1, 1 + 1)  # and one that reads the logits
+    assert prefill.dispatches == len(backend._program.get("prefill").to_logits)
 
 
 def test_a_cache_makes_one_uniform_for_each_content_and_keeps_it(backend, rng):
