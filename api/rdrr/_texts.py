@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rdrr_format.errors import UsageError
-from rdrr_format.stores import store_errors
 
 
 def read_text(path: str | Path) -> str:
@@ -15,6 +14,8 @@ def read_text(path: str | Path) -> str:
         UsageError: It is no text in UTF-8.
         StoreError: It cannot be read.
     """
+    from rdrr_format.stores import store_errors  # it brings NumPy, which --help does without
+
     try:
         with store_errors(path):
             return Path(path).read_text(encoding="utf-8")
