@@ -152,11 +152,12 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     if "failed" in found:
         yield f"{name}: FAILED {found['failed']}"
     for key, mode in found.get("modes", {}).items():
-        gpu = mode["gpu_ms_per_token"]
         median = mode["ms_per_token"]["median"]
         work, tokens = mode["work"], mode["tokens"]
         yield (
-            f"{name} {key}: {median:.3f} ms/token, GPU {gpu or 0:.3f} ms, "
+            f"{name} {key}: {median:.3f} ms/token, GPU {mode['gpu_ms_per_token'] or 0:.3f} ms "
+            f"(kernels {mode['gpu_kernels_ms_per_token'] or 0:.3f}, "
+            f"smallest pass {mode['gpu_smallest_pass_us'] or 0:.2f} us), "
             f"{work['submits'] / tokens:.2f} submits, {work['buffer_creates'] / tokens:.2f} buffers"
         )
     for ratio in found.get("ratios", ()):
@@ -197,7 +198,8 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     for runner, why in found.get("not_run", {}).items():
         yield f"{name} {runner}: not run, {why}"
     if "gpu_time_spread" in found:
-        yield f"{name} GPU time differs by {found['gpu_time_spread']} {found['gpu_time_verdict']}"
+        spread, verdict = found["gpu_time_spread"], found["gpu_time_verdict"]
+        yield f"{name} GPU time of kernels differs by {spread} {verdict}"
     if "decode_tokens_per_second" in found:
         decode = found["decode_tokens_per_second"]["median"]
         first = found["time_to_first_token_ms"]["median"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rdrr.bench._figures import NOT_GATED, Ratio, Spread, percentile
+from rdrr.bench._gpu_time import GpuTime
 from rdrr.bench._interval_model import interval_gains
 from rdrr.bench._mode_table import GATES, MODES, chosen
 from rdrr.bench._runs import Run, Workload
@@ -55,7 +56,7 @@ def measured(name: str, milliseconds: float, *, encode: float = 0.0, gpu: float 
     seconds = 1e-3 * milliseconds
     host = HostSeconds(submit=10 * 1e-3 * encode)
     run = Run((0,), 0.0, 10 * seconds, (seconds,) * 10, Counts(), Counters(dispatches=10), host)
-    return Measured(MODES[name], (run, run), gpu)
+    return Measured(MODES[name], (run, run), GpuTime(gpu, gpu + 1.0, 100.0, 10))
 
 
 def test_the_gain_of_an_interval_is_predicted_from_what_one_token_costs():
@@ -76,6 +77,16 @@ def test_a_submission_an_op_overlaps_host_and_gpu_also_without_an_interval():
     assert found.sync_ms == pytest.approx(2.0)
     assert found.predicted == pytest.approx(6 / (4 + 2 / 4))
     assert not list(interval_gains((measured("webllm", 6.0), measured(every_fourth, 5.0))))
+
+
+def test_what_a_pass_costs_around_its_kernel_is_no_time_of_kernels():
+    after_idling, after_another = GpuTime(1.1, 1.1, 4.0, 150), GpuTime(0.7, 1.2, 5.0, 150)
+    assert after_idling.kernels_ms == pytest.approx(0.5)
+    assert after_another.kernels_ms == pytest.approx(0.45)
+    same = (measured("webllm", 5.0, gpu=1.0), measured("ours-x1", 5.0, gpu=-1.0))
+    found = Comparison("fake", False, Workload(), same)
+    assert found.gpu_spread() is None
+    assert "coarse" in found.gpu_verdict()
 
 
 @pytest.mark.parametrize(("times", "verdict"), [((1.0, 1.04), "pass"), ((1.0, 1.2), "missed")])

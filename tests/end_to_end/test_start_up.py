@@ -77,3 +77,20 @@ def test_validating_a_package_imports_nothing_heavy(package):
     loaded = _modules_after(_command("validate", str(package), "--json"))
     assert "rdrr_manifests" in loaded
     assert not set(HEAVY) & set(loaded)
+
+
+def test_no_option_has_its_own_name_as_its_placeholder():
+    # Some versions of typer (0.27) would spell the option as its placeholder is spelled.
+    from rdrr.cli import app
+    from typer.main import get_group
+
+    group = get_group(app._build(app.COMMANDS))
+    options = [(one, name) for name, one in group.commands.items()]
+    wrong = [
+        (name, one.name)
+        for command, name in options
+        for one in command.params
+        if one.opts[0].startswith("-") and one.metavar == str(one.name).upper()
+    ]
+    assert sum(len(command.params) for command, _ in options) > 50
+    assert not wrong

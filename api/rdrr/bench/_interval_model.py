@@ -55,10 +55,10 @@ def interval_gains(modes: Sequence[Measured]) -> Iterator[IntervalGain]:
 
 def _gain(one: Measured, single: Measured) -> IntervalGain | None:
     last = single.runs[-1]
-    if single.gpu_ms is None or last.host is None:
+    if single.gpu is None or last.host is None:
         return None
     alone = 1e3 * Spread.of(single.seconds()).median
-    encode, gpu = 1e3 * last.host.submit / last.decoded, single.gpu_ms
+    encode, gpu = 1e3 * last.host.submit / last.decoded, single.gpu.token_ms
     busy = max(encode, gpu)
     # A submission an op lets the GPU begin while the host still records.
     before_sync = busy if single.mode.submission.submit_per_op else encode + gpu

@@ -7,13 +7,13 @@ chosen. That the kernels take the same GPU time in each is measured and stated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from time import perf_counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import DeviceError
 
 from rdrr.bench._figures import NOT_GATED, Ratio, Spread
+from rdrr.bench._gpu_time import GpuTime, gpu_times
 from rdrr.bench._interval_model import interval_gains
 from rdrr.bench._mode_table import GATES, Mode
 from rdrr.bench._runs import Options, Run, Workload, generate, load, open_device
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.gpu import GpuBackend
 
 GPU_TOLERANCE = 0.05
-"""Share by which the GPU time of a token may differ between modes."""
-
-GPU_TOKENS = 32
-GPU_ROUNDS = 3
-BUSY_SECONDS = 0.3
+"""Share by which the GPU time of a token's kernels may differ between modes."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +34,12 @@ class Measured:
     Attributes:
         mode: What ran.
         runs: In the order of the rounds.
-        gpu_ms: GPU milliseconds of a token, every dispatch in a pass and commands of its own; None
-            without timestamps.
+        gpu: GPU time of a token; None without timestamps.
     """
 
     mode: Mode
     runs: tuple[Run, ...]
-    gpu_ms: float | None
+    gpu: GpuTime | None
 
     def seconds(self) -> list[float]:
         """Seconds of a delivered token, round by round."""
@@ -56,7 +51,7 @@ class Measured:
         assert last.work is not None, "a GPU run counts its work"
         return {
             "ms_per_token": Spread.of([1e3 * one for one in self.seconds()]).as_dict(),
-            "gpu_ms_per_token": self.gpu_ms,
+            **self._gpu_as_dict(),
             "interval": self.mode.interval,
             "sampler": self.mode.sampler,
             "submission": vars(self.mode.submission),
@@ -65,6 +60,15 @@ class Measured:
             "wasted_forwards": last.counts.wasted,
             "readbacks": last.counts.readbacks,
             "work": vars(last.work),
+        }
+
+    def _gpu_as_dict(self) -> dict[str, float | None]:
+        gpu = self.gpu
+        return {
+            "gpu_ms_per_token": None if gpu is None else gpu.token_ms,
+            "gpu_passes_ms_per_token": None if gpu is None else gpu.passes_ms,
+            "gpu_smallest_pass_us": None if gpu is None else gpu.smallest_us,
+            "gpu_kernels_ms_per_token": None if gpu is None else gpu.kernels_ms,
         }
 
 
@@ -106,15 +110,17 @@ class Comparison:
         return gated + [one for one in more if one.name not in said]
 
     def gpu_spread(self) -> float | None:
-        """By how much the slowest GPU time of a token exceeds the fastest, as a share."""
-        times = [one.gpu_ms for one in self.modes if one.gpu_ms is not None]
-        return max(times) / min(times) - 1 if times else None
+        """By how much the slowest GPU time of a token's kernels exceeds the fastest, as a share."""
+        times = [one.gpu.kernels_ms for one in self.modes if one.gpu is not None]
+        if not times or min(times) <= 0:
+            return None
+        return max(times) / min(times) - 1
 
     def gpu_verdict(self) -> str:
         """Whether the kernels take the same time in each mode."""
         spread = self.gpu_spread()
         if spread is None:
-            return "not measured: the adapter has no timestamps"
+            return "not measured: the adapter has no timestamps, or coarse ones"
         if spread <= GPU_TOLERANCE:
             return "pass"
         return NOT_GATED if self.software else "missed"
@@ -154,7 +160,7 @@ def compare(
         try:
             prompt = work.ids(package.manifest.architecture.vocab_size)
             runs = _in_turns(backend, device, modes, prompt, work)
-            gpu = _gpu_times(backend, device, modes, prompt, work)
+            gpu = gpu_times(backend, device, modes, prompt, work)
         finally:
             backend.close()
         found = (
@@ -189,34 +195,3 @@ def _same_ids(mode: Mode, run: Run, first: Run) -> None:
             expected=first.ids[at],
             found=run.ids[at],
         )
-
-
-def _gpu_times(
-    backend: GpuBackend, device: Device, modes: Sequence[Mode], prompt: list[int], work: Workload
-) -> list[float | None]:
-    """GPU milliseconds of a token in each mode; the least of some rounds in turns."""
-    from rdrr_runtime.pass_timer import timed
-    from rdrr_runtime.timestamps import FEATURE
-
-    if FEATURE not in device.features:
-        return [None] * len(modes)
-    tokens = min(work.tokens - 1, GPU_TOKENS)
-    times: list[list[float]] = [[] for _ in modes]
-    first = backend.greedy(prompt, 0, 1)
-    with timed(device) as timer:
-        for _ in range(min(GPU_ROUNDS, work.repeat)):
-            for mode, own in zip(modes, times, strict=True):
-                # Modes leave the device idle to different degrees, and its clocks follow.
-                _keep_busy(backend, device, first, len(prompt), tokens)
-                timer.take()
-                with device.submitting(replace(mode.submission, pass_per_op=True)):
-                    backend.greedy(first, len(prompt), tokens)
-                own.append(1e3 * timer.take() / tokens)
-    return [min(one) for one in times]
-
-
-def _keep_busy(backend: GpuBackend, device: Device, ids: list[int], base: int, tokens: int) -> None:
-    """Decode for a while, so that the clocks of a hardware adapter are up."""
-    end = perf_counter() + (0.0 if device.info.software else BUSY_SECONDS)
-    while perf_counter() < end:
-        backend.greedy(ids, base, tokens)

@@ -61,7 +61,7 @@ def bench(
         ),
     ] = None,
     shape: Annotated[
-        str | None, typer.Option(metavar="SHAPE", help="With kernels: whose matrices.")
+        str | None, typer.Option(metavar="NAME", help="With kernels: whose matrices.")
     ] = None,
     llama_cpp: Annotated[
         Path | None,
@@ -202,17 +202,16 @@ def _show_modes(found: Comparison) -> None:
     cells = []
     for name, one in found.as_dict()["modes"].items():
         work, times = one["work"], one["ms_per_token"]
-        gpu = one["gpu_ms_per_token"]
         cells.append(
             (
                 name,
                 f"{times['median']:.3f} ({times['least']:.3f} to {times['most']:.3f})",
-                "-" if gpu is None else f"{gpu:.3f}",
+                *("-" if one[key] is None else f"{one[key]:.3f}" for key in _GPU_COLUMNS.values()),
                 *(f"{work[key] / one['tokens']:,.2f}" for key in _COLUMNS.values()),
                 f"{one['forwards']} ({one['wasted_forwards']} wasted)",
             )
         )
-    headings = ("mode", "ms a token", "GPU ms", *_COLUMNS, "forwards")
+    headings = ("mode", "ms a token", *_GPU_COLUMNS, *_COLUMNS, "forwards")
     out.print(table(headings, cells, right=headings[1:]))
     show_ratios(found.ratios(), software=found.software)
     for gain in interval_gains(found.modes):
@@ -223,7 +222,9 @@ def _show_modes(found: Comparison) -> None:
         )
     spread = found.gpu_spread()
     if spread is not None:
-        out.print(f"GPU time of a token differs by {100 * spread:.1f} %: {found.gpu_verdict()}")
+        out.print(
+            f"GPU time of a token's kernels differs by {100 * spread:.1f} %: {found.gpu_verdict()}"
+        )
     out.print("the ids are the same in every mode")
 
 
@@ -245,6 +246,7 @@ def _ablations(
     return 0
 
 
+_GPU_COLUMNS = {"GPU ms": "gpu_ms_per_token", "of kernels": "gpu_kernels_ms_per_token"}
 _COLUMNS = {
     "dispatches": "dispatches",
     "submits": "submits",

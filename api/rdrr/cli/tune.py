@@ -29,7 +29,7 @@ def tune(
     op: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="OP",
+            metavar="NAME",
             help="Only matmul, attention, softmax, norm or dequant; repeatable.",
         ),
     ] = None,
