@@ -66,7 +66,7 @@ def test_help_answers_within_the_budget_and_importing_torch_would_not():
 
 @pytest.mark.parametrize("code", ["import rdrr", _command("--help"), _command("generate", "-h")])
 def test_help_imports_nothing_heavy(code):
-    assert not {*HEAVY, "numpy", "pydantic"} & set(_modules_after(code))
+    assert not {*HEAVY, "numpy"} & set(_modules_after(code))
 
 
 def test_the_list_of_modules_shows_heavy_ones_once_they_are_imported():
