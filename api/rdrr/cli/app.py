@@ -105,7 +105,8 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # newer versions of typer return it themselves
-        note("stopped")
+        # A terminal shows ^C where the cursor was, behind whatever stood there.
+        note("\nstopped" if sys.stderr.isatty() else "stopped")
     return int(code or 0)
 
 
