@@ -71,7 +71,7 @@ def measure_importance(
         StoreError: There is no package, or `out` cannot be written.
         ManifestError: The package is not sound.
     """
-    from rdrr_converter.export._imatrix import Origin, check_free, write_imatrix
+    from rdrr_converter.export.imatrix import Origin, check_free, write_imatrix
     from rdrr_manifests.graph import Experts
     from rdrr_manifests.package import open_package
     from rdrr_runtime.cpu import CpuBackend
@@ -116,6 +116,6 @@ class _Sums:
 
     def activations(self) -> dict[str, Any]:
         """What was seen, by the names of the weights."""
-        from rdrr_converter.export._imatrix import Activations
+        from rdrr_converter.export.imatrix import Activations
 
         return {name: Activations(sums, self._counts[name]) for name, sums in self._sums.items()}
