@@ -98,6 +98,7 @@ fn main(
 {% for m in range(SEGMENTS | length) %}
         unpack{{ m }}(fetch{{ m }}(output{{ o }} * ROW_WORDS{{ m }}, unit, 0u), {{ o }}u, unit, 0u);
         unpack{{ m }}(fetch{{ m }}(output{{ o }} * ROW_WORDS{{ m }}, unit, 1u), {{ o }}u, unit, 1u);
+{% include "snippets/row_registers.wgsl" %}
 {% set to = ("acc" if GATE else "sums") ~ ("" if WIDTH == 1 else "." ~ "xyzw"[o * (SEGMENTS | length) + m]) %}
 {% include "snippets/row_products.wgsl" %}
 {% endfor %}

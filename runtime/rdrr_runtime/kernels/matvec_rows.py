@@ -46,6 +46,8 @@ class RowsTuning(Params):
     team: int
     outputs: int
     ahead: int = 0
+    rows: int = ROWS_AT_A_TIME
+    staged: int = 0
 
     def leaves_int8(self) -> bool:
         """Whether the gated pairs of a workgroup are whole groups of 32."""
@@ -85,11 +87,11 @@ class RowsOutput:
 
 def rows_held(rows: int) -> int:
     """Rows that the buffer of a pass of `rows` must hold: whole steps of the kernel."""
-    return -(-rows // _at_a_time(rows)) * _at_a_time(rows)
+    return -(-rows // ROWS_AT_A_TIME) * ROWS_AT_A_TIME
 
 
-def _at_a_time(rows: int) -> int:
-    return power_of_two(rows, 2, ROWS_AT_A_TIME)
+def _at_a_time(rows: int, most: int) -> int:
+    return power_of_two(rows, 2, most)
 
 
 def suits(ctx: OpContext, weights: Sequence[GpuWeight]) -> bool:
@@ -148,6 +150,7 @@ def matvec_rows(
     variant = f"{types}.{output.kind}"
     site = _site(ctx, variant, sum(sizes), k, output)
     used = tuning or site.used
+    at_a_time = _at_a_time(rows, used.rows)
     step = used.workgroup // used.team * used.outputs // (2 if gate else 1)
     constants: dict[str, float | int | bool] = {
         "WG": used.workgroup,
@@ -174,7 +177,8 @@ def matvec_rows(
             "ACT": output.activation,
             "BIAS": output.bias is not None,
             "JOINED": joined,
-            "ROWS": _at_a_time(rows),
+            "ROWS": at_a_time,
+            "STAGED": used.staged > 0,
             "T": used.team,
             "OUTPUTS": used.outputs,
             "AHEAD": used.ahead > 0,
@@ -185,17 +189,19 @@ def matvec_rows(
         variant=f"{variant}.int8",
         trusted=True,
     )
-    grid = flat_grid(groups, rows_axis=2, rows_per_group=_at_a_time(rows))
+    grid = flat_grid(groups, rows_axis=2, rows_per_group=at_a_time)
     return [dispatch(what, buffers, grid, label, (site,))]
 
 
 def _site(
     ctx: OpContext, variant: str, outputs: int, k: int, output: RowsOutput
 ) -> Site[RowsTuning]:
-    rows, gate = _at_a_time(ctx.max_rows), output.kind == "gate"
+    gate = output.kind == "gate"
 
     def fits(one: RowsTuning) -> bool:
-        held = one.outputs * rows <= 64 and (one.outputs > 1 or not gate)
+        held = one.outputs * _at_a_time(ctx.max_rows, one.rows) <= 64 and (
+            one.outputs > 1 or not gate
+        )
         whole = not output.int8 or one.leaves_int8()
         return held and whole and one.workgroup <= ctx.max_threads
 

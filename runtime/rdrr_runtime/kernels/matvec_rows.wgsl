@@ -21,6 +21,7 @@
 // of the first matrix, then those of the next.
 {% set SEGMENTS = WEIGHTS.split(",") %}
 {% set FORMS = SCALED.split(",") %}
+{% set SOURCE = "staged" if STAGED else "x" %}
 {% set GATE = KIND == "gate" %}
 {% set TARGETS = 1 if GATE else SEGMENTS | length %}
 {% set bind = namespace(n=0) %}
@@ -51,6 +52,9 @@ override FIRST{{ loop.index0 }}: u32;        // workgroup that begins with its o
 {% endfor %}
 override LAST: u32;              // workgroup after those of all matrices
 override TEAMS = WG / {{ T }}u;
+{% if GATE %}
+override OUTPUT_ROWS = N0{% if SEGMENTS | length == 1 %} / 2u{% endif %};
+{% endif %}
 
 {% set TEAMS = true %}
 {% include "snippets/thread.wgsl" %}
@@ -66,6 +70,9 @@ override TEAMS = WG / {{ T }}u;
 {% endif %}
 alias Sums = {{ "f32" if OUTPUTS == 1 else "vec" ~ OUTPUTS ~ "<f32>" }};
 var<workgroup> partial: array<Sums, WG>;
+{% if STAGED %}
+var<workgroup> staged: array<vec4<u32>, {{ 5 * ROWS }}u * UNITS>;
+{% endif %}
 {% if WIDTH %}
 var<workgroup> gated: array<f32, {{ ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} outputs]
 {% endif %}
@@ -82,9 +89,6 @@ fetch{{ s }}(min(first + {{ o }}u, N{{ s }} - 1u) * ROW_WORDS{{ s }}, {{ unit }}
 {%- endif %}
 {%- endmacro %}
 
-{% if GATE %}
-override OUTPUT_ROWS = N0{% if SEGMENTS | length == 1 %} / 2u{% endif %};
-{% endif %}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -108,6 +112,12 @@ fn main(
 {% for r in range(ROWS) %}
     var acc{{ r }} = Sums();
 {% endfor %}
+{% if STAGED %}
+    for (var i = thread.index; i < {{ 5 * ROWS }}u * UNITS; i += WG) {
+        staged[i] = x[5u * row0 * UNITS + i];
+    }
+    workgroupBarrier();
+{% endif %}
 {% for s in range(TARGETS) %}
     if (group >= FIRST{{ s }} && group < {{ "LAST" if s + 1 == TARGETS else "FIRST" ~ (s + 1) }}) {
         let first = ((group - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS // 2 if GATE else OUTPUTS }}u;
@@ -131,14 +141,21 @@ fn main(
             high{{ o }} = {{ fetch(s, o, "next") }}, 1u);
 {% endfor %}
 {% endif %}
+{% for o in range(OUTPUTS) %}
+{% set m = o % 2 if GATE and SEGMENTS | length == 2 else s %}
+{% include "snippets/row_registers.wgsl" %}
+{% endfor %}
 {% for r in range(ROWS) %}
             {
+{% if STAGED %}
+                let place = {{ 5 * r }}u * UNITS + unit;
+{% else %}
                 let place = (row0 + {{ r }}u) * 5u * UNITS + unit;
-                let c0 = x[place];
-                let c1 = x[place + UNITS];
-                let c2 = x[place + 2u * UNITS];
-                let c3 = x[place + 3u * UNITS];
-                let scale = bitcast<vec4<f32>>(x[place + 4u * UNITS]);
+{% endif %}
+{% for i in range(4) %}
+                let c{{ i }} = {{ SOURCE }}[place + {{ i }}u * UNITS];
+{% endfor %}
+                let scale = bitcast<vec4<f32>>({{ SOURCE }}[place + 4u * UNITS]);
 {% for o in range(OUTPUTS) %}
 {% set m = o % 2 if GATE and SEGMENTS | length == 2 else s %}
 {% set to = "acc" ~ r ~ ("" if OUTPUTS == 1 else "." ~ "xyzw"[o]) %}
