@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
+from rdrr_runtime.gpu_batch_sampler import GpuBatchSampler
 from rdrr_runtime.gpu_sampler import GpuSampler
 from rdrr_runtime.kernels._context import State
+from rdrr_runtime.kernels.batch_advance import batch_advance
 from rdrr_runtime.program import Pass
 from rdrr_runtime.sampling import Sampler, SamplingOptions
 from support.gpu import Bench, normal
@@ -80,6 +82,37 @@ def test_one_seed_draws_the_ids_that_the_host_draws(drawing, rng, set_options) -
     given = {"temperature": 1.0, "seed": int(rng.integers(2**63)), **set_options}
     options = SamplingOptions(**given)
     assert drawing.draw(logits, 16, options) == on_the_host(logits, 16, options)
+
+
+@pytest.mark.parametrize(
+    "set_options",
+    [{"top_k": 60, "top_p": 0.8, "min_p": 0.02}, {"frequency_penalty": 0.6, "repeat_penalty": 1.3}],
+    ids=str,
+)
+def test_rows_of_several_texts_draw_what_each_draws_alone(bench, rng, set_options) -> None:
+    rows, steps, seeds = 3, 6, rng.integers(2**63, size=3).tolist()
+    sequences = [2, 0, 3]
+    state = State.create(bench.arena, rows, ring=rows * steps, places=True)
+    places = np.array([(one, 0) for one in sequences], np.uint32)
+    bench.device.write(state.places, places)
+    bench.device.write(state.step, np.array([rows, 0, 0, 0], np.uint32))
+    logits = 3 * normal(rng, rows, VOCAB)
+    sampler = GpuBatchSampler(bench.device, bench.arena, VOCAB, rows=rows, sequences=4)
+    seen = [rng.integers(0, VOCAB, 5).tolist() for _ in range(rows)]
+    biased = int(rng.integers(VOCAB))
+    given = [
+        SamplingOptions(temperature=0.9, seed=seed, logit_bias={biased: 9.0}, **set_options)
+        for seed in seeds
+    ]
+    for sequence, options, ids in zip(sequences, given, seen, strict=True):
+        sampler.begin(sequence, options, ids)
+    picks = bench.poisoned(rows, 2)
+    made = sampler.draw(state, bench.upload(logits), picks, given[0])
+    made += batch_advance(state, picks, rows=rows, steps=steps, label="advance")
+    bench.device.submit([bench.device.bind(one) for one in made], rows, times=steps)
+    found = np.array(bench.words(state.ring)).reshape(steps, rows).T.tolist()
+    for row in range(rows):
+        assert found[row] == on_the_host(logits[row], steps, given[row], seen[row])
 
 
 def test_top_p_adds_up_many_tokens_of_little_weight(drawing, rng) -> None:
