@@ -25,6 +25,7 @@ from rdrr_runtime.kernels.matvec_rows import (
     rows_held,
     suits,
 )
+from rdrr_runtime.lower_attention import placed_attention
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.select import Why
 
@@ -100,7 +101,10 @@ def _shared(ops: Sequence[Op], index: int) -> tuple[Norm, list[Linear], list[Op]
 
 
 def projections(low: Lowering, ops: Sequence[Op], index: int) -> int:
-    """A norm and the linears that read it in two launches, then what stood between these."""
+    """A norm and the linears that read it in two launches, then what stood between these.
+
+    Projections of a layer are followed by its attention.
+    """
     found = _shared(ops, index)
     if found is None:
         return 0
@@ -118,6 +122,9 @@ def projections(low: Lowering, ops: Sequence[Op], index: int) -> int:
     bias = low.weights.joined(names) if names else None
     others_of_it = (one.out.rpartition(".")[2] for one in linears[1:])
     product.emit(x, RowsOutput(ys, bias=bias), "+".join((linears[0].out, *others_of_it)))
+    layer = match_projections(ops, index)
+    if layer is not None and placed_attention(low, layer):
+        return layer.count
     for op in others:
         low.lower(op)
     return end - index

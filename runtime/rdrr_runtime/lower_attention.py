@@ -17,25 +17,73 @@ from rdrr_runtime.kernels.attention import (
     attention,
 )
 from rdrr_runtime.kernels.kv_store import kv_store
+from rdrr_runtime.kernels.place_rows import Placing, place_rows
+from rdrr_runtime.select import Why
 
 if TYPE_CHECKING:
+    from rdrr_runtime.fuse import Projections
     from rdrr_runtime.lower import Lowering
 
 
 def lower_attention(low: Lowering, op: Attention) -> None:
     """Store keys and values, then attend to all that the cache holds."""
-    values, layer = low.values, low.cache.layers[op.layer]
+    layer = low.cache.layers[op.layer]
     low.emit(
         kv_store(
             low.ctx,
-            values.get(op.k),
-            values.get(op.v),
+            low.values.get(op.k),
+            low.values.get(op.v),
             layer.keys,
             layer.values,
             cache=low.cache.spec,
             label=f"{op.out}.store",
         )
     )
+    attend(low, op)
+
+
+def placed_attention(low: Lowering, found: Projections) -> bool:
+    """From projections that are there already to attention; False where something does not fit.
+
+    Norms and rope of the heads and the cache are served by one kernel.
+    """
+    op, norms, ropes = found.attention, found.head_norms or (), found.ropes or ()
+    pairs = low.graph.ropes[ropes[0].table].rotary_dim // 2 if ropes else 0
+    spec = Placing(
+        op.heads,
+        low.cache.spec,
+        pairs,
+        norms[0].eps if norms else 0.0,
+        float(norms[0].unit_offset) if norms else 0.0,
+    )
+    between = [one.x for one in (*norms, *ropes)]
+    alone = all(low.values.readers[name] == 1 for name in between)
+    if not (alone and spec.suits(low.ctx, low.max_buffers, normed=bool(norms))):
+        return False
+    made = tuple(one.out for one in found.linears)
+    layer = low.cache.layers[op.layer]
+    q, k, v = (low.values.get(name) for name in made)
+    gains = tuple(low.weights.vectors[one.weight.name] for one in norms)
+    launches = place_rows(
+        low.ctx,
+        (q, k, v),
+        low.ropes[ropes[0].table] if ropes else None,
+        (gains[0], gains[1]) if gains else None,
+        (layer.keys, layer.values),
+        spec=spec,
+        label=f"{op.out}.place",
+    )
+    low.emit(launches, Why("auto: norms, rope and the cache in one"))
+    for old, new in zip(made, (op.q, op.k, op.v), strict=True):
+        if old != new:
+            low.values.rename(old, new)
+    attend(low, op)
+    return True
+
+
+def attend(low: Lowering, op: Attention) -> None:
+    """Attend to all that the cache holds, the pass's own keys included."""
+    layer = low.cache.layers[op.layer]
     spec = AttentionSpec(
         heads=op.heads,
         cache=low.cache.spec,
@@ -52,10 +100,10 @@ def lower_attention(low: Lowering, op: Attention) -> None:
     size = spec.scratch_size(low.ctx.max_rows) if split else 0
     made = attention(
         low.ctx,
-        values.get(op.q),
+        low.values.get(op.q),
         layer.keys,
         layer.values,
-        values.take(op.out, op.heads * op.head_dim),
+        low.values.take(op.out, op.heads * op.head_dim),
         spec=spec,
         which=which,
         scratch=low.workspace.named(f"split.{size}", size) if split else None,
@@ -63,7 +111,7 @@ def lower_attention(low: Lowering, op: Attention) -> None:
         sites=sites,
     )
     low.emit(made, why)
-    values.read(op.q, op.k, op.v)
+    low.values.read(op.q, op.k, op.v)
 
 
 def _splits(low: Lowering, spec: AttentionSpec) -> Iterator[SplitTuning]:
