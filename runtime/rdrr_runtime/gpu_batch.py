@@ -8,6 +8,7 @@ short ones share passes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -25,6 +26,7 @@ from rdrr_runtime.kernels.batch_advance import batch_advance
 from rdrr_runtime.kernels.sample import chain_of
 from rdrr_runtime.kvcache import KvCache
 from rdrr_runtime.program import Plan, write_step
+from rdrr_runtime.readback import Fetch
 from rdrr_runtime.sampling import SamplingOptions
 
 F32 = npt.NDArray[np.float32]
@@ -35,6 +37,10 @@ STEPS = 16
 
 DECODE_ROWS = (2, 4, 8, 16, 32)
 """Passes that are made, by their most rows: each of them suits other kernels."""
+
+
+TOGETHER = 2
+"""Passes of a submission: between two submissions a GPU rests."""
 
 
 @dataclass(frozen=True)
@@ -162,18 +168,20 @@ class GpuBatch:
         self, rows: Sequence[Row], count: int, size: int, to_token: Bound
     ) -> list[list[int]]:
         """Run a row of each of some texts and what chooses their tokens, `count` times."""
-        found: list[npt.NDArray[np.uint32]] = []
         self._write(rows)
-        left = count
-        while left:
-            steps = min(STEPS, left)
-            for _ in range(steps):
-                self._device.submit(to_token, len(rows))
-            # A whole ring is read back, so the next step writes its beginning again.
-            data = self._device.read(self._state.ring, 0, 4 * steps * size)
-            found.append(data.view(np.uint32).reshape(steps, size)[:, : len(rows)])
-            left -= steps
-        ids: list[list[int]] = np.concatenate(found).T.tolist()
+        # A whole ring is fetched, so the next step writes its beginning again; one more ring is
+        # issued before it is waited for.
+        fetches: deque[Fetch] = deque()
+        parts: list[npt.NDArray[np.uint32]] = []
+        for start in range(0, count, STEPS):
+            steps = min(STEPS, count - start)
+            for first in range(0, steps, TOGETHER):
+                self._device.submit(to_token, len(rows), min(TOGETHER, steps - first))
+            fetches.append(self._device.fetch(self._state.ring.range(0, 4 * steps * size)))
+            if len(fetches) > 1:
+                parts.append(_ids_of(fetches.popleft(), size))
+        parts += [_ids_of(one, size) for one in fetches]
+        ids: list[list[int]] = np.concatenate(parts)[:, : len(rows)].T.tolist()
         return ids
 
     def logits(self, rows: Sequence[Row]) -> F32:
@@ -233,3 +241,8 @@ class GpuBatch:
         device.write(state.positions, np.array(slots, np.uint32))
         places = np.array([[one.sequence, one.slot] for one in rows], np.uint32)
         device.write(state.places, places)
+
+
+def _ids_of(fetch: Fetch, size: int) -> npt.NDArray[np.uint32]:
+    """Ids [steps, size] that a ring held."""
+    return fetch.take()[0].view(np.uint32).reshape(-1, size)
