@@ -120,6 +120,18 @@ def test_dispatches_of_a_step_do_not_grow_with_the_rows(backend, rng):
     assert work[0] == work[1]
 
 
+def test_many_steps_at_once_give_the_ids_of_the_steps_one_by_one(backend, rng):
+    rows, count = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(3)], 41
+    batch = backend.batch(3, CONTEXT)
+    found = batch.greedy(rows, count)
+    expected = [[one.token] for one in rows]
+    for slot in range(count):
+        step = [Row(ids[-1], sequence, slot) for sequence, ids in enumerate(expected)]
+        for ids, new in zip(expected, batch.greedy(step, 1), strict=True):
+            ids += new
+    assert found == [ids[1:] for ids in expected]
+
+
 def test_of_drawn_tokens_nothing_but_their_ids_is_read_back(backend, rng):
     batch, options = backend.batch(4, CONTEXT), SamplingOptions(0.9, 40, 0.9, seed=5)
     rows = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(4)]
