@@ -275,13 +275,13 @@ class Lowering:
             self.matmul(weight, x, out, bias=bias, accumulate=accumulate, label=op.out)
             return
         why = self.select.why_matmul(self.ctx, (weight,), self.ctx.max_rows, int8=True)
-        rows = self._in_int8(op.x, x, weight.k, why)
+        rows = self.in_int8(op.x, x, weight.k, why)
         made = matmul_int8(
             self.ctx, weight, rows, out, bias=bias, accumulate=accumulate, label=op.out
         )
         self.emit(made, why)
 
-    def _in_int8(self, name: str, x: BufferSlice, k: int, why: Why) -> Int8Rows:
+    def in_int8(self, name: str, x: BufferSlice, k: int, why: Why) -> Int8Rows:
         """A value in int8, which the linears that read it share."""
         rows = self.ctx.max_rows
         q_size, scales_size = int8_sizes(rows, k)

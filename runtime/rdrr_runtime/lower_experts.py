@@ -11,7 +11,7 @@ from rdrr_format.layouts import Layout
 from rdrr_manifests.graph import Experts, Router, SigmoidGate
 
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels.expert_int8 import expert_down, expert_gate, suits
+from rdrr_runtime.kernels.expert_int8 import expert_down, expert_gate, expert_rows, suits
 from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
 from rdrr_runtime.kernels.expert_tiled import (
     MIN_ROWS,
@@ -22,6 +22,12 @@ from rdrr_runtime.kernels.expert_tiled import (
 )
 from rdrr_runtime.kernels.gated_activation import gated_activation
 from rdrr_runtime.kernels.int8_rows import int8_rows, int8_rows_bytes
+from rdrr_runtime.kernels.quantize_rows import (
+    Int8Rows,
+    int8_sizes,
+    padded_rows,
+    quantize_rows,
+)
 from rdrr_runtime.kernels.router_topk import ROUTE_WORDS, router_topk
 from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.packing import GpuWeight
@@ -58,8 +64,9 @@ def lower_experts(
     """The sum of the routed experts into `out`, or added to what it holds."""
     inner = routed.top_k * op.width
     gates, ups, downs = (low.weights.stack(group) for group in (op.gates, op.ups, op.downs))
-    if _is_int8(low, (gates, ups, downs)):
-        _lower_int8(low, op, routed, (gates, ups, downs), out, accumulate=accumulate)
+    if low.select.matmul((gates, ups, downs)).int8 and suits(low.ctx, (gates, ups, downs)):
+        lower = _lower_int8_tiled if _is_tiled(low, gates) else _lower_int8
+        lower(low, op, routed, (gates, ups, downs), out, accumulate=accumulate)
         return
     x, act = low.values.get(op.x), _scratch(low, "act", inner)
     gate, up = _scratch(low, "gate", inner), _scratch(low, "up", inner)
@@ -94,12 +101,6 @@ def lower_experts(
     low.emit(summed)
 
 
-def _is_int8(low: Lowering, weights: tuple[GpuWeight, ...]) -> bool:
-    """Whether hints allow the int8 kernels, and each row reads its experts by itself."""
-    few = low.ctx.max_rows < MIN_ROWS
-    return few and low.select.matmul(weights).int8 and suits(low.ctx, weights)
-
-
 def _lower_int8(
     low: Lowering,
     op: Experts,
@@ -123,6 +124,49 @@ def _lower_int8(
     made = int8_rows(ctx, act, inner, k=downs.k, per_row=routed.top_k, label=f"{label}.int8")
     low.emit(made, why)
     low.emit(expert_down(ctx, downs, routed, inner, out, accumulate=accumulate, label=op.out), why)
+
+
+def _lower_int8_tiled(
+    low: Lowering,
+    op: Experts,
+    routed: Routed,
+    weights: tuple[GpuWeight, GpuWeight, GpuWeight],
+    out: BufferSlice,
+    *,
+    accumulate: bool,
+) -> None:
+    gates, ups, downs = weights
+    ctx, inner, width = low.ctx, routed.top_k * op.width, op.downs[0].shape[0]
+    groups = _lower_groups(low, op, routed)
+    gate, up, act = (_scratch(low, part, inner) for part in ("gate", "up", "act"))
+    why = low.select.why_experts(ctx, gates, tiled=True, int8=True)
+    x = low.in_int8(op.x, low.values.get(op.x), gates.k, why)
+    for weight, y, name in ((gates, gate, "gate"), (ups, up, "up")):
+        label, why = f"{op.out}.{name}", low.select.why_experts(ctx, weight, tiled=True, int8=True)
+        low.emit(expert_rows(ctx, weight, routed, groups, x, y, by_route=False, label=label), why)
+    label = f"{op.out}.act"
+    low.emit(
+        gated_activation(ctx, gate, up, act, width=inner, activation=op.activation, label=label)
+    )
+    routes = ctx.max_rows * routed.top_k
+    q_size, scales_size = int8_sizes(routes, downs.k)
+    handed = Int8Rows(
+        low.workspace.named(f"experts.q.{routes}.{downs.k}", q_size),
+        low.workspace.named(f"experts.q scales.{routes}.{downs.k}", scales_size),
+        padded_rows(routes),
+        downs.k,
+    )
+    why = low.select.why_experts(ctx, downs, tiled=True, int8=True)
+    made = quantize_rows(ctx, act, handed, per_row=routed.top_k, label=f"{label}.int8")
+    low.emit(made, why)
+    parts = _scratch(low, "parts", routed.top_k * width)
+    made = expert_rows(
+        ctx, downs, routed, groups, handed, parts, by_route=True, label=f"{op.out}.down"
+    )
+    low.emit(made, why)
+    low.emit(
+        expert_combine(ctx, routed, parts, out, width=width, accumulate=accumulate, label=op.out)
+    )
 
 
 def _is_tiled(low: Lowering, weight: GpuWeight) -> bool:

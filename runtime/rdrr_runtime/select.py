@@ -25,7 +25,7 @@ from rdrr_runtime.packing import FLAT_GRANULES, GPU_DTYPES, GpuWeight
 FEW_SEQUENCES = 4
 """Rows, each of another text, that with one workgroup a head leave a GPU idle."""
 
-EXPERTS_IN_F32 = "experts of many rows, by columns or in parts have no int8 kernel"
+EXPERTS_IN_F32 = "experts by columns or in parts have no int8 kernel"
 
 EXPANSIONS = {"dequant_f16": "F16", "dequant_f32": "F32"}
 
@@ -211,7 +211,7 @@ class Select:
         one = Why(f"auto: {together if tiled else apart}")
         if int8:
             who, unmet = self._int8()[1:]
-            one = Why(f"{who}: int8 activations, {apart}", unmet)
+            one = Why(f"{who}: int8 activations, {together if tiled else apart}", unmet)
         elif hint and hint.value == "fused_q4k_int8":
             one = Why.following(hint, EXPERTS_IN_F32)
         elif hint and hint.value == "tiled":

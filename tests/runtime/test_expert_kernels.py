@@ -9,10 +9,16 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels.expert_int8 import expert_down, expert_gate
+from rdrr_runtime.kernels.expert_int8 import expert_down, expert_gate, expert_rows
 from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
 from rdrr_runtime.kernels.expert_tiled import expert_combine, expert_groups, expert_tiled
 from rdrr_runtime.kernels.int8_rows import int8_rows, int8_rows_bytes
+from rdrr_runtime.kernels.quantize_rows import (
+    Int8Rows,
+    int8_sizes,
+    padded_rows,
+    quantize_rows,
+)
 from rdrr_runtime.kernels.router_topk import router_topk
 from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.packing import GpuWeight, upload_weight, words_per_row
@@ -278,3 +284,29 @@ def test_routes_in_int8_are_summed_by_their_shares(any_bench, rng, dtype, accumu
     any_bench.run(made, rows)
     expected += before if accumulate else 0.0
     assert relative_error(any_bench.download(y, rows, n), expected) < 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("by_route", [False, True], ids=["of rows", "of routes"])
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q8_0"])
+def test_rows_of_an_expert_in_int8_equal_the_product_of_quantized_rows(bench, rng, dtype, by_route):
+    rows, held, experts, top_k, n, k = 75, 80, 5, 2, 70, int(rng.choice([36, 256, 320]))
+    print(k)
+    weight, values = stacked(bench, rng, dtype, experts, (n, k))
+    routes, ids, _ = routed(bench, rng, held, experts, top_k)
+    ctx, groups = grouped(bench, routes, ids, rows, held)
+    per_row = top_k if by_route else 1
+    x, y = normal(rng, held, per_row, k), bench.poisoned(held, top_k, n)
+    sizes = int8_sizes(held * per_row, k)
+    q, scales = (bench.upload(np.full(size, 0xFF, np.uint8)) for size in sizes)
+    target = Int8Rows(q, scales, padded_rows(held * per_row), k)
+    made = [
+        *quantize_rows(ctx, bench.upload(x), target, per_row=per_row, label="t"),
+        *expert_rows(ctx, weight, routes, groups, target, y, by_route=by_route, label="t"),
+    ]
+    bench.run(made, rows)
+    near = in_int8(x.reshape(-1, k)).reshape(x.shape).astype(np.float64)
+    near = np.broadcast_to(near, (held, top_k, k))
+    expected = np.einsum("rsnk,rsk->rsn", values[ids], near)
+    found = bench.download(y, held, top_k, n)
+    assert relative_error(found[:rows], expected[:rows]) < 10 * TOLERANCE
+    assert np.isnan(found[rows:]).all()

@@ -57,6 +57,8 @@ def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     assert 1e-5 < logits_agree(backend, package, rng) < IN_INT8
     kernels = {one.op: one.kernel for one in backend.info.choices if one.step == "decode"}
     assert kernels["l1.experts"].startswith("expert_int8.down")
+    kernels = {one.op: one.kernel for one in backend.info.choices if one.step == "prefill"}
+    assert kernels["l1.experts.down"].startswith("matmul_int8.experts")
     backend.close()
 
 
@@ -112,18 +114,16 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "hints", "said"),
+    ("dtype", "layout", "hints", "said"),
     [
-        (
-            "Q4_K",
-            {"q4kMatmul": "fused_q4k_int8"},
-            "experts of many rows, by columns or in parts have no int8 kernel",
-        ),
-        ("F16", {"f16Matmul": "tiled"}, "experts of few rows, or by columns, have no tiled kernel"),
+        ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "experts by columns or in parts"),
+        ("F16", "row", {"f16Matmul": "tiled"}, "experts of few rows, or by columns"),
     ],
 )
-def test_a_hint_that_experts_cannot_follow_is_said(device, tmp_path, rng, dtype, hints, said):
-    package = package_of(tmp_path, rng, dtype)
+def test_a_hint_that_experts_cannot_follow_is_said(
+    device, tmp_path, rng, dtype, layout, hints, said
+):
+    package = package_of(tmp_path, rng, dtype, layout)
     policy = resolve({"run flag": hints})
     (line,) = unhonoured(choices_for(package, device, policy, CONTEXT, "f16"))
     assert said in line

@@ -1,10 +1,12 @@
-"""Products of a few rows with the experts that they were routed to, in int8.
+"""Products with the experts that rows were routed to, in int8.
 
 expert_gate     y[r, s, :] = act(W_gate[e] x[r, :]) W_up[e] x[r, :]
 expert_down     y[r, :] = sum_s share W[e] x[r, s, :]
+expert_rows     y[r, s, :] = W[e] x[r, :], or W[e] x[r, s, :], for many rows
 
-What `expert_linear` does in f32, for experts by rows in one part. x comes in int8 from `int8_rows`.
-A route reads its expert's weights by itself, so this suits few rows best.
+What `expert_linear` and `expert_tiled` do in f32, for experts by rows in one part. In the first two
+a route reads its expert's weights by itself, and x comes from `int8_rows`; in the last the rows of
+an expert share its weights in a tile of `matmul_int8`, and x comes from `quantize_rows`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from rdrr_runtime.kernels._context import OpContext, need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, flat_grid, kernel
 from rdrr_runtime.kernels.expert_linear import Routed, expert_shape
 from rdrr_runtime.kernels.int8_rows import int8_rows_bytes, units_of
-from rdrr_runtime.kernels.matmul_int8 import TYPES, scaling
+from rdrr_runtime.kernels.matmul_int8 import TINY, TYPES, scaling
+from rdrr_runtime.kernels.quantize_rows import Int8Rows
 from rdrr_runtime.kernels.router_topk import ROUTE_WORDS
 from rdrr_runtime.packing import GpuWeight
 
@@ -98,6 +101,74 @@ def expert_down(
     need_floats(f"{label}: y", y, ctx.max_rows * shape.outputs)
     grid = Grid(rows_axis=2)
     return [_launch(ctx, (downs,), routed, x, y, grid, label, accumulate=accumulate)]
+
+
+def expert_rows(
+    ctx: OpContext,
+    weight: GpuWeight,
+    routed: Routed,
+    groups: BufferSlice,
+    x: Int8Rows,
+    y: BufferSlice,
+    *,
+    by_route: bool,
+    label: str,
+) -> list[Dispatch]:
+    """What each expert makes of the rows it has; `suits` must hold.
+
+    Args:
+        ctx: Where it is lowered to.
+        weight: [experts * N, K] by row.
+        routed: Where each row goes.
+        groups: As `expert_groups` leaves it.
+        x: A row for each token row, or for each route with `by_route`.
+        y: f32 [rows, top_k, N].
+        by_route: x has a row for each route.
+        label: What the layer is.
+
+    Raises:
+        FormatError: Sizes that do not suit.
+    """
+    shape, kind = expert_shape(weight, routed, label), TYPES[weight.dtype.name]
+    need_floats(f"{label}: y", y, ctx.max_rows * routed.top_k * shape.outputs)
+    name = weight.dtype.name.lower()
+    what = kernel(
+        "matmul_int8",
+        variables={
+            "WEIGHT": name,
+            "BIAS": False,
+            "GROUP": kind.group,
+            "MINIMUM": kind.minimum,
+            "PLANES": 1,
+            "TILE_M": TINY.rows,
+            "TILE_N": TINY.outputs,
+            "TM": TINY.tm,
+            "TN": TINY.tn,
+            "THREADS": TINY.threads,
+            "EXPERTS": "route" if by_route else "row",
+        },
+        constants={
+            "N": shape.outputs,
+            "ROWS": x.rows,
+            "STEPS": -(-shape.inputs // 64),
+            "ROW_WORDS0": weight.words_per_row,
+            "PART": shape.outputs,
+            "TOP_K": routed.top_k,
+            "MAX_ROWS": ctx.max_rows,
+        },
+        variant=f"experts.{name}",
+        trusted=True,
+    )
+    buffers = {
+        "current": ctx.state.step,
+        "x": x.q,
+        "x_scales": x.scales,
+        "weight0": weight.parts[0].slice,
+        "y": y,
+        "groups": groups,
+    }
+    grid = Grid(-(-shape.outputs // TINY.outputs), routed.experts, 1, 2, TINY.rows)
+    return [dispatch(what, buffers, grid, label)]
 
 
 def _launch(

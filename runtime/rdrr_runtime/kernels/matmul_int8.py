@@ -206,6 +206,7 @@ def matmul_int8(
                 "TM": tile.tm,
                 "TN": tile.tn,
                 "THREADS": tile.threads,
+                "EXPERTS": "",
             },
             constants={
                 "N": weight.n,

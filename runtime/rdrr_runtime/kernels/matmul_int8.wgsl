@@ -7,6 +7,12 @@
 // y           f32 [rows, N], N outputs of all parts
 // row_scales  f32 [N], only with two PLANES
 // bias        f32 [N], only with BIAS
+{% if EXPERTS %}
+// groups      u32 [experts, 1 + MAX_ROWS]: routes of each expert, their number before them
+//
+// Of experts, weights are [experts, N, ROW_WORDS0], and y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route
+// g = r TOP_K + s of a row r to an expert e, whose routes make the rows of a tile.
+{% endif %}
 //
 // y += x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs: products in i32, their
 // sums in f32. Single values are 256 high + low in two planes of int8, scaled by rows:
@@ -22,6 +28,7 @@
 {% set X_LOADS = TILE_M * 4 // THREADS %}
 {% set W_LOADS = (TILE_N * PARTS + THREADS - 1) // THREADS %}
 {% set PER_STEP = 64 // GROUP %}
+{% set X_ROW = "input_row(expert, " if EXPERTS else "" %}
 {% include "snippets/step.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
@@ -33,6 +40,12 @@
 {% endif %}
 {% if BIAS %}
 @group(0) @binding({{ PLANES + 4 }}) var<storage, read> bias: array<f32>;
+{% endif %}
+{% if EXPERTS %}
+@group(0) @binding(5) var<storage, read> groups: array<u32>;
+
+override TOP_K: u32;
+override MAX_ROWS: u32;
 {% endif %}
 
 override N: u32;
@@ -56,6 +69,23 @@ var<workgroup> scale_w0: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_
 
 {% include "snippets/int8_sums.wgsl" %}
 
+{% if EXPERTS %}
+// Which route is the m-th of an expert's `count`.
+fn route(expert: u32, m: u32, count: u32) -> u32 {
+    return groups[expert * (1u + MAX_ROWS) + 1u + min(m, count - 1u)];
+}
+
+// Where its inputs are.
+fn input_row(expert: u32, m: u32, count: u32) -> u32 {
+    return route(expert, m, count){{ "" if EXPERTS == "route" else " / TOP_K" }};
+}
+
+fn store(expert: u32, m: u32, count: u32, output: u32, sum: f32) {
+    if (m < count && output < N) {
+        y[route(expert, m, count) * N + output] = sum;
+    }
+}
+{% else %}
 fn store(row: u32, rows: u32, output: u32, sum: f32) {
     if (row >= rows || output >= PART) {
         return;
@@ -70,14 +100,21 @@ fn store(row: u32, rows: u32, output: u32, sum: f32) {
     }
     y[row * N + n] = value;
 }
+{% endif %}
 
 @compute @workgroup_size({{ THREADS }})
 fn main(
     @builtin(workgroup_id) wid: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
+{% if EXPERTS %}
+    let expert = wid.y;
+    let rows = select(0u, groups[expert * (1u + MAX_ROWS)], current.rows > 0u);
+    let m0 = wid.z * {{ TILE_M }}u;
+{% else %}
     let rows = current.rows;
     let m0 = wid.y * {{ TILE_M }}u;
+{% endif %}
     let n0 = wid.x * {{ TILE_N }}u;
     if (m0 >= rows) {
         return;
@@ -88,10 +125,12 @@ fn main(
     // What this thread stages: {{ X_LOADS }} times 16 inputs of x, and {{ W_LOADS }} times {{ 64 // PARTS }} weights of a stored row.
 {% for i in range(X_LOADS) %}
     let x_slot{{ i }} = thread + {{ i * THREADS }}u;
-    let x_from{{ i }} = (x_slot{{ i }} / {{ TILE_M }}u) * ROWS + m0 + x_slot{{ i }} % {{ TILE_M }}u;
+    let x_row{{ i }} = {{ X_ROW }}m0 + x_slot{{ i }} % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
+    let x_from{{ i }} = (x_slot{{ i }} / {{ TILE_M }}u) * ROWS + x_row{{ i }};
 {% endfor %}
     let s_slot = min(thread, {{ TILE_M * 2 - 1 }}u);
-    let s_from = (s_slot / {{ TILE_M }}u) * ROWS + m0 + s_slot % {{ TILE_M }}u;
+    let s_row = {{ X_ROW }}m0 + s_slot % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
+    let s_from = (s_slot / {{ TILE_M }}u) * ROWS + s_row;
 {% for i in range(W_LOADS) %}
     let w_slot{{ i }} = min(thread + {{ i * THREADS }}u, {{ TILE_N * PARTS - 1 }}u);
 {% if PLANES == 2 %}
@@ -103,7 +142,7 @@ fn main(
     let w_row{{ i }} = w_slot{{ i }} % {{ TILE_N }}u;
     let w_part{{ i }} = w_slot{{ i }} / {{ TILE_N }}u;
 {% endif %}
-    let w_base{{ i }} = min(n0 + w_row{{ i }}, PART - 1u) * ROW_WORDS0;
+    let w_base{{ i }} = ({{ "expert * N + " if EXPERTS }}min(n0 + w_row{{ i }}, PART - 1u)) * ROW_WORDS0;
 {% endfor %}
 {% for i in range(X_LOADS) %}
     var x_next{{ i }} = x[x_from{{ i }}];
@@ -190,7 +229,7 @@ fn main(
     }
 {% for m in range(TM) %}
 {% for n in range(TN) %}
-    store(m0 + tm + {{ m * MT }}u, rows, n0 + tn + {{ n * NT }}u, acc{{ m }}_{{ n }});
+    store({{ "expert, " if EXPERTS }}m0 + tm + {{ m * MT }}u, rows, n0 + tn + {{ n * NT }}u, acc{{ m }}_{{ n }});
 {% endfor %}
 {% endfor %}
 }

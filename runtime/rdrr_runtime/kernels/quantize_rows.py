@@ -51,33 +51,39 @@ def int8_sizes(rows: int, k: int) -> tuple[int, int]:
 
 
 def quantize_rows(
-    ctx: OpContext, x: BufferSlice, target: Int8Rows, *, label: str
+    ctx: OpContext, x: BufferSlice, target: Int8Rows, *, per_row: int = 1, label: str
 ) -> list[Dispatch]:
     """Token rows as int8.
 
     Args:
         ctx: Where it is lowered to.
-        x: f32 [rows, K].
+        x: f32 [rows, per_row, K].
         target: Where to put them.
+        per_row: Rows of the target for each token row.
         label: What they are the input of.
 
     Raises:
         FormatError: K is no multiple of 4, or a buffer is too small.
     """
     need_multiple(f"{label}: K", target.k, 4)
-    need_floats(f"{label}: x", x, ctx.max_rows * target.k)
+    need_floats(f"{label}: x", x, ctx.max_rows * per_row * target.k)
     for name, buffer, size in zip(
         ("q", "scales"),
         (target.q, target.scales),
-        int8_sizes(max(ctx.max_rows, target.rows), target.k),
+        int8_sizes(max(ctx.max_rows * per_row, target.rows), target.k),
         strict=True,
     ):
         need_floats(f"{label}: {name}", buffer, size // 4)
     what = kernel(
         "quantize_rows",
-        constants={"K": target.k, "K_PADDED": target.k_padded, "ROWS": target.rows},
+        constants={
+            "K": target.k,
+            "K_PADDED": target.k_padded,
+            "ROWS": target.rows,
+            "PER_ROW": per_row,
+        },
         trusted=True,
     )
     buffers = {"current": ctx.state.step, "x": x, "q": target.q, "scales": target.scales}
-    grid = Grid(-(-target.k_padded // 256), 1, 1, 1, 8)
+    grid = Grid(-(-target.k_padded // 256), per_row, 1, 1, 8)
     return [dispatch(what, buffers, grid, label)]

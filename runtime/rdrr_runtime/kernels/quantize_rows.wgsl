@@ -1,7 +1,7 @@
 // Token rows in int8: x = scale q for each 32 elements of a row, scale = max|x| / 127.
 //
 // current  Step
-// x        f32 [rows, K]
+// x        f32 [rows, PER_ROW, K]: PER_ROW rows here for each token row
 // q        int8 by 16 [K_PADDED / 16, ROWS]: a row's next 16 elements lie ROWS words of 16 bytes on
 // scales   [K_PADDED / 32, ROWS] pairs f32: scale, and scale times the sum of q
 //
@@ -16,6 +16,7 @@
 override K: u32;
 override K_PADDED: u32;
 override ROWS: u32;
+override PER_ROW: u32;
 
 fn load(row: u32, i: u32) -> vec4<f32> {
     let inside = i < K;
@@ -34,7 +35,7 @@ fn main(
 ) {
     let row = wid.y * 8u + thread % 8u;
     let group = wid.x * 8u + thread / 8u;
-    if (row >= current.rows || group >= K_PADDED / 32u) {
+    if (row >= current.rows * PER_ROW || group >= K_PADDED / 32u) {
         return;
     }
     var most = 0.0;
