@@ -10,6 +10,7 @@ from __future__ import annotations
 from rdrr_runtime.kernels._kernel import Access, Dispatch
 
 _CACHES = frozenset({"k_cache", "v_cache"})
+_STORES = frozenset({"kv_store", "kv_store_blocks", "place_rows"})  # which read no keys
 
 
 def traffic(one: Dispatch, rows: int, base: int) -> int:
@@ -27,7 +28,7 @@ def traffic(one: Dispatch, rows: int, base: int) -> int:
         if binding.name.startswith("weight"):
             total += _weight_bytes(family, constants, part.size, rows)
         elif binding.name in _CACHES:
-            slots = 0 if family.startswith("kv_store") else _slots_read(constants, rows, base)
+            slots = 0 if family in _STORES else _slots_read(constants, rows, base)
             slots += rows if binding.access is Access.READ_WRITE else 0
             total += slots * part.size / constants["CONTEXT"]
     return round(total)

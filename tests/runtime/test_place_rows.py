@@ -12,6 +12,7 @@ from rdrr_runtime.kernels.kv_store import kv_store
 from rdrr_runtime.kernels.place_rows import Placing, place_rows
 from rdrr_runtime.kernels.rmsnorm import rms_norm_in_place
 from rdrr_runtime.kernels.rope import rope
+from rdrr_runtime.traffic import traffic
 from support.gpu import normal, relative_error
 
 ROWS, HELD, CONTEXT, SEQUENCES, EPS = 5, 7, 90, 3, 1e-5
@@ -75,6 +76,13 @@ def test_a_cache_of_blocks_and_few_bindings_do_not_suit(bench) -> None:
     assert spec.suits(ctx, 8, normed=False)
     assert not spec.suits(ctx, 8, normed=True)
     assert not replace(spec, cache=KvSpec(2, 64, CONTEXT, "q8_0")).suits(ctx, 16, normed=False)
+
+
+def test_only_the_new_slots_count_as_traffic(bench) -> None:
+    x, spec = bench.poisoned(4096), Placing(2, KvSpec(1, 64, CONTEXT, "f16"))
+    caches = bench.poisoned(32 * CONTEXT), bench.poisoned(32 * CONTEXT)
+    (made,) = place_rows(bench.context(3), (x, x, x), None, None, caches, spec=spec, label="t")
+    assert traffic(made, 3, 50) == 3 * 2 * 2 * 64
 
 
 def test_more_rotating_elements_than_a_head_has_are_refused(bench) -> None:
