@@ -16,7 +16,7 @@ from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.wedlm_reference import picks
 
-CLOSE, APART = 1e-3, 1e-2
+CLOSE, APART, IN_INT8 = 1e-3, 1e-2, 5e-2
 CONTEXT = 128
 
 
@@ -82,6 +82,19 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
             assert prod(one.grid.counts(most)) == times * prod(one.grid.counts(1))
     prefill = [one for one in plan.lowered("prefill").body if "matmul" in one.kernel.label]
     assert prefill[0].grid.counts(CONTEXT) != prefill[0].grid.counts(1)  # the control
+
+
+@pytest.mark.parametrize("count", [5, 21], ids=["few", "window"])
+def test_a_window_in_int8_is_near_torch(device, tmp_path, rng, count):
+    package = write_random_package(tmp_path, llama_manifest("Q4_K", embedding="Q8_0"), rng)
+    policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
+    backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
+    ids = rng.integers(0, VOCAB, 40).tolist()
+    backend.fill(ids[: 40 - count], 0)
+    found = backend.window_logits(ids[40 - count :], 40 - count, wanted=3)
+    expected = CpuBackend(package, context=CONTEXT).logits(ids, 0, all_rows=True)[-3:]
+    assert 1e-5 < relative_error(found, expected) < IN_INT8  # above f32: int8 was really used
+    backend.close()
 
 
 def test_a_step_reads_eight_bytes_a_row_in_one_go(backend, rng):
