@@ -25,11 +25,16 @@ MAX_ROWS = 32
 """Token rows of a pass up to which this beats tiles."""
 
 ROWS_AT_A_TIME = 16
-"""Token rows whose sums a thread holds; more are taken by further workgroups."""
+"""Token rows whose sums a thread holds, at most; more are taken by further workgroups."""
 
+MANY_OUTPUTS = 8192
+"""Rows of weights from which small teams fill a device, and read the same inputs more often."""
 
-WORKGROUP = 128
-"""Threads of a workgroup."""
+STAGING_ROWS = 8
+"""Token rows from which it pays to keep their inputs in workgroup memory."""
+
+INT8_WORKGROUP = 256
+"""Threads of a workgroup that leaves whole groups of 32 outputs."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,9 @@ class RowsTuning(Params):
         workgroup: Threads of a workgroup, a power of two.
         team: Threads that share an output's inputs, a power of two up to 32.
         outputs: Of a thread at a time, 1, 2 or 4; gate and up count as two.
+        ahead: 1: the next weights are loaded before these are multiplied.
+        rows: Token rows at a time, at most; a power of two.
+        staged: 1: their inputs are in workgroup memory.
     """
 
     workgroup: int
@@ -49,20 +57,35 @@ class RowsTuning(Params):
     rows: int = ROWS_AT_A_TIME
     staged: int = 0
 
-    def leaves_int8(self) -> bool:
-        """Whether the gated pairs of a workgroup are whole groups of 32."""
-        return self.workgroup // self.team * self.outputs // 2 % 32 == 0
+    @property
+    def outputs_of_gate(self) -> int:
+        """Gated pairs of a workgroup."""
+        return self.workgroup // self.team * self.outputs // 2
+
+    def storage(self, rows: int, k: int) -> int:
+        """Bytes of workgroup memory, or more, in a pass of `rows` over K inputs."""
+        held = _at_a_time(rows, self.rows)
+        staged = int8_rows_bytes(held, k) if self.staged else 0
+        return staged + 4 * self.outputs * self.workgroup + 4 * held * self.outputs_of_gate
 
 
-CANDIDATES = tuple(
-    RowsTuning(workgroup, team, outputs)
-    for workgroup in (64, 128, 256)
-    for team in (4, 8, 16, 32)
-    for outputs in (1, 2, 4)
+CANDIDATES = (
+    RowsTuning(128, 32, 1),
+    RowsTuning(128, 32, 2),
+    RowsTuning(128, 32, 2, ahead=1),
+    RowsTuning(128, 32, 2, rows=8),
+    RowsTuning(128, 32, 4, rows=8),
+    RowsTuning(256, 32, 1),
+    RowsTuning(128, 16, 2),
+    RowsTuning(128, 16, 4),
+    RowsTuning(256, 16, 4),
+    RowsTuning(128, 8, 2),
+    RowsTuning(256, 8, 2),
+    RowsTuning(256, 8, 2, staged=1),
+    RowsTuning(256, 8, 4, staged=1),
+    RowsTuning(256, 8, 2, rows=8, staged=1),
+    RowsTuning(64, 8, 1),
 )
-
-ENOUGH_THREADS = 65_536
-"""Threads of a launch that keep the largest GPUs busy."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +130,7 @@ def suits(ctx: OpContext, weights: Sequence[GpuWeight]) -> bool:
 
 def leaves_int8(ctx: OpContext, outputs: int) -> bool:
     """Whether a `gate` launch can leave its outputs in int8: they are whole units."""
-    return outputs % UNIT == 0 and ctx.max_threads >= WORKGROUP
+    return outputs % UNIT == 0 and ctx.max_threads >= INT8_WORKGROUP
 
 
 def buffers_bound(weights: Sequence[GpuWeight], *, bias: bool = False) -> int:
@@ -182,7 +205,7 @@ def matvec_rows(
             "T": used.team,
             "OUTPUTS": used.outputs,
             "AHEAD": used.ahead > 0,
-            "WIDTH": step if output.int8 else 0,
+            "WIDTH": used.outputs_of_gate if output.int8 else 0,
             "SUBGROUPS": ctx.subgroups,
         },
         constants={**constants, "LAST": groups},
@@ -199,23 +222,33 @@ def _site(
     gate = output.kind == "gate"
 
     def fits(one: RowsTuning) -> bool:
-        held = one.outputs * _at_a_time(ctx.max_rows, one.rows) <= 64 and (
-            one.outputs > 1 or not gate
-        )
-        whole = not output.int8 or one.leaves_int8()
-        return held and whole and one.workgroup <= ctx.max_threads
+        sums = one.outputs * _at_a_time(ctx.max_rows, one.rows)
+        paired = not gate or one.outputs > 1
+        whole = not output.int8 or one.outputs_of_gate % 32 == 0
+        held = one.storage(ctx.max_rows, k) <= ctx.workgroup_storage
+        return sums <= 64 and paired and whole and held and one.workgroup <= ctx.max_threads
 
     handed = " to int8" if output.int8 else ""
     return ctx.site(
         f"matmul matvec_rows.{variant} {outputs}x{k}{handed}, {ctx.max_rows} rows",
-        _default(outputs, k, output),
+        _default(ctx, outputs, k, output),
         filter(fits, CANDIDATES),
     )
 
 
-def _default(outputs: int, k: int, output: RowsOutput) -> RowsTuning:
-    """Threads enough to fill a large GPU, as few as possible to an output."""
+def _default(ctx: OpContext, outputs: int, k: int, output: RowsOutput) -> RowsTuning:
+    """The fastest on an H200 for the shapes of a 1B model, or within a tenth of it."""
+    rows, lanes = _at_a_time(ctx.max_rows, ROWS_AT_A_TIME), power_of_two(units_of(k), 4, 32)
+    gate = output.kind == "gate"
     if output.int8:
-        return RowsTuning(WORKGROUP, 4, 2)
-    team = power_of_two(min(units_of(k), ENOUGH_THREADS // outputs), 4, 32)
-    return RowsTuning(WORKGROUP, team, 2 if output.kind == "gate" else 1)
+        team = min(8, lanes)
+        for held in (ROWS_AT_A_TIME, STAGING_ROWS) if rows >= STAGING_ROWS else ():
+            one = RowsTuning(INT8_WORKGROUP, team, 2, rows=held, staged=1)
+            if one.storage(rows, k) <= ctx.workgroup_storage:
+                return one
+        return RowsTuning(INT8_WORKGROUP, min(16, lanes), 4)
+    if outputs * (1 + gate) >= MANY_OUTPUTS:
+        return RowsTuning(128, min(16, lanes), min(4, 32 // rows))
+    if rows == 2:
+        return RowsTuning(128, lanes, 1 + gate)
+    return RowsTuning(128, lanes, 2, ahead=1)
