@@ -77,8 +77,8 @@ def test_every_number_of_rows_equals_the_product(bench, rng, dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_type_equals_the_product(any_bench, rng, dtype) -> None:
-    assert errors(any_bench, rng, stored(any_bench, rng, dtype, 67, 36), 5) < CLOSE
+def test_every_type_equals_the_product(bench, rng, dtype) -> None:
+    assert errors(bench, rng, stored(bench, rng, dtype, 67, 36), 5) < CLOSE
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_every_type_equals_the_product(any_bench, rng, dtype) -> None:
     ],
     ids=str,
 )
-def test_how_the_outputs_are_divided_does_not_matter(any_bench, rng, tuning) -> None:
+def test_how_the_outputs_are_divided_does_not_matter(bench, rng, tuning) -> None:
     dtype = str(rng.choice(SCALINGS))
     print(dtype)
-    weight = stored(any_bench, rng, dtype, 67, 320)
-    assert errors(any_bench, rng, weight, int(rng.choice([3, 7])), tuning) < CLOSE
+    weight = stored(bench, rng, dtype, 67, 320)
+    assert errors(bench, rng, weight, int(rng.choice([3, 7])), tuning) < CLOSE
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["one matrix", "two matrices"])
@@ -121,39 +121,39 @@ def test_gate_and_up_are_joined_after_a_norm(any_bench, rng, separate, pairs) ->
     assert relative_error(found, gate / (1 + np.exp(-gate)) * up) < 2 * CLOSE
 
 
-def test_gated_pairs_can_be_handed_on_in_int8(any_bench, rng) -> None:
+def test_gated_pairs_can_be_handed_on_in_int8(bench, rng) -> None:
     rows, hidden, inner, n = int(rng.integers(2, 9)), 256, 192, 35
     print(rows)
-    gates, gate_values = stored(any_bench, rng, "Q4_K", inner, hidden)
-    ups, up_values = stored(any_bench, rng, "Q4_K", inner, hidden)
-    downs, down_values = stored(any_bench, rng, "Q4_K", n, inner)
-    x, ctx, y = normal(rng, rows, hidden), any_bench.context(rows), any_bench.poisoned(rows, n)
+    gates, gate_values = stored(bench, rng, "Q4_K", inner, hidden)
+    ups, up_values = stored(bench, rng, "Q4_K", inner, hidden)
+    downs, down_values = stored(bench, rng, "Q4_K", n, inner)
+    x, ctx, y = normal(rng, rows, hidden), bench.context(rows), bench.poisoned(rows, n)
     assert leaves_int8(ctx, inner)
     assert not leaves_int8(ctx, inner + 32)
-    target, launches = staged(any_bench, ctx, x)
-    handed = room(any_bench, rows, inner)
+    target, launches = staged(bench, ctx, x)
+    handed = room(bench, rows, inner)
     output = RowsOutput((handed,), "gate", activation="silu", int8=True)
     launches += matvec_rows(ctx, (gates, ups), target, output, label="t")
     launches += matvec_rows(ctx, (downs,), handed, RowsOutput((y,)), label="t")
-    any_bench.run(launches, rows)
+    bench.run(launches, rows)
     near = in_int8(x).astype(np.float64)
     gate, up = near @ gate_values.T, near @ up_values.T
     between = in_int8((gate / (1 + np.exp(-gate)) * up).astype(np.float32)).astype(np.float64)
     # A code may differ by one of 127, as its value is summed in another order.
-    found = any_bench.download(y, rows, n)
+    found = bench.download(y, rows, n)
     assert relative_error(found, between @ down_values.T) < 5 * CLOSE
 
 
-def test_matrices_of_several_types_share_a_launch_with_their_bias(any_bench, rng) -> None:
+def test_matrices_of_several_types_share_a_launch_with_their_bias(bench, rng) -> None:
     rows, k = 3, 320
-    made = [stored(any_bench, rng, *one, k) for one in (("Q4_K", 70), ("Q8_0", 5), ("Q6_K", 33))]
+    made = [stored(bench, rng, *one, k) for one in (("Q4_K", 70), ("Q8_0", 5), ("Q6_K", 33))]
     x, bias = normal(rng, rows, k), normal(rng, 108)
-    ctx, ys = any_bench.context(rows), tuple(any_bench.poisoned(rows, one.n) for one, _ in made)
-    target, launches = staged(any_bench, ctx, x)
-    output = RowsOutput(ys, bias=any_bench.upload(bias))
+    ctx, ys = bench.context(rows), tuple(bench.poisoned(rows, one.n) for one, _ in made)
+    target, launches = staged(bench, ctx, x)
+    output = RowsOutput(ys, bias=bench.upload(bias))
     launches += matvec_rows(ctx, tuple(one for one, _ in made), target, output, label="t")
-    any_bench.run(launches, rows)
-    found = [any_bench.download(y, rows, one.n) for y, (one, _) in zip(ys, made, strict=True)]
+    bench.run(launches, rows)
+    found = [bench.download(y, rows, one.n) for y, (one, _) in zip(ys, made, strict=True)]
     near = in_int8(x).astype(np.float64)
     expected = np.concatenate([near @ values.T for _, values in made], axis=1) + bias
     assert relative_error(np.concatenate(found, axis=1), expected) < CLOSE
