@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING
 
 from rdrr_manifests.graph import Linear, Norm, Op, Rope
 
-from rdrr_runtime.fuse import Fusion, match_projections
-from rdrr_runtime.lower_attention import placed_attention
+from rdrr_runtime.fuse import Fusion
 
 if TYPE_CHECKING:
     from rdrr_runtime.lower import Lowering
 
 
 def projections_together(low: Lowering, ops: Sequence[Op], index: int) -> int:
-    """A norm, all linears that read it, then the head norms and ropes that stood between these.
-
-    Projections of a layer are followed by its attention.
-    """
+    """A norm, all linears that read it, then the head norms and ropes that stood between these."""
     norm = ops[index]
     if not isinstance(norm, Norm) or norm.groups != 1:
         return 0
@@ -36,13 +32,7 @@ def projections_together(low: Lowering, ops: Sequence[Op], index: int) -> int:
     # Only what changes the products in place: it needs no buffers that would be taken out of turn.
     if len(shared) < 2 or not _follow(others, made):
         return 0
-    low.lower(norm)
-    for linear in shared:
-        low.lower(linear)
-    layer = match_projections(ops, index)
-    if layer is not None and placed_attention(low, layer):
-        return layer.count
-    for op in others:
+    for op in (norm, *shared, *others):
         low.lower(op)
     return end - index
 

@@ -249,6 +249,6 @@ def _default(ctx: OpContext, outputs: int, k: int, output: RowsOutput) -> RowsTu
         return RowsTuning(INT8_WORKGROUP, min(16, lanes), 4)
     if outputs * (1 + gate) >= MANY_OUTPUTS:
         return RowsTuning(128, min(16, lanes), min(4, 32 // rows))
-    if rows == 2:
+    if rows == 2 or units_of(k) <= lanes:  # weights that are all on their way at once
         return RowsTuning(128, lanes, 1 + gate)
     return RowsTuning(128, lanes, 2, ahead=1)
