@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -322,14 +323,15 @@ class Engine:
     def _timed(self, request: _Request, stats: GenerationStats) -> Iterator[list[int]]:
         stats.prompt_tokens = len(request.prompt)
         start = time.perf_counter()
-        for ids in self._runs(request, stats):
-            stats.total_seconds = time.perf_counter() - start
-            if not stats.new_tokens:
-                stats.first_token_seconds = stats.total_seconds
-            stats.new_tokens += len(ids)
-            if ids[-1] in request.stop_ids or stats.counts.completed:
-                stats.finish = "stop"
-            yield ids
+        with _closed(self._runs(request, stats)) as runs:
+            for ids in runs:
+                stats.total_seconds = time.perf_counter() - start
+                if not stats.new_tokens:
+                    stats.first_token_seconds = stats.total_seconds
+                stats.new_tokens += len(ids)
+                if ids[-1] in request.stop_ids or stats.counts.completed:
+                    stats.finish = "stop"
+                yield ids
         if stats.finish == "running":
             stats.finish = "length" if stats.new_tokens >= request.max_tokens else "context"
 
@@ -352,13 +354,14 @@ class Engine:
             room = min(left, context - len(ids) + 1)
             job = Job(ids[cached:], cached, room, request.stop_ids, gone + ids[:cached])
             strategy = request.strategy(stats.context_shifts)
-            for run in strategy.run(self.backend, job, stats.counts):
-                ids += run
-                left -= len(run)
-                if request.given is None:  # another strategy may leave anything in the cache
-                    self._held.extend(ids[:-1])
-                yield run
-                self._check_turn(turn)
+            with _closed(strategy.run(self.backend, job, stats.counts)) as runs:
+                for run in runs:
+                    ids += run
+                    left -= len(run)
+                    if request.given is None:  # another strategy may leave anything in the cache
+                        self._held.extend(ids[:-1])
+                    yield run
+                    self._check_turn(turn)
             ended = ids[-1] in request.stop_ids or stats.counts.completed
             if ended or not left or request.keep is None:
                 return
@@ -369,3 +372,14 @@ class Engine:
                 "another generation has begun on this model, which takes its cache",
                 hint="finish one before the next, or load the model twice",
             )
+
+
+@contextmanager
+def _closed(runs: Iterator[list[int]]) -> Iterator[Iterator[list[int]]]:
+    """Close an iterator at the end of a block: when it is collected is up to the interpreter."""
+    try:
+        yield runs
+    finally:
+        close = getattr(runs, "close", None)
+        if close is not None:
+            close()

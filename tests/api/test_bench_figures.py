@@ -60,7 +60,12 @@ def measured(name: str, milliseconds: float, *, encode: float = 0.0, gpu: float 
 
 
 def test_the_gain_of_an_interval_is_predicted_from_what_one_token_costs():
-    modes = (measured("ours-x1", 6.0, encode=1.0, gpu=2.0), measured("ours-x4", 3.0, gpu=2.0))
+    modes = (
+        measured("ours-x1", 6.0, encode=1.0, gpu=2.0),
+        measured("ours-x4", 3.0, gpu=2.0),
+        measured("ahead-x1", 4.0, encode=1.0, gpu=2.0),  # no twin of a mode that waits
+        measured("ahead-x8", 2.0, encode=1.0, gpu=2.0),
+    )
     (found,) = interval_gains(modes)
     # The host encodes for 1 ms while the GPU works for 2, and 3 ms of waiting come once in four.
     assert (found.name, found.over) == ("ours-x4", "ours-x1")

@@ -180,6 +180,30 @@ def test_passes_in_flight_when_a_generation_is_broken_off_are_counted_and_not_ta
     assert stats.cached_tokens == len(prompt) - 1
 
 
+def test_a_generation_that_is_broken_off_ends_its_strategy_whoever_holds_it(rng):
+    class Kept:
+        ended = False
+
+        def run(self, backend, job, counts):
+            del backend, job, counts
+            self.runs = self.generate()  # nothing is collected while this is there
+            return self.runs
+
+        def generate(self):
+            try:
+                while True:
+                    yield [1]
+            finally:
+                self.ended = True
+
+    strategy, prompt = Kept(), rng.integers(0, EOS, 6).tolist()
+    runs = Engine(Hashing(), [EOS], 64).generate(prompt, max_tokens=9, strategy=strategy)
+    assert next(runs) == [1]
+    assert not strategy.ended
+    runs.close()
+    assert strategy.ended
+
+
 @pytest.fixture(scope="module")
 def backend(device, tmp_path_factory) -> Iterator[GpuBackend]:
     folder = tmp_path_factory.mktemp("ahead")

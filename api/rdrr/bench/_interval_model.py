@@ -41,11 +41,15 @@ class IntervalGain:
 
 
 def interval_gains(modes: Sequence[Measured]) -> Iterator[IntervalGain]:
-    """Of each mode with an interval whose twin without one has been measured."""
+    """Of each mode with an interval whose twin without one has been measured.
+
+    Modes that go ahead of a readback are left out: they wait for less.
+    """
+    waiting = [one for one in modes if not one.mode.ahead]
     singles = {
-        (one.mode.submission, one.mode.sampler): one for one in modes if one.mode.interval == 1
+        (one.mode.submission, one.mode.sampler): one for one in waiting if one.mode.interval == 1
     }
-    for one in modes:
+    for one in waiting:
         single = singles.get((one.mode.submission, one.mode.sampler))
         if one.mode.interval > 1 and single is not None:
             gain = _gain(one, single)
