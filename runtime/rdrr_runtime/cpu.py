@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from rdrr_format.errors import FormatError
+from rdrr_format.errors import FormatError, GenerationError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
@@ -56,10 +56,18 @@ class CpuBackend:
         return np.concatenate(parts) if all_rows else parts[-1]
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the likeliest token; `count` new ids."""
+        """Run `ids`, then feed back the likeliest token; `count` new ids.
+
+        Raises:
+            GenerationError: The logits are no numbers.
+        """
         out: list[int] = []
         for _ in range(count):
             logits = self.logits(ids, base)
+            if np.isnan(logits[0]).any():
+                raise GenerationError(
+                    "the model computes no numbers", hint="rdrr validate --deep checks its weights"
+                )
             base += len(ids)
             out.append(ops.argmax(torch.from_numpy(logits[0])))
             ids = out[-1:]

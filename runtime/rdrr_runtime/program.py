@@ -30,7 +30,7 @@ from rdrr_runtime.kernels._tuning import Tuning
 from rdrr_runtime.kvcache import KvCache
 from rdrr_runtime.lower import Lowered, Lowering
 from rdrr_runtime.lower_head import Wanted, picks_of
-from rdrr_runtime.rope import rope_table
+from rdrr_runtime.rope import rope_bytes, rope_table
 from rdrr_runtime.select import Choice, Select
 from rdrr_runtime.values import Workspace
 from rdrr_runtime.weights import load_weights
@@ -196,7 +196,9 @@ class Plan:
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._precision.kernel])
         self._lowered: dict[str, Lowered] = {}
         self._ropes = tuple(
-            arena.upload(f"rope.{index}", rope_table(spec, context))
+            arena.empty(f"rope.{index}", rope_bytes(spec, context))
+            if isinstance(arena, PaperArena)
+            else arena.upload(f"rope.{index}", rope_table(spec, context))
             for index, spec in enumerate(self.graph.ropes)
         )
 

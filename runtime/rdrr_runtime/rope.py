@@ -16,6 +16,9 @@ import numpy.typing as npt
 from rdrr_format.errors import ManifestError
 from rdrr_manifests.graph import RopeSpec
 
+POSITIONS = 1 << 14
+"""Computed at once: a million positions in float64 would take gigabytes."""
+
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 
@@ -34,9 +37,24 @@ def rope_table(spec: RopeSpec, context: int) -> F32:
     Raises:
         ManifestError: A scaling lacks one of its parameters.
     """
-    angles = np.arange(context, dtype=np.float64)[:, None] * frequencies(spec, context)[None, :]
-    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1) * attention_factor(spec)
-    return np.ascontiguousarray(table, dtype=np.float32)
+    turns, factor = frequencies(spec, context), attention_factor(spec)
+    table = np.empty((context, len(turns), 2), np.float32)
+    for first in range(0, context, POSITIONS):
+        part = table[first : first + POSITIONS]
+        angles = np.arange(first, first + len(part), dtype=np.float64)[:, None] * turns
+        part[..., 0] = np.cos(angles) * factor
+        part[..., 1] = np.sin(angles) * factor
+    return table
+
+
+def rope_bytes(spec: RopeSpec, context: int) -> int:
+    """Bytes of `rope_table`, which is not made.
+
+    Raises:
+        ManifestError: A scaling lacks one of its parameters.
+    """
+    attention_factor(spec)
+    return 2 * 4 * context * len(frequencies(spec, context))
 
 
 def frequencies(spec: RopeSpec, context: int) -> F64:

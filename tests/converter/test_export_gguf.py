@@ -191,6 +191,21 @@ def test_what_f16_cannot_hold_becomes_f32(tmp_path, rng):
     assert widened == ["blk.1.ffn_up.weight"]
 
 
+@pytest.mark.parametrize(("context", "fits"), [(2**32 - 1, True), (2**32, False)])
+def test_a_number_that_metadata_cannot_hold_is_refused(tmp_path, llama, context, fits):
+    package = tmp_path / "package"
+    convert(llama, package, quantize="f16")
+    manifest = json.loads((package / "manifest.json").read_text())
+    manifest["architecture"]["maxSeqLen"] = context
+    (package / "manifest.json").write_text(json.dumps(manifest))
+    if fits:
+        export(package, tmp_path / "out.gguf", to="gguf")
+        return
+    with pytest.raises(ConversionError, match=r"context_length.* cannot state this number"):
+        export(package, tmp_path / "out.gguf", to="gguf")
+    assert not [one for one in tmp_path.iterdir() if "out" in one.name]
+
+
 def test_divisors_of_frequencies_come_back(tmp_path, rng):
     scaling = {
         "rope_type": "llama3",

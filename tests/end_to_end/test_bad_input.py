@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rdrr import convert
+from rdrr.cli.app import Command, run
 from rdrr_format.errors import StoreError
 from rdrr_format.stores import LocalStore
 from support.commands import EXAMPLE, environment, error_line, rdrr
@@ -325,6 +326,30 @@ def test_standard_output_on_a_full_disk(command):
         )
     assert done.returncode == 1
     assert done.stderr == f"error: standard output: {os.strerror(errno.ENOSPC)}\n"
+
+
+def test_too_little_memory_is_one_line(capsys):
+    def count(fails: bool = False) -> int:
+        if fails:
+            raise MemoryError("Unable to allocate 7.28 TiB")
+        return 0
+
+    for words, code in (([], 0), (["--fails"], 1)):
+        assert run([Command("count", count, "Run")], words, program="count") == code
+    assert (
+        capsys.readouterr().err == "error: not enough memory (found Unable to allocate 7.28 TiB)\n"
+    )
+
+
+def test_a_model_that_computes_no_numbers(package):
+    manifest = json.loads((package / "manifest.json").read_text())
+    words = ("generate", package, "--prompt", "x", "--max-tokens", 1, "--backend", "cpu")
+    assert rdrr(*words).code == 0
+    manifest["inference"]["layerPattern"]["residualBranchScale"] = 1e308
+    (package / "manifest.json").write_text(json.dumps(manifest))
+    done = rdrr(*words)
+    assert done.code == 1
+    assert done.err.splitlines()[-1].startswith("error: the model computes no numbers")
 
 
 def test_without_an_adapter_wgpu_is_refused_and_auto_falls_back(package):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from rdrr_format.errors import ManifestError
 from rdrr_manifests.graph import RopeSpec
-from rdrr_runtime.rope import attention_factor, frequencies, rope_table
+from rdrr_runtime import rope
+from rdrr_runtime.rope import attention_factor, frequencies, rope_bytes, rope_table
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -72,6 +73,14 @@ def test_a_table_holds_the_cosine_and_sine_of_position_times_frequency(
     assert table.shape == (2000, 24, 2)
     assert table.dtype == np.float32
     np.testing.assert_allclose(table[position, pair], [np.cos(angle), np.sin(angle)], atol=1e-6)
+
+
+def test_a_table_does_not_depend_on_how_many_positions_are_computed_at_once(monkeypatch) -> None:
+    spec = RopeSpec(theta=1e4, head_dim=16, rotary_dim=8, scaling="linear", factor=4.0)
+    whole = rope_table(spec, 1000)
+    assert whole.nbytes == rope_bytes(spec, 1000)
+    monkeypatch.setattr(rope, "POSITIONS", 7)
+    np.testing.assert_array_equal(rope_table(spec, 1000), whole)
 
 
 def test_longrope_takes_the_long_factors_only_beyond_the_original_context() -> None:

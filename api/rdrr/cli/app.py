@@ -102,6 +102,8 @@ def run(commands: Sequence[Command], arguments: Sequence[str], *, program: str) 
         return _fail(UsageError(_parser_message(error), hint=hint), arguments)
     except OSError as error:
         return _refused(error, arguments)
+    except MemoryError as error:
+        return _fail(RdrrError("not enough memory", found=str(error) or None), arguments)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # newer versions of typer return it themselves

@@ -50,6 +50,8 @@ _FILE_TYPES: Mapping[str, int] = MappingProxyType(
 """`general.file_type` of a model that is mostly stored so."""
 
 _QUANTIZATION_VERSION = 2
+_MOST = 2**32 - 1
+"""Whole numbers of metadata are unsigned words."""
 
 
 def find_row(rule: ArchitectureRule, where: object) -> GgufArchitecture:
@@ -317,10 +319,21 @@ def _write(
 
 
 def _add(writer: Any, key: str, value: Any) -> None:
-    """An entry in the type that llama.cpp expects."""
+    """An entry in the type that llama.cpp expects.
+
+    Raises:
+        ConversionError: It does not fit that type.
+    """
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):
+        if not 0 <= value <= _MOST:
+            raise ConversionError(
+                "a GGUF cannot state this number",
+                where=key,
+                expected=f"0 to {_MOST}",
+                found=value,
+            )
         writer.add_uint32(key, value)
     elif isinstance(value, float):
         writer.add_float32(key, value)
