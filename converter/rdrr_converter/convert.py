@@ -16,7 +16,7 @@ from pathlib import Path
 from rdrr_format.errors import ConversionError, ManifestError, UsageError
 from rdrr_format.locations import is_url
 from rdrr_format.shard_writer import ShardWriter
-from rdrr_format.shards import ALIGNMENT, ShardInfo
+from rdrr_format.shards import ALIGNMENT, DEFAULT_SHARD_SIZE, ShardInfo
 from rdrr_format.stores import Store, write_file
 from rdrr_manifests.graph import derive_graph
 from rdrr_manifests.models import MANIFEST_NAME, Manifest
@@ -32,7 +32,7 @@ from rdrr_converter.importance import importance_notes, load_importance
 from rdrr_converter.lora import merge_adapter
 from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import TensorError
-from rdrr_converter.options import SHARD_SIZE, Options
+from rdrr_converter.options import Options
 from rdrr_converter.pack import write_shards
 from rdrr_converter.plan import Plan, make_plan
 from rdrr_converter.quantize import Workforce
@@ -71,7 +71,7 @@ def convert(
     imatrix: str | Path | None = None,
     tensor_types: Mapping[str, str] | None = None,
     kernel_hints: Mapping[str, str] | None = None,
-    shard_size: int = SHARD_SIZE,
+    shard_size: int = DEFAULT_SHARD_SIZE,
     align: int = ALIGNMENT,
     hash_algorithm: str = "sha256",
     compress: str | None = None,

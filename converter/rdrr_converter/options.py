@@ -11,21 +11,20 @@ from rdrr_format.compression import Compression, parse_compression
 from rdrr_format.errors import UsageError
 from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.layouts import Layout
-from rdrr_format.shards import ALIGNMENT
+from rdrr_format.shards import ALIGNMENT, DEFAULT_SHARD_SIZE
 from rdrr_manifests.models import parse_hint
 
 from rdrr_converter.overrides import parse_overrides
 from rdrr_converter.profiles import PROFILES, check_profile
 from rdrr_converter.recipes import RECIPES, TAILS, Recipe
 
-SHARD_SIZE = 64 * 2**20
 MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 """What the public format's current generation accepts."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options that decide the package's bytes; see CONTRACTS of the commands for their meaning.
+    """Options that decide the package's bytes; see `rdrr convert --help` for their meaning.
 
     Attributes:
         quantize: Name of a recipe.
@@ -58,7 +57,7 @@ class Options:
     imatrix: str | None = None
     tensor_types: Mapping[str, str] = field(default_factory=dict)
     kernel_hints: Mapping[str, str] = field(default_factory=dict)
-    shard_size: int = SHARD_SIZE
+    shard_size: int = DEFAULT_SHARD_SIZE
     align: int = ALIGNMENT
     hash_algorithm: str = "sha256"
     compress: str | None = None

@@ -16,6 +16,7 @@ delete the `__pycache__` folders.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numba
@@ -41,9 +42,25 @@ IN_RANGE = np.float32(4194303.0)
 def compiled(function: _Function) -> _Function:
     """Compile on first use, without the GIL; keep the code where a cache can be written."""
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
+        made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba found no folder that it may write its cache to
         return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
+    _cache_if_possible(made)
+    return made  # type: ignore[return-value]
+
+
+def _cache_if_possible(made: Any) -> None:
+    """Let the code be used that was compiled, also where it cannot be kept, as on a full disk."""
+    cache = getattr(made, "_cache", None)
+    save = getattr(cache, "save_overload", None)
+    if cache is None or save is None:  # a numba that is made otherwise
+        return
+
+    def try_to_save(*given: Any) -> None:
+        with suppress(OSError):
+            save(*given)
+
+    cache.save_overload = try_to_save
 
 
 def inlined(function: _Function) -> _Function:

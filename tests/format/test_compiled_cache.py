@@ -1,0 +1,35 @@
+"""Compiled searches are kept where that is possible, and used where it is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from support.commands import environment
+
+PROGRAM = """
+import resource, sys
+from rdrr_format.codecs._compiled import compiled
+@compiled
+def one_more(number):
+    return number + 1
+if sys.argv[1:] == ["full"]:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+print(one_more(2))
+"""
+
+
+@pytest.mark.parametrize(("words", "is_kept"), [(["full"], False), ([], True)])
+def test_code_that_cannot_be_kept_runs_all_the_same(tmp_path, words, is_kept):
+    program, cache = tmp_path / "program.py", tmp_path / "cache"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, program, *words],
+        env=environment(NUMBA_CACHE_DIR=str(cache)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+    assert any(path.is_file() for path in cache.rglob("*")) == is_kept
