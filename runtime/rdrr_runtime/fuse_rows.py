@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rdrr_manifests.graph import GatedActivation, Linear, Norm, Op, Residual, Rope
+from rdrr_manifests.graph import GatedActivation, Linear, Norm, Op, Residual
 
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.fuse import attention_spec, emit_attention, joined_bias, match_projections
@@ -26,6 +26,7 @@ from rdrr_runtime.kernels.matvec_rows import (
     suits,
 )
 from rdrr_runtime.lower_attention import placed_attention
+from rdrr_runtime.normed_linears import find_normed_linears
 from rdrr_runtime.packing import GpuWeight
 from rdrr_runtime.select import Why
 
@@ -81,34 +82,15 @@ class RowsProduct:
         self.low.emit(matvec_rows(self.low.ctx, self.weights, x, output, label=label), self.why)
 
 
-def _shared(ops: Sequence[Op], index: int) -> tuple[Norm, list[Linear], list[Op], int] | None:
-    """A norm, the linears that read it, the norms and ropes of heads between them, and the end."""
-    norm = ops[index]
-    if not isinstance(norm, Norm) or norm.groups != 1:
-        return None
-    end = index + 1
-    while end < len(ops) and isinstance(ops[end], Linear | Norm | Rope):
-        end += 1
-    run = ops[index + 1 : end]
-    shared = [op for op in run if isinstance(op, Linear) and op.x == norm.out]
-    others = [op for op in run if op not in shared]
-    known = {op.out for op in shared}
-    for op in others:
-        if not isinstance(op, Norm | Rope) or op.x not in known:
-            return None
-        known.add(op.out)
-    return (norm, shared, others, end) if shared else None
-
-
 def projections(low: Lowering, ops: Sequence[Op], index: int) -> int:
     """A norm and the linears that read it in two launches, then what stood between these.
 
     Projections of a layer are followed by its attention.
     """
-    found = _shared(ops, index)
+    found = find_normed_linears(ops, index)
     if found is None:
         return 0
-    norm, linears, others, end = found
+    norm, linears, others, end = found.norm, found.linears, found.others, found.end
     product = RowsProduct(low, tuple(low.weights.matrices[one.weight.name] for one in linears))
     has_bias = linears[0].bias is not None
     fits = buffers_bound(product.weights, bias=has_bias) <= low.max_buffers and len(linears) <= 3
@@ -132,10 +114,10 @@ def projections(low: Lowering, ops: Sequence[Op], index: int) -> int:
 
 def gated(low: Lowering, ops: Sequence[Op], index: int) -> int:
     """Norm, gate and up (one matrix or two), activation; the projection after it, given int8."""
-    found = _shared(ops, index)
+    found = find_normed_linears(ops, index)
     if found is None:
         return 0
-    norm, linears, others, end = found
+    norm, linears, others, end = found.norm, found.linears, found.others, found.end
     activation = ops[end] if end < len(ops) else None
     if not isinstance(activation, GatedActivation) or others:
         return 0
