@@ -230,9 +230,10 @@ class Select:
         wanted, who, unmet = self._int8()
         if int8 == wanted:
             return Why(f"{who}: {'int8' if int8 else ctx.values} activations", unmet)
-        if ctx.max_rows > 1:
-            return Why(f"{who}: f32 activations, as no int8 kernel serves it for many rows")
         others = [one.layout for one in weights if one.layout is not Layout.ROW]
+        if ctx.max_rows > 1:
+            what = f"layout {others[0]} has no int8 kernel" if others else "no int8 kernel serves it"
+            return Why(f"{who}: f32 activations, as {what} for several rows")
         if others:
             obstacle = f"layout {others[0]} has no int8 kernel"
         else:

@@ -288,6 +288,17 @@ def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layo
     assert unhonoured(choices_for(package, device, Policy(), CONTEXT, "f16")) == ()
 
 
+@pytest.mark.parametrize(
+    ("layout", "said"), [("row", "int8 activations"), ("column", "layout column has no int8")]
+)
+def test_a_few_rows_say_why_they_are_in_int8_or_not(device, tmp_path, rng, layout, said):
+    package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
+    choices = choices_for(package, device, hints, CONTEXT, "f16", kinds=("few",))
+    (found,) = (one for one in choices if one.op == "l0.down_proj")
+    assert (found.step, said in found.reason) == ("few rows", True)
+    assert found.kernel.startswith("matvec_rows") == (layout == "row")
+
+
 def test_the_head_of_a_prompt_is_not_in_int8(device, tmp_path, rng):
     """A single row in a pass of many has no int8 kernel: a reason to give, and no broken hint."""
     manifest = llama_manifest("Q4_K", embedding="Q6_K")
