@@ -4,10 +4,10 @@
 
 The exact path computes with float32 activations and a float32 cache; `int8` asks for int8 dot
 products wherever a kernel has them; `default` is what `rdrr generate` does. Reading a prompt and
-generating use different kernels, so the text goes through both: many tokens a pass, and one token
-a pass (which is slow). Differences come with their standard error: below two or three of them a
-difference means nothing, so give enough tokens. A checkpoint's folder is converted first, to
-`--quantize`. The last line is one JSON object.
+generating use different kernels, and so do batches and guesses to verify. The text goes through all
+three: many tokens a pass, one token a pass (which is slow), and a few. Differences come with their
+standard error: below two or three of them a difference means nothing, so give enough tokens. A
+checkpoint's folder is converted first, to `--quantize`. The last line is one JSON object.
 
     python benchmarks/bench_quality.py CHECKPOINT --text FILE --quality both
 
@@ -21,11 +21,18 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import rdrr
+    from rdrr_runtime.device import Device
 
 EXACT: Mapping[str, Any] = {"kernel_hints": {"computePrecision": "f32"}, "kv_dtype": "f32"}
 PATHS: Mapping[str, Mapping[str, Any]] = {
@@ -35,30 +42,74 @@ PATHS: Mapping[str, Mapping[str, Any]] = {
 """Arguments of `rdrr.load` for each path."""
 
 PASSES = {"many tokens a pass": False, "one token a pass": True}
+FEW = 8
+"""Tokens of a pass over a few."""
+
+
+class FewTokens:
+    """A model that is asked for its logits by passes over a few tokens.
+
+    Args:
+        model: Whose tokens and package these are.
+        device: Where it runs.
+        arguments: Those of `rdrr.load`.
+        context: KV slots.
+    """
+
+    def __init__(
+        self, model: rdrr.Model, device: Device, arguments: Mapping[str, Any], context: int
+    ) -> None:
+        from rdrr_runtime.gpu import GpuBackend
+        from rdrr_runtime.hints import resolve
+
+        policy = resolve({"run flag": arguments.get("kernel_hints", {})})
+        self.package, self.encode = model.package, model.encode
+        self._backend = GpuBackend(model.package, context=context, device=device, policy=policy)
+
+    def logits(self, ids: Sequence[int], *, stepwise: bool = False) -> npt.NDArray[np.float32]:
+        """As `rdrr.Model.logits`, a few ids at a time."""
+        del stepwise
+        parts = [ids[start : start + FEW] for start in range(0, len(ids), FEW)]
+        return np.concatenate(
+            [
+                self._backend.window_logits(part, FEW * at, wanted=len(part))
+                for at, part in enumerate(parts)
+            ]
+        )
+
+    def close(self) -> None:
+        """Free its memory."""
+        self._backend.close()
 
 
 def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each path and kind of pass."""
     import rdrr
     from rdrr.evaluate import compare
+    from rdrr_runtime.device import open_device
 
     rows: list[dict[str, Any]] = []
     load = partial(rdrr.load, package, backend="wgpu", adapter=options.adapter)
-    with load(context=options.window, **EXACT) as exact:
+    sizes = {"window": options.window, "limit": options.tokens}
+    with ExitStack() as stack:
+        device = open_device(options.adapter)
+        stack.callback(device.close)
+        exact = stack.enter_context(load(context=options.window, **EXACT))
         for path, arguments in PATHS.items():
             with load(context=options.window, **arguments) as model:
-                for passes, stepwise in PASSES.items():
-                    found = compare(
-                        model,
-                        exact,
-                        text,
-                        window=options.window,
-                        limit=options.tokens,
-                        stepwise=stepwise,
-                    )
-                    details = {"path": path, "passes": passes, "adapter": model.info.adapter}
-                    not_followed = list(model.unhonoured_hints)
-                    rows.append(details | found.as_dict() | {"not_followed": not_followed})
+                details = {"path": path, "adapter": model.info.adapter}
+                few = FewTokens(model, device, arguments, options.window)
+                found = {
+                    passes: compare(model, exact, text, stepwise=stepwise, **sizes)
+                    for passes, stepwise in PASSES.items()
+                }
+                found[f"{FEW} tokens a pass"] = compare(few, exact, text, **sizes)
+                few.close()
+                not_followed = {"not_followed": list(model.unhonoured_hints)}
+            rows += [
+                details | {"passes": passes} | one.as_dict() | not_followed
+                for passes, one in found.items()
+            ]
     return rows
 
 

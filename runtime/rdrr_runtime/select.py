@@ -232,7 +232,9 @@ class Select:
             return Why(f"{who}: {'int8' if int8 else ctx.values} activations", unmet)
         others = [one.layout for one in weights if one.layout is not Layout.ROW]
         if ctx.max_rows > 1:
-            what = f"layout {others[0]} has no int8 kernel" if others else "no int8 kernel serves it"
+            what = (
+                f"layout {others[0]} has no int8 kernel" if others else "no int8 kernel serves it"
+            )
             return Why(f"{who}: f32 activations, as {what} for several rows")
         if others:
             obstacle = f"layout {others[0]} has no int8 kernel"
