@@ -20,12 +20,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rdrr_format.errors import RdrrError, StoreError
 from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
 from rdrr_converter.engines import WorkerError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 _FOLDERS_ARE_NOT_FLUSHED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 """What file systems of networks answer that flush files only."""
@@ -148,14 +152,24 @@ def _can_go_on_after(error: BaseException) -> bool:
 @contextmanager
 def _locked(work: Workplace) -> Iterator[None]:
     """Hold the workplace. The system lets go of it when the process ends, however it does."""
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     lock = FileLock(work.lock, blocking=False, thread_local=False)
+    try:
+        _acquire(lock, work)
+        yield
+    finally:
+        _leave(lock, work)
+
+
+def _acquire(lock: FileLock, work: Workplace) -> None:
+    from filelock import Timeout
+
     for attempt in range(LOCK_ATTEMPTS):
         try:
             work.root.mkdir(exist_ok=True)
             lock.acquire()
-            break
+            return
         except Timeout:
             raise StoreError(
                 "another conversion is writing it", where=work.destination, hint="let it end first"
@@ -164,15 +178,20 @@ def _locked(work: Workplace) -> Iterator[None]:
             if not isinstance(error, FileNotFoundError) or attempt + 1 == LOCK_ATTEMPTS:
                 with store_errors(work.root):
                     raise
-    try:
-        yield
-    finally:
-        # The lock goes last: whoever takes a new one must find nothing that is still removed.
-        if [path.name for path in work.root.iterdir()] == [work.lock.name]:
-            work.lock.unlink(missing_ok=True)
-            with suppress(OSError):
-                work.root.rmdir()
-        lock.release()
+
+
+def _leave(lock: FileLock, work: Workplace) -> None:
+    """Take the folder away where nothing is left in it."""
+    if not lock.is_locked:  # interrupted as it began; if anything is in it, it is another's
+        with suppress(OSError):
+            work.root.rmdir()
+        return
+    # The lock goes last: whoever takes a new one must find nothing that is still removed.
+    if [path.name for path in work.root.iterdir()] == [work.lock.name]:
+        work.lock.unlink(missing_ok=True)
+        with suppress(OSError):
+            work.root.rmdir()
+    lock.release()
 
 
 def _tidy(work: Workplace, *, resume: bool) -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from rdrr_converter import convert as convert_module
 from rdrr_converter import pack
 from rdrr_converter.convert import convert
@@ -75,6 +76,25 @@ def test_a_file_system_need_not_flush_folders_but_may_not_fail(folder, place, mo
     else:
         convert(folder, place / "out")
         assert validate(place / "out", deep=True).ok()
+
+
+@pytest.mark.parametrize("step", ["mkdir", "acquire"])
+def test_an_interruption_as_it_begins_leaves_nothing_either(folder, place, monkeypatch, step):
+    owner = {"mkdir": Path, "acquire": FileLock}[step]
+    done = getattr(owner, step)
+
+    def interrupted(self, *given, **options):
+        done(self, *given, **options)
+        if Path(getattr(self, "lock_file", self)).parent.name in ("place", ".out.partial"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        convert(folder, place / "out")
+    assert listing(place) == []
+    monkeypatch.undo()
+    convert(folder, place / "out")
+    assert listing(place) == ["out"]
 
 
 def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(folder, place, monkeypatch):

@@ -53,7 +53,7 @@ def test_ctrl_c_ends_a_conversion_in_one_line_and_leaves_nothing(tmp_path):
         "ShardWriter.write = lambda *given: time.sleep(0.5) or write(*given)\n"
     )
     process = start("convert", EXAMPLE, tmp_path / "out", code=slowly + MAIN)
-    while not any(tmp_path.iterdir()) and process.poll() is None:
+    while not list(tmp_path.glob(".out.partial/package/*")) and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     assert ended(process) == (INTERRUPTED, "", "stopped\n")
