@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from rdrr_converter import transforms
 from rdrr_converter.convert import convert
 from rdrr_format.encoding import encode_tensor, stored_rows
 from rdrr_format.errors import FormatError
@@ -41,7 +42,10 @@ def worst_block(wanted, stored, size):
 
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
 @pytest.mark.parametrize("quantize", ["q4_k_m", "q8_0"])
-def test_the_worst_block_is_the_one_that_a_slow_search_finds(tmp_path, rng, quantize, layout):
+def test_the_worst_block_is_the_one_that_a_slow_search_finds(
+    tmp_path, rng, monkeypatch, quantize, layout
+):
+    monkeypatch.setattr(transforms, "CHUNK_WEIGHTS", 8192)  # so that tensors have several chunks
     tensors = llama_tensors(rng, **ODD)
     source = write_llama(tmp_path / "source", tensors, **ODD)
     convert(source, tmp_path / "out", quantize=quantize, q4k_layout=layout)
@@ -53,6 +57,8 @@ def test_the_worst_block_is_the_one_that_a_slow_search_finds(tmp_path, rng, quan
             wanted = stored_rows(from_stored(tensors[one.name]), order)
             stored = stored_rows(package.dequantize(one.name), order)
             size = kind.block_elements if kind.is_block else 256
+            lost = np.linalg.norm(stored - wanted) / np.linalg.norm(wanted)
+            assert one.relative_rmse == pytest.approx(lost, rel=1e-4)
             error, row, block = worst_block(np.array(wanted), np.array(stored), size)
             if error == 0.0:
                 assert one.worst_block is None
