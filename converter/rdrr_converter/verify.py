@@ -22,7 +22,14 @@ from rdrr_converter.measure import ErrorMeter, TensorError
 from rdrr_converter.plan import Plan, PlannedTensor
 from rdrr_converter.report import Progress
 from rdrr_converter.sources._base import F32Array
-from rdrr_converter.transforms import Chunk, byte_range, chunk_weights, chunks, read_chunk
+from rdrr_converter.transforms import (
+    CHUNK_WEIGHTS,
+    Chunk,
+    byte_range,
+    chunk_weights,
+    chunks,
+    read_chunk,
+)
 
 
 def verify(
@@ -69,8 +76,25 @@ def _measure(reader: ShardReader, work: tuple[PlannedTensor, Chunk]) -> ErrorMet
     """Compare a chunk on disk with its source."""
     tensor, chunk = work
     meter = ErrorMeter(tensor)
-    meter.add(chunk, read_chunk(tensor, chunk), _decode(tensor, chunk, reader))
+    wanted = read_chunk(tensor, chunk)
+    for part, rows in _parts(tensor, chunk):
+        meter.add(part, wanted[rows], _decode(tensor, part, reader))
     return meter
+
+
+def _parts(tensor: PlannedTensor, chunk: Chunk) -> Iterator[tuple[Chunk, slice]]:
+    """A chunk in parts that are small in every layout, and their rows within the chunk.
+
+    Columns are read many at a time, which may be tens of megabytes; decoding them so too would
+    double that.
+    """
+    if tensor.layout is Layout.FLAT:
+        yield chunk, slice(None)
+        return
+    step = max(1, CHUNK_WEIGHTS // max(1, tensor.geometry.row_elements))
+    for first in range(0, chunk.count, step):
+        rows = slice(first, min(first + step, chunk.count))
+        yield Chunk(chunk.first + first, rows.stop - first), rows
 
 
 def _sum(tensor: PlannedTensor, parts: Iterator[ErrorMeter], progress: Progress) -> TensorError:

@@ -33,7 +33,7 @@ QUALITIES = ("ref", "best")
 
 # Weights worked on at once. Smaller pieces are no faster on one core, and with many threads they
 # are slower: each operation on arrays hands the interpreter's lock to another.
-_CHUNK = 1 << 20
+_CHUNK = 1 << 19
 
 
 @dataclass(frozen=True)
