@@ -113,6 +113,15 @@ def test_weights_in_bfloat16_need_no_widening(device, name, rng):
     assert not np.array_equal(found, other)  # control: the blocks depend on the weights
 
 
+def test_what_torch_raises_is_a_device_error_of_one_line(rng):
+    device = TorchDevice("cpu", capacity=10)
+    too_many = rng.standard_normal((11, BLOCK), np.float32)
+    with pytest.raises(DeviceError, match="encoding Q4_K on cpu failed") as caught:
+        device.encode("Q4_K", [too_many])
+    assert "\n" not in caught.value.line()
+    device.encode("Q4_K", [too_many[:10]])
+
+
 def test_portions_hold_every_block_once_and_no_more_than_there_is_room(rng):
     sizes = rng.integers(0, 30, 40)
     parts = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])

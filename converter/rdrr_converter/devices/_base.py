@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.errors import DeviceError
 
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
@@ -52,6 +54,16 @@ class BlockDevice(Protocol):
     def close(self) -> None:
         """Free the device."""
         ...
+
+
+@contextmanager
+def device_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds into `DeviceError`; their messages may span lines."""
+    try:
+        yield
+    except kinds as error:
+        found = str(error).strip().partition("\n")[0]
+        raise DeviceError(f"{what} failed", found=found or type(error).__name__) from error
 
 
 def portions(parts: Sequence[Weights], capacity: int) -> Iterator[list[Weights]]:

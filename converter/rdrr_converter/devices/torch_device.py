@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rdrr_format.errors import DeviceError
 
-from rdrr_converter.devices._base import BLOCK, Bytes, Flags, Weights
+from rdrr_converter.devices._base import BLOCK, Bytes, Flags, Weights, device_errors
 from rdrr_converter.devices._torch_affine import pack_fifth, pack_low, quantize_affine
 from rdrr_converter.devices._torch_signed import quantize_q6_k
 
@@ -65,31 +65,26 @@ class TorchDevice:
         self.capacity = capacity
         self.device = torch.device(device)
         self.name = device
-        if self.device.type == "cuda":
-            if not torch.cuda.is_available():
-                raise DeviceError(
-                    "torch finds no CUDA device",
-                    found=f"torch {torch.__version__}",
-                    hint="install torch with CUDA, or use --device wgpu or cpu",
-                )
-            self.name = torch.cuda.get_device_name(self.device)
-        self._weights = torch.zeros((capacity, BLOCK), dtype=torch.float32, device=self.device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise DeviceError(
+                "torch finds no CUDA device",
+                found=f"torch {torch.__version__}",
+                hint="install torch with CUDA, or use --device wgpu or cpu",
+            )
+        with device_errors(f"opening {device}", RuntimeError):
+            if self.device.type == "cuda":
+                self.name = torch.cuda.get_device_name(self.device)
+            self._weights = torch.zeros((capacity, BLOCK), dtype=torch.float32, device=self.device)
         self._recorded: dict[str, tuple[CUDAGraph, Tensor, Tensor]] = {}
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
         """As `BlockDevice.encode`."""
         import torch
 
-        count = sum(map(len, parts))
-        try:
-            with torch.no_grad():
-                self.upload(parts)
-                blocks, odd = self.run(dtype, count)
-                return blocks.cpu().numpy(), odd.cpu().numpy()
-        except torch.OutOfMemoryError as error:
-            raise DeviceError(
-                f"encoding {dtype} failed", where=self.name, found=str(error).splitlines()[0]
-            ) from None
+        with device_errors(f"encoding {dtype} on {self.name}", RuntimeError), torch.no_grad():
+            self.upload(parts)
+            blocks, odd = self.run(dtype, sum(map(len, parts)))
+            return blocks.cpu().numpy(), odd.cpu().numpy()
 
     def upload(self, parts: Sequence[Weights]) -> None:
         """Put blocks where `run` takes them, as float32."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.resources import files
 from types import MappingProxyType
@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 from rdrr_format.dtypes import DTYPES
-from rdrr_format.errors import DeviceError
 
-from rdrr_converter.devices._base import BLOCK, Bytes, Flags, Weights
+from rdrr_converter.devices._base import BLOCK, Bytes, Flags, Weights, device_errors
 from rdrr_converter.devices.adapters import open_adapter
 from rdrr_converter.devices.candidates import NUMERATORS
 
@@ -58,14 +57,10 @@ SHADERS: Mapping[str, Shader] = MappingProxyType(
 """By storage type. The other types are encoded faster than their weights can be sent."""
 
 
-@contextmanager
-def _device_errors(what: str) -> Iterator[None]:
+def _device_errors(what: str) -> AbstractContextManager[None]:
     import wgpu
 
-    try:
-        yield
-    except wgpu.GPUError as error:
-        raise DeviceError(f"{what} failed", found=str(error)) from error
+    return device_errors(what, wgpu.GPUError, RuntimeError)
 
 
 class WebGpuDevice:
@@ -104,7 +99,7 @@ class WebGpuDevice:
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
         """As `BlockDevice.encode`."""
-        with _device_errors(f"encoding {dtype}"):
+        with _device_errors(f"encoding {dtype} on {self.name}"):
             self.upload(dtype, parts)
             return self.run(dtype, sum(map(len, parts)))
 
