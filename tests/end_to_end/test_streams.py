@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 from rdrr.cli._console import table
@@ -27,6 +28,8 @@ def start(*words, code=MAIN, shell=""):
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
+        # What a shell starts in the background ignores this signal, the tests it runs included.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
