@@ -176,8 +176,11 @@ class Select:
         value = hint.value if hint else "auto"
         return MatmulPlan(tiled=value == "tiled", subgroups=value != "gemv")
 
-    def scales_rows(self, dtype: DType) -> bool:
+    def scales_rows(self, dtype: DType, *, turned: bool = False) -> bool:
         """Whether a matrix of linear layers gets the scales that products in int8 need."""
+        if turned:
+            # Only where a hint asks: what several rows gain has not been measured on a GPU yet.
+            return self.policy.get("q4kMatmul") is not None and self._int8()[0]
         return dtype.name in SCALED_TYPES and self._scalars_in_int8()
 
     def rows_in_int8(self, weight: GpuWeight) -> bool:
@@ -232,10 +235,12 @@ class Select:
             return Why(f"{who}: {'int8' if int8 else ctx.values} activations", unmet)
         others = [one.layout for one in weights if one.layout is not Layout.ROW]
         if ctx.max_rows > 1:
-            what = (
-                f"layout {others[0]} has no int8 kernel" if others else "no int8 kernel serves it"
-            )
-            return Why(f"{who}: f32 activations, as {what} for several rows")
+            what = "no int8 kernel serves it for several rows"
+            if others:
+                what = f"layout {others[0]} has no int8 kernel for several rows"
+            if any(one.turned for one in weights):
+                what = "columns are in int8 for several rows only where a hint asks"
+            return Why(f"{who}: f32 activations, as {what}")
         if others:
             obstacle = f"layout {others[0]} has no int8 kernel"
         else:

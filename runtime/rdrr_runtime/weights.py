@@ -158,7 +158,7 @@ class _Loader:
 
     def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
         """The matrix with the scales of its rows, if it is to be multiplied in int8 with them."""
-        if not self.select.scales_rows(matrix.dtype):
+        if not self.select.scales_rows(matrix.dtype, turned=matrix.turned):
             return matrix
         arena = self.weights.arena
         scales = arena.empty(f"{use.name}.scales", 4 * matrix.n)

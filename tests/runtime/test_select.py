@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ OBEYED = {
         {
             "decode layer 1 qkv": "matvec_turned.q4_k,q4_k,q4_k",
             "decode l1.down_proj": "matvec_turned.q4_k",
-            "prefill l1.down_proj": "matmul_tiled.turned_q4_k",
+            "prefill l1.down_proj": "matmul_int8.turned_q4_k",
         },
         INT8,
     ),
@@ -289,14 +290,29 @@ def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layo
 
 
 @pytest.mark.parametrize(
-    ("layout", "said"), [("row", "int8 activations"), ("column", "layout column has no int8")]
+    ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matmul_int8.turned_q4_k")]
 )
-def test_a_few_rows_say_why_they_are_in_int8_or_not(device, tmp_path, rng, layout, said):
+def test_a_few_rows_are_in_int8_where_a_hint_asks(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
     choices = choices_for(package, device, hints, CONTEXT, "f16", kinds=("few",))
     (found,) = (one for one in choices if one.op == "l0.down_proj")
-    assert (found.step, said in found.reason) == ("few rows", True)
-    assert found.kernel.startswith("matvec_rows") == (layout == "row")
+    assert (found.step, "int8 activations" in found.reason) == ("few rows", True)
+    assert found.kernel.startswith(kernel)
+
+
+@pytest.mark.parametrize(
+    ("turned", "layout", "said"),
+    [
+        (True, Layout.COLUMN, "columns are in int8 for several rows only where a hint asks"),
+        (False, Layout.COLUMN, "layout column has no int8 kernel for several rows"),
+        (False, Layout.ROW, "no int8 kernel serves it for several rows"),
+    ],
+)
+def test_several_rows_in_f32_say_why_on_a_gpu(turned, layout, said):
+    select = Select(Policy(), software=False, max_binding=1 << 27)
+    weight = GpuWeight(DTYPES["Q4_K"], layout, 8, 256, 128, (), turned=turned)
+    why = select.why_matmul(SimpleNamespace(max_rows=9), (weight,), 9, int8=False)
+    assert why.reason == f"auto on a hardware adapter: f32 activations, as {said}"
 
 
 def test_the_head_of_a_prompt_is_not_in_int8(device, tmp_path, rng):
@@ -361,6 +377,21 @@ def test_16_bit_weights_get_scales_where_their_products_are_in_int8(software, hi
     assert select.rows_in_int8(scaled) is int8
     assert select.rows_in_int8(weight) is False
     assert select.scales_rows(DTYPES["F32"]) is False
+
+
+@pytest.mark.parametrize(
+    ("software", "hints", "int8"),
+    [
+        (False, {}, False),
+        (False, {"q4kMatmul": "fused_q4k_int8"}, True),
+        (True, {"q4kMatmul": "fused_q4k_int8"}, True),
+        (False, {"q4kMatmul": "fused_q4k"}, False),
+    ],
+)
+def test_turned_blocks_get_scales_where_a_hint_asks_for_int8(software, hints, int8):
+    select = Select(policy(**hints), software=software, max_binding=1 << 27)
+    assert select.scales_rows(DTYPES["Q4_K"], turned=True) is int8
+    assert select.scales_rows(DTYPES["Q4_K"]) is False
 
 
 def _decode_sources(device, package, **hints: str) -> list[str]:

@@ -1,9 +1,9 @@
 """Products of many token rows in int8: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus y.
 
-Only weights of the types in `TYPES` and `SCALED`, stored by row; x comes in int8 from
-`quantize_rows`. Single values are taken as 16 bits of their row's largest, in two planes of int8,
-which rounds them by a hundredth of what x is rounded by. A workgroup computes a tile of y; which
-tile suits depends on how many of them fill the device.
+Only weights of the types in `TYPES` and `SCALED`, stored by row, and turned ones; x comes in int8
+from `quantize_rows`. Single values and turned blocks are taken as 16 bits of their row's largest,
+in two planes of int8, which rounds them by a hundredth of what x is rounded by. A workgroup
+computes a tile of y; which tile suits depends on how many of them fill the device.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 from rdrr_runtime.kernels._tuning import Params
 from rdrr_runtime.kernels.quantize_rows import Int8Rows
 from rdrr_runtime.kernels.row_scales import SCALED_TYPES
+from rdrr_runtime.kernels.turn_blocks import turned_constants
 from rdrr_runtime.packing import GpuWeight
 
 MIN_ROWS = 9
@@ -34,7 +35,8 @@ class _Type:
     Attributes:
         group: Inputs to a scale.
         minimum: Whether a group has a minimum too.
-        planes: Of int8 that make a weight. Two are for single values, scaled by rows.
+        planes: Of int8 that make a weight. Two are for what is scaled by rows: single values, and
+            blocks that lie across the inputs.
     """
 
     group: int
@@ -57,6 +59,10 @@ TYPES: Mapping[str, _Type] = MappingProxyType(
 
 SCALED: Mapping[str, _Type] = MappingProxyType(dict.fromkeys(SCALED_TYPES, _Type(32, planes=2)))
 """Single values, with the scales of their rows."""
+
+
+TURNED = _Type(32, planes=2)
+"""Turned blocks, with the scales of their rows."""
 
 
 def scaling(weights: Iterable[GpuWeight]) -> str:
@@ -101,11 +107,14 @@ ENOUGH_SMALL = 128  # small tiles that give each of their multiprocessors one
 
 def suits(ctx: OpContext, weight: GpuWeight) -> bool:
     """Whether the kernel can compute a product in a pass of `ctx`."""
-    return ctx.max_rows >= MIN_ROWS and _kind(weight) is not None
+    # Turned blocks have no int8 kernel for fewer rows, other than one.
+    return ctx.max_rows >= (2 if weight.turned else MIN_ROWS) and _kind(weight) is not None
 
 
 def _kind(weight: GpuWeight) -> _Type | None:
     """How the kernel multiplies a matrix, or None."""
+    if weight.turned:
+        return None if weight.row_scales is None else TURNED
     if weight.layout is not Layout.ROW:
         return None
     return (TYPES if weight.row_scales is None else SCALED).get(weight.dtype.name)
@@ -161,7 +170,8 @@ def matmul_int8(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [N, K] by row, of a type in `TYPES`, or in `SCALED` and with the scales of its rows.
+        weight: [N, K] by row, of a type in `TYPES`; or with the scales of its rows, and of a type
+            in `SCALED` or turned.
         x: int8 [rows, K].
         y: f32 [rows, N].
         bias: f32 [N].
@@ -184,7 +194,8 @@ def matmul_int8(
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
-    name = weight.dtype.name.lower()
+    name = f"{'turned_' if weight.turned else ''}{weight.dtype.name.lower()}"
+    own = "" if weight.turned else "0"  # its matrix is read as by other kernels of turned blocks
     site = ctx.site(
         f"matmul matmul_int8.{name} {weight.n}x{weight.k}, {ctx.max_rows} rows",
         choose_tile(ctx, kind, weight.n),
@@ -212,10 +223,11 @@ def matmul_int8(
                 "N": weight.n,
                 "ROWS": x.rows,
                 "STEPS": -(-weight.k // 64),
-                "ROW_WORDS0": weight.words_per_row,
+                f"ROW_WORDS{own}": weight.words_per_row,
                 "PART": part.rows,
                 "FIRST": part.first_row,
                 "ACCUMULATE": accumulate,
+                **(turned_constants(weight) if weight.turned else {}),
             },
             variant=name,
             trusted=True,
@@ -224,7 +236,7 @@ def matmul_int8(
             "current": ctx.state.step,
             "x": x.q,
             "x_scales": x.scales,
-            "weight0": part.slice,
+            f"weight{own}": part.slice,
             "y": y,
         }
         if weight.row_scales is not None:

@@ -1,9 +1,10 @@
-// y = x W^T (+ bias) (+ y) for many token rows in int8, weights stored by row as {{ WEIGHT }}.
+// y = x W^T (+ bias) (+ y) for many token rows in int8, weights by row as {{ WEIGHT }}.
 //
 // current     Step
 // x           int8 by 16 [K_PADDED / 16, ROWS], as quantize_rows leaves it
 // x_scales    [K_PADDED / 32, ROWS]: scale of 32 inputs, and scale times the sum of their codes
 // weight0     words of type {{ WEIGHT }} [PART, ROW_WORDS0]
+// weight      instead of it, turned blocks and their factors [PART, ROW_WORDS]
 // y           f32 [rows, N], N outputs of all parts
 // row_scales  f32 [N], only with two PLANES
 // bias        f32 [N], only with BIAS
@@ -15,7 +16,7 @@
 {% endif %}
 //
 // y += x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs: products in i32, their
-// sums in f32. Single values are 256 high + low in two planes of int8, scaled by rows:
+// sums in f32. Single values and turned blocks are 256 high + low in two planes of int8, scaled by rows:
 // y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs.
 //
 // A workgroup of {{ THREADS }} threads computes {{ TILE_M }} rows by {{ TILE_N }} outputs in steps of 64 inputs: it stages
@@ -24,7 +25,9 @@
 // rows by 8 outputs, so that they read little that is not the same.
 {% set MT = TILE_M // TM %}
 {% set NT = TILE_N // TN %}
-{% set PARTS = 2 * PLANES %}
+{% set TURNED = WEIGHT.startswith("turned") %}
+{% set OWN = "" if TURNED else "0" %}
+{% set PARTS = 2 if TURNED else 2 * PLANES %}
 {% set X_LOADS = TILE_M * 4 // THREADS %}
 {% set W_LOADS = (TILE_N * PARTS + THREADS - 1) // THREADS %}
 {% set PER_STEP = 64 // GROUP %}
@@ -33,7 +36,7 @@
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> x_scales: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read> weight0: array<Word0>;
+@group(0) @binding(3) var<storage, read> weight{{ OWN }}: array<Word{{ OWN }}>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 {% if PLANES == 2 %}
 @group(0) @binding(5) var<storage, read> row_scales: array<f32>;
@@ -51,9 +54,13 @@ override MAX_ROWS: u32;
 override N: u32;
 override ROWS: u32;              // stride of x
 override STEPS: u32;             // of 64 inputs
-override ROW_WORDS0: u32;
+override ROW_WORDS{{ OWN }}: u32;
 override PART: u32;              // stored rows of this part
 override FIRST: u32;             // output of the first of them
+{% if TURNED %}
+override FACTORS: u32;           // where the factors begin, in words of 16 bytes
+override K_TURNED: u32;          // K with the padding of turned rows
+{% endif %}
 override ACCUMULATE: bool = false;
 
 var<workgroup> tile_x: array<vec4<u32>, {{ TILE_M * 4 }}>;       // [4 times 16 inputs, rows]
@@ -65,7 +72,8 @@ var<workgroup> scale_w0: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_
 
 {% set SEGMENTS = [WEIGHT] %}
 {% set S = 0 %}
-{% include "snippets/tile_" ~ ("planes" if PLANES == 2 else WEIGHT) ~ "_int8.wgsl" %}
+{% set STAGING = "turned" if TURNED else "planes" if PLANES == 2 else WEIGHT %}
+{% include "snippets/tile_" ~ STAGING ~ "_int8.wgsl" %}
 
 {% include "snippets/int8_sums.wgsl" %}
 
@@ -133,16 +141,18 @@ fn main(
     let s_from = (s_slot / {{ TILE_M }}u) * ROWS + s_row;
 {% for i in range(W_LOADS) %}
     let w_slot{{ i }} = min(thread + {{ i * THREADS }}u, {{ TILE_N * PARTS - 1 }}u);
-{% if PLANES == 2 %}
+{% if PARTS == 4 %}
     let w_row{{ i }} = w_slot{{ i }} / 32u * 8u + w_slot{{ i }} % 8u;  // 32 threads read whole 128 bytes
     let w_part{{ i }} = w_slot{{ i }} / 8u % 4u;
-    let w_scale{{ i }} = row_scales[FIRST + min(n0 + w_row{{ i }}, PART - 1u)];
-    let w_inverse{{ i }} = select(0.0, 1.0 / w_scale{{ i }}, w_scale{{ i }} > 0.0);
 {% else %}
     let w_row{{ i }} = w_slot{{ i }} % {{ TILE_N }}u;
     let w_part{{ i }} = w_slot{{ i }} / {{ TILE_N }}u;
 {% endif %}
-    let w_base{{ i }} = ({{ "expert * N + " if EXPERTS }}min(n0 + w_row{{ i }}, PART - 1u)) * ROW_WORDS0;
+{% if PLANES == 2 %}
+    let w_scale{{ i }} = row_scales[FIRST + min(n0 + w_row{{ i }}, PART - 1u)];
+    let w_inverse{{ i }} = select(0.0, 1.0 / w_scale{{ i }}, w_scale{{ i }} > 0.0);
+{% endif %}
+    let w_base{{ i }} = ({{ "expert * N + " if EXPERTS }}min(n0 + w_row{{ i }}, PART - 1u)) * ROW_WORDS{{ OWN }};
 {% endfor %}
 {% for i in range(X_LOADS) %}
     var x_next{{ i }} = x[x_from{{ i }}];

@@ -1,4 +1,4 @@
-"""The scale of each row of a matrix of single values, for products in int8: see row_scales.wgsl.
+"""The scale of each row of a matrix, for products in two planes of int8: see row_scales.wgsl.
 
 Worked out once, on the device, when a matrix is loaded.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, dispatch, flat_grid, kernel
+from rdrr_runtime.kernels.turn_blocks import turned_constants
 from rdrr_runtime.packing import GpuWeight
 
 SCALED_TYPES = ("F16", "BF16")
@@ -20,7 +21,7 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Di
     """Launches that work the scales out.
 
     Args:
-        weight: [N, K] by row, of a type in `SCALED_TYPES`.
+        weight: [N, K] by row, of a type in `SCALED_TYPES`, or turned.
         scales: f32 [N].
         label: Name of the matrix.
 
@@ -28,7 +29,8 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Di
         FormatError: The buffer is too small.
     """
     need_floats(f"{label}: row scales", scales, weight.n)
-    name = weight.dtype.name.lower()
+    name = f"{'turned_' if weight.turned else ''}{weight.dtype.name.lower()}"
+    own = turned_constants(weight) if weight.turned else {}
     made = []
     for part in weight.parts:
         what = kernel(
@@ -39,6 +41,7 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Di
                 "ROWS": part.rows,
                 "ROW_WORDS": weight.words_per_row,
                 "FIRST": part.first_row,
+                **own,
             },
             variant=name,
         )

@@ -72,6 +72,11 @@ def factors_at(weight: GpuWeight) -> int:
     return TURNED_TYPES[weight.dtype.name].code_words(weight.n, weight.k) // 4
 
 
+def turned_constants(weight: GpuWeight) -> dict[str, int]:
+    """What shaders that read a turned matrix by rows are told of it."""
+    return {"FACTORS": factors_at(weight), "K_TURNED": turned_k(weight.k)}
+
+
 def allocate_turned(arena: Arena, dtype: DType, shape: tuple[int, int], label: str) -> GpuWeight:
     """Room for a turned matrix [N, K]; `turn` fills it.
 
