@@ -6,10 +6,25 @@ Plain sums: `rdrr_runtime.device` keeps them, benchmarks and tests read them.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Self
 
 
 @dataclass
-class Counters:
+class _Sums:
+    """Figures that only grow."""
+
+    def copy(self) -> Self:
+        """The sums as they are now."""
+        return type(self)(**vars(self))
+
+    def since(self, earlier: Self) -> Self:
+        """The sums beyond those of an earlier copy."""
+        names = (one.name for one in fields(self))
+        return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
+
+
+@dataclass
+class Counters(_Sums):
     """What the device was asked to do since it was opened."""
 
     dispatches: int = 0
@@ -23,19 +38,9 @@ class Counters:
     uniform_creates: int = 0
     uniform_hits: int = 0
 
-    def copy(self) -> Counters:
-        """The counts as they are now."""
-        return Counters(**vars(self))
-
-    def since(self, earlier: Counters) -> Counters:
-        """The counts beyond those of an earlier copy."""
-        return Counters(
-            **{f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)}
-        )
-
 
 @dataclass
-class HostSeconds:
+class HostSeconds(_Sums):
     """Host time spent in the three kinds of call since the device was opened.
 
     Attributes:
@@ -47,16 +52,6 @@ class HostSeconds:
     write: float = 0.0
     submit: float = 0.0
     read: float = 0.0
-
-    def copy(self) -> HostSeconds:
-        """The sums as they are now."""
-        return HostSeconds(self.write, self.submit, self.read)
-
-    def since(self, earlier: HostSeconds) -> HostSeconds:
-        """The time beyond that of an earlier copy."""
-        return HostSeconds(
-            self.write - earlier.write, self.submit - earlier.submit, self.read - earlier.read
-        )
 
 
 @dataclass
