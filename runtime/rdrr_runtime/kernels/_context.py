@@ -174,6 +174,15 @@ class KvSpec:
     dtype: str = "f16"
     sequences: int = 1
 
+    def reach(self, window: int) -> int:
+        """Keys that a row sees at most; `window` is 0 for all."""
+        return min(window or self.context, self.context)
+
+    def shape(self, heads: int, window: int) -> str:
+        """Query heads, cache and keys, for the keys of sites."""
+        heads_of = f"{heads}/{self.kv_heads}x{self.head_dim}"
+        return f"{self.dtype} {heads_of}, {self.reach(window)} keys"
+
     @staticmethod
     def make(kv_heads: int, head_dim: int, context: int, dtype: str) -> KvSpec:
         """Caches of at least `context` slots.

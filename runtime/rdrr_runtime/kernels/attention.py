@@ -97,18 +97,12 @@ class AttentionSpec:
     @property
     def splits(self) -> int:
         """Parts of the keys that `split_kv` makes of a full context."""
-        return max(1, min(self.split.most, -(-self._reach // self.split.keys)))
+        return max(1, min(self.split.most, -(-self.cache.reach(self.window) // self.split.keys)))
 
     @property
     def shape(self) -> str:
         """Heads, cache and keys, for the keys of sites."""
-        kv = self.cache
-        return f"{kv.dtype} {self.heads}/{kv.kv_heads}x{kv.head_dim}, {self._reach} keys"
-
-    @property
-    def _reach(self) -> int:
-        """Keys that a row sees at most."""
-        return min(self.window or self.cache.context, self.cache.context)
+        return self.cache.shape(self.heads, self.window)
 
     def scratch_size(self, max_rows: int) -> int:
         """Bytes of scratch that `split_kv` needs for passes of up to `max_rows` rows."""

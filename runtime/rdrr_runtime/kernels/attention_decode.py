@@ -93,18 +93,12 @@ class DecodeAttention:
     @property
     def splits(self) -> int:
         """Parts that the keys are split into, at most."""
-        return max(1, min(self.split.most, -(-self._reach // self.split.span)))
+        return max(1, min(self.split.most, -(-self.cache.reach(self.window) // self.split.span)))
 
     @property
     def shape(self) -> str:
         """Heads, cache and keys, for the keys of sites."""
-        kv = self.cache
-        return f"{kv.dtype} {self.heads}/{kv.kv_heads}x{kv.head_dim}, {self._reach} keys"
-
-    @property
-    def _reach(self) -> int:
-        """Keys that the token sees at most."""
-        return min(self.window or self.cache.context, self.cache.context)
+        return self.cache.shape(self.heads, self.window)
 
     @property
     def parts_bytes(self) -> int:
@@ -118,7 +112,7 @@ class DecodeAttention:
 
     def threads(self, ctx: OpContext) -> int:
         """Threads of a workgroup, 0 where none fits."""
-        long = self._reach > MAX_SPLITS * MIN_SPAN
+        long = self.cache.reach(self.window) > MAX_SPLITS * MIN_SPAN
         for threads in WORKGROUPS if long else WORKGROUPS[1:]:
             if self._fits(threads, ctx):
                 return threads

@@ -19,7 +19,7 @@ from rdrr_runtime.kernels._context import OpContext, need_floats, need_multiple
 from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, flat_grid, kernel
 from rdrr_runtime.kernels._tuning import AnySite, Params
 from rdrr_runtime.kernels._weights import UNIT, power_of_two, row_padded, row_units
-from rdrr_runtime.kernels.turn_blocks import turned_constants, turned_k
+from rdrr_runtime.kernels.turn_blocks import shader_type, turned_constants, turned_k
 from rdrr_runtime.packing import GpuWeight, Part
 
 ENOUGH_TILES = 200  # workgroups of the wide tile that fill the largest GPUs
@@ -234,7 +234,7 @@ def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
     turned: dict[str, str | int | bool] = {"TURNED": weight.turned}
     places: dict[str, float | int | bool] = {}
     if weight.turned:
-        turned["WEIGHT"] = f"turned_{weight.dtype.name.lower()}"
+        turned["WEIGHT"] = shader_type(weight)
         places = {**turned_constants(weight), "UNITS": turned_k(weight.k) // UNIT}
     return call.launch(
         "matmul_tiled",

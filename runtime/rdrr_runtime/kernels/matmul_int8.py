@@ -21,7 +21,7 @@ from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, kernel
 from rdrr_runtime.kernels._tuning import Params
 from rdrr_runtime.kernels.quantize_rows import Int8Rows
 from rdrr_runtime.kernels.row_scales import SCALED_TYPES
-from rdrr_runtime.kernels.turn_blocks import turned_constants
+from rdrr_runtime.kernels.turn_blocks import shader_type, turned_constants
 from rdrr_runtime.packing import GpuWeight
 
 MIN_ROWS = 9
@@ -194,7 +194,7 @@ def matmul_int8(
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
-    name = f"{'turned_' if weight.turned else ''}{weight.dtype.name.lower()}"
+    name = shader_type(weight)
     own = "" if weight.turned else "0"  # its matrix is read as by other kernels of turned blocks
     site = ctx.site(
         f"matmul matmul_int8.{name} {weight.n}x{weight.k}, {ctx.max_rows} rows",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from rdrr_runtime.buffers import BufferSlice
 from rdrr_runtime.kernels._context import need_floats
 from rdrr_runtime.kernels._kernel import Dispatch, dispatch, flat_grid, kernel
-from rdrr_runtime.kernels.turn_blocks import turned_constants
+from rdrr_runtime.kernels.turn_blocks import shader_type, turned_constants
 from rdrr_runtime.packing import GpuWeight
 
 SCALED_TYPES = ("F16", "BF16")
@@ -29,7 +29,7 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Di
         FormatError: The buffer is too small.
     """
     need_floats(f"{label}: row scales", scales, weight.n)
-    name = f"{'turned_' if weight.turned else ''}{weight.dtype.name.lower()}"
+    name = shader_type(weight)
     own = turned_constants(weight) if weight.turned else {}
     made = []
     for part in weight.parts:

@@ -72,6 +72,11 @@ def factors_at(weight: GpuWeight) -> int:
     return TURNED_TYPES[weight.dtype.name].code_words(weight.n, weight.k) // 4
 
 
+def shader_type(weight: GpuWeight) -> str:
+    """What shaders that read a matrix by rows call how it lies."""
+    return f"{'turned_' if weight.turned else ''}{weight.dtype.name.lower()}"
+
+
 def turned_constants(weight: GpuWeight) -> dict[str, int]:
     """What shaders that read a turned matrix by rows are told of it."""
     return {"FACTORS": factors_at(weight), "K_TURNED": turned_k(weight.k)}
