@@ -197,8 +197,7 @@ class Model:
             prompts: Texts, or token ids.
             max_tokens: Most new tokens of each.
             sequences: Most texts in a pass, at most 32; others wait until one has ended.
-            interval: Tokens between two readbacks from the GPU; one where tokens are drawn, which
-                the host does.
+            interval: Tokens between two readbacks from the GPU.
             stop_ids: Ids that end a text besides those of the model.
             sampling: `temperature`, `top_k`, `seed` and the like, as of `generate`.
 

@@ -55,7 +55,7 @@ def _choose(adapters: list[Any], name: str | None) -> Any:
 
 
 def _preference(adapter: Any) -> tuple[bool, int]:
-    """Hardware first, and OpenGL last of what is alike."""
+    """OpenGL last; of the others hardware first."""
     kind = _kind(adapter)
     rank = _ORDER.index(kind) if kind in _ORDER else _ORDER.index("Unknown")
     return adapter.info["backend_type"] == "OpenGL", rank
