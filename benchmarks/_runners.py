@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from rdrr.bench.llama_cpp import PeerModel
-    from rdrr_runtime.device import Device
+    from rdrr_device.device import Device
 
 INTERVAL = 8  # tokens between two readbacks
 
@@ -75,7 +75,7 @@ class Ours:
 
     def decode(self, ids: Sequence[int], length: int) -> float:
         """As `Runner.decode`, but the tokens are those that the model chooses."""
-        from rdrr_runtime.decode._base import Counts, Job
+        from rdrr_runtime.decode.base import Counts, Job
         from rdrr_runtime.decode.greedy import Greedy
 
         job = Job([self._last], length, len(ids), frozenset())
@@ -96,7 +96,7 @@ class Ours:
             length: Tokens behind which each of them stands.
             slots: Of each cache.
         """
-        from rdrr_runtime.batch import Row
+        from rdrr_runtime.sequences.batch import Row
 
         batch = self._backend.batch(texts, slots)
         ids = np.random.default_rng(0).integers(3, 100, (texts, length)).tolist()

@@ -69,7 +69,7 @@ def open_ours(
     options: argparse.Namespace, packages: dict[str, Path], context: int, stack: ExitStack
 ) -> list[Runner]:
     """Our packages on one device."""
-    from rdrr_runtime.device import open_device
+    from rdrr_device.device import open_device
 
     device = open_device(options.adapter)
     stack.callback(device.close)

@@ -32,7 +32,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
     import rdrr
-    from rdrr_runtime.device import Device
+    from rdrr_device.device import Device
 
 EXACT: Mapping[str, Any] = {"kernel_hints": {"computePrecision": "f32"}, "kv_dtype": "f32"}
 PATHS: Mapping[str, Mapping[str, Any]] = {
@@ -59,8 +59,8 @@ class FewTokens:
     def __init__(
         self, model: rdrr.Model, device: Device, arguments: Mapping[str, Any], context: int
     ) -> None:
+        from rdrr_runtime.compile.hints import resolve
         from rdrr_runtime.gpu import GpuBackend
-        from rdrr_runtime.hints import resolve
 
         policy = resolve({"run flag": arguments.get("kernel_hints", {})})
         self.package, self.encode = model.package, model.encode
@@ -86,7 +86,7 @@ def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[
     """A row for each path and kind of pass."""
     import rdrr
     from rdrr.evaluate import compare
-    from rdrr_runtime.device import open_device
+    from rdrr_device.device import open_device
 
     rows: list[dict[str, Any]] = []
     load = partial(rdrr.load, package, backend="wgpu", adapter=options.adapter)

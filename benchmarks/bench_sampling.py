@@ -20,13 +20,15 @@ from statistics import median
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_runtime.buffers import Arena, BufferSlice, arena
-from rdrr_runtime.device import BoundDispatch, Device, open_device
-from rdrr_runtime.gpu_sampler import GpuSampler
-from rdrr_runtime.kernels._context import OpContext, State
-from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax
-from rdrr_runtime.program import Pass
-from rdrr_runtime.sampling import Sampler, SamplingOptions
+from rdrr_device.arena import Arena, arena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.device import Device, open_device
+from rdrr_device.pipelines import BoundDispatch
+from rdrr_runtime.exec.program import Pass
+from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.phases.context import OpContext, State
+from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
+from rdrr_runtime.sequences.sampler import GpuSampler
 
 SEED, CHECKED, ROUNDS = 7, 16, 5
 VARIANTS: Mapping[str, SamplingOptions] = {

@@ -31,10 +31,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rdrr_device.device import Device
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.decode._base import Strategy
-    from rdrr_runtime.device import Device
+    from rdrr_runtime.decode.base import Strategy
     from rdrr_runtime.engine import Engine
 
 
@@ -150,7 +150,7 @@ def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict
 def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, Strategy]:
     """WeDLM at each threshold, where the package can be decoded so."""
     from rdrr import UsageError, Wedlm
-    from rdrr_runtime.sampling import SamplingOptions
+    from rdrr_runtime.sampling.sampler import SamplingOptions
 
     found = {}
     for word in taus:
@@ -229,13 +229,13 @@ def main() -> None:
     parser.add_argument("--adapter")
     options = parser.parse_args()
 
+    from rdrr_device.device import open_device
     from rdrr_manifests.package import open_package
     from rdrr_runtime.decode.greedy import Greedy
     from rdrr_runtime.decode.uncached import Uncached
-    from rdrr_runtime.device import open_device
     from rdrr_runtime.engine import Engine
     from rdrr_runtime.gpu import GpuBackend
-    from rdrr_runtime.text import TextCodec
+    from rdrr_runtime.text.tokenizer import TextCodec
 
     with ExitStack() as stack:
         device = open_device(options.adapter)

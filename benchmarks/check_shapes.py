@@ -81,10 +81,10 @@ def run_path(
     folder: Path, path: str, ids: list[int], options: argparse.Namespace
 ) -> tuple[dict[str, Any], F32]:
     """Load on the GPU, time the first token; what was measured, and the logits."""
+    from rdrr_device.device import open_device
     from rdrr_manifests.package import open_package
-    from rdrr_runtime.device import open_device
+    from rdrr_runtime.compile.hints import resolve
     from rdrr_runtime.gpu import GpuBackend
-    from rdrr_runtime.hints import resolve
 
     hints, kv_dtype, _ = PATHS[path]
     package = open_package(folder)
@@ -143,7 +143,7 @@ def check(name: str, work: Path, options: argparse.Namespace) -> list[dict[str, 
     """One shape: a row for each path."""
     from rdrr_converter.convert import convert
     from rdrr_manifests.package import open_package
-    from rdrr_runtime.cpu import CpuBackend
+    from rdrr_runtime.reference.backend import CpuBackend
 
     checkpoint, folder = work / name, work / f"{name}-{options.quantize}"
     synthesize(SHAPES[name], checkpoint)

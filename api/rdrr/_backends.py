@@ -13,10 +13,10 @@ from rdrr._configuration import configured_hints
 from rdrr._tuned import read_profile
 
 if TYPE_CHECKING:
+    from rdrr_device.device import Device
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.device import Device
-    from rdrr_runtime.hints import Policy
+    from rdrr_runtime.compile.hints import Policy
 
 BACKENDS = ("auto", "wgpu", "cpu")
 KV_DTYPES = ("f16", "f32", "q8_0")
@@ -56,7 +56,7 @@ def resolve_hints(package: Package, given: Mapping[str, str]) -> Policy:
         UsageError: An unknown hint or value.
     """
     from rdrr_manifests.models import HINT_VALUES
-    from rdrr_runtime.hints import resolve
+    from rdrr_runtime.compile.hints import resolve
 
     manifest = package.manifest.kernel_hints.model_dump(by_alias=True)
     return resolve(
@@ -95,7 +95,7 @@ def open_backend(
     device: Device | None = None
     missing: DeviceError | None = None
     if backend != "cpu":
-        from rdrr_runtime.device import open_device
+        from rdrr_device.device import open_device
 
         try:
             device = open_device(adapter)
@@ -119,7 +119,7 @@ def open_beside(package: Package, choice: Choice) -> Backend:
     longest = package.manifest.architecture.max_seq_len
     context = min(longest, choice.backend.info.context)
     if choice.device is None:
-        from rdrr_runtime.cpu import CpuBackend
+        from rdrr_runtime.reference.backend import CpuBackend
 
         return CpuBackend(package, context=context)
     from rdrr_runtime.gpu import GpuBackend
@@ -136,9 +136,9 @@ def _wgpu(
     kv_dtype: str,
     context: int,
 ) -> Choice:
+    from rdrr_runtime.compile.select import unhonoured
+    from rdrr_runtime.exec.program import choices_for
     from rdrr_runtime.gpu import GpuBackend
-    from rdrr_runtime.program import choices_for
-    from rdrr_runtime.select import unhonoured
 
     stored = read_profile(device.info)
     tuning = stored.tuning
@@ -171,7 +171,7 @@ def _cpu(
     context: int,
     missing: DeviceError | None,
 ) -> Choice:
-    from rdrr_runtime.cpu import CpuBackend
+    from rdrr_runtime.reference.backend import CpuBackend
 
     unhonoured = _unhonoured_on_cpu(policy)
     if strict_hints:

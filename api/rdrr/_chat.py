@@ -18,7 +18,7 @@ from rdrr._texts import read_text
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
-    from rdrr_runtime.chat_template import ChatTemplate
+    from rdrr_runtime.text.chat_template import ChatTemplate
 
     from rdrr._generation import Generation
     from rdrr._model import Model
@@ -45,7 +45,7 @@ def open_template(
         ManifestError: There is none, or it is no template.
         StoreError: The file cannot be read.
     """
-    from rdrr_runtime.chat_template import ChatTemplate
+    from rdrr_runtime.text.chat_template import ChatTemplate
 
     settings = _object(package, _SETTINGS)
     if file is not None:

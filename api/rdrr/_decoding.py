@@ -13,8 +13,8 @@ from rdrr._backends import Choice, open_beside
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.decode._base import Strategy
-    from rdrr_runtime.sampling import SamplingOptions
+    from rdrr_runtime.decode.base import Strategy
+    from rdrr_runtime.sampling.sampler import SamplingOptions
 
 
 NGRAM = "ngram"

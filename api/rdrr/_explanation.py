@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rdrr._tuned import Stored, read_profile
 
 if TYPE_CHECKING:
+    from rdrr_device.adapters import AdapterInfo
     from rdrr_manifests.package import Package
-    from rdrr_runtime.adapters import AdapterInfo
-    from rdrr_runtime.hints import Policy
-    from rdrr_runtime.select import Choice
+    from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.compile.select import Choice
 
 # How tensors, values and fused ops name the layer they belong to.
 _LAYER = re.compile(r"\b(layers\.|layer |l)(\d+)\b")
@@ -112,9 +112,9 @@ def explain(
         DeviceError: No such adapter.
         FormatError: A tensor that no kernel reads.
     """
-    from rdrr_runtime.device import open_device
-    from rdrr_runtime.program import EXPLAINED, choices_for
-    from rdrr_runtime.select import unhonoured
+    from rdrr_device.device import open_device
+    from rdrr_runtime.compile.select import unhonoured
+    from rdrr_runtime.exec.program import EXPLAINED, choices_for
 
     device = open_device(adapter)
     try:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rdrr_runtime.engine import GenerationStats
-    from rdrr_runtime.logprobs import Logprobs, TokenLogprobs
-    from rdrr_runtime.text import TextCodec
+    from rdrr_runtime.sampling.logprobs import Logprobs, TokenLogprobs
+    from rdrr_runtime.text.tokenizer import TextCodec
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
-    from rdrr_runtime.chat_template import ChatTemplate
-    from rdrr_runtime.decode._base import Strategy
-    from rdrr_runtime.grammar import GrammarConstraint, GrammarTokenizer
-    from rdrr_runtime.sampling import SamplingOptions
-    from rdrr_runtime.text import TextCodec
+    from rdrr_runtime.decode.base import Strategy
+    from rdrr_runtime.sampling.sampler import SamplingOptions
+    from rdrr_runtime.text.chat_template import ChatTemplate
+    from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
+    from rdrr_runtime.text.tokenizer import TextCodec
 
 
 class Model:
@@ -115,8 +115,8 @@ class Model:
                 `grammar` is not installed.
         """
         from rdrr_runtime.engine import GenerationStats
-        from rdrr_runtime.logprobs import Logprobs
-        from rdrr_runtime.sampling import SamplingOptions
+        from rdrr_runtime.sampling.logprobs import Logprobs
+        from rdrr_runtime.sampling.sampler import SamplingOptions
 
         ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         sampling = SamplingOptions(
@@ -158,7 +158,7 @@ class Model:
         Raises:
             UsageError: An option is unknown or out of range.
         """
-        from rdrr_runtime.randomness import fresh_seed
+        from rdrr_runtime.sampling.randomness import fresh_seed
 
         options = _sampling_options(sampling)
         if options.seed is None:
@@ -303,7 +303,7 @@ class Model:
 
     @cached_property
     def _grammar_tokenizer(self) -> GrammarTokenizer:
-        from rdrr_runtime.grammar import GrammarTokenizer
+        from rdrr_runtime.text.grammar import GrammarTokenizer
 
         manifest = self.package.manifest
         content = self.package.tokenizer_bytes() or b""
@@ -332,7 +332,7 @@ def _sampling_options(given: Mapping[str, Any]) -> SamplingOptions:
     Raises:
         UsageError: One is unknown or out of range.
     """
-    from rdrr_runtime.sampling import SamplingOptions
+    from rdrr_runtime.sampling.sampler import SamplingOptions
 
     unknown = set(given) - {one.name for one in fields(SamplingOptions)}
     if unknown:
@@ -346,7 +346,7 @@ def _codec(package: Package) -> TextCodec:
     Raises:
         ManifestError: It has none.
     """
-    from rdrr_runtime.text import TextCodec
+    from rdrr_runtime.text.tokenizer import TextCodec
 
     content, stated = package.tokenizer_bytes(), package.manifest.tokenizer
     if content is None or stated is None:

@@ -13,7 +13,7 @@ from rdrr_format.errors import DeviceError
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
-    from rdrr_runtime.hints import Policy
+    from rdrr_runtime.compile.hints import Policy
     from rdrr_runtime.profile import KernelTime, Profile, StepProfile
 
 DEFAULT_PROMPT = 512
@@ -45,9 +45,9 @@ def measure(
         DeviceError: No adapter, or one that cannot tell the time.
         UsageError: More tokens than the context holds.
     """
-    from rdrr_runtime.device import open_device
+    from rdrr_device.device import open_device
+    from rdrr_device.timestamps import Timer
     from rdrr_runtime.profile import profile
-    from rdrr_runtime.timestamps import Timer
 
     from rdrr._tuned import read_profile
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rdrr_format.errors import UsageError
 
 if TYPE_CHECKING:
-    from rdrr_runtime.grammar import Grammar
+    from rdrr_runtime.text.grammar import Grammar
 
 EXPECTED = (
     '{"type": "json_schema", "json_schema": {"schema": {...}}}, {"type": "json_object"}, '
@@ -26,7 +26,7 @@ def read_response_format(given: Mapping[str, Any] | None) -> Grammar | None:
     Raises:
         UsageError: None of them.
     """
-    from rdrr_runtime.grammar import Grammar
+    from rdrr_runtime.text.grammar import Grammar
 
     match dict(given or {"type": "text"}):
         case {"type": "text"}:

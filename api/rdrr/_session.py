@@ -15,8 +15,8 @@ from rdrr._generation import Generation
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.engine import Engine
-    from rdrr_runtime.sampling import SamplingOptions
-    from rdrr_runtime.text import TextCodec
+    from rdrr_runtime.sampling.sampler import SamplingOptions
+    from rdrr_runtime.text.tokenizer import TextCodec
 
 
 class Session:
@@ -107,7 +107,7 @@ class Session:
         Raises:
             StoreError: It cannot be written.
         """
-        from rdrr_runtime.session_file import SavedSession, write_session
+        from rdrr_runtime.text.session_file import SavedSession, write_session
 
         self._settle()
         slots, cache = self._engine.save_cache(self._before)
@@ -132,8 +132,8 @@ def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> S
         FormatError: Not a session, or one of another package or cache type.
         GenerationError: It does not fit the context.
     """
-    from rdrr_runtime.sampling import SamplingOptions
-    from rdrr_runtime.session_file import read_session
+    from rdrr_runtime.sampling.sampler import SamplingOptions
+    from rdrr_runtime.text.session_file import read_session
 
     saved = read_session(path, identity(package, engine))
     try:

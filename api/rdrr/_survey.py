@@ -12,7 +12,7 @@ from rdrr_format.errors import DeviceError, FormatError
 if TYPE_CHECKING:
     from rdrr_manifests.models import Manifest, Tensor
     from rdrr_manifests.package import Package
-    from rdrr_runtime.hints import Policy
+    from rdrr_runtime.compile.hints import Policy
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def estimate_memory(
         DeviceError: No adapter of that name, or it cannot run the package.
         FormatError: The named adapter has no kernel for a tensor.
     """
-    from rdrr_runtime.program import PREFILL_ROWS
+    from rdrr_runtime.exec.program import PREFILL_ROWS
 
     manifest = package.manifest
     sizes = manifest.architecture
@@ -201,8 +201,8 @@ def estimate_memory(
 
 def _loaded(package: Package, policy: Policy, context: int, adapter: str | None) -> Loaded | None:
     """What the runtime would allocate on an adapter, if there is one that can run it."""
-    from rdrr_runtime.device import open_device
-    from rdrr_runtime.footprint import footprint
+    from rdrr_device.device import open_device
+    from rdrr_runtime.exec.footprint import footprint
 
     from rdrr._tuned import read_profile
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rdrr._tuned import Stored, read_profile, write_profile
 
 if TYPE_CHECKING:
+    from rdrr_device.adapters import AdapterInfo
     from rdrr_manifests.package import Package
-    from rdrr_runtime.adapters import AdapterInfo
-    from rdrr_runtime.hints import Policy
+    from rdrr_runtime.compile.hints import Policy
     from rdrr_runtime.tuner import Outcome, Tuned
 
 
@@ -93,7 +93,7 @@ def tune_package(
         adapter: Part of an adapter's name; the best one when None.
         kv_dtype: Storage of the key-value cache.
         context: KV slots.
-        ops: What is tuned, of `rdrr_runtime.kernels._tuning.OPS`.
+        ops: What is tuned, of `rdrr_device.tuning.OPS`.
         force: Try again what is known.
         rounds: Measurements of each candidate; None for as many as suit the adapter.
         progress: Told of each site, its number and how many there are.
@@ -102,9 +102,9 @@ def tune_package(
         DeviceError: No adapter, or one that cannot tell the time.
         StoreError: The profile cannot be written.
     """
-    from rdrr_runtime.device import open_device
-    from rdrr_runtime.kernels._tuning import Tuning
-    from rdrr_runtime.timestamps import Timer
+    from rdrr_device.device import open_device
+    from rdrr_device.timestamps import Timer
+    from rdrr_device.tuning import Tuning
     from rdrr_runtime.tuner import Setting, tune
 
     device = open_device(adapter)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from rdrr_format.stores import replace_file, store_errors
 
 if TYPE_CHECKING:
-    from rdrr_runtime.adapters import AdapterInfo
-    from rdrr_runtime.kernels._tuning import Tuning
+    from rdrr_device.adapters import AdapterInfo
+    from rdrr_device.tuning import Tuning
 
 FORMAT = "rdrr-tuning-1"
 
@@ -52,7 +52,7 @@ class Stored:
     @property
     def tuning(self) -> Tuning:
         """The parameters."""
-        from rdrr_runtime.kernels._tuning import Tuning
+        from rdrr_device.tuning import Tuning
 
         return Tuning({key: entry["params"] for key, entry in self.entries.items()})
 
@@ -72,7 +72,7 @@ def _adapter(info: AdapterInfo) -> dict[str, str]:
 
 def read_profile(info: AdapterInfo) -> Stored:
     """The profile of an adapter; without entries where there is none that can be used."""
-    from rdrr_runtime.shader import sources_digest
+    from rdrr_runtime.phases.shaders import FOLDER
 
     path = profile_path(info)
     try:
@@ -85,7 +85,7 @@ def read_profile(info: AdapterInfo) -> Stored:
         return Stored(path, note="it is no tuned profile")
     if data.get("adapter") != _adapter(info):
         return Stored(path, note="it is of another adapter or driver")
-    if data.get("kernels") != sources_digest():
+    if data.get("kernels") != FOLDER.digest():
         return Stored(path, note="it was made for other kernels")
     entries = data.get("entries")
     if not isinstance(entries, dict) or not all(_is_entry(one) for one in entries.values()):
@@ -104,13 +104,13 @@ def write_profile(info: AdapterInfo, entries: Mapping[str, Mapping[str, Any]]) -
     Raises:
         StoreError: The folder cannot be written.
     """
-    from rdrr_runtime.shader import sources_digest
+    from rdrr_runtime.phases.shaders import FOLDER
 
     path = profile_path(info)
     data = {
         "format": FORMAT,
         "adapter": _adapter(info),
-        "kernels": sources_digest(),
+        "kernels": FOLDER.digest(),
         "entries": {key: entries[key] for key in sorted(entries)},
     }
     with store_errors(path.parent):

@@ -74,7 +74,7 @@ def measure_importance(
     from rdrr_converter.export.imatrix import Origin, check_free, write_imatrix
     from rdrr_manifests.graph import Experts
     from rdrr_manifests.package import open_package
-    from rdrr_runtime.cpu import CpuBackend
+    from rdrr_runtime.reference.backend import CpuBackend
 
     check_free(out, overwrite=overwrite)
     opened = open_package(package)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_runtime.logprobs import TokenLogprobs
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.sampling.logprobs import TokenLogprobs
+from rdrr_runtime.sampling.sampler import SamplingOptions
 
 if TYPE_CHECKING:
-    from rdrr_runtime.select import Choice
+    from rdrr_runtime.compile.select import Choice
 
 F32 = npt.NDArray[np.float32]
 Mask = Callable[[], npt.NDArray[np.uint32]]
@@ -34,7 +34,7 @@ class BackendInfo:
         context: KV slots.
         weights_bytes: Memory that the weights take in it.
         kv_bytes: Memory of the key-value cache.
-        choices: For each op, what serves it and why (see `rdrr_runtime.select`).
+        choices: For each op, what serves it and why (see `rdrr_runtime.compile.select`).
         kv_dtype: How the cache stores its elements.
     """
 

@@ -1,4 +1,4 @@
-"""Token ids in, token ids out. It does not know text: that is `rdrr_runtime.text`.
+"""Token ids in, token ids out. It does not know text: that is `rdrr_runtime.text.tokenizer`.
 
 The engine checks that a generation fits the context, picks the strategy, and times what the
 published tables time: time to first token, prefill and decode. It knows what the key-value cache
@@ -18,14 +18,14 @@ import numpy.typing as npt
 from rdrr_format.errors import GenerationError, UsageError
 
 from rdrr_runtime.backend import Backend, StoringBackend
-from rdrr_runtime.batch import BatchingBackend, Text, run_batch
-from rdrr_runtime.decode._base import Counts, Job, Strategy
+from rdrr_runtime.decode.base import Counts, Job, Strategy
 from rdrr_runtime.decode.constrained import Constrained, Constraint
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.sampled import Sampled
-from rdrr_runtime.held_ids import HeldIds, check_keep, shifted
-from rdrr_runtime.logprobs import Logprobs
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.sampling.logprobs import Logprobs
+from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sequences.batch import BatchingBackend, Text, run_batch
+from rdrr_runtime.sequences.held_ids import HeldIds, check_keep, shifted
 
 SLOTS = 256
 """Slots of a sequence of a batch are a multiple, so that the next batch fits them too."""

@@ -12,21 +12,21 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_device.arena import Arena
+from rdrr_device.device import Device, open_device
+from rdrr_device.tuning import Tuning
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo, Mask
-from rdrr_runtime.buffers import Arena
-from rdrr_runtime.device import Device, open_device
-from rdrr_runtime.gpu_batch import GpuBatch
-from rdrr_runtime.gpu_feed import GpuFeed, Place
-from rdrr_runtime.gpu_sampler import Bound, GpuSampler
-from rdrr_runtime.gpu_windows import GpuWindows
-from rdrr_runtime.hints import Policy
-from rdrr_runtime.kernels._context import KvSpec
-from rdrr_runtime.kernels._tuning import Tuning
-from rdrr_runtime.logprobs import TokenLogprobs
-from rdrr_runtime.program import Pass, Plan, Program, write_step
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.exec.program import Pass, Plan, Program, write_step
+from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.sampling.logprobs import TokenLogprobs
+from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sequences.feed import GpuFeed, Place
+from rdrr_runtime.sequences.gpu_batch import GpuBatch
+from rdrr_runtime.sequences.sampler import Bound, GpuSampler
+from rdrr_runtime.sequences.windows import GpuWindows
 
 F32 = npt.NDArray[np.float32]
 Launches = Callable[[Pass], Bound]

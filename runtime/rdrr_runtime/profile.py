@@ -11,19 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from rdrr_device.adapters import AdapterInfo
+from rdrr_device.arena import arena
+from rdrr_device.device import Device
+from rdrr_device.kernels import Dispatch
+from rdrr_device.pipelines import BoundDispatch
+from rdrr_device.timestamps import Timed, Timer, warm_up
+from rdrr_device.tuning import Tuning
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests.package import Package
 
-from rdrr_runtime.adapters import AdapterInfo
-from rdrr_runtime.buffers import arena
-from rdrr_runtime.device import BoundDispatch, Device
-from rdrr_runtime.hints import Policy
-from rdrr_runtime.kernels._kernel import Dispatch
-from rdrr_runtime.kernels._tuning import Tuning
-from rdrr_runtime.kernels.copy import copy
-from rdrr_runtime.program import Pass, Plan, Program, write_step
-from rdrr_runtime.timestamps import Timed, Timer, warm_up
-from rdrr_runtime.traffic import traffic
+from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.exec.program import Pass, Plan, Program, write_step
+from rdrr_runtime.exec.traffic import traffic
+from rdrr_runtime.phases.copy import copy
 
 PREFILL_RUNS = 4
 """Readings of the prompt that are measured."""

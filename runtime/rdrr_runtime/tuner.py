@@ -14,17 +14,18 @@ from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_device.arena import Arena, arena
+from rdrr_device.device import Device
+from rdrr_device.kernels import Dispatch
+from rdrr_device.pipelines import BoundDispatch
+from rdrr_device.timestamps import Timer, warm_up
+from rdrr_device.tuning import AnySite, Params, Tuning
 from rdrr_format.errors import DeviceError
 from rdrr_manifests.package import Package
 
-from rdrr_runtime.agreement import Check
-from rdrr_runtime.buffers import Arena, arena
-from rdrr_runtime.device import BoundDispatch, Device
-from rdrr_runtime.hints import Policy
-from rdrr_runtime.kernels._kernel import Dispatch
-from rdrr_runtime.kernels._tuning import AnySite, Params, Tuning
-from rdrr_runtime.program import PaperArena, Plan, write_step
-from rdrr_runtime.timestamps import Timer, warm_up
+from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.exec.agreement import Check
+from rdrr_runtime.exec.program import PaperArena, Plan, write_step
 
 Times = npt.NDArray[np.float64]
 

@@ -9,9 +9,9 @@ from rdrr.bench._interval_model import interval_gains
 from rdrr.bench._mode_table import GATES, MODES, chosen
 from rdrr.bench._runs import Run, Workload
 from rdrr.bench.modes import Comparison, Measured
+from rdrr_device.counters import Counters, HostSeconds
 from rdrr_format.errors import UsageError
-from rdrr_runtime.counters import Counters, HostSeconds
-from rdrr_runtime.decode._base import Counts
+from rdrr_runtime.decode.base import Counts
 
 
 def test_a_ratio_is_taken_round_by_round():

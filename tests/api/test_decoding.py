@@ -8,10 +8,10 @@ from rdrr._backends import Choice
 from rdrr._decoding import Drafts
 from rdrr.cli._decoding import DecodeFlags
 from rdrr_format.errors import UsageError
-from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.decode import wedlm
 from rdrr_runtime.decode.drafts import ModelDraft, NgramDraft
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.sampling.sampler import SamplingOptions
 from support.packages import llama_manifest, write_random_package
 
 DRAWN = SamplingOptions(temperature=0.5)

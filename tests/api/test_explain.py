@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rdrr._explanation import Row, grouped
-from rdrr_runtime.select import Choice
+from rdrr_runtime.compile.select import Choice
 from support.commands import error_line, rdrr
 from support.packages import LAYERS, llama_manifest, write_random_package
 

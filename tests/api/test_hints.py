@@ -10,7 +10,7 @@ from rdrr._backends import _unhonoured_on_cpu, open_backend, resolve_hints
 from rdrr._configuration import configuration_path
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests.models import KernelHints
-from rdrr_runtime.hints import resolve
+from rdrr_runtime.compile.hints import resolve
 from support.packages import llama_manifest, write_random_package
 
 

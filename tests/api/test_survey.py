@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import rdrr_runtime.device
 from rdrr._survey import estimate_memory, survey
+from rdrr_device import device
 from rdrr_format.errors import DeviceError
 from rdrr_manifests.models import Manifest
-from rdrr_runtime.hints import Policy
+from rdrr_runtime.compile.hints import Policy
 from support.manifests import valid_manifest
 from support.packages import llama_manifest, write_random_package
 
@@ -44,7 +44,7 @@ def test_without_an_adapter_memory_is_estimated_unless_one_was_named(tmp_path, r
     def none_there(adapter=None):
         raise DeviceError("no adapter", found=adapter)
 
-    monkeypatch.setattr(rdrr_runtime.device, "open_device", none_there)
+    monkeypatch.setattr(device, "open_device", none_there)
     without = estimate_memory(package, Policy(), 40)
     assert without.loaded is None
     assert without.total == with_adapter.total

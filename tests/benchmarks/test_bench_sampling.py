@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import bench_sampling
 import pytest
-from rdrr_runtime.device import open_device
-from rdrr_runtime.sampling import Sampler
+from rdrr_device.device import open_device
+from rdrr_runtime.sampling.sampler import Sampler
 
 
 @pytest.fixture

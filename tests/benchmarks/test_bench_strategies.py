@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import bench_strategies as bench
 import pytest
-from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.uncached import Uncached
 from rdrr_runtime.engine import Engine
+from rdrr_runtime.reference.backend import CpuBackend
 from support.packages import VOCAB, llama_manifest, write_random_package
 
 

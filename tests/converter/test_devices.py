@@ -8,10 +8,10 @@ from rdrr_converter.devices import check_device, open_device, portions
 from rdrr_converter.devices._base import BLOCK
 from rdrr_converter.devices.torch_device import TorchDevice
 from rdrr_converter.devices.webgpu import WebGpuDevice
+from rdrr_device.adapters import list_adapters
 from rdrr_format.codecs import CODECS, bf16_to_f32, f32_to_bf16
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError, UsageError
-from rdrr_runtime.adapters import list_adapters
 
 COUNT = 131  # blocks: workgroups and portions are not full
 NAMES = ["Q4_K", "Q5_K", "Q6_K"]

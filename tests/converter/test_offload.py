@@ -11,9 +11,9 @@ from rdrr_converter.engines import open_engine
 from rdrr_converter.offload import encoded_on
 from rdrr_converter.quantize import encode_chunk
 from rdrr_converter.transforms import chunks
+from rdrr_device.adapters import list_adapters
 from rdrr_format.codecs import CODECS, bf16_to_f32
 from rdrr_format.errors import DeviceError
-from rdrr_runtime.adapters import list_adapters
 from support.safetensor_files import llama_tensors, write_llama
 
 SHARD = 2**16

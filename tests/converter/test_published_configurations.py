@@ -18,7 +18,7 @@ from rdrr_converter.reading import Model, read_model
 from rdrr_converter.sources import Source, SourceTensor
 from rdrr_manifests.graph import Attention, Graph, Residual, Router, derive_graph
 from rdrr_manifests.models import Manifest
-from rdrr_runtime.rope import attention_factor, frequencies
+from rdrr_runtime.phases.rope_tables import attention_factor, frequencies
 
 SHORT = [round(1.0 + 0.02 * pair, 2) for pair in range(48)]
 LONG = [round(1.0 + 1.25 * pair, 2) for pair in range(48)]

@@ -11,7 +11,7 @@ from rdrr_converter.convert import convert
 from rdrr_converter.report import ConversionResult
 from rdrr_format.errors import SourceError
 from rdrr_manifests.package import open_package, validate
-from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.reference.backend import CpuBackend
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import (
     VOCAB,

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 from rdrr_converter.convert import convert
+from rdrr_device.device import Device, open_device
 from rdrr_manifests.package import Package, open_package
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.cpu import CpuBackend
-from rdrr_runtime.device import Device, open_device
+from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.hints import resolve
-from rdrr_runtime.text import TextCodec
+from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.text.tokenizer import TextCodec
 from support.checkpoints import (
     ALL_MODELS,
     MORE_MODELS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rdrr_runtime.adapters import list_adapters
+from rdrr_device.adapters import list_adapters
 from support.commands import error_line, rdrr
 from support.imatrix_files import write_gguf_imatrix
 from support.safetensor_files import llama_tensors, write_llama

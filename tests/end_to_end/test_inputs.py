@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package
-from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.reference.backend import CpuBackend
 from support import gguf_files
 from support.checkpoints import TINY_MODELS, VOCAB, make_checkpoint, make_model, save_checkpoint
 from support.commands import EXAMPLE, rdrr

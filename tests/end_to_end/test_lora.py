@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package
-from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import TINY_MODELS, VOCAB, make_model, save_checkpoint
 from support.commands import rdrr
 from support.comparison import relative_error, scored, transformers_logits

@@ -7,7 +7,7 @@ import json
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_manifests.package import open_package
-from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.reference.backend import CpuBackend
 from support.checkpoints import (
     MORE_MODELS,
     TINY_MODELS,

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from rdrr_runtime.buffers import arena
-from rdrr_runtime.device import Device, open_device
+from rdrr_device.arena import arena
+from rdrr_device.device import Device, open_device
 from support.gpu import Bench
 
 PLAIN = frozenset({"subgroup", "shader-f16", "timestamp-query"})

@@ -8,27 +8,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.kernels import Dispatch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.select import unhonoured
+from rdrr_runtime.exec.program import choices_for
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.hints import resolve
-from rdrr_runtime.kernels._context import KvSpec, OpContext
-from rdrr_runtime.kernels._kernel import Dispatch
-from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
-from rdrr_runtime.kernels.elementwise import copy_row, residual_add, scale, softcap
-from rdrr_runtime.kernels.embed import embed
-from rdrr_runtime.kernels.gated_activation import gated_activation
-from rdrr_runtime.kernels.linear import linear
-from rdrr_runtime.kernels.matvec import Input, Output, matvec
-from rdrr_runtime.kernels.rmsnorm import post_norm_add, rms_norm
-from rdrr_runtime.kernels.rope import rope
-from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
-from rdrr_runtime.packing import GpuWeight, upload_weight
-from rdrr_runtime.program import choices_for
+from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.elementwise import copy_row, residual_add, scale, softcap
+from rdrr_runtime.phases.embed import embed
+from rdrr_runtime.phases.gated_activation import gated_activation
+from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.linear import linear
+from rdrr_runtime.phases.matvec import Input, Output, matvec
+from rdrr_runtime.phases.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.rmsnorm import post_norm_add, rms_norm
+from rdrr_runtime.phases.rope import rope
+from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.reference import ops
-from rdrr_runtime.select import unhonoured
+from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error as error_of
 from support.comparison import scored, stepped
 from support.gpu import TOLERANCE, Bench, normal, random_tensor, relative_error

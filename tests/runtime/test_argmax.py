@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rdrr_runtime.kernels.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
 from support.gpu import Bench, normal
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rdrr_runtime.entropy import entropies
-from rdrr_runtime.kernels.argmax_entropy import PICK_BYTES, SCRATCH_BYTES, argmax_entropy, unpack
+from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, SCRATCH_BYTES, argmax_entropy, unpack
+from rdrr_runtime.sampling.entropy import entropies
 from support.gpu import Bench, normal
 from support.wedlm_reference import picks
 

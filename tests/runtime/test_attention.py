@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 import torch
 from rdrr_format.errors import DeviceError, FormatError
-from rdrr_runtime.kernels._context import KvSpec
-from rdrr_runtime.kernels.attention import (
-    AttentionKernel,
-    AttentionSpec,
-    attention,
-    tile_keys,
-)
-from rdrr_runtime.kernels.kv_store import kv_store
+from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention, tile_keys
+from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.kv_store import kv_store
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, relative_error
 

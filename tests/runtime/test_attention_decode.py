@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels._context import KvSpec
-from rdrr_runtime.kernels.attention_decode import DecodeAttention, attention_decode
+from rdrr_device.buffers import BufferSlice
+from rdrr_runtime.phases.attention_decode import DecodeAttention, attention_decode
+from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.reference import ops
 from support.gpu import Bench, cache_in_q8_0, normal, relative_error
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
-from rdrr_runtime.batch import Row
-from rdrr_runtime.cpu import CpuBackend
-from rdrr_runtime.decode._base import Counts
+from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.decode.base import Counts
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.hints import resolve
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sequences.batch import Row
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
-from rdrr_runtime.chat_template import ChatTemplate
+from rdrr_runtime.text.chat_template import ChatTemplate
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 TURNS = [

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rdrr_device import adapters
+from rdrr_device.adapters import AdapterInfo, choose_adapter, list_adapters
+from rdrr_device.arena import arena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.device import open_device
+from rdrr_device.kernels import Dispatch, Grid, dispatch, flat_grid
 from rdrr_format.errors import DeviceError
-from rdrr_runtime import adapters
-from rdrr_runtime.adapters import AdapterInfo, choose_adapter
-from rdrr_runtime.buffers import BufferSlice, arena
-from rdrr_runtime.device import list_adapters, open_device
-from rdrr_runtime.kernels._kernel import Dispatch, Grid, dispatch, flat_grid, kernel
-from rdrr_runtime.kernels.elementwise import scale
+from rdrr_runtime.phases.elementwise import scale
+from rdrr_runtime.phases.shaders import kernel
 
 
 def fake(name: str, kind: str, backend: str = "Vulkan") -> AdapterInfo:

@@ -8,8 +8,8 @@ import torch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.kernels.embed import embed
-from rdrr_runtime.packing import GPU_DTYPES, upload_weight
+from rdrr_runtime.phases.embed import embed
+from rdrr_runtime.phases.packing import GPU_DTYPES, upload_weight
 from rdrr_runtime.reference import ops
 from support.gpu import TOLERANCE, random_tensor, relative_error
 

@@ -9,7 +9,7 @@ import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.engine import Engine, GenerationStats
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.sampling.sampler import SamplingOptions
 
 VOCAB, EOS = 64, 63
 

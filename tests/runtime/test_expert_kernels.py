@@ -5,23 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels.expert_int8 import expert_down, expert_gate, expert_rows
-from rdrr_runtime.kernels.expert_linear import Routed, expert_each, expert_sum
-from rdrr_runtime.kernels.expert_tiled import expert_combine, expert_groups, expert_tiled
-from rdrr_runtime.kernels.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.kernels.quantize_rows import (
-    Int8Rows,
-    int8_sizes,
-    padded_rows,
-    quantize_rows,
-)
-from rdrr_runtime.kernels.router_topk import router_topk
-from rdrr_runtime.kernels.sigmoid_gate import sigmoid_gate
-from rdrr_runtime.packing import GpuWeight, upload_weight, words_per_row
+from rdrr_runtime.phases.expert_int8 import expert_down, expert_gate, expert_rows
+from rdrr_runtime.phases.expert_linear import Routed, expert_each, expert_sum
+from rdrr_runtime.phases.expert_tiled import expert_combine, expert_groups, expert_tiled
+from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
+from rdrr_runtime.phases.packing import GpuWeight, upload_weight, words_per_row
+from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.router_topk import router_topk
+from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from rdrr_runtime.footprint import footprint
+from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.exec.footprint import footprint
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.hints import resolve
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rdrr_format.errors import UsageError
 from rdrr_manifests.package import open_package
-from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.logprobs import Logprobs
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.sampling.logprobs import Logprobs
+from rdrr_runtime.sampling.sampler import SamplingOptions
 from support.comparison import relative_error, scored, stepped
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 

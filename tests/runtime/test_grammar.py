@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from rdrr_format.errors import ManifestError, UsageError
-from rdrr_runtime.grammar import Grammar, GrammarTokenizer
+from rdrr_runtime.text.grammar import Grammar, GrammarTokenizer
 from support.commands import EXAMPLE
 from tokenizers import Tokenizer
 

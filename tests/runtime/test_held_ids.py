@@ -14,7 +14,7 @@ from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.sampling.sampler import SamplingOptions
 from support.comparison import relative_error
 from support.packages import llama_manifest, write_random_package
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from rdrr_device.readback import Readback
 from rdrr_runtime.backend import BackendInfo
-from rdrr_runtime.decode._base import Counts, Job
+from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.sampled import Sampled
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.logprobs import Logprobs
-from rdrr_runtime.readback import Readback
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.sampling.logprobs import Logprobs
+from rdrr_runtime.sampling.sampler import SamplingOptions
 from support.comparison import relative_error
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
@@ -336,7 +337,7 @@ def test_more_ids_than_the_ring_holds_come_in_one_cut_and_over_several(backend, 
 @pytest.mark.parametrize("native", [True, False])
 def test_a_fetch_is_of_its_place_in_the_queue_whatever_is_taken_or_given_up(bench, rng, native):
     device = bench.device
-    readback = device._readback if native else Readback(device, None)
+    readback = device._readback if native else Readback(replace(device.handle, native=None))
     slots = [bench.arena.empty("x", 4096) for _ in range(2)]
     contents = rng.integers(0, 256, (4, 4096), dtype=np.uint8)
     fetches = []

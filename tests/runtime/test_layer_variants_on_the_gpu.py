@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from rdrr_manifests.package import open_package
-from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, scored, stepped
 from support.manifests import write_manifest
 from support.packages import LAYERS, VOCAB, llama_manifest, write_random_package

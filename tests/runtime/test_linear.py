@@ -8,8 +8,8 @@ import torch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.kernels.linear import linear
-from rdrr_runtime.packing import GPU_DTYPES, GpuWeight, upload_weight
+from rdrr_runtime.phases.linear import linear
+from rdrr_runtime.phases.packing import GPU_DTYPES, GpuWeight, upload_weight
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
 
@@ -84,7 +84,7 @@ def test_other_sizes_equal_torch(bench, rng, form, case, tiled) -> None:
 
 @pytest.mark.parametrize("form", [("F16", Layout.ROW), ("Q4_K", Layout.COLUMN)], ids=str)
 def test_the_wide_tile_equals_torch(bench, rng, monkeypatch, form) -> None:
-    monkeypatch.setattr("rdrr_runtime.kernels.linear.ENOUGH_TILES", 1)
+    monkeypatch.setattr("rdrr_runtime.phases.linear.ENOUGH_TILES", 1)
     check(bench, rng, form, (70, 260, 192), tiled=True)
 
 

@@ -11,7 +11,7 @@ from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.kernels.matmul_int8 import (
+from rdrr_runtime.phases.matmul_int8 import (
     FINE,
     LARGE,
     NARROW,
@@ -22,10 +22,10 @@ from rdrr_runtime.kernels.matmul_int8 import (
     choose_tile,
     matmul_int8,
 )
-from rdrr_runtime.kernels.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
-from rdrr_runtime.kernels.row_scales import SCALED_TYPES, row_scales
-from rdrr_runtime.kernels.turn_blocks import TURNED_TYPES, allocate_turned, turn
-from rdrr_runtime.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
+from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
+from rdrr_runtime.phases.turn_blocks import TURNED_TYPES, allocate_turned, turn
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 TILES = {"large": LARGE, "small": SMALL, "tiny": TINY, "fine": FINE, "narrow": NARROW}

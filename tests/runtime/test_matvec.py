@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.kernels.linear import linear
-from rdrr_runtime.kernels.matvec import (
+from rdrr_runtime.phases.linear import linear
+from rdrr_runtime.phases.matvec import (
     INT8_TYPES,
     MAX_OUTPUT_GROUPS,
     UNITS,
@@ -19,9 +19,9 @@ from rdrr_runtime.kernels.matvec import (
     matvec,
     suits,
 )
-from rdrr_runtime.kernels.matvec_turned import matvec_turned, suits_turned
-from rdrr_runtime.kernels.turn_blocks import TURNED_TYPES, allocate_turned, turn
-from rdrr_runtime.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.matvec_turned import matvec_turned, suits_turned
+from rdrr_runtime.phases.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.turn_blocks import TURNED_TYPES, allocate_turned, turn
 from support.gpu import Bench, normal, random_tensor, relative_error
 
 TYPES = tuple(UNITS)

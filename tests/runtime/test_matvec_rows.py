@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.buffers import BufferSlice
-from rdrr_runtime.kernels.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
-from rdrr_runtime.kernels.matmul_int8 import TYPES
-from rdrr_runtime.kernels.matvec_rows import (
+from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
+from rdrr_runtime.phases.matmul_int8 import TYPES
+from rdrr_runtime.phases.matvec_rows import (
     RowsOutput,
     RowsTuning,
     leaves_int8,
@@ -19,7 +19,7 @@ from rdrr_runtime.kernels.matvec_rows import (
     rows_held,
     suits,
 )
-from rdrr_runtime.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.packing import GpuWeight, upload_weight
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 EPS = 1e-5

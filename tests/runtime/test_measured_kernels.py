@@ -8,13 +8,13 @@ import torch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.kernels._context import KvSpec
-from rdrr_runtime.kernels.attention import AttentionSpec
-from rdrr_runtime.kernels.attention_three import attention_three
-from rdrr_runtime.kernels.gemv_int4_zp import gemv_int4_zp, upload_int4
-from rdrr_runtime.kernels.matmul_by_block import matmul_by_block
-from rdrr_runtime.kernels.matmul_naive import matmul_naive
-from rdrr_runtime.packing import upload_weight
+from rdrr_runtime.phases.attention import AttentionSpec
+from rdrr_runtime.phases.attention_three import attention_three
+from rdrr_runtime.phases.gemv_int4_zp import gemv_int4_zp, upload_int4
+from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.matmul_by_block import matmul_by_block
+from rdrr_runtime.phases.matmul_naive import matmul_naive
+from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.reference import ops
 from support.gpu import TOLERANCE, normal, random_tensor, relative_error
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.select import unhonoured
+from rdrr_runtime.exec.program import choices_for
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.hints import Policy, resolve
-from rdrr_runtime.program import choices_for
-from rdrr_runtime.select import unhonoured
+from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, scored, stepped
 from support.packages import VOCAB, llama_manifest, write_random_package
 

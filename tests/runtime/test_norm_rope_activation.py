@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from rdrr_format.errors import FormatError
-from rdrr_runtime.kernels import elementwise, rmsnorm
-from rdrr_runtime.kernels.gated_activation import gated_activation
-from rdrr_runtime.kernels.rope import rope
+from rdrr_runtime.phases import elementwise, rmsnorm
+from rdrr_runtime.phases.gated_activation import gated_activation
+from rdrr_runtime.phases.rope import rope
 from rdrr_runtime.reference import ops
 from support.gpu import TOLERANCE, normal, relative_error
 

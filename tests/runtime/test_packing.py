@@ -7,7 +7,7 @@ import pytest
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.packing import pack_rows, upload_weight, words_per_row
+from rdrr_runtime.phases.packing import pack_rows, upload_weight, words_per_row
 from support.gpu import random_tensor
 
 

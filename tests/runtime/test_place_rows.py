@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rdrr_format.errors import FormatError
-from rdrr_runtime.kernels._context import KvSpec
-from rdrr_runtime.kernels.kv_store import kv_store
-from rdrr_runtime.kernels.place_rows import Placing, place_rows
-from rdrr_runtime.kernels.rmsnorm import rms_norm_in_place
-from rdrr_runtime.kernels.rope import rope
-from rdrr_runtime.traffic import traffic
+from rdrr_runtime.exec.traffic import traffic
+from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.kv_store import kv_store
+from rdrr_runtime.phases.place_rows import Placing, place_rows
+from rdrr_runtime.phases.rmsnorm import rms_norm_in_place
+from rdrr_runtime.phases.rope import rope
 from support.gpu import normal, relative_error
 
 ROWS, HELD, CONTEXT, SEQUENCES, EPS = 5, 7, 90, 3, 1e-5

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rdrr_device import timestamps
+from rdrr_device.device import Device
+from rdrr_device.timestamps import Timer
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.layouts import Layout
-from rdrr_runtime import timestamps
-from rdrr_runtime.device import Device
-from rdrr_runtime.hints import Policy
-from rdrr_runtime.kernels._context import KvSpec
-from rdrr_runtime.kernels.attention import AttentionSpec, attention
-from rdrr_runtime.kernels.copy import copy
-from rdrr_runtime.kernels.embed import embed
-from rdrr_runtime.kernels.kv_store import kv_store
-from rdrr_runtime.kernels.linear import linear
-from rdrr_runtime.packing import upload_weight
+from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.exec.traffic import traffic
+from rdrr_runtime.phases.attention import AttentionSpec, attention
+from rdrr_runtime.phases.copy import copy
+from rdrr_runtime.phases.embed import embed
+from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.kv_store import kv_store
+from rdrr_runtime.phases.linear import linear
+from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.profile import copy_bandwidth, profile
-from rdrr_runtime.timestamps import Timer
-from rdrr_runtime.traffic import traffic
 from support.gpu import normal, random_tensor
 from support.packages import llama_manifest, write_random_package
 

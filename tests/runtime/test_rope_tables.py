@@ -7,8 +7,8 @@ import pytest
 import torch
 from rdrr_format.errors import ManifestError
 from rdrr_manifests.graph import RopeSpec
-from rdrr_runtime import rope
-from rdrr_runtime.rope import attention_factor, frequencies, rope_bytes, rope_table
+from rdrr_runtime.phases import rope_tables as rope
+from rdrr_runtime.phases.rope_tables import attention_factor, frequencies, rope_bytes, rope_table
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
-from rdrr_runtime.gpu_batch_sampler import GpuBatchSampler
-from rdrr_runtime.gpu_sampler import GpuSampler
-from rdrr_runtime.kernels._context import State
-from rdrr_runtime.kernels.batch_advance import batch_advance
-from rdrr_runtime.program import Pass
-from rdrr_runtime.sampling import Sampler, SamplingOptions
+from rdrr_runtime.exec.program import Pass
+from rdrr_runtime.phases.batch_advance import batch_advance
+from rdrr_runtime.phases.context import State
+from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
+from rdrr_runtime.sequences.batch_sampler import GpuBatchSampler
+from rdrr_runtime.sequences.sampler import GpuSampler
 from support.gpu import Bench, normal
 
 VOCAB = 12_365  # of four workgroups, the last of which has little

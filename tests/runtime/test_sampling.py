@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rdrr_format.errors import UsageError
-from rdrr_runtime.randomness import random_words
-from rdrr_runtime.sampling import Sampler, SamplingOptions
+from rdrr_runtime.sampling.randomness import random_words
+from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
 
 
 def draws(logits: np.ndarray, count: int, **options: float) -> np.ndarray:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rdrr_format.errors import FormatError, GenerationError
-from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.sampling.sampler import SamplingOptions
 from support.packages import HEAD_DIM, VOCAB, llama_manifest, write_random_package
 
 

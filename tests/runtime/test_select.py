@@ -7,19 +7,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rdrr_device.arena import Arena
+from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.buffers import Arena, BufferSlice
-from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.select import Select, unhonoured
+from rdrr_runtime.compile.weights import _transposed
+from rdrr_runtime.exec.program import PaperArena, Plan, choices_for
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.hints import Policy, resolve
-from rdrr_runtime.kernels._context import KvSpec, OpContext, State
-from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec
-from rdrr_runtime.packing import GpuWeight
-from rdrr_runtime.program import PaperArena, Plan, choices_for
-from rdrr_runtime.select import Select, unhonoured
-from rdrr_runtime.weights import _transposed
+from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec
+from rdrr_runtime.phases.context import OpContext, State
+from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.packing import GpuWeight
+from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, stepped
 from support.packages import VOCAB, llama_manifest, write_random_package
 

@@ -6,10 +6,12 @@ import re
 from importlib.resources import files
 
 import pytest
-from rdrr_runtime.kernels._kernel import Grid, dispatch, kernel
-from rdrr_runtime.shader import Access, Binding, bindings, render
+from rdrr_device.kernels import Grid, dispatch
+from rdrr_device.shaders import Access, Binding, bindings
+from rdrr_runtime.phases.shaders import FOLDER as SHADERS
+from rdrr_runtime.phases.shaders import kernel
 
-FOLDER = files("rdrr_runtime.kernels")
+FOLDER = files("rdrr_runtime.phases")
 FILES = sorted(one.name for one in FOLDER.iterdir() if one.name.endswith(".wgsl"))
 
 
@@ -31,7 +33,7 @@ def test_a_shader_enables_nothing(name) -> None:
 
 
 def test_bindings_are_read_from_the_rendered_text() -> None:
-    source = render("copy_row.wgsl")
+    source = SHADERS.render("copy_row.wgsl")
     assert bindings(source) == (
         Binding("current", Access.READ),
         Binding("x", Access.READ),

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from rdrr_format.errors import UsageError
 from rdrr_runtime.backend import BackendInfo
-from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.decode.drafts import Draft, Draw, ModelDraft, NgramDraft, Proposal
 from rdrr_runtime.decode.speculative import Speculative
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.sampling import SamplingOptions, distribution
+from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.sampling.sampler import SamplingOptions, distribution
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 

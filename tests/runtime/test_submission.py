@@ -6,18 +6,19 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from rdrr_device import pass_timer, submission
+from rdrr_device.kernels import Grid, dispatch
+from rdrr_device.op_calls import uniform_content
+from rdrr_device.pass_timer import PassTimer, timed
+from rdrr_device.submission import OURS, Submission
 from rdrr_format.errors import DeviceError
-from rdrr_runtime import pass_timer, submission
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode._base import Counts, Job
+from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.kernels._kernel import Grid, dispatch, kernel
-from rdrr_runtime.kernels.elementwise import scale
-from rdrr_runtime.op_calls import uniform_content
-from rdrr_runtime.pass_timer import PassTimer, timed
-from rdrr_runtime.submission import OURS, Submission
+from rdrr_runtime.phases.elementwise import scale
+from rdrr_runtime.phases.shaders import kernel
 from support.comparison import relative_error
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
@@ -61,9 +62,9 @@ def either_api(request, backend, monkeypatch) -> None:
     """Modes recorded beneath wgpu-py, and through it where its internals are other ones."""
     monkeypatch.setattr(backend.device, "_submitters", {})
     if request.param == "public":
-        monkeypatch.setattr(backend.device, "_native", None)
+        monkeypatch.setattr(backend.device.handle, "native", None)
     else:
-        assert backend.device._native is not None
+        assert backend.device.handle.native is not None
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -126,8 +127,8 @@ def test_both_apis_compute_the_same_in_every_mode(backend, rng, monkeypatch):
     ids = prompt(rng, 5)
     plain = backend.logits(ids, 0)
     assert not np.array_equal(plain, backend.logits(ids[:-1], 0))  # the control
-    for native in (backend.device._native, None):
-        monkeypatch.setattr(backend.device, "_native", native)
+    for native in (backend.device.handle.native, None):
+        monkeypatch.setattr(backend.device.handle, "native", native)
         monkeypatch.setattr(backend.device, "_submitters", {})
         for how in ALL.values():
             with backend.device.submitting(how):

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rdrr_device.arena import arena
+from rdrr_device.tuning import Tuning
 from rdrr_runtime import tuner
-from rdrr_runtime.buffers import arena
+from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.exec.program import PaperArena, Plan
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.hints import resolve
-from rdrr_runtime.kernels import embed, matmul_int8
-from rdrr_runtime.kernels._tuning import Tuning
-from rdrr_runtime.kernels.embed import EmbedTuning
-from rdrr_runtime.kernels.matmul_int8 import Tile
-from rdrr_runtime.program import PaperArena, Plan
+from rdrr_runtime.phases import embed, matmul_int8
+from rdrr_runtime.phases.embed import EmbedTuning
+from rdrr_runtime.phases.matmul_int8 import Tile
 from rdrr_runtime.tuner import Setting, Verdict, _better, _Tuner, tune
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
@@ -164,7 +164,7 @@ def test_what_is_known_is_not_tried_and_nothing_is_loaded(package, device):
 
 
 def test_a_result_that_is_not_written_is_seen(package, device):
-    from rdrr_runtime.agreement import Check
+    from rdrr_runtime.exec.agreement import Check
 
     with arena(device, "check") as buffers:
         plan = Plan(package, device, buffers, resolve({}), context=CONTEXT, kv_dtype="f16")

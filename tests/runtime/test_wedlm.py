@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import Backend, BackendInfo
-from rdrr_runtime.cpu import CpuBackend
 from rdrr_runtime.decode.wedlm import Wedlm, WedlmOptions
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.sampling.sampler import SamplingOptions
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.wedlm_reference import Llama, Result, decode

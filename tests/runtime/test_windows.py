@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 import pytest
-from rdrr_runtime.cpu import CpuBackend
+from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.exec.program import PaperArena, Plan
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.hints import resolve
-from rdrr_runtime.kernels.matvec_rows import ROWS_AT_A_TIME
-from rdrr_runtime.program import PaperArena, Plan
+from rdrr_runtime.phases.matvec_rows import ROWS_AT_A_TIME
+from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.wedlm_reference import picks

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_device.arena import Arena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.device import Device
+from rdrr_device.kernels import Dispatch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
-from rdrr_runtime.buffers import Arena, BufferSlice
-from rdrr_runtime.device import Device
-from rdrr_runtime.kernels._context import OpContext, State
-from rdrr_runtime.kernels._kernel import Dispatch
+from rdrr_runtime.phases.context import OpContext, State
 
 F32 = npt.NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from rdrr_runtime.submission import Submission
+from rdrr_device.submission import Submission
 
 from rdrr.bench._mode_table import MODES, Mode
 from rdrr.bench._runs import Options

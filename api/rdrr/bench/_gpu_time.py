@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from rdrr.bench._lab import Lab
 
 if TYPE_CHECKING:
-    from rdrr_runtime.device import BoundDispatch, Device
+    from rdrr_device.device import Device
+    from rdrr_device.pass_timer import PassTimer
+    from rdrr_device.pipelines import BoundDispatch
+    from rdrr_device.submission import Submission
     from rdrr_runtime.gpu import GpuBackend
-    from rdrr_runtime.pass_timer import PassTimer
-    from rdrr_runtime.submission import Submission
 
     from rdrr.bench._mode_table import Mode
     from rdrr.bench._runs import Workload
@@ -62,7 +63,7 @@ def gpu_times(
     Raises:
         DeviceError: The device reports no time.
     """
-    from rdrr_runtime.timestamps import FEATURE
+    from rdrr_device.timestamps import FEATURE
 
     if FEATURE not in device.features:
         return [None] * len(modes)
@@ -96,9 +97,9 @@ def _least(times: Sequence[GpuTime]) -> GpuTime:
 @contextmanager
 def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]:
     """As many of the smallest launches as a token has dispatches, one after the other."""
-    from rdrr_runtime.buffers import arena
-    from rdrr_runtime.kernels.elementwise import scale
-    from rdrr_runtime.timestamps import Timer
+    from rdrr_device.arena import arena
+    from rdrr_device.timestamps import Timer
+    from rdrr_runtime.phases.elementwise import scale
 
     with arena(device, "bench") as buffers:
         lab = Lab(device, buffers, Timer(device))
@@ -119,7 +120,7 @@ class _Meter:
 
     def measure(self, how: Submission) -> GpuTime:
         """The GPU time of a token that is submitted so."""
-        from rdrr_runtime.pass_timer import timed
+        from rdrr_device.pass_timer import timed
 
         self._keep_busy()
         with timed(self.device) as timer:

@@ -15,12 +15,13 @@ from rdrr_format.layouts import Layout, geometry
 from rdrr.bench._runs import open_device
 
 if TYPE_CHECKING:
-    from rdrr_runtime.buffers import Arena, BufferSlice
-    from rdrr_runtime.device import Device
-    from rdrr_runtime.kernels._context import OpContext
-    from rdrr_runtime.kernels._kernel import Dispatch
-    from rdrr_runtime.packing import GpuWeight
-    from rdrr_runtime.timestamps import Timer
+    from rdrr_device.arena import Arena
+    from rdrr_device.buffers import BufferSlice
+    from rdrr_device.device import Device
+    from rdrr_device.kernels import Dispatch
+    from rdrr_device.timestamps import Timer
+    from rdrr_runtime.phases.context import OpContext
+    from rdrr_runtime.phases.packing import GpuWeight
 
 WARM_SECONDS = 0.2
 """Work before a measurement, so that the clocks are up; a software adapter has none."""
@@ -44,7 +45,7 @@ class Lab:
 
     def context(self, rows: int) -> OpContext:
         """A step of `rows` token rows."""
-        from rdrr_runtime.kernels._context import OpContext, State
+        from rdrr_runtime.phases.context import OpContext, State
 
         state = State.create(self.arena, rows, ring=4)
         self.device.write(state.step, np.array([rows, 0, 0, 0], np.uint32))
@@ -59,7 +60,7 @@ class Lab:
 
     def weight(self, dtype: str, layout: Layout, n: int, k: int) -> GpuWeight:
         """A matrix of arbitrary bits."""
-        from rdrr_runtime.packing import upload_weight
+        from rdrr_runtime.phases.packing import upload_weight
 
         kind = DTYPES[dtype]
         size = geometry(kind, (n, k), layout).size
@@ -96,8 +97,8 @@ def lab(adapter: str | None) -> Iterator[Lab]:
     Raises:
         DeviceError: No such adapter, or it cannot tell the time.
     """
-    from rdrr_runtime.buffers import arena
-    from rdrr_runtime.timestamps import Timer
+    from rdrr_device.arena import arena
+    from rdrr_device.timestamps import Timer
 
     with open_device(adapter) as device, arena(device, "bench") as buffers:
         yield Lab(device, buffers, Timer(device))

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from rdrr_device.submission import OURS, Submission
 from rdrr_format.errors import UsageError
-from rdrr_runtime.decode._interval import AHEAD
-from rdrr_runtime.submission import OURS, Submission
+from rdrr_runtime.decode.interval import AHEAD
 
 if TYPE_CHECKING:
-    from rdrr_runtime.decode._base import Strategy
+    from rdrr_runtime.decode.base import Strategy
 
 
 @dataclass(frozen=True)

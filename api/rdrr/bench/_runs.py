@@ -19,13 +19,13 @@ from rdrr._load import context_of
 from rdrr._tuned import read_profile
 
 if TYPE_CHECKING:
+    from rdrr_device.counters import Counters, HostSeconds
+    from rdrr_device.device import Device
+    from rdrr_device.submission import Submission
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.counters import Counters, HostSeconds
-    from rdrr_runtime.decode._base import Counts, Strategy
-    from rdrr_runtime.device import Device
+    from rdrr_runtime.decode.base import Counts, Strategy
     from rdrr_runtime.gpu import GpuBackend
-    from rdrr_runtime.submission import Submission
 
 MARGIN = 16
 """Slots beyond the longest generation."""
@@ -82,7 +82,7 @@ def open_device(adapter: str | None) -> Iterator[Device]:
     Raises:
         DeviceError: No such adapter.
     """
-    from rdrr_runtime import device
+    from rdrr_device import device
 
     opened = device.open_device(adapter)
     try:
@@ -166,7 +166,7 @@ def generate(
         device: Whose counters count; None on the CPU.
         how: Submission of the decoding; the usual one when None.
     """
-    from rdrr_runtime.decode._base import Counts, Job
+    from rdrr_runtime.decode.base import Counts, Job
 
     counts = Counts()
     runs = strategy.run(backend, Job(prompt, 0, tokens, frozenset()), counts)
@@ -207,8 +207,8 @@ class GpuTimes:
 
 def gpu_times(backend: GpuBackend, device: Device, prompt: Sequence[int], tokens: int) -> GpuTimes:
     """GPU time of one generation of `tokens` ids, 2 or more, from timestamps."""
-    from rdrr_runtime.pass_timer import timed
-    from rdrr_runtime.timestamps import FEATURE
+    from rdrr_device.pass_timer import timed
+    from rdrr_device.timestamps import FEATURE
 
     if FEATURE not in device.features:
         return GpuTimes()

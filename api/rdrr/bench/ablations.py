@@ -14,10 +14,10 @@ from rdrr.bench._ablation_table import ABLATIONS, Ablation, Side
 from rdrr.bench._runs import GpuTimes, Run, Workload, generate, gpu_times, load, open_device
 
 if TYPE_CHECKING:
+    from rdrr_device.device import Device
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.decode._base import Strategy
-    from rdrr_runtime.device import Device
+    from rdrr_runtime.decode.base import Strategy
 
 FIRST_RUNS = 3
 """New devices that `first` opens at most: each compiles all kernels."""
@@ -149,7 +149,7 @@ class Bench:
         package = self._package(side)
         if side.backend == "wgpu":
             return load(package, self.device, self.work, side.options)
-        from rdrr_runtime.cpu import CpuBackend
+        from rdrr_runtime.reference.backend import CpuBackend
 
         package.fetch()
         longest = package.manifest.architecture.max_seq_len
@@ -176,7 +176,7 @@ def _strategy(side: Side) -> Strategy:
 
 
 def _unhonoured(choices: Sequence[Any]) -> tuple[str, ...]:
-    from rdrr_runtime.select import unhonoured
+    from rdrr_runtime.compile.select import unhonoured
 
     return unhonoured(choices)
 

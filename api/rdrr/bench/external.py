@@ -18,8 +18,8 @@ from rdrr.bench._figures import Ratio, Spread
 from rdrr.bench._runs import Options, Workload, generate, load, open_device
 
 if TYPE_CHECKING:
+    from rdrr_device.device import Device
     from rdrr_manifests.package import Package
-    from rdrr_runtime.device import Device
     from rdrr_runtime.gpu import GpuBackend
 
     from rdrr.bench.llama_cpp import LlamaCpp, PeerContext, PeerModel

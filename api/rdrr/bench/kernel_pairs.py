@@ -15,7 +15,7 @@ from rdrr.bench._lab import SCRAP, Lab, lab
 from rdrr.bench.kernels import product
 
 if TYPE_CHECKING:
-    from rdrr_runtime.kernels._kernel import Dispatch
+    from rdrr_device.kernels import Dispatch
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Pair:
 
 
 def _naive_and_tiled(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
-    from rdrr_runtime.kernels.linear import linear
-    from rdrr_runtime.kernels.matmul_naive import matmul_naive
+    from rdrr_runtime.phases.linear import linear
+    from rdrr_runtime.phases.matmul_naive import matmul_naive
 
     ctx, weight = here.context(size), here.weight("F32", Layout.ROW, size, size)
     x, y = here.floats(size * size), here.floats(size * size)
@@ -57,7 +57,7 @@ def _wide_and_half(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Disp
 
 
 def _half_and_int4(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
-    from rdrr_runtime.kernels.gemv_int4_zp import gemv_int4_zp, upload_int4
+    from rdrr_runtime.phases.gemv_int4_zp import gemv_int4_zp, upload_int4
 
     side, ctx = 4 * size, here.context(1)
     x, y = here.floats(side), here.floats(side)
@@ -82,7 +82,7 @@ def _published_shape(size: int) -> tuple[int, int]:
 
 
 def _rows_and_columns(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
-    from rdrr_runtime.kernels.matmul_naive import matmul_naive
+    from rdrr_runtime.phases.matmul_naive import matmul_naive
 
     (n, k), ctx = _published_shape(size), here.context(1)
     x, y = here.floats(k), here.floats(n)
@@ -95,7 +95,7 @@ def _rows_and_columns(here: Lab, size: int) -> tuple[int, list[Dispatch], list[D
 
 def _blocks_and_expanded(here: Lab, size: int, rows: int) -> list[list[Dispatch]]:
     """A block a thread; then the same matrix in F16, by the general kernels."""
-    from rdrr_runtime.kernels.matmul_by_block import matmul_by_block
+    from rdrr_runtime.phases.matmul_by_block import matmul_by_block
 
     (n, k), ctx = _published_shape(size), here.context(rows)
     x, y = here.floats(rows * k), here.floats(rows * n)
@@ -116,9 +116,9 @@ def _prompt_by_block(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Di
 
 
 def _three_and_one(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
-    from rdrr_runtime.kernels._context import KvSpec
-    from rdrr_runtime.kernels.attention import AttentionKernel, AttentionSpec, attention
-    from rdrr_runtime.kernels.attention_three import attention_three
+    from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention
+    from rdrr_runtime.phases.attention_three import attention_three
+    from rdrr_runtime.phases.kv_cache import KvSpec
 
     spec = AttentionSpec(16, KvSpec(4, 64, size, "f32"), 0.125)
     ctx = here.context(size)

@@ -18,10 +18,10 @@ from rdrr.bench._kernel_shapes import SHAPES, Matrix
 from rdrr.bench._lab import Lab, lab
 
 if TYPE_CHECKING:
-    from rdrr_runtime.buffers import BufferSlice
-    from rdrr_runtime.kernels._context import OpContext
-    from rdrr_runtime.kernels._kernel import Dispatch
-    from rdrr_runtime.packing import GpuWeight
+    from rdrr_device.buffers import BufferSlice
+    from rdrr_device.kernels import Dispatch
+    from rdrr_runtime.phases.context import OpContext
+    from rdrr_runtime.phases.packing import GpuWeight
 
 SPREAD_BYTES = 256 << 20
 """Copies of a matrix take at least so much together where that is not too many of them."""
@@ -34,14 +34,14 @@ Maker = Callable[["OpContext", "GpuWeight", "BufferSlice", "BufferSlice"], "list
 
 def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Dispatch]:
     """y = x W^T, by the general kernels."""
-    from rdrr_runtime.kernels.linear import linear
+    from rdrr_runtime.phases.linear import linear
 
     return linear(ctx, weight, x, y, label="product")
 
 
 def _matvec(int8: bool) -> Maker:
     def make(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Dispatch]:
-        from rdrr_runtime.kernels.matvec import Input, Output, matvec, suits
+        from rdrr_runtime.phases.matvec import Input, Output, matvec, suits
 
         if not suits(ctx, (weight,), int8=int8):
             raise UsageError("the matrix does not suit the kernel")

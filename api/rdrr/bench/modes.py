@@ -19,8 +19,8 @@ from rdrr.bench._mode_table import GATES, Mode
 from rdrr.bench._runs import Options, Run, Workload, generate, load, open_device
 
 if TYPE_CHECKING:
+    from rdrr_device.device import Device
     from rdrr_manifests.package import Package
-    from rdrr_runtime.device import Device
     from rdrr_runtime.gpu import GpuBackend
 
 GPU_TOLERANCE = 0.05

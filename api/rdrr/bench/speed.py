@@ -19,8 +19,8 @@ from rdrr.bench._runs import (
 )
 
 if TYPE_CHECKING:
+    from rdrr_device.device import Device
     from rdrr_manifests.package import Package
-    from rdrr_runtime.device import Device
     from rdrr_runtime.gpu import GpuBackend
 
 SCHEMA = 1
@@ -136,7 +136,7 @@ def _found(
     gpu: GpuTimes,
     interval: int,
 ) -> Speed:
-    from rdrr_runtime.select import unhonoured
+    from rdrr_runtime.compile.select import unhonoured
 
     cold, *warm = runs
     last = warm[-1]

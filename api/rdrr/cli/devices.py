@@ -11,7 +11,7 @@ from rdrr.cli._console import console, facts, print_json
 from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
-    from rdrr_runtime.device import AdapterInfo
+    from rdrr_device.adapters import AdapterInfo
 
 _LIMITS = {
     "max-buffer-size": "largest buffer",
@@ -26,15 +26,15 @@ def devices(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """List the GPU adapters. Exit code 1 when there is none."""
+    from rdrr_device.adapters import list_adapters
     from rdrr_format.errors import DeviceError
-    from rdrr_runtime.device import list_adapters
 
     adapters = list_adapters()
     if json:
         print_json({"adapters": [adapter_facts(one) for one in adapters]})
         return 0 if adapters else 1
     if not adapters:
-        from rdrr_runtime.adapters import NO_ADAPTER_HINT
+        from rdrr_device.adapters import NO_ADAPTER_HINT
 
         raise DeviceError("no WebGPU adapter on this machine", hint=NO_ADAPTER_HINT)
     _show(adapters)

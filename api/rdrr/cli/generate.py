@@ -34,7 +34,7 @@ from rdrr.cli._sampling import read_format, split_biases
 from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
-    from rdrr_runtime.logprobs import TokenLogprobs
+    from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
     from rdrr import Generation, Model
 

@@ -44,8 +44,8 @@ def tune(
     json: JsonFlag = False,
 ) -> int:
     """Time parameters of kernels on a package's shapes and keep the best for later runs."""
+    from rdrr_device.tuning import OPS
     from rdrr_manifests.package import open_package
-    from rdrr_runtime.kernels._tuning import OPS
 
     from rdrr._backends import resolve_hints
     from rdrr._load import context_of

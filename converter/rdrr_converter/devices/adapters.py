@@ -1,65 +1,57 @@
-"""Opening a WebGPU adapter. The runtime has another module for it, with more to choose from."""
+"""Opening the WebGPU device that encodes blocks.
+
+The choice among adapters is that of `rdrr_device.adapters`, but for one rule: a software adapter
+encodes slower than the codecs do, so it is taken only by name.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from rdrr_device.adapters import (
+    LIST_HINT,
+    AdapterInfo,
+    choose_adapter,
+    find_adapter,
+    list_adapters,
+    names,
+)
 from rdrr_format.errors import DeviceError, UsageError
 
-_ORDER = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
+CPU_HINT = "use --device cpu, or name a software adapter with --adapter"
 
 
 def open_adapter(name: str | None) -> tuple[str, Any]:
-    """The best hardware adapter, or the best one whose name or driver contains `name`.
+    """Open the best hardware adapter, or the best one whose name or driver contains `name`.
 
     Returns:
         The adapter's name, and a `GPUDevice`.
 
     Raises:
         UsageError: No adapter is called so.
-        DeviceError: There is no adapter but in software, which encodes slower than the codecs do
-            and is taken only by its name; or the adapter refuses a device.
+        DeviceError: Only software adapters were found and none is named, or the adapter refuses a
+            device.
     """
+    chosen = _choose(list_adapters(), name)
     try:
-        import wgpu
-    except (ImportError, OSError) as error:
-        raise DeviceError(
-            "--device wgpu needs the package wgpu", found=error, hint="use --device cpu"
-        ) from None
-    found = sorted(wgpu.gpu.enumerate_adapters_sync(), key=_preference)
-    adapter = _choose(found, name)
-    label = str(adapter.info["device"])
-    try:
-        return label, adapter.request_device_sync(label="rdrr convert")
+        return chosen.name, chosen.handle.request_device_sync(label="rdrr convert")
     except RuntimeError as error:
-        raise DeviceError("the adapter refuses a device", where=label, found=error) from error
+        raise DeviceError("the adapter refuses a device", where=chosen.name, found=error) from error
 
 
-def _choose(adapters: list[Any], name: str | None) -> Any:
-    names = " or ".join(dict.fromkeys(str(one.info["device"]) for one in adapters))
-    if name is not None:
-        for one in adapters:
-            if name.lower() in f"{one.info['device']} {one.info['description']}".lower():
-                return one
-        raise UsageError(
-            "no such adapter", expected=names or None, found=name, hint="see `rdrr devices`"
-        )
-    if not adapters or _kind(adapters[0]) == "CPU":
+def _choose(adapters: Sequence[AdapterInfo], name: str | None) -> AdapterInfo:
+    if name is None:
+        hardware = [one for one in adapters if not one.software]
+        if hardware:
+            return choose_adapter(hardware)
         raise DeviceError(
             "--device wgpu finds no GPU",
             expected="a hardware adapter",
-            found=names or "none",
-            hint="use --device cpu, or name a software adapter with --adapter",
+            found=names(adapters) or "none",
+            hint=CPU_HINT,
         )
-    return adapters[0]
-
-
-def _preference(adapter: Any) -> tuple[bool, int]:
-    """OpenGL last; of the others hardware first."""
-    kind = _kind(adapter)
-    rank = _ORDER.index(kind) if kind in _ORDER else _ORDER.index("Unknown")
-    return adapter.info["backend_type"] == "OpenGL", rank
-
-
-def _kind(adapter: Any) -> str:
-    return str(adapter.info["adapter_type"])
+    found = find_adapter(adapters, name)
+    if found is None:
+        raise UsageError("no such adapter", expected=names(adapters), found=name, hint=LIST_HINT)
+    return found

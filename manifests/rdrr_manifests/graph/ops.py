@@ -14,7 +14,9 @@ GRAPH_VERSION = 2
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Rotary embedding of one kind of layer; `rdrr_runtime.rope` turns it into a table.
+    """Rotary embedding of one kind of layer.
+
+    `rdrr_runtime.phases.rope_tables` makes its table of sines and cosines.
 
     Attributes:
         theta: Base of the frequencies.

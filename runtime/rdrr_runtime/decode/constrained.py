@@ -14,10 +14,10 @@ import numpy.typing as npt
 from rdrr_format.errors import GenerationError
 
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode._base import Counts, Job
-from rdrr_runtime.host_drawing import drawing
-from rdrr_runtime.logprobs import Logprobs
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.decode.base import Counts, Job
+from rdrr_runtime.decode.host_sampling import drawing
+from rdrr_runtime.sampling.logprobs import Logprobs
+from rdrr_runtime.sampling.sampler import SamplingOptions
 
 
 class Constraint(Protocol):

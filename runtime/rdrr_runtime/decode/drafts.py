@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.sampling import SamplingOptions, distribution
+from rdrr_runtime.sampling.sampler import SamplingOptions, distribution
 
 F64 = npt.NDArray[np.float64]
 

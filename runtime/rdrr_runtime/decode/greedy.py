@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode._base import Counts, Job
-from rdrr_runtime.decode._interval import AHEAD, feed_of, in_intervals
+from rdrr_runtime.decode.base import Counts, Job
+from rdrr_runtime.decode.interval import AHEAD, feed_of, in_intervals
 
 
 @dataclass(frozen=True)

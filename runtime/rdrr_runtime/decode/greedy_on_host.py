@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode._base import Counts, Job
+from rdrr_runtime.decode.base import Counts, Job
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode._base import Counts, Job
-from rdrr_runtime.decode._interval import AHEAD, feed_of, in_intervals
-from rdrr_runtime.host_drawing import HostDrawing, drawing
-from rdrr_runtime.logprobs import Logprobs
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.decode.base import Counts, Job
+from rdrr_runtime.decode.host_sampling import HostDrawing, drawing
+from rdrr_runtime.decode.interval import AHEAD, feed_of, in_intervals
+from rdrr_runtime.sampling.logprobs import Logprobs
+from rdrr_runtime.sampling.sampler import SamplingOptions
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import numpy as np
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode._base import Counts, Job, until_stop
+from rdrr_runtime.decode.base import Counts, Job, until_stop
 from rdrr_runtime.decode.drafts import Draft, Draw, Proposal
-from rdrr_runtime.sampling import SamplingOptions
+from rdrr_runtime.sampling.sampler import SamplingOptions
 
 
 @dataclass(frozen=True)

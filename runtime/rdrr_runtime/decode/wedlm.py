@@ -21,9 +21,9 @@ import numpy.typing as npt
 from rdrr_format.errors import GenerationError, UsageError
 
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode._base import Counts, Job, until_stop
-from rdrr_runtime.entropy import entropies
-from rdrr_runtime.sampling import Sampler, SamplingOptions
+from rdrr_runtime.decode.base import Counts, Job, until_stop
+from rdrr_runtime.sampling.entropy import entropies
+from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
 
 F32 = npt.NDArray[np.float32]
 

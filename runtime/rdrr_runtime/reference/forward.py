@@ -26,8 +26,8 @@ from rdrr_manifests.graph import (
 )
 from torch import Tensor
 
+from rdrr_runtime.phases.rope_tables import rope_table
 from rdrr_runtime.reference import ops
-from rdrr_runtime.rope import rope_table
 
 ValueOp = (
     Embed

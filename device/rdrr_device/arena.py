@@ -1,0 +1,84 @@
+"""Storage buffers that are owned together and freed together.
+
+What lies in a buffer and when it is written is the caller's business, not this module's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rdrr_device.buffers import BufferSlice, align
+from rdrr_device.device import Device
+from rdrr_device.kernels import Dispatch
+
+
+class Arena:
+    """Owns a set of storage buffers, so that they can be freed together.
+
+    Args:
+        device: Device that creates the buffers.
+        label: Prefix of every buffer's label.
+    """
+
+    def __init__(self, device: Device, label: str = "arena") -> None:
+        self._device = device
+        self._label = label
+        self._slices: list[BufferSlice] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return sum(one.buffer.size for one in self._slices)
+
+    @property
+    def max_binding(self) -> int:
+        """Bytes of the largest buffer that the device can bind."""
+        return self._device.max_binding
+
+    def empty(self, label: str, size: int) -> BufferSlice:
+        """A zeroed storage buffer of at least `size` bytes.
+
+        Raises:
+            DeviceError: Larger than the device's limits, or out of memory.
+        """
+        buffer = self._device.create_buffer(f"{self._label}.{label}", align(max(size, 4), 16))
+        self._slices.append(BufferSlice(buffer, 0, align(max(size, 4), 4)))
+        return self._slices[-1]
+
+    def upload(self, label: str, data: Any) -> BufferSlice:
+        """A storage buffer that holds `data` (a contiguous array, a multiple of 4 bytes)."""
+        made = self.empty(label, memoryview(data).nbytes)
+        self._device.write(made, data)
+        return made
+
+    def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
+        """Copy host bytes into a slice, see `Device.write`."""
+        self._device.write(target, data, offset)
+
+    @contextmanager
+    def temporary(self) -> Iterator[Arena]:
+        """An arena on the same device for the length of a block."""
+        with arena(self._device, f"{self._label}.temporary") as made:
+            yield made
+
+    def run(self, dispatch: Dispatch) -> None:
+        """Run one launch on buffers of this device."""
+        self._device.submit([self._device.bind(dispatch)], 1)
+
+    def dispose(self) -> None:
+        """Free every buffer; slices of them must not be used afterwards."""
+        for one in self._slices:
+            self._device.free_buffer(one.buffer)
+        self._slices.clear()
+
+
+@contextmanager
+def arena(device: Device, label: str = "arena") -> Iterator[Arena]:
+    """An `Arena` that is disposed of on leaving the block."""
+    made = Arena(device, label)
+    try:
+        yield made
+    finally:
+        made.dispose()

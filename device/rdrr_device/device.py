@@ -1,0 +1,283 @@
+"""A GPU device: features, limits, buffers, transfers, and exact counts of what was done.
+
+Every GPU object of the runtime is created here, those of kernels in `rdrr_device.pipelines`, so
+the counters are exact. What to run and in which order is the program's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import DeviceError
+
+from rdrr_device import native
+from rdrr_device.adapters import AdapterInfo, choose_adapter, list_adapters
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.handle import DeviceHandle, PassClock
+from rdrr_device.kernels import Dispatch, Kernel
+from rdrr_device.pipelines import BoundDispatch, Pipelines, Recorder
+from rdrr_device.readback import Fetch, Readback
+from rdrr_device.submission import Submission, Submitter
+from rdrr_device.wgpu_errors import device_errors
+
+WANTED_FEATURES = frozenset({"shader-f16", "subgroup", "timestamp-query"})
+RAISED_LIMITS = (
+    "max-buffer-size",
+    "max-storage-buffer-binding-size",
+    "max-storage-buffers-per-shader-stage",
+    "max-compute-workgroup-storage-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+    "max-compute-workgroup-size-y",
+    "max-compute-workgroup-size-z",
+)
+UNSUBMITTED_BYTES = 64 << 20  # host copies of writes that may pile up before they are flushed
+
+
+class Device:
+    """A device opened by `open_device`.
+
+    Attributes:
+        handle: What its parts share.
+        wgpu: The `GPUDevice`.
+        info: The adapter it belongs to.
+        features: Features that are on.
+        limits: Limits in force, by name with dashes.
+        counters: Exact counts of GPU work.
+        memory: Bytes of its buffers.
+        host: Host time of writes, submissions and reads.
+    """
+
+    def __init__(self, info: AdapterInfo, gpu: Any) -> None:
+        self.handle = DeviceHandle(gpu, info, native.load())
+        self.wgpu = gpu
+        self.info = info
+        self.features = frozenset(gpu.features)
+        self.limits: dict[str, int] = dict(gpu.limits)
+        self.counters = self.handle.counters
+        self.memory = self.handle.memory
+        self.host = self.handle.host
+        self._pipelines = Pipelines(gpu, self.handle.native, self.counters)
+        self._recorder = Recorder(self.handle.native)
+        self._readback = Readback(self.handle)
+        self._submitter = Submitter(self.handle, self._recorder)
+        self._submitters: dict[Submission, Submitter] = {}
+        self._unsubmitted = 0
+        self._freed: WeakSet[Any] = WeakSet()
+
+    @property
+    def timer(self) -> PassClock | None:
+        """What measures every pass, where something does."""
+        return self.handle.timer
+
+    @timer.setter
+    def timer(self, timer: PassClock | None) -> None:
+        self.handle.timer = timer
+
+    @property
+    def max_binding(self) -> int:
+        """Bytes of the largest storage buffer a kernel can be given."""
+        limits = self.limits
+        size = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
+        return size // 256 * 256
+
+    @property
+    def timestamp_period(self) -> float:
+        """Nanoseconds of a timestamp's tick: 1 in WebGPU, the adapter's own beneath it."""
+        raw = self.handle.native
+        return raw.timestamp_period(self.wgpu) if raw is not None else 1.0
+
+    def create_buffer(self, label: str, size: int) -> Any:
+        """A zeroed `GPUBuffer` for storage and copies.
+
+        Raises:
+            DeviceError: Larger than `max_binding`, or out of memory.
+        """
+        import wgpu
+
+        if size > self.max_binding:
+            raise DeviceError(
+                "buffer larger than the adapter can bind",
+                where=label,
+                expected=f"at most {self.max_binding} bytes",
+                found=size,
+            )
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
+        with device_errors(f"creating buffer {label}"):
+            buffer = self.wgpu.create_buffer(label=label, size=size, usage=usage)
+        self.counters.buffer_creates += 1
+        self.memory.add(size)
+        return buffer
+
+    def free_buffer(self, buffer: Any) -> None:
+        """Free a buffer at once; using it afterwards is an error."""
+        if buffer not in self._freed:
+            self.memory.add(-buffer.size)
+        self._freed.add(buffer)
+        buffer.destroy()
+
+    def _check_alive(self, one: BufferSlice) -> None:
+        # wgpu-native ends the process when work with a freed buffer is submitted.
+        if one.buffer in self._freed:
+            raise DeviceError("buffer has been freed", where=one.buffer.label)
+
+    def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
+        """Copy host bytes (a contiguous array, a multiple of 4 bytes) into a slice.
+
+        Raises:
+            DeviceError: The data reaches beyond the slice or is not a multiple of 4 bytes.
+        """
+        size = memoryview(data).nbytes
+        target.range(offset, size)
+        self._check_alive(target)
+        if size % 4:
+            raise DeviceError("writes come in words", expected="a multiple of 4 bytes", found=size)
+        if not size:
+            return
+        start = perf_counter()
+        with device_errors("writing a buffer"):
+            self.wgpu.queue.write_buffer(target.buffer, target.offset + offset, data)
+        self.host.write += perf_counter() - start
+        self.counters.bytes_written += size
+        self._unsubmitted += size
+        if self._unsubmitted > UNSUBMITTED_BYTES:
+            self.wait()
+
+    def clear(self, target: BufferSlice) -> None:
+        """Fill a slice with zeros, in its turn between writes and submissions.
+
+        Raises:
+            DeviceError: The buffer has been freed, or the device is lost.
+        """
+        self._check_alive(target)
+        with device_errors("clearing a buffer"):
+            encoder = self.wgpu.create_command_encoder(label="clear")
+            encoder.clear_buffer(target.buffer, target.offset, target.size)
+            self.wgpu.queue.submit([encoder.finish()])
+        self.counters.submits += 1
+
+    def wait(self) -> None:
+        """Wait until all work is done; this also frees the host copies of writes."""
+        with device_errors("waiting for the device"):
+            # wgpu 0.32 cannot await the queue itself (its callback has the wrong C type), so wait
+            # for a buffer that the last submission wrote.
+            self._readback.begin(()).take()
+        self._unsubmitted = 0
+
+    def fetch(self, *parts: BufferSlice) -> Fetch:
+        """Start to copy slices to the host, after all work submitted so far.
+
+        Work submitted later does not hold them up.
+
+        Raises:
+            DeviceError: A buffer has been freed, or the device is lost.
+        """
+        for part in parts:
+            self._check_alive(part)
+        with device_errors("reading a buffer"):
+            return self._readback.begin(parts, fresh=self.submission.fresh_staging)
+
+    def read(
+        self, source: BufferSlice, offset: int = 0, size: int | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Bytes of a slice, after all work submitted so far.
+
+        Raises:
+            DeviceError: The range lies outside the slice, or the device is lost.
+        """
+        size = source.size - offset if size is None else size
+        return self.fetch(source.range(offset, size)).take()[0]
+
+    def pipeline(self, kernel: Kernel) -> tuple[Any, Any]:
+        """The compute pipeline of a kernel and its explicit bind group layout, made once.
+
+        Raises:
+            DeviceError: The shader or its launch does not suit the device.
+        """
+        return self._pipelines.of(kernel)
+
+    def bind(self, dispatch: Dispatch) -> BoundDispatch:
+        """The pipeline and bind group of a dispatch.
+
+        Raises:
+            DeviceError: The buffers do not suit the kernel.
+        """
+        for one in dispatch.buffers:
+            self._check_alive(one)
+        return self._pipelines.bind(dispatch)
+
+    def encode(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
+        """Record bound dispatches for `rows` token rows into an open compute pass."""
+        self._recorder.record(compute_pass, bound, rows)
+        self.counters.dispatches += len(bound)
+
+    def submit(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
+        """Run bound dispatches in order, `times` times over, in one submission.
+
+        Inside `submitting` it is as many submissions as that says.
+
+        Raises:
+            DeviceError: A dispatch does not validate, or the device is lost.
+        """
+        with device_errors("running a program"):
+            start = perf_counter()
+            self._submitter.run(bound, rows, times)
+            self.host.submit += perf_counter() - start
+        self._unsubmitted = 0
+
+    @property
+    def submission(self) -> Submission:
+        """How programs reach the queue now."""
+        return self._submitter.how
+
+    @contextmanager
+    def submitting(self, how: Submission) -> Iterator[None]:
+        """Run programs another way for the length of a block.
+
+        What that way caches is there again when it is entered again.
+        """
+        submitter = self._submitters.setdefault(how, Submitter(self.handle, self._recorder, how))
+        before, self._submitter = self._submitter, submitter
+        try:
+            yield
+        finally:
+            self._submitter = before
+
+    def close(self) -> None:
+        """Free the device; nothing of it must be used afterwards."""
+        self._recorder.clear()
+        self._submitters.clear()
+        self._pipelines.clear()
+        self._readback.close()
+        self.wgpu.destroy()
+
+
+def open_device(adapter: str | None = None, *, without: frozenset[str] = frozenset()) -> Device:
+    """Open a device on the best adapter, or on one whose name contains `adapter`.
+
+    Args:
+        adapter: Part of an adapter's name, backend or driver, in any case.
+        without: Features to leave off although offered, so that tests reach the generic paths.
+
+    Raises:
+        DeviceError: No adapter, none of that name, or it refuses a device.
+    """
+    info = choose_adapter(list_adapters(), adapter)
+    features = sorted((WANTED_FEATURES & info.features) - without)
+    limits = {name: info.limits[name] for name in RAISED_LIMITS if name in info.limits}
+    with device_errors(f"opening {info.name}"):
+        try:
+            gpu = info.handle.request_device_sync(
+                label="rdrr", required_features=features, required_limits=limits
+            )
+        except RuntimeError as error:
+            raise DeviceError(
+                "the adapter refuses a device", where=info.name, found=error
+            ) from error
+    return Device(info, gpu)

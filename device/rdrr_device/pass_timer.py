@@ -1,0 +1,111 @@
+"""GPU time of the passes that a device runs, from timestamps at their ends.
+
+While a timer is attached to a device (`Device.timer`) each pass that it submits is measured. The
+gaps between passes are not part of the sum. For single dispatches see `rdrr_device.timestamps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from rdrr_format.errors import DeviceError
+
+from rdrr_device.device import Device
+from rdrr_device.timestamps import tick_seconds
+
+PASSES = 2048
+"""What a query set holds: two timestamps each."""
+
+
+class PassTimer:
+    """Sums the GPU time of passes.
+
+    Args:
+        device: Whose passes.
+
+    Raises:
+        DeviceError: The device has no timestamps, or they have no known unit.
+    """
+
+    def __init__(self, device: Device) -> None:
+        import wgpu
+
+        self._gpu: Any = device.wgpu
+        self._name = device.info.name
+        self._tick = tick_seconds(device)
+        self._queries = self._gpu.create_query_set(type="timestamp", count=2 * PASSES)
+        usage = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        self._resolved = self._gpu.create_buffer(size=16 * PASSES, usage=usage)
+        self._pending = 0
+        self._seconds = 0.0
+        self._passes = 0
+
+    def reserve(self, passes: int) -> None:
+        """Make room for the passes of the next submission; called before any is recorded.
+
+        Raises:
+            DeviceError: More than a query set holds.
+        """
+        if passes > PASSES:
+            raise DeviceError(
+                "too many passes to be timed in one submission",
+                expected=f"at most {PASSES}",
+                found=passes,
+            )
+        # Only between submissions: what has not been submitted has no timestamps yet.
+        if self._pending + passes > PASSES:
+            self._collect()
+
+    def writes(self) -> dict[str, Any]:
+        """The descriptor of the next pass's timestamps, for which there must be room."""
+        first = 2 * self._pending
+        self._pending += 1
+        return {
+            "query_set": self._queries,
+            "beginning_of_pass_write_index": first,
+            "end_of_pass_write_index": first + 1,
+        }
+
+    def take(self) -> float:
+        """Seconds of all passes since the last call; waits for them.
+
+        Raises:
+            DeviceError: Passes ran and the adapter reports no time at all.
+        """
+        self._collect()
+        seconds, passes = self._seconds, self._passes
+        self._seconds, self._passes = 0.0, 0
+        if passes and not seconds:
+            raise DeviceError("the adapter reports no time at all", where=self._name)
+        return seconds
+
+    def _collect(self) -> None:
+        if not self._pending:
+            return
+        count = 2 * self._pending
+        encoder = self._gpu.create_command_encoder(label="timestamps")
+        encoder.resolve_query_set(self._queries, 0, count, self._resolved, 0)
+        self._gpu.queue.submit([encoder.finish()])
+        data = self._gpu.queue.read_buffer(self._resolved, 0, 8 * count)
+        ticks = np.frombuffer(data, np.uint64).reshape(-1, 2)
+        self._seconds += float((ticks[:, 1] - ticks[:, 0]).astype(np.float64).sum()) * self._tick
+        self._passes += self._pending
+        self._pending = 0
+
+
+@contextmanager
+def timed(device: Device) -> Iterator[PassTimer]:
+    """A timer that is attached to a device for the length of a block.
+
+    Raises:
+        DeviceError: The device has no timestamps, or they have no known unit.
+    """
+    timer = PassTimer(device)
+    device.timer = timer
+    try:
+        yield timer
+    finally:
+        device.timer = None

@@ -1,0 +1,123 @@
+"""WGSL text: loading, rendering, and reading the bindings that it declares.
+
+Templates choose types and snippets only (weight dtype, activation type, subgroups or not);
+numbers such as widths, eps and workgroup sizes are WGSL `override` constants, so that one
+rendered text serves every shape. A rendered shader's own declarations are the single truth about
+its bindings: the explicit bind group layout is read from them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+class Access(StrEnum):
+    """How a kernel uses a storage buffer; the values are WebGPU's buffer binding types."""
+
+    READ = "read-only-storage"
+    READ_WRITE = "storage"
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One storage buffer that a kernel expects."""
+
+    name: str
+    access: Access
+
+
+_DECLARATION = re.compile(
+    r"@group\(0\)\s*@binding\((\d+)\)\s*var<storage,\s*(read_write|read)>\s*(\w+)\s*:"
+)
+_OVERRIDE = re.compile(r"^override\s+(\w+)\s*:", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class ShaderFolder:
+    """WGSL templates that lie in a Python package, each beside the snippets it includes.
+
+    Attributes:
+        package: Name of the package, e.g. `rdrr_runtime.phases`.
+    """
+
+    package: str
+
+    def render(self, name: str, **variables: str | int | bool) -> str:
+        """Return the text of a template with its variables filled in.
+
+        `VALUE`, the type of activations, is `f32` where it is left out; a text with f16 enables
+        it. Any other variable that the template uses and the caller leaves out is an error of
+        jinja2.
+        """
+        given = {"VALUE": "f32", **variables}
+        text = _render(self.package, name, tuple(sorted(given.items())))
+        return text if given["VALUE"] == "f32" else f"enable {given['VALUE']};\n{text}"
+
+    def digest(self) -> str:
+        """Return a digest of all sources: what was measured of one version holds for no other."""
+        return _digest(self.package)
+
+
+@cache
+def _environment(package: str) -> jinja2.Environment:
+    import jinja2
+
+    def load(name: str) -> str | None:
+        path = files(package).joinpath(name)
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(load),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+@cache
+def _render(package: str, name: str, variables: tuple[tuple[str, str | int | bool], ...]) -> str:
+    return _environment(package).get_template(name).render(dict(variables))
+
+
+@cache
+def _digest(package: str) -> str:
+    found = sha256()
+    folder = files(package)
+    for place in (folder, folder.joinpath("snippets")):
+        for one in sorted(place.iterdir(), key=lambda entry: entry.name):
+            if one.name.endswith((".wgsl", ".py")):
+                found.update(one.name.encode() + b"\0" + one.read_bytes())
+    return found.hexdigest()
+
+
+@cache
+def bindings(source: str) -> tuple[Binding, ...]:
+    """The storage buffers that a rendered shader declares, by binding number.
+
+    Raises:
+        ValueError: The numbers are not 0, 1, 2...
+    """
+    found = sorted(
+        (int(number), Binding(name, Access.READ if access == "read" else Access.READ_WRITE))
+        for number, access, name in _DECLARATION.findall(source)
+    )
+    if [number for number, _ in found] != list(range(len(found))):
+        raise ValueError(f"bindings are not numbered 0, 1, 2...: {found}")
+    return tuple(binding for _, binding in found)
+
+
+@cache
+def overrides(source: str) -> frozenset[str]:
+    """Names of the override constants that a rendered shader declares."""
+    return frozenset(_OVERRIDE.findall(source))

@@ -1,0 +1,297 @@
+"""A package's tensors in GPU memory, in the form that kernels read.
+
+Matrices keep their stored type unless `rdrr_runtime.compile.select` says otherwise. What it wants
+expanded is decoded here, once, some rows at a time, and column-major matrices that it wants
+row-major are transposed. Which kernel reads a matrix is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_device.arena import Arena
+from rdrr_device.buffers import BufferSlice
+from rdrr_format.codecs import CODECS
+from rdrr_format.codecs.f16 import f16_overflow_count
+from rdrr_format.dtypes import DTYPES, DType
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+from rdrr_manifests.graph import (
+    Experts,
+    Graph,
+    Head,
+    Linear,
+    Norm,
+    Router,
+    SigmoidGate,
+    WeightUse,
+)
+from rdrr_manifests.models import Tensor
+from rdrr_manifests.package import Package
+
+from rdrr_runtime.compile.select import Choice, Select, Storage
+from rdrr_runtime.phases.packing import GpuWeight, allocate_weight, upload_weight
+from rdrr_runtime.phases.row_scales import row_scales
+from rdrr_runtime.phases.turn_blocks import allocate_turned, turn
+
+CHUNK_BYTES = 16 << 20
+"""Bytes read or decoded at a time, so that loading does not double host memory."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass
+class Weights:
+    """What a program binds.
+
+    Attributes:
+        arena: Owner of the buffers.
+        matrices: By tensor name; a tied head is the embedding's entry.
+        vectors: Norm weights and biases as f32, by tensor name.
+        stacks: Matrices of all experts of a layer, their stored rows one after the other, by the
+            name of the first.
+        choices: What was expanded and why.
+    """
+
+    arena: Arena
+    matrices: dict[str, GpuWeight] = field(default_factory=dict)
+    vectors: dict[str, BufferSlice] = field(default_factory=dict)
+    stacks: dict[str, GpuWeight] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
+    _joined: dict[tuple[str, ...], BufferSlice] = field(default_factory=dict)
+    _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+
+    def add_vector(self, name: str, data: npt.NDArray[np.float32]) -> None:
+        """Upload a vector and keep it on the host, to be joined."""
+        self.vectors[name] = self.arena.upload(name, data)
+        self._host_vectors[name] = data
+
+    def joined(self, names: Sequence[str]) -> BufferSlice:
+        """Several vectors one after the other, in a buffer made once."""
+        key = tuple(names)
+        if key not in self._joined:
+            data = np.concatenate([self._host_vectors[one] for one in names])
+            self._joined[key] = self.arena.upload("+".join(names), data)
+        return self._joined[key]
+
+    def stack(self, uses: Sequence[WeightUse]) -> GpuWeight:
+        """The matrices of all experts as one."""
+        return self.stacks[uses[0].name]
+
+    @property
+    def size(self) -> int:
+        """Bytes of GPU memory."""
+        vectors = [*self.vectors.values(), *self._joined.values()]
+        matrices = [*self.matrices.values(), *self.stacks.values()]
+        return sum(one.size for one in matrices) + sum(one.size for one in vectors)
+
+
+def load_weights(
+    arena: Arena, package: Package, graph: Graph, select: Select, *, empty: bool = False
+) -> Weights:
+    """Upload every tensor that the graph reads.
+
+    Args:
+        arena: Owner of the buffers.
+        package: Where the tensors are.
+        graph: What reads them.
+        select: Decides in which form a matrix is kept.
+        empty: Allocate and decide, but read and write no bytes.
+
+    Raises:
+        ShardError: Bytes are missing.
+        FormatError: A tensor that was to be expanded does not fit the wider type.
+        DeviceError: The adapter has too little memory or cannot bind a row.
+    """
+    weights = Weights(arena)
+    vectors = {use.name for use in _vector_uses(graph)}
+    products = {op.weight.name for op in graph.ops if isinstance(op, Linear | Router | Head)}
+    linears = {op.weight.name for op in graph.ops if isinstance(op, Linear)}
+    groups = tuple(_expert_groups(graph))
+    stacked = {use.name for group in groups for use in group}
+    loader = _Loader(weights, package, select, empty)
+    for use in graph.weights():
+        if use.name in vectors:
+            weights.add_vector(use.name, _vector(package, use, empty))
+        elif use.name not in stacked:
+            made = loader.matrix(use, matmul=use.name in products)
+            weights.matrices[use.name] = loader.scaled(made, use) if use.name in linears else made
+    for group in groups:
+        weights.stacks[group[0].name] = loader.stack(group)
+    return weights
+
+
+def _vector_uses(graph: Graph) -> Iterator[WeightUse]:
+    for op in graph.ops:
+        if isinstance(op, Norm | SigmoidGate):
+            yield op.weight
+        elif isinstance(op, Linear) and op.bias is not None:
+            yield op.bias
+
+
+def _expert_groups(graph: Graph) -> Iterator[tuple[WeightUse, ...]]:
+    """The matrices that are stacked, each group in the order of the experts."""
+    for op in graph.ops:
+        if isinstance(op, Experts):
+            yield from (op.gates, op.ups, op.downs)
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Puts matrices into GPU memory and says what became of them."""
+
+    weights: Weights
+    package: Package
+    select: Select
+    empty: bool
+
+    def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
+        """One matrix; `matmul` is false for a mere lookup table."""
+        tensor = self.package.tensor(use.name)
+        dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
+        n, k = use.shape
+        kept = self.select.storage(dtype, layout, (n, k), matmul=matmul)
+        return self._upload((use,), kept, use.name)
+
+    def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
+        """The matrix with the scales of its rows, if it is to be multiplied in int8 with them."""
+        if not self.select.scales_rows(matrix.dtype, turned=matrix.turned):
+            return matrix
+        arena = self.weights.arena
+        scales = arena.empty(f"{use.name}.scales", 4 * matrix.n)
+        if not self.empty:
+            for launch in row_scales(matrix, scales, label=use.name):
+                arena.run(launch)
+        return replace(matrix, row_scales=scales)
+
+    def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
+        """The matrices of all experts, their rows one after the other."""
+        wanted = dict.fromkeys(self._expert_storage(use) for use in uses)
+        kept = next(iter(wanted))
+        if len(wanted) > 1:
+            note = "experts of different types expanded to F32 at load"
+            kept = Storage(DTYPES["F32"], Layout.ROW, note)
+        return self._upload(uses, kept, f"{uses[0].name} and {len(uses) - 1} more")
+
+    def _expert_storage(self, use: WeightUse) -> Storage:
+        tensor = self.package.tensor(use.name)
+        dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
+        n, k = use.shape
+        return self.select.storage(dtype, layout, (n, k), matmul=True, experts=True)
+
+    def _upload(self, uses: Sequence[WeightUse], kept: Storage, label: str) -> GpuWeight:
+        if kept.note:
+            choice = Choice("load", label, str(kept.dtype), kept.note, kept.unmet)
+            self.weights.choices.append(choice)
+        n, k = uses[0].shape
+        by_column = kept.layout is Layout.COLUMN
+        shape = (n, k * len(uses)) if by_column else (n * len(uses), k)
+        arena = self.weights.arena
+        if kept.turned:
+            made = self._turned(uses[0], kept, shape)
+        elif self.empty:
+            made = allocate_weight(arena, kept.dtype, kept.layout, shape, label)
+        else:
+            rows = (rows for use in uses for rows in _kept_rows(self.package, use, kept))
+            made = upload_weight(arena, kept.dtype, kept.layout, shape, rows, label)
+        return replace(made, note=kept.note)
+
+    def _turned(self, use: WeightUse, kept: Storage, shape: tuple[int, int]) -> GpuWeight:
+        """A column matrix whose blocks the device turns."""
+        arena = self.weights.arena
+        made = allocate_turned(arena, kept.dtype, shape, use.name)
+        if not self.empty:
+            with arena.temporary() as passing:
+                rows = _kept_rows(self.package, use, kept)
+                stored = upload_weight(passing, kept.dtype, kept.layout, shape, rows, use.name)
+                arena.run(turn(stored, made, use.name))
+        return made
+
+
+def _vector(package: Package, use: WeightUse, empty: bool) -> npt.NDArray[np.float32]:
+    if empty:
+        return np.zeros(use.shape, np.float32)
+    return np.ascontiguousarray(package.dequantize(use.name), dtype=np.float32)
+
+
+def _kept_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:
+    """The stored rows, in the type and layout in which they are kept."""
+    tensor = package.tensor(use.name)
+    dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
+    if dtype == kept.dtype:
+        rows = _stored_rows(package, use.name, tensor)
+    elif layout is Layout.FLAT:
+        rows = _encoded(_flat_values(package, use, dtype), kept.dtype, use.name)
+    else:
+        rows = _encoded(_row_values(package, use.name, tensor), kept.dtype, use.name)
+    if layout is Layout.COLUMN and kept.layout is Layout.ROW:
+        return _transposed(rows, kept.dtype, use.shape)
+    return rows
+
+
+def _transposed(
+    columns: Iterator[Bytes], dtype: DType, shape: tuple[int, ...], limit: int = CHUNK_BYTES
+) -> Iterator[Bytes]:
+    """Rows of K scalars from rows of N. Every row needs all of them: one matrix is held whole."""
+    n, k = shape
+    turned = np.empty((n, k), f"V{dtype.block_bytes}")
+    at = 0
+    for some in columns:
+        values = some.reshape(len(some), -1).view(turned.dtype)
+        turned[:, at : at + len(values)] = values[:, :n].T
+        at += len(values)
+    rows = turned.view(np.uint8)
+    step = max(1, limit // max(rows.shape[1], 1))
+    for first in range(0, n, step):
+        yield rows[first : first + step]
+
+
+def _stored_rows(
+    package: Package, name: str, tensor: Tensor, limit: int = CHUNK_BYTES
+) -> Iterator[Bytes]:
+    stored = tensor.geometry()
+    if tensor.parsed_layout() is Layout.FLAT:
+        yield package.read(name)
+        return
+    step = max(1, limit // max(stored.row_bytes, 1))
+    for first in range(0, stored.rows, step):
+        yield package.read_rows(name, first, min(step, stored.rows - first))
+
+
+def _row_values(package: Package, name: str, tensor: Tensor) -> Iterator[npt.NDArray[np.float32]]:
+    """Decoded rows of a layout whose rows begin with a block, f32 [some rows, elements]."""
+    elements = tensor.geometry().row_elements
+    # A block type grows up to eightfold on the way to f32.
+    for rows in _stored_rows(package, name, tensor, CHUNK_BYTES // 8):
+        yield CODECS[tensor.parsed_dtype().name].dequantize(rows, elements)
+
+
+def _flat_values(
+    package: Package, use: WeightUse, dtype: DType
+) -> Iterator[npt.NDArray[np.float32]]:
+    """Decoded rows where blocks cross them, f32 [some rows, K]."""
+    n, k = use.shape
+    blocks = package.read(use.name).reshape(-1, dtype.block_bytes)
+    whole = dtype.block_elements // gcd(dtype.block_elements, k)  # rows that end with a block
+    step = max(1, CHUNK_BYTES // (4 * k * whole)) * whole
+    for first in range(0, n, step):
+        rows = min(step, n - first)
+        start = first * k // dtype.block_elements
+        end = -(-(first + rows) * k // dtype.block_elements)
+        values = CODECS[dtype.name].dequantize(blocks[start:end], dtype.block_elements)
+        yield values.reshape(-1)[: rows * k].reshape(rows, k)
+
+
+def _encoded(values: Iterator[npt.NDArray[np.float32]], dtype: DType, name: str) -> Iterator[Bytes]:
+    for rows in values:
+        if dtype.name == "F16" and f16_overflow_count(rows):
+            raise FormatError(
+                "values too large for F16",
+                where=name,
+                hint="use --kernel-hint q4kMatmul=dequant_f32",
+            )
+        yield CODECS[dtype.name].quantize(rows)

@@ -1,0 +1,68 @@
+"""Sampling for a backend that gives logits only, behind the interface of one that draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rdrr_runtime.backend import Backend, DrawingBackend, Mask
+from rdrr_runtime.sampling.logprobs import TokenLogprobs, describe
+from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
+
+
+class HostDrawing:
+    """Draws on the host from a backend's logits, one pass a token.
+
+    Args:
+        backend: Where logits come from.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._top: int | None = None
+        self._allowed: npt.NDArray[np.bool_] | None = None
+        self._told: list[TokenLogprobs] = []
+
+    def begin(
+        self,
+        options: SamplingOptions,
+        seen: Sequence[int],
+        *,
+        masked: bool = False,
+        logprobs: int | None = None,
+    ) -> None:
+        """Start a generation, see `DrawingBackend.begin`."""
+        del masked
+        self._sampler, self._seen, self._top = Sampler(options), list(seen), logprobs
+
+    def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        """Run `ids`, then feed back the token drawn; `count` new ids."""
+        out: list[int] = []
+        for _ in range(count):
+            logits = self._backend.logits(ids, base)[0]
+            allowed = None if self._allowed is None else self._allowed[: len(logits)]
+            token_id = self._sampler.choose(logits, self._seen, allowed)
+            if self._top is not None:
+                self._told.append(describe(logits, token_id, self._top))
+            base += len(ids)
+            ids = [token_id]
+            out.append(token_id)
+            self._seen.append(token_id)
+        return out
+
+    def draw_among(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
+        """Run `ids`, then draw one id of those that a mask lets through."""
+        self._allowed = np.unpackbits(mask().view(np.uint8), bitorder="little").astype(bool)
+        return self.draw(ids, base, 1)
+
+    def told(self) -> list[TokenLogprobs]:
+        """Log-probabilities of the ids drawn since the last call."""
+        told, self._told = self._told, []
+        return told
+
+
+def drawing(backend: Backend) -> DrawingBackend:
+    """The backend itself where it draws, else a host that draws from its logits."""
+    return backend if isinstance(backend, DrawingBackend) else HostDrawing(backend)

@@ -1,0 +1,154 @@
+"""Whether two ways to run the same dispatches leave the same results in memory.
+
+What they write is filled with noise before each of both, so what one of them leaves unwritten
+differs. Buffers that only hand something from one of the dispatches to the next are not compared:
+their form may depend on the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.device import Device
+from rdrr_device.kernels import Access, Dispatch
+from rdrr_device.pipelines import BoundDispatch
+
+from rdrr_runtime.exec.program import Plan
+
+Bytes = npt.NDArray[np.uint8]
+F32 = npt.NDArray[np.float32]
+
+TOLERANCE = 1e-3
+"""Of sums in f32 in another order, to the largest magnitude of the results."""
+
+INT8_TOLERANCE = 2e-2
+"""Where a rounding to int8 may fall to the other side, or values are f16."""
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A range of memory that is compared.
+
+    Attributes:
+        place: Where.
+        kind: `f32`, `f16`, or `exact` for ids and blocks.
+        noise: Whether its contents are replaced by noise beforehand.
+    """
+
+    place: BufferSlice
+    kind: str
+    noise: bool
+
+    def values(self, raw: Bytes) -> F32 | Bytes:
+        """As numbers, or as they are."""
+        if self.kind == "exact":
+            return raw
+        return raw.view(np.float16 if self.kind == "f16" else np.float32).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Dispatches that follow each other, and what is compared of them.
+
+    Attributes:
+        device: Where they run.
+        dispatches: In order.
+        outputs: What they leave.
+        tolerance: Of values, to the largest.
+    """
+
+    device: Device
+    dispatches: tuple[Dispatch, ...]
+    outputs: tuple[_Output, ...]
+    tolerance: float
+
+    @staticmethod
+    def of(device: Device, plan: Plan, dispatches: Sequence[Dispatch]) -> Check:
+        """What these dispatches of a plan leave for others."""
+        values = "f16" if plan.value_bytes == 2 else "f32"
+        caches = {id(part.buffer) for one in plan.cache.layers for part in (one.keys, one.values)}
+        state = plan.state
+        counters = {
+            id(one.buffer) for one in (state.step, state.positions, state.tokens, state.ring)
+        }
+        cached = {"f16": "f16", "f32": "f32"}.get(plan.cache.spec.dtype, "exact")
+        logits = plan.lowered("decode").logits.buffer
+        outputs: dict[tuple[int, int], _Output] = {}
+        for place, is_wide in _results(dispatches):
+            owner = id(place.buffer)
+            if owner in caches:
+                made = _Output(place, cached, noise=False)
+            elif owner in counters:
+                made = _Output(place, "exact", noise=False)
+            else:
+                wide = is_wide or place.buffer is logits
+                made = _Output(place, "f32" if wide else values, noise=True)
+            outputs[owner, place.offset] = made
+        int8 = any("int8" in f"{one.kernel.label} {one.sites}" for one in dispatches)
+        loose = int8 or "f16" in {values, cached} or "turned" in dispatches[0].kernel.label
+        tolerance = INT8_TOLERANCE if loose else TOLERANCE
+        return Check(device, tuple(dispatches), tuple(outputs.values()), tolerance)
+
+    def having(self, dispatches: Sequence[Dispatch]) -> Check:
+        """The same outputs of other dispatches."""
+        return replace(self, dispatches=tuple(dispatches))
+
+    def results(
+        self, bound: Sequence[BoundDispatch], rows: int, reset: Callable[[], None]
+    ) -> list[Bytes]:
+        """Run them from noise, read what they leave, and put back what was there.
+
+        Args:
+            bound: The dispatches.
+            rows: Token rows.
+            reset: Writes the step.
+        """
+        saved = [self.device.read(one.place) for one in self.outputs]
+        rng = np.random.default_rng(len(self.outputs))
+        for one in self.outputs:
+            if one.noise:
+                wide = np.float16 if one.kind == "f16" else np.float32
+                count = one.place.size // np.dtype(wide).itemsize
+                self.device.write(one.place, rng.standard_normal(count, np.float32).astype(wide))
+        reset()
+        self.device.submit(bound, rows)
+        found = [self.device.read(one.place) for one in self.outputs]
+        for one, raw in zip(self.outputs, saved, strict=True):
+            self.device.write(one.place, raw)
+        reset()
+        return found
+
+    def agrees(self, reference: Sequence[Bytes], found: Sequence[Bytes]) -> bool:
+        """Whether results are the same within the tolerance."""
+        for one, expected, got in zip(self.outputs, reference, found, strict=True):
+            a, b = one.values(expected), one.values(got)
+            if one.kind == "exact":
+                if not np.array_equal(a, b):
+                    return False
+                continue
+            largest = float(np.abs(a).max(initial=0.0))
+            error = float(np.abs(a - b).max(initial=0.0))
+            if not error <= self.tolerance * largest:  # NaN agrees with nothing
+                return False
+        return True
+
+
+def _results(dispatches: Sequence[Dispatch]) -> list[tuple[BufferSlice, bool]]:
+    """Ranges that are written and not merely handed on, and whether they are f32 in any case."""
+    handed: set[int] = set()
+    found: list[tuple[BufferSlice, bool]] = []
+    for one in reversed(dispatches):
+        pairs = list(zip(one.kernel.bindings, one.buffers, strict=True))
+        for binding, place in pairs:
+            if binding.access is Access.READ_WRITE and id(place.buffer) not in handed:
+                # The parts of attention and their sums stay f32 where activations are f16.
+                parts = binding.name in ("sums", "stats") or one.kernel.label.startswith(
+                    "attention_decode"
+                )
+                found.append((place, parts))
+        handed |= {id(place.buffer) for binding, place in pairs if binding.access is Access.READ}
+    return found

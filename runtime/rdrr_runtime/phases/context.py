@@ -1,0 +1,132 @@
+"""What every op needs besides its own operands: the state of the step and the device's facts.
+
+Per-call values never come from the CPU per dispatch. Kernels read them from buffers that the GPU
+itself advances after sampling, so one bound program is replayed for each token:
+
+    step       struct { rows, base, ring, pad } of u32: token rows of this pass, KV slot of row 0,
+               tokens sampled so far
+    positions  u32[max_rows], logical position of each row (rope); the KV slot of row r is
+               base + r, and row r attends to the slots 0..base+r
+    tokens     u32[max_rows], input ids; the sampled id becomes tokens[0]
+    ring       u32[n], sampled ids; the id of step s is ring[s mod n]
+    places     u32[max_rows, 2], only where rows are of several sequences: the sequence and the KV
+               slot of each row, which attends to the slots of its sequence up to its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from rdrr_device.arena import Arena
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.tuning import P, Site, Tuning
+from rdrr_format.errors import FormatError
+
+STEP_WORDS = 4
+VALUE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "f16": 2})
+MAX_HEAD_DIM = 256
+
+
+@dataclass(frozen=True)
+class State:
+    """The buffers that carry the state of generation from step to step."""
+
+    step: BufferSlice
+    positions: BufferSlice
+    tokens: BufferSlice
+    ring: BufferSlice
+    places: BufferSlice | None = None
+
+    @staticmethod
+    def create(arena: Arena, max_rows: int, ring: int = 64, *, places: bool = False) -> State:
+        """Zeroed state for passes of up to `max_rows` token rows."""
+        return State(
+            arena.empty("step", 4 * STEP_WORDS),
+            arena.empty("positions", 4 * max_rows),
+            arena.empty("tokens", 4 * max_rows),
+            arena.empty("ring", 4 * ring),
+            arena.empty("places", 8 * max_rows) if places else None,
+        )
+
+
+@dataclass(frozen=True)
+class OpContext:
+    """Where ops are lowered to.
+
+    Attributes:
+        state: Buffers of the step.
+        max_rows: Most token rows of a pass; decides which kernels suit.
+        features: WebGPU features that the device has (`Device.features`).
+        workgroup_storage: Bytes of workgroup memory a kernel may use.
+        max_threads: Threads a workgroup may have.
+        values: Type of the activations between ops, `f32` or `f16`. Logits, sums and the weights
+            of norms are f32 in any case.
+        tuning: Stored parameters of kernels.
+    """
+
+    state: State
+    max_rows: int
+    features: frozenset[str] = frozenset()
+    workgroup_storage: int = 16_384
+    max_threads: int = 256
+    values: str = "f32"
+    tuning: Tuning = field(default_factory=Tuning)
+
+    @property
+    def subgroups(self) -> bool:
+        """Whether kernels may use subgroup operations."""
+        return "subgroup" in self.features
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of an activation."""
+        return VALUE_BYTES[self.values]
+
+    def site(self, what: str, default: P, candidates: Iterable[P]) -> Site[P]:
+        """The parameters of a kernel on a shape.
+
+        Args:
+            what: Op, kernel and shape.
+            default: Where nothing is stored.
+            candidates: Parameters that can run here.
+        """
+        subgroups = "" if self.subgroups else " without subgroups"
+        return self.tuning.site(f"{what} {self.values}{subgroups}", default, candidates)
+
+    def need_values(self, what: str, buffer: BufferSlice, count: int) -> None:
+        """Guard of an activation's size.
+
+        Raises:
+            FormatError: The slice holds fewer than `count` of them.
+        """
+        size = self.value_bytes * count
+        if buffer.size < size:
+            raise FormatError(
+                f"buffer of {what} is too small", expected=f"{size} bytes", found=buffer.size
+            )
+
+
+def need_multiple(what: str, value: int, of: int) -> None:
+    """Guard of a kernel's size.
+
+    Raises:
+        FormatError: `value` is not a positive multiple of `of`.
+    """
+    if value <= 0 or value % of:
+        raise FormatError(
+            f"{what} does not suit the kernel", expected=f"a multiple of {of}", found=value
+        )
+
+
+def need_floats(what: str, buffer: BufferSlice, count: int) -> None:
+    """Guard of an operand's size.
+
+    Raises:
+        FormatError: The slice holds fewer than `count` 32-bit values.
+    """
+    if buffer.size < 4 * count:
+        raise FormatError(
+            f"buffer of {what} is too small", expected=f"{4 * count} bytes", found=buffer.size
+        )

@@ -1,0 +1,135 @@
+"""RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) and its fusions with the residual stream.
+
+rms_norm             y = norm(x)
+rms_norm_in_place    x = norm(x)              queries and keys, head by head
+post_norm_add        x = x + norm(r)          Gemma's norms after a block
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.kernels import Dispatch, Grid, dispatch
+from rdrr_device.tuning import Params
+
+from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
+from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.weight_units import power_of_two
+
+
+@dataclass(frozen=True)
+class NormTuning(Params):
+    """Threads that share a vector.
+
+    Attributes:
+        workgroup: A power of two.
+    """
+
+    workgroup: int
+
+
+CANDIDATES = tuple(NormTuning(threads) for threads in (32, 64, 128, 256, 512, 1024))
+
+
+def rms_norm(
+    ctx: OpContext,
+    x: BufferSlice,
+    weight: BufferSlice,
+    y: BufferSlice,
+    *,
+    width: int,
+    eps: float,
+    offset: float = 0.0,
+    per_row: int = 1,
+    single_row: bool = False,
+    label: str,
+) -> list[Dispatch]:
+    """y = x / sqrt(mean(x^2) + eps) * (offset + weight).
+
+    Args:
+        ctx: Where it is lowered to.
+        x: [rows, per_row, width].
+        weight: f32 [width].
+        y: [rows, per_row, width]; another buffer than x.
+        width: Elements of a normalised vector, a multiple of 4.
+        eps: Added to the mean square.
+        offset: Added to the weight (Gemma: 1).
+        per_row: Normalised vectors in a token row.
+        single_row: x and y have one row, whatever the pass has.
+        label: What the op is.
+
+    Raises:
+        FormatError: Sizes that do not suit.
+    """
+    operands = {"x": x, "weight": weight, "y": y}
+    return _lower(ctx, "out", operands, width, eps, offset, per_row, single_row, label)
+
+
+def rms_norm_in_place(
+    ctx: OpContext,
+    x: BufferSlice,
+    weight: BufferSlice,
+    *,
+    width: int,
+    eps: float,
+    offset: float = 0.0,
+    per_row: int = 1,
+    label: str,
+) -> list[Dispatch]:
+    """As `rms_norm`, with the result in x."""
+    operands = {"x": x, "weight": weight}
+    return _lower(ctx, "in_place", operands, width, eps, offset, per_row, False, label)
+
+
+def post_norm_add(
+    ctx: OpContext,
+    x: BufferSlice,
+    r: BufferSlice,
+    weight: BufferSlice,
+    *,
+    width: int,
+    eps: float,
+    offset: float = 0.0,
+    label: str,
+) -> list[Dispatch]:
+    """x = x + norm(r): two different buffers [rows, width]."""
+    operands = {"x": x, "r": r, "weight": weight}
+    return _lower(ctx, "post", operands, width, eps, offset, 1, False, label)
+
+
+def _lower(
+    ctx: OpContext,
+    mode: str,
+    operands: dict[str, BufferSlice],
+    width: int,
+    eps: float,
+    offset: float,
+    per_row: int,
+    single_row: bool,
+    label: str,
+) -> list[Dispatch]:
+    need_multiple(f"{label}: width", width, 4)
+    rows = 1 if single_row else ctx.max_rows
+    for name, buffer in operands.items():
+        count = width if name == "weight" else rows * per_row * width
+        (need_floats if name == "weight" else ctx.need_values)(f"{label}: {name}", buffer, count)
+    site = ctx.site(
+        f"norm rmsnorm.{mode} {per_row}x{width}, {rows} rows",
+        NormTuning(power_of_two(width // 4, 32, 256)),
+        (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
+    )
+    what = kernel(
+        "rmsnorm",
+        variables={"MODE": mode, "SUBGROUPS": ctx.subgroups, "VALUE": ctx.values},
+        constants={
+            "WG": site.used.workgroup,
+            "WIDTH": width,
+            "EPS": eps,
+            "OFFSET": offset,
+            "SINGLE_ROW": single_row,
+        },
+        variant=mode,
+    )
+    grid = Grid(per_row, 1, 1, None if single_row else 1)
+    return [dispatch(what, {"current": ctx.state.step, **operands}, grid, label, (site,))]

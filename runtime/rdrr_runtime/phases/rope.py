@@ -1,0 +1,56 @@
+"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864) of queries or keys, in place."""
+
+from __future__ import annotations
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.kernels import Dispatch, Grid, dispatch
+from rdrr_format.errors import FormatError
+
+from rdrr_runtime.phases.context import OpContext, need_multiple
+from rdrr_runtime.phases.shaders import kernel
+
+
+def rope(
+    ctx: OpContext,
+    x: BufferSlice,
+    table: BufferSlice,
+    *,
+    heads: int,
+    head_dim: int,
+    rotary_dim: int | None = None,
+    label: str,
+) -> list[Dispatch]:
+    """Rotate the first `rotary_dim` elements of each head by the row's position.
+
+    Args:
+        ctx: Where it is lowered to; its state holds the positions.
+        x: [rows, heads, head_dim].
+        table: f32 [context, rotary_dim / 2, 2], cosine and sine, computed on the host.
+        heads: Heads in a row.
+        head_dim: Elements of a head.
+        rotary_dim: Elements that rotate; all of them where left out.
+        label: What the op is.
+
+    Raises:
+        FormatError: Sizes that do not suit.
+    """
+    rotary_dim = head_dim if rotary_dim is None else rotary_dim
+    need_multiple(f"{label}: rotary dimension", rotary_dim, 2)
+    if rotary_dim > head_dim:
+        raise FormatError(
+            "more elements rotate than a head has", where=label, expected=head_dim, found=rotary_dim
+        )
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * heads * head_dim)
+    pairs = rotary_dim // 2
+    what = kernel(
+        "rope",
+        variables={"VALUE": ctx.values},
+        constants={"HEADS": heads, "HEAD_DIM": head_dim, "PAIRS": pairs},
+    )
+    buffers = {
+        "current": ctx.state.step,
+        "positions": ctx.state.positions,
+        "table": table,
+        "x": x,
+    }
+    return [dispatch(what, buffers, Grid(-(-heads * pairs // 64), 1, 1, 1), label)]

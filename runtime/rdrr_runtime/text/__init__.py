@@ -1,0 +1,1 @@
+"""Text around token ids: tokenizers, chat templates, grammars, files of sessions."""
