@@ -113,14 +113,15 @@ def explain(
         FormatError: A tensor that no kernel reads.
     """
     from rdrr_device.device import open_device
+    from rdrr_runtime.compile.pass_spec import EXPLAINED
     from rdrr_runtime.compile.select import unhonoured
-    from rdrr_runtime.exec.program import EXPLAINED, choices_for
+    from rdrr_runtime.exec.program import choices_for
 
     device = open_device(adapter)
     try:
         stored = read_profile(device.info)
         choices = choices_for(
-            package, device, policy, context, kv_dtype, stored.tuning, kinds=EXPLAINED
+            package, device, policy, context, kv_dtype, stored.tuning, specs=EXPLAINED
         )
         return Explanation(device.info, policy, choices, unhonoured(choices), stored)
     finally:

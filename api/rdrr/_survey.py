@@ -174,12 +174,12 @@ def estimate_memory(
         DeviceError: No adapter of that name, or it cannot run the package.
         FormatError: The named adapter has no kernel for a tensor.
     """
-    from rdrr_runtime.exec.program import PREFILL_ROWS
+    from rdrr_runtime.compile.pass_spec import PREFILL
 
     manifest = package.manifest
     sizes = manifest.architecture
     context = context or sizes.max_seq_len
-    rows = min(PREFILL_ROWS, context)
+    rows = PREFILL.within(context).rows
     heads = sizes.num_attention_heads + sizes.num_key_value_heads
     # Residual and normed stream; queries, keys, values and the attention's output; gate, up and
     # their product.

@@ -19,6 +19,7 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo, Mask
 from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, SCORE
 from rdrr_runtime.exec.program import Pass, Plan, Program, write_step
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
@@ -205,7 +206,7 @@ class GpuBackend:
             self._state,
             self._place,
             first=first,
-            again=lambda: to_token(self._program.get("decode")),
+            again=lambda: to_token(self._program.get(DECODE)),
             end=end,
             together=together,
             records=sampler.records if sampler is not None and sampler.has_records else None,
@@ -250,7 +251,7 @@ class GpuBackend:
 
     def _run(self, ids: Sequence[int], base: int, to_end: Launches) -> Pass:
         """All passes over `ids`, the head after the last of them."""
-        which = self._program.get("decode" if len(ids) == 1 else "prefill")
+        which = self._program.get(DECODE if len(ids) == 1 else PREFILL)
         resumes = self._place.take(ids, base)
         for start in range(0, len(ids), which.rows):
             part = ids[start : start + which.rows]
@@ -261,7 +262,7 @@ class GpuBackend:
         return which
 
     def _score(self, ids: Sequence[int], base: int) -> F32:
-        score = self._program.get("score")
+        score = self._program.get(SCORE)
         out = np.empty((len(ids), self._vocab), np.float32)
         for start in range(0, len(ids), score.rows):
             part = ids[start : start + score.rows]

@@ -22,6 +22,7 @@ from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
 from rdrr_runtime.exec.program import Pass, Plan, Program, write_step
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.phases.copy import copy
@@ -230,8 +231,8 @@ class _Run:
 
     def decode(self, base: int, count: int) -> StepProfile:
         """Tokens after the prompt."""
-        kind = self.program.get("decode")
-        lowered = self.plan.lowered("decode")
+        kind = self.program.get(DECODE)
+        lowered = self.plan.lowered(DECODE)
         dispatches = (*lowered.body, *lowered.head, *lowered.sample)
         pieces = [
             _Piece(dispatches, kind.to_token, (self._id(at),), at)
@@ -244,8 +245,8 @@ class _Run:
         return self._result("decode", count, 1, tally)
 
     def _prompt(self, count: int) -> Iterator[_Piece]:
-        kind = self.program.get("prefill" if count > 1 else "decode")
-        lowered = self.plan.lowered("prefill" if count > 1 else "decode")
+        kind = self.program.get(PREFILL if count > 1 else DECODE)
+        lowered = self.plan.lowered(PREFILL if count > 1 else DECODE)
         for base in range(0, count, kind.rows):
             ids = tuple(self._id(at) for at in range(base, min(base + kind.rows, count)))
             is_last = base + len(ids) == count
@@ -267,7 +268,7 @@ class _Run:
         warm_up(self.device, self.timer, [self._body(last)], len(last.ids))
 
     def _body(self, one: _Piece) -> tuple[BoundDispatch, ...]:
-        kind: Pass = self.program.get("prefill" if len(one.ids) > 1 else "decode")
+        kind: Pass = self.program.get(PREFILL if len(one.ids) > 1 else DECODE)
         return kind.body
 
     def _write(self, one: _Piece) -> None:

@@ -24,6 +24,7 @@ from rdrr_format.errors import DeviceError
 from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
 from rdrr_runtime.exec.agreement import Check
 from rdrr_runtime.exec.program import PaperArena, Plan, write_step
 
@@ -161,7 +162,7 @@ class Setting:
         )
 
 
-STEPS = ("prefill", "decode")
+STEPS = (PREFILL, DECODE)
 """In this order: the prompt fills the cache that the token attends to."""
 
 
@@ -208,13 +209,13 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     return Tuned(tuple(outcomes), tuple(passes), len(sites) - missing)
 
 
-def _sites(plan: Plan, step: str, ops: frozenset[str]) -> dict[str, tuple[str, AnySite]]:
+def _sites(plan: Plan, step: PassSpec, ops: frozenset[str]) -> dict[str, tuple[PassSpec, AnySite]]:
     """The sites of a pass that have candidates, by key and with the step's name."""
     found = {site.key: site for one in _dispatches(plan, step, Tuning()) for site in one.sites}
     return {key: (step, one) for key, one in found.items() if one.candidates and one.op in ops}
 
 
-def _dispatches(plan: Plan, step: str, tuning: Tuning) -> tuple[Dispatch, ...]:
+def _dispatches(plan: Plan, step: PassSpec, tuning: Tuning) -> tuple[Dispatch, ...]:
     lowered = plan.lower(step, tuning)
     return (*lowered.body, *lowered.head, *lowered.sample)
 
@@ -245,12 +246,12 @@ class _Tuner:
     ids: tuple[int, ...] = ()
     everything: tuple[BoundDispatch, ...] = ()
 
-    def begin(self, step: str) -> None:
+    def begin(self, step: PassSpec) -> None:
         """Turn to a step, and get the GPU to its clocks."""
-        filled = self.plan.rows["prefill"]
-        self.base = 0 if step == "prefill" else min(filled, self.setting.context - 1)
+        filled = self.plan.rows(PREFILL)
+        self.base = 0 if step == PREFILL else min(filled, self.setting.context - 1)
         self.ids = tuple(
-            (at * 7919 + 1) % self.plan.graph.vocab_size for at in range(self.plan.rows[step])
+            (at * 7919 + 1) % self.plan.graph.vocab_size for at in range(self.plan.rows(step))
         )
         self.everything = self._bind(self._pass(step, Tuning()))
         self._reset()
@@ -261,7 +262,7 @@ class _Tuner:
         self._reset()
         self.setting.device.submit(self.everything, len(self.ids))
 
-    def site(self, step: str, site: AnySite) -> Outcome:
+    def site(self, step: PassSpec, site: AnySite) -> Outcome:
         """Try the candidates of one site."""
         self._refresh()
         check = Check.of(self.setting.device, self.plan, self._runs(step, site, site.default)[0])
@@ -293,7 +294,7 @@ class _Tuner:
         self.tuning = self.tuning.having(site.key, best)
         return Outcome(
             site,
-            step,
+            step.name,
             best,
             float(np.median(times[site.default])),
             float(np.median(times[best])),
@@ -303,7 +304,7 @@ class _Tuner:
             ),
         )
 
-    def whole(self, step: str, made: list[Outcome]) -> tuple[PassTimes, list[Outcome]]:
+    def whole(self, step: PassSpec, made: list[Outcome]) -> tuple[PassTimes, list[Outcome]]:
         """Compare whole passes; winners that are slower together are taken back."""
         keys = {one.site.key for one in made}
         defaults = self._bind(self._pass(step, self.tuning.without(keys)))
@@ -317,14 +318,14 @@ class _Tuner:
             made = [
                 replace(one, chosen=one.site.default, seconds=one.default_seconds) for one in made
             ]
-        return PassTimes(step, default, tuned, kept), made
+        return PassTimes(step.name, default, tuned, kept), made
 
-    def _pass(self, step: str, tuning: Tuning) -> tuple[Dispatch, ...]:
+    def _pass(self, step: PassSpec, tuning: Tuning) -> tuple[Dispatch, ...]:
         """A pass without its argmax, which would change the step for the runs after it."""
         lowered = self.plan.lower(step, tuning)
         return (*lowered.body, *lowered.head)
 
-    def _runs(self, step: str, site: AnySite, params: Params) -> list[list[Dispatch]]:
+    def _runs(self, step: PassSpec, site: AnySite, params: Params) -> list[list[Dispatch]]:
         tuning = self.tuning.having(site.key, params)
         return _of(site.key, _dispatches(self.plan, step, tuning))
 

@@ -13,6 +13,7 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.pass_spec import DECODE, SMALL_WINDOW
 from rdrr_runtime.compile.select import Select, unhonoured
 from rdrr_runtime.compile.weights import _transposed
 from rdrr_runtime.exec.program import PaperArena, Plan, choices_for
@@ -296,7 +297,7 @@ def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layo
 )
 def test_a_few_rows_are_in_int8_where_a_hint_asks(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
-    choices = choices_for(package, device, hints, CONTEXT, "f16", kinds=("few",))
+    choices = choices_for(package, device, hints, CONTEXT, "f16", specs=(SMALL_WINDOW,))
     (found,) = (one for one in choices if one.op == "l0.down_proj")
     assert (found.step, "int8 activations" in found.reason) == ("few rows", True)
     assert found.kernel.startswith(kernel)
@@ -399,7 +400,7 @@ def test_turned_blocks_get_scales_where_a_hint_asks_for_int8(software, hints, in
 def _decode_sources(device, package, **hints: str) -> list[str]:
     arena = PaperArena(device)
     plan = Plan(package, device, arena, policy(**hints), context=CONTEXT, kv_dtype="f16")
-    lowered = plan.lowered("decode")
+    lowered = plan.lowered(DECODE)
     return [
         one.kernel.source
         for one in (*lowered.body, *lowered.head)

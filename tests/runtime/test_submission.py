@@ -13,6 +13,7 @@ from rdrr_device.pass_timer import PassTimer, timed
 from rdrr_device.submission import OURS, Submission
 from rdrr_format.errors import DeviceError
 from rdrr_runtime.backend import Backend
+from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
@@ -46,7 +47,7 @@ def prompt(rng, size: int) -> list[int]:
 
 
 def decode_dispatches(backend: GpuBackend) -> list:
-    return list(backend._program.get("decode").to_token)
+    return list(backend._program.get(DECODE).to_token)
 
 
 def generated(
@@ -106,7 +107,7 @@ def test_the_beginning_of_a_long_prompt_is_submitted_ahead(backend, rng, monkeyp
         shorter = device.counters.since(before).since(prefill)
     assert (parted == whole).all()
     assert (prefill.submits, shorter.submits) == (2 + 1, 1 + 1)  # and one that reads the logits
-    assert prefill.dispatches == len(backend._program.get("prefill").to_logits)
+    assert prefill.dispatches == len(backend._program.get(PREFILL).to_logits)
 
 
 def test_a_cache_makes_one_uniform_for_each_content_and_keeps_it(backend, rng):

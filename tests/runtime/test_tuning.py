@@ -10,6 +10,7 @@ from rdrr_device.arena import arena
 from rdrr_device.tuning import Tuning
 from rdrr_runtime import tuner
 from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
 from rdrr_runtime.exec.program import PaperArena, Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases import embed, matmul_int8
@@ -38,7 +39,7 @@ def _sites(package, device, policy, tuning=None, context=CONTEXT) -> dict:
     plan = Plan(
         package, device, PaperArena(device), policy, context=context, kv_dtype="f16", tuning=tuning
     )
-    lowered = [plan.lowered(step) for step in ("prefill", "decode")]
+    lowered = [plan.lowered(step) for step in (PREFILL, DECODE)]
     made = [one for each in lowered for one in (*each.body, *each.head, *each.sample)]
     return {site.key: site for one in made for site in one.sites}
 
@@ -118,7 +119,7 @@ def test_the_winner_is_confirmed_and_held_to_whole_passes(
 ):
     monkeypatch.setattr(embed, "CANDIDATES", (EmbedTuning(8), EmbedTuning(16)))
     _scripted(monkeypatch, [1.0, 0.9, 0.5], pairs)
-    monkeypatch.setattr(tuner, "STEPS", ("decode",))
+    monkeypatch.setattr(tuner, "STEPS", (DECODE,))
     found = tune(_setting(package, device, "dequant"), Tuning())
     (outcome,) = found.outcomes
     assert outcome.chosen == EmbedTuning(chosen)
@@ -132,7 +133,7 @@ def test_what_computes_something_else_never_wins(package, device, monkeypatch):
     # Its threads are half as many as the scales that they stage, so half of these are missing.
     wrong, right = Tile(128, 64, 8, 8), Tile(64, 64, 8, 4)
     monkeypatch.setattr(matmul_int8, "CANDIDATES", (wrong, right))
-    monkeypatch.setattr(tuner, "STEPS", ("prefill",))
+    monkeypatch.setattr(tuner, "STEPS", (PREFILL,))
     sites = tuner._sites
 
     def one_shape(*words):
@@ -168,7 +169,7 @@ def test_a_result_that_is_not_written_is_seen(package, device):
 
     with arena(device, "check") as buffers:
         plan = Plan(package, device, buffers, resolve({}), context=CONTEXT, kv_dtype="f16")
-        (lookup,) = [one for one in plan.lowered("decode").body if one.label == "embed"]
+        (lookup,) = [one for one in plan.lowered(DECODE).body if one.label == "embed"]
         run = _Tuner(_setting(package, device), None, plan, Tuning(), 0, (5,))
         check = Check.of(device, plan, [lookup])
         bound = device.bind(lookup)

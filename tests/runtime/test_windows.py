@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.pass_spec import PREFILL, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.program import PaperArena, Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.matvec_rows import ROWS_AT_A_TIME
@@ -69,7 +70,7 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
     package = write_random_package(tmp_path, llama_manifest(dtype), rng)
     policy, fused = resolve({"run flag": {"q4kMatmul": hint}}), hint == "fused_q4k_int8"
     plan = Plan(package, device, PaperArena(device), policy, context=CONTEXT, kv_dtype="f16")
-    for kind, most in (("few", 8), ("window", 32)):
+    for kind, most in ((SMALL_WINDOW, 8), (WINDOW, 32)):
         lowered = plan.lowered(kind)
         products = [
             one
@@ -80,7 +81,7 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
         for one in products:
             times = max(1, most // ROWS_AT_A_TIME) if "matvec_rows" in one.kernel.label else 1
             assert prod(one.grid.counts(most)) == times * prod(one.grid.counts(1))
-    prefill = [one for one in plan.lowered("prefill").body if "matmul" in one.kernel.label]
+    prefill = [one for one in plan.lowered(PREFILL).body if "matmul" in one.kernel.label]
     assert prefill[0].grid.counts(CONTEXT) != prefill[0].grid.counts(1)  # the control
 
 

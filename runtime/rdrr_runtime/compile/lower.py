@@ -35,7 +35,8 @@ from rdrr_manifests.graph import (
 from rdrr_runtime.compile.fuse import Fusion, fused_head
 from rdrr_runtime.compile.lower_attention import lower_attention
 from rdrr_runtime.compile.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
-from rdrr_runtime.compile.lower_head import Wanted, lower_head, lower_sample
+from rdrr_runtime.compile.lower_head import lower_head, lower_sample
+from rdrr_runtime.compile.pass_spec import Logits
 from rdrr_runtime.compile.select import PLAIN, Choice, Select, Why, recorded
 from rdrr_runtime.compile.values import Values, Workspace, count_readers
 from rdrr_runtime.compile.weights import Weights
@@ -102,7 +103,7 @@ class Lowering:
         workspace: Workspace,
         select: Select,
         *,
-        wanted: Wanted = Wanted.LAST,
+        wanted: Logits = Logits.LAST,
         fusions: Sequence[Fusion] = (),
         step: str = "prefill",
         max_buffers: int = 8,

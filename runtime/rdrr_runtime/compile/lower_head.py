@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from rdrr_device.buffers import BufferSlice
@@ -11,6 +10,7 @@ from rdrr_device.kernels import Dispatch
 from rdrr_manifests.graph import Head, Norm
 
 from rdrr_runtime.compile.fuse_rows import head_of_rows
+from rdrr_runtime.compile.pass_spec import Logits
 from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
 from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, argmax_entropy
 from rdrr_runtime.phases.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
@@ -22,18 +22,10 @@ if TYPE_CHECKING:
     from rdrr_runtime.compile.values import Workspace
 
 
-class Wanted(Enum):
-    """Rows of a pass whose logits are computed; of a `TAIL` the last n, for a head of n rows."""
-
-    LAST = auto()
-    ALL = auto()
-    TAIL = auto()
-
-
 def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
     """Final norm and logits, of the rows that are wanted."""
     ctx, (vocab, hidden) = low.ctx, head.weight.shape
-    single, tail = low.wanted is Wanted.LAST, low.wanted is Wanted.TAIL
+    single, tail = low.wanted is Logits.LAST, low.wanted is Logits.LAST_N
     x = low.values.get(norm.x)
     rows = 1 if single else ctx.max_rows
     if tail or (single and ctx.max_rows > 1):
@@ -80,9 +72,9 @@ def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
 
 def lower_sample(low: Lowering, logits: BufferSlice, vocab: int) -> Sequence[Dispatch]:
     """Argmax of the last row, which also advances the step; of a tail, what each row says."""
-    if low.wanted is Wanted.ALL:
+    if low.wanted is Logits.ALL:
         return ()
-    if low.wanted is Wanted.TAIL:
+    if low.wanted is Logits.LAST_N:
         rows = low.ctx.max_rows
         return argmax_entropy(
             logits,

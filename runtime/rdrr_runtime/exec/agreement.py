@@ -17,6 +17,7 @@ from rdrr_device.device import Device
 from rdrr_device.kernels import Access, Dispatch
 from rdrr_device.pipelines import BoundDispatch
 
+from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.exec.program import Plan
 
 Bytes = npt.NDArray[np.uint8]
@@ -76,7 +77,7 @@ class Check:
             id(one.buffer) for one in (state.step, state.positions, state.tokens, state.ring)
         }
         cached = {"f16": "f16", "f32": "f32"}.get(plan.cache.spec.dtype, "exact")
-        logits = plan.lowered("decode").logits.buffer
+        logits = plan.lowered(DECODE).logits.buffer
         outputs: dict[tuple[int, int], _Output] = {}
         for place, is_wide in _results(dispatches):
             owner = id(place.buffer)

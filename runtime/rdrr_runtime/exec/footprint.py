@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rdrr_device.tuning import Tuning
 
+from rdrr_runtime.compile.pass_spec import LOADED, PREFILL
 from rdrr_runtime.exec.program import PaperArena, Plan
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def footprint(
     """
     paper = PaperArena(device)
     plan = Plan(package, device, paper, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
-    for kind in ("decode", "prefill"):
-        plan.lowered(kind)
+    for spec in LOADED:
+        plan.lowered(spec)
     weights, kv = plan.weights.size, plan.cache.size
-    return Footprint(weights, kv, paper.size - weights - kv, plan.rows["prefill"])
+    return Footprint(weights, kv, paper.size - weights - kv, plan.rows(PREFILL))

@@ -1,19 +1,16 @@
 """The passes of one model: lowered once, bound once, replayed for every token.
 
-Kinds of pass exist, each for its own number of token rows: `decode` (1), `prefill` (a chunk of the
-prompt), `score` (logits of every row, for evaluation), `few` and `window` (several tokens of a text
-at once, see `rdrr_runtime.sequences.windows`). A kind is lowered and bound when it is first needed.
-This module does not decide what to run when; `rdrr_runtime.gpu` does.
+A pass is named by its `PassSpec`, and lowered and bound when it is first needed. This module does
+not decide what to run when; `rdrr_runtime.gpu` does.
 
 A `Plan` in a `PaperArena` allocates nothing and reads no weights: it tells what would serve what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,8 @@ from rdrr_runtime.compile.fuse_prefill import PREFILL_FUSIONS
 from rdrr_runtime.compile.fuse_rows import ROWS_FUSIONS, TEXTS_FUSIONS
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.lower import Lowered, Lowering
-from rdrr_runtime.compile.lower_head import Wanted, picks_of
+from rdrr_runtime.compile.lower_head import picks_of
+from rdrr_runtime.compile.pass_spec import DECODE, LOADED, PREFILL, Logits, PassSpec, Slots
 from rdrr_runtime.compile.select import Choice, Select
 from rdrr_runtime.compile.values import Workspace
 from rdrr_runtime.compile.weights import load_weights
@@ -37,30 +35,8 @@ from rdrr_runtime.phases.context import VALUE_BYTES, OpContext, State
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.rope_tables import rope_bytes, rope_table
 
-PREFILL_ROWS = 512
-"""Most token rows of a pass."""
-
 RING = 64
-SCORE_ROWS = 64
-"""Rows of a `score` pass: their logits are all kept, and a vocabulary can be large."""
-
-FEW_ROWS = 8
-WINDOW_ROWS = 32
-"""Rows of a `few` and of a `window` pass: each weight is read once for all of them."""
-
-WANTED: Mapping[str, Wanted] = MappingProxyType(
-    {"score": Wanted.ALL, "few": Wanted.TAIL, "window": Wanted.TAIL}
-)
-"""Rows whose logits a kind of pass computes; of the other kinds, the last."""
-
-STEPS: Mapping[str, str] = MappingProxyType({"decode": "decode", "few": "few rows"})
-"""What choices call a kind of pass; the others are prefill."""
-
-LOADED = ("decode", "prefill")
-"""Kinds of pass that every model is loaded with."""
-
-EXPLAINED = ("decode", "few", "prefill")
-"""Kinds of pass whose choices differ from each other's."""
+"""Ids that wait to be read back, at most."""
 
 FUSIONS_OF_MANY: tuple[Fusion, ...] = (*ROWS_FUSIONS, *PREFILL_FUSIONS)
 """Tried in a pass of several rows: those of a few rows refuse many."""
@@ -76,9 +52,9 @@ class Pass:
         rows: Most token rows it takes.
         body: Everything up to the last layer.
         head: Final norm and logits.
-        sample: Argmax and the step's advance; of `few` and `window`, each row's pick.
+        sample: Argmax and the step's advance; of a pass with picks, each row's pick.
         logits: f32 [1 or rows, vocab].
-        picks: Of `few` and `window`: (u32 id, f32 entropy) [rows].
+        picks: Of a pass with picks: (u32 id, f32 entropy) [rows].
     """
 
     rows: int
@@ -182,21 +158,15 @@ class Plan:
         self._fused = fused
         self._select = Select(policy, device.info.software, device.max_binding)
         self._precision = self._select.precision(device.features)
-        chunk = min(PREFILL_ROWS, context)
+        chunk = PREFILL.within(context).rows
         self.weights = load_weights(
             arena, package, self.graph, self._select, empty=isinstance(arena, PaperArena)
         )
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
-        self.rows = {
-            "decode": 1,
-            "prefill": chunk,
-            "score": min(SCORE_ROWS, chunk),
-            "few": min(FEW_ROWS, chunk),
-            "window": min(WINDOW_ROWS, chunk),
-        }
+        self._context = context
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._precision.kernel])
-        self._lowered: dict[str, Lowered] = {}
+        self._lowered: dict[PassSpec, Lowered] = {}
         self._ropes = tuple(
             arena.empty(f"rope.{index}", rope_bytes(spec, context))
             if isinstance(arena, PaperArena)
@@ -209,84 +179,80 @@ class Plan:
         """Bytes of an activation."""
         return VALUE_BYTES[self._precision.kernel]
 
-    def choices(self, kinds: Sequence[str] = LOADED) -> tuple[Choice, ...]:
-        """What was made of the weights, then what serves each op of these passes."""
-        passes = [self.lowered(kind) for kind in kinds]
+    def rows(self, spec: PassSpec) -> int:
+        """Return the most token rows of a pass in this context."""
+        return spec.within(self._context).rows
+
+    def choices(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Choice, ...]:
+        """Return what was made of the weights, then what serves each op of these passes."""
+        possible = [one for one in specs if not one.is_mapped or self.cache.spec.has_batches]
+        passes = [self._on_paper(one) if one.is_mapped else self.lowered(one) for one in possible]
         made = (one for lowered in passes for one in lowered.choices)
         return (self._precision, *self.weights.choices, *made)
 
-    def lowered(self, kind: str) -> Lowered:
-        """The dispatches of a kind of pass."""
-        if kind not in self._lowered:
-            self._lowered[kind] = self.lower(kind, self.tuning)
-        return self._lowered[kind]
+    def _on_paper(self, spec: PassSpec) -> Lowered:
+        """Return the dispatches of a mapped pass in caches that are not allocated."""
+        paper, rows = PaperArena(self._device), self.rows(spec)
+        state = State.create(paper, rows, RING, places=True)
+        kind = self.cache.spec
+        cache = KvCache.allocate(paper, self.graph, kind.context, kind.dtype, rows)
+        return self.lower(spec, state=state, cache=cache)
 
-    def picks(self, kind: str) -> BufferSlice | None:
-        """Where a pass over a tail leaves its picks."""
-        is_tail = WANTED.get(kind) is Wanted.TAIL
-        return picks_of(self._workspace, self.rows[kind]) if is_tail else None
+    def lowered(self, spec: PassSpec) -> Lowered:
+        """Return the dispatches of a pass, lowered once."""
+        if spec not in self._lowered:
+            self._lowered[spec] = self.lower(spec)
+        return self._lowered[spec]
 
-    def _fusions(self, kind: str) -> tuple[Fusion, ...]:
+    def picks(self, spec: PassSpec) -> BufferSlice | None:
+        """Return where a pass leaves the pick of each row, if it has picks."""
+        return picks_of(self._workspace, self.rows(spec)) if spec.has_picks else None
+
+    def _fusions(self, spec: PassSpec) -> tuple[Fusion, ...]:
         if not self._fused:
             return ()
-        if kind == "decode":
+        if spec.slots is Slots.DISTINCT:
+            return (*TEXTS_FUSIONS, *PREFILL_FUSIONS)
+        if spec == DECODE:
             return DECODE_FUSIONS
-        return FUSIONS_OF_MANY if self.rows[kind] > 1 else ()
+        return FUSIONS_OF_MANY if self.rows(spec) > 1 else ()
 
-    def lower(self, kind: str, tuning: Tuning) -> Lowered:
-        """The dispatches of a pass with other parameters."""
-        wanted, fusions = WANTED.get(kind, Wanted.LAST), self._fusions(kind)
-        return self._lower(
-            self.rows[kind],
-            self.state,
-            self.cache,
-            wanted,
-            fusions=fusions,
-            tuning=tuning,
-            step=STEPS.get(kind, "prefill"),
-        )
-
-    def lower_batch(
-        self, rows: int, state: State, cache: KvCache, *, apart: bool = False
+    def lower(
+        self,
+        spec: PassSpec,
+        tuning: Tuning | None = None,
+        *,
+        state: State | None = None,
+        cache: KvCache | None = None,
     ) -> Lowered:
-        """The dispatches of a pass over up to `rows` rows of several sequences.
+        """Return the dispatches of a pass.
 
         Args:
-            rows: More than one, no more than a pass of the prompt has.
-            state: Its own, with places.
-            cache: Its own, of several sequences.
-            apart: No two rows of a pass are of the same sequence.
+            spec: Which pass; of a mapped one both `state` and `cache` must be given.
+            tuning: Parameters of kernels; the plan's own when None.
+            state: Buffers of the step; the plan's own when None.
+            cache: Keys and values; the plan's own when None.
         """
-        several = (*TEXTS_FUSIONS, *PREFILL_FUSIONS) if apart else FUSIONS_OF_MANY
-        fusions = several if self._fused else ()
-        return self._lower(rows, state, cache, Wanted.TAIL, fusions=fusions, tuning=self.tuning)
-
-    def lower_prompt(self, state: State, cache: KvCache) -> Lowered:
-        """The dispatches of a pass over a prompt, in other caches than the plan's own."""
-        kind = "prefill"
         return self._lower(
-            self.rows[kind],
-            state,
-            cache,
-            Wanted.LAST,
-            fusions=self._fusions(kind),
-            tuning=self.tuning,
+            self.rows(spec),
+            state or self.state,
+            cache or self.cache,
+            spec.logits,
+            fusions=self._fusions(spec),
+            tuning=self.tuning if tuning is None else tuning,
+            step=spec.name,
         )
-
-    def batch_picks(self, rows: int) -> BufferSlice:
-        """Where the passes of `lower_batch` leave their picks."""
-        return picks_of(self._workspace, rows)
 
     def _lower(
         self,
         rows: int,
         state: State,
         cache: KvCache,
-        wanted: Wanted,
+        wanted: Logits,
         *,
         fusions: tuple[Fusion, ...],
         tuning: Tuning,
-        step: str = "prefill",
+        step: str,
     ) -> Lowered:
         limits = self._device.limits
         ctx = OpContext(
@@ -320,9 +286,9 @@ def choices_for(
     context: int,
     kv_dtype: str,
     tuning: Tuning | None = None,
-    kinds: Sequence[str] = LOADED,
+    specs: Sequence[PassSpec] = LOADED,
 ) -> tuple[Choice, ...]:
-    """What a backend would choose for kinds of pass, without loading anything."""
+    """What a backend would choose for some passes, without loading anything."""
     return Plan(
         package,
         device,
@@ -331,7 +297,7 @@ def choices_for(
         context=context,
         kv_dtype=kv_dtype,
         tuning=tuning,
-    ).choices(kinds)
+    ).choices(specs)
 
 
 class Program:
@@ -345,17 +311,16 @@ class Program:
     def __init__(self, plan: Plan, device: Device) -> None:
         self._plan = plan
         self._device = device
-        self._passes: dict[str, Pass] = {}
+        self._passes: dict[PassSpec, Pass] = {}
 
-    def get(self, kind: str) -> Pass:
-        """The pass of a kind."""
-        if kind not in self._passes:
-            lowered = self._plan.lowered(kind)
+    def get(self, spec: PassSpec) -> Pass:
+        """Return a pass, bound once."""
+        if spec not in self._passes:
+            lowered = self._plan.lowered(spec)
             body, head, sample = (
                 tuple(self._device.bind(one) for one in part)
                 for part in (lowered.body, lowered.head, lowered.sample)
             )
-            rows = self._plan.rows[kind]
-            picks = self._plan.picks(kind)
-            self._passes[kind] = Pass(rows, body, head, sample, lowered.logits, picks)
-        return self._passes[kind]
+            rows, picks = self._plan.rows(spec), self._plan.picks(spec)
+            self._passes[spec] = Pass(rows, body, head, sample, lowered.logits, picks)
+        return self._passes[spec]

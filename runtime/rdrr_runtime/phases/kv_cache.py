@@ -101,6 +101,11 @@ class KvSpec:
         return KvSpec(kv_heads, head_dim, context, dtype)
 
     @property
+    def has_batches(self) -> bool:
+        """Whether rows of several sequences can be stored and read in one pass."""
+        return KV_TYPES[self.dtype].block == 1
+
+    @property
     def elements(self) -> int:
         """Elements of one cache."""
         return self.sequences * self.kv_heads * self.context * self.head_dim

@@ -22,6 +22,7 @@ from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.readback import Fetch
 from rdrr_format.errors import UsageError
 
+from rdrr_runtime.compile.pass_spec import BATCHES, PREFILL, batch_fill, batch_of
 from rdrr_runtime.exec.program import Plan, write_step
 from rdrr_runtime.phases.batch_advance import batch_advance
 from rdrr_runtime.phases.context import State
@@ -37,9 +38,8 @@ Bound = tuple[BoundDispatch, ...]
 STEPS = 16
 """Passes between two readbacks, at most."""
 
-DECODE_ROWS = (2, 4, 8, 16, 32)
-"""Passes that are made, by their most rows: each of them suits other kernels."""
 
+MOST_SEQUENCES = BATCHES[-1].rows
 
 TOGETHER = 2
 """Passes of a submission: between two submissions a GPU rests."""
@@ -60,7 +60,7 @@ class GpuBatch:
     Args:
         plan: The model.
         device: Where.
-        sequences: At most the last of `DECODE_ROWS`.
+        sequences: At most the last of `BATCHES`.
         context: Slots of each.
 
     Raises:
@@ -70,20 +70,20 @@ class GpuBatch:
 
     def __init__(self, plan: Plan, device: Device, *, sequences: int, context: int) -> None:
         dtype = plan.cache.spec.dtype
-        if dtype == "q8_0":
+        if not plan.cache.spec.has_batches:
             raise UsageError(
                 "a batch has no cache in q8_0", expected="f16 or f32", hint="use --kv-dtype f16"
             )
-        if not 0 < sequences <= DECODE_ROWS[-1]:
+        if not 0 < sequences <= MOST_SEQUENCES:
             raise UsageError(
-                "too many sequences", expected=f"1 to {DECODE_ROWS[-1]}", found=sequences
+                "too many sequences", expected=f"1 to {MOST_SEQUENCES}", found=sequences
             )
         self.sequences, self.context = sequences, context
         self._plan, self._device = plan, device
         self._arena = Arena(device, "batch")
         self._cache = KvCache.allocate(self._arena, plan.graph, context, dtype, sequences)
-        self._most = plan.rows["prefill"]
-        ring = STEPS * DECODE_ROWS[-1]
+        self._most = plan.rows(PREFILL)
+        ring = STEPS * MOST_SEQUENCES
         self._state = State.create(self._arena, self._most, ring, places=True)
         self._passes: dict[int, _Pass] = {}
         self._sampler: GpuBatchSampler | None = None
@@ -102,7 +102,7 @@ class GpuBatch:
         shared: list[Row] = []
         for sequence, group in groupby(rows, lambda row: row.sequence):
             text = list(group)
-            alone = self._prompt_body(sequence) if len(text) > DECODE_ROWS[-1] else None
+            alone = self._prompt_body(sequence) if len(text) > MOST_SEQUENCES else None
             if alone is None:
                 shared += text
             else:
@@ -119,7 +119,7 @@ class GpuBatch:
     def _fill_shared(self, rows: Sequence[Row]) -> None:
         for start in range(0, len(rows), self._most):
             part = rows[start : start + self._most]
-            size = self._most if len(part) > DECODE_ROWS[-1] else self._size(len(part))
+            size = self._most if len(part) > MOST_SEQUENCES else self._size(len(part))
             self._write(part)
             self._device.submit(self._fill_body(size), len(part))
 
@@ -157,7 +157,8 @@ class GpuBatch:
         """A pass, the draws of its rows and the step's advance."""
         key = (size, *chain_of(self._options))
         if key not in self._drawn:
-            which, picks = self._pass(size), self._plan.batch_picks(size)
+            which, picks = self._pass(size), self._plan.picks(batch_of(size))
+            assert picks is not None, "a batch has picks"
             made = [
                 *self._drawing().draw(self._state, which.logits, picks, self._options),
                 *batch_advance(self._state, picks, rows=size, steps=STEPS, label="advance"),
@@ -201,7 +202,7 @@ class GpuBatch:
 
     def _size(self, rows: int) -> int:
         """The smallest pass that takes so many rows."""
-        fitting = [one for one in DECODE_ROWS if rows <= one <= self._most]
+        fitting = [one for one in (spec.rows for spec in BATCHES) if rows <= one <= self._most]
         return fitting[0] if fitting else self._most
 
     def _prompt_body(self, sequence: int) -> Bound | None:
@@ -210,15 +211,16 @@ class GpuBatch:
             cache = self._cache.of_sequence(sequence)
             if cache is None:
                 return None
-            made = self._plan.lower_prompt(replace(self._state, places=None), cache)
+            made = self._plan.lower(PREFILL, state=replace(self._state, places=None), cache=cache)
             self._prompts[sequence] = tuple(self._device.bind(one) for one in made.body)
         return self._prompts[sequence]
 
     def _pass(self, size: int) -> _Pass:
         """The pass over a row of each of so many texts."""
         if size not in self._passes:
-            made = self._plan.lower_batch(size, self._state, self._cache, apart=True)
-            picks = self._plan.batch_picks(size)
+            made = self._plan.lower(batch_of(size), state=self._state, cache=self._cache)
+            picks = self._plan.picks(batch_of(size))
+            assert picks is not None, "a batch has picks"
             advance = batch_advance(self._state, picks, rows=size, steps=STEPS, label="advance")
             to_logits, end = (
                 tuple(self._device.bind(one) for one in part)
@@ -230,7 +232,7 @@ class GpuBatch:
     def _fill_body(self, size: int) -> Bound:
         """The pass over so many rows of texts that may have several of them."""
         if size not in self._fills:
-            made = self._plan.lower_batch(size, self._state, self._cache)
+            made = self._plan.lower(batch_fill(size), state=self._state, cache=self._cache)
             self._fills[size] = tuple(self._device.bind(one) for one in made.body)
         return self._fills[size]
 

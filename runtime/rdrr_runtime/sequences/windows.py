@@ -1,6 +1,6 @@
 """Passes over several tokens of a text at once on the GPU, at positions of their own.
 
-For strategies that guess tokens ahead: each weight is read once for up to `WINDOW_ROWS` rows, and
+For strategies that guess tokens ahead: each weight is read once for up to 32 rows, and
 only the head of the rows that are asked about is computed. More rows are run in several passes.
 """
 
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.device import Device
 
-from rdrr_runtime.exec.program import FEW_ROWS, Pass, Program, write_step
+from rdrr_runtime.compile.pass_spec import SMALL_WINDOW, WINDOW
+from rdrr_runtime.exec.program import Pass, Program, write_step
 from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, unpack
 from rdrr_runtime.phases.context import State
 
@@ -20,7 +21,7 @@ F32 = npt.NDArray[np.float32]
 
 
 class GpuWindows:
-    """The passes `few` and `window` of a program.
+    """The passes `SMALL_WINDOW` and `WINDOW` of a program.
 
     Args:
         device: Where it runs.
@@ -64,7 +65,7 @@ class GpuWindows:
         self, ids: Sequence[int], base: int, wanted: int, positions: Sequence[int] | None
     ) -> Iterator[tuple[Pass, int]]:
         """Run the bodies in order; a pass and its wanted rows, where it has any."""
-        which = self._program.get("few" if len(ids) <= FEW_ROWS else "window")
+        which = self._program.get(SMALL_WINDOW if len(ids) <= SMALL_WINDOW.rows else WINDOW)
         for start in range(0, len(ids), which.rows):
             part = ids[start : start + which.rows]
             end = start + len(part)
