@@ -109,7 +109,7 @@ def run_path(
         backend.greedy(prompt, 0, 1)
         first = time.perf_counter() - start
         info = backend.info
-        int8 = any(".int8" in one.kernel or "matmul_int8" in one.kernel for one in info.choices)
+        int8 = any(".int8" in one.kernel or "matmul_int8" in one.kernel for one in info.decisions)
         backend.close()
     finally:
         device.close()

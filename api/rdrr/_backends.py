@@ -136,8 +136,8 @@ def _wgpu(
     kv_dtype: str,
     context: int,
 ) -> Choice:
-    from rdrr_runtime.compile.select import unhonoured
-    from rdrr_runtime.exec.program import choices_for
+    from rdrr_runtime.compile.decision import unhonoured
+    from rdrr_runtime.exec.program import decisions_for
     from rdrr_runtime.gpu import GpuBackend
 
     stored = read_profile(device.info)
@@ -145,7 +145,7 @@ def _wgpu(
     try:
         if strict_hints:
             # Before any weight is read: a large model takes a while to load.
-            _refuse(unhonoured(choices_for(package, device, policy, context, kv_dtype, tuning)))
+            _refuse(unhonoured(decisions_for(package, device, policy, context, kv_dtype, tuning)))
         package.fetch()
         model = GpuBackend(
             package,
@@ -161,7 +161,7 @@ def _wgpu(
     kind = ", a software adapter" if device.info.software else ""
     where = f"{device.info.name} ({device.info.backend}{kind})"
     reason = f"backend wgpu on {where}; --backend cpu runs it in torch{stored.remark}"
-    return Choice(model, reason, unhonoured(model.info.choices), device)
+    return Choice(model, reason, unhonoured(model.info.decisions), device)
 
 
 def _cpu(

@@ -12,8 +12,8 @@ from rdrr._tuned import Stored, read_profile
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
     from rdrr_manifests.package import Package
+    from rdrr_runtime.compile.decision import Decision
     from rdrr_runtime.compile.hints import Policy
-    from rdrr_runtime.compile.select import Choice
 
 # How tensors, values and fused ops name the layer they belong to.
 _LAYER = re.compile(r"\b(layers\.|layer |l)(\d+)\b")
@@ -33,7 +33,7 @@ class Explanation:
 
     adapter: AdapterInfo
     policy: Policy
-    choices: tuple[Choice, ...]
+    choices: tuple[Decision, ...]
     unhonoured: tuple[str, ...]
     tuned: Stored
 
@@ -113,14 +113,14 @@ def explain(
         FormatError: A tensor that no kernel reads.
     """
     from rdrr_device.device import open_device
+    from rdrr_runtime.compile.decision import unhonoured
     from rdrr_runtime.compile.pass_spec import EXPLAINED
-    from rdrr_runtime.compile.select import unhonoured
-    from rdrr_runtime.exec.program import choices_for
+    from rdrr_runtime.exec.program import decisions_for
 
     device = open_device(adapter)
     try:
         stored = read_profile(device.info)
-        choices = choices_for(
+        choices = decisions_for(
             package, device, policy, context, kv_dtype, stored.tuning, specs=EXPLAINED
         )
         return Explanation(device.info, policy, choices, unhonoured(choices), stored)
@@ -128,7 +128,7 @@ def explain(
         device.close()
 
 
-def grouped(choices: Iterable[Choice], *, alike: bool = True) -> list[Group]:
+def grouped(choices: Iterable[Decision], *, alike: bool = True) -> list[Group]:
     """Choices by step and layer, in order.
 
     Args:

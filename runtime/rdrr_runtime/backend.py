@@ -18,7 +18,7 @@ from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.sampler import SamplingOptions
 
 if TYPE_CHECKING:
-    from rdrr_runtime.compile.select import Choice
+    from rdrr_runtime.compile.decision import Decision
 
 F32 = npt.NDArray[np.float32]
 Mask = Callable[[], npt.NDArray[np.uint32]]
@@ -34,7 +34,7 @@ class BackendInfo:
         context: KV slots.
         weights_bytes: Memory that the weights take in it.
         kv_bytes: Memory of the key-value cache.
-        choices: For each op, what serves it and why (see `rdrr_runtime.compile.select`).
+        decisions: What serves each op and why (see `rdrr_runtime.compile.decision`).
         kv_dtype: How the cache stores its elements.
     """
 
@@ -43,7 +43,7 @@ class BackendInfo:
     context: int
     weights_bytes: int
     kv_bytes: int
-    choices: tuple[Choice, ...] = field(default=())
+    decisions: tuple[Decision, ...] = field(default=())
     kv_dtype: str = "f32"
 
 

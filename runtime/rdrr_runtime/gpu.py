@@ -88,14 +88,14 @@ class GpuBackend:
         self._place = Place()
         self._sampler: GpuSampler | None = None
         self._told: list[TokenLogprobs] = []
-        choices = plan.choices()
+        decisions = plan.decisions()
         self._info = BackendInfo(
             "wgpu",
             self.device.info.name,
             context,
             plan.weights.size,
             plan.cache.size,
-            choices,
+            decisions,
             kv_dtype,
         )
 

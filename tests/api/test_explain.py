@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rdrr._explanation import Row, grouped
+from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.pass_spec import EXPLAINED
-from rdrr_runtime.compile.select import Choice
 from support.commands import error_line, rdrr
 from support.packages import LAYERS, llama_manifest, write_random_package
 
@@ -81,7 +81,7 @@ def test_an_unknown_adapter_or_hint_is_refused_in_one_line(package):
 
 def test_layers_that_differ_are_not_joined():
     kernels = ("a", "a", "b", "a")
-    made = [Choice("decode", f"l{at}.up_proj", one, "why") for at, one in enumerate(kernels)]
-    first, second = grouped([*made, Choice("decode", "head", "a", "why")])[:2]
+    made = [Decision("decode", f"l{at}.up_proj", one, "why") for at, one in enumerate(kernels)]
+    first, second = grouped([*made, Decision("decode", "head", "a", "why")])[:2]
     assert (first.title, second.title) == ("decode, layers 0-1 3", "decode, layer 2")
     assert second.rows == (Row("up_proj", "b", "why"),)

@@ -12,9 +12,9 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.compile.decision import unhonoured
 from rdrr_runtime.compile.hints import resolve
-from rdrr_runtime.compile.select import unhonoured
-from rdrr_runtime.exec.program import choices_for
+from rdrr_runtime.exec.program import decisions_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention
 from rdrr_runtime.phases.context import OpContext
@@ -240,7 +240,7 @@ def test_a_model_in_f16_stays_near_torch(device, tmp_path, rng):
     ids = rng.integers(0, VOCAB, 24).tolist()
     policy = hinted(computePrecision="f16")
     backend = GpuBackend(package, context=CONTEXT, device=device, policy=policy)
-    choices = backend.info.choices
+    choices = backend.info.decisions
     assert (choices[0].op, choices[0].kernel) == ("activations", "f16")
     assert unhonoured(choices) == ()
     kernels = {one.op: one.kernel for one in choices if one.step == "decode"}
@@ -259,7 +259,7 @@ def test_a_device_without_f16_keeps_f32_and_says_so(plain_device, tmp_path, rng)
     policy = hinted(computePrecision="f16")
     options = {"context": CONTEXT, "kv_dtype": "f32", "device": plain_device}
     backend = GpuBackend(package, policy=policy, **options)
-    (line,) = unhonoured(backend.info.choices)
+    (line,) = unhonoured(backend.info.decisions)
     assert "hint computePrecision=f16 is not followed: the device has no feature shader-f16" in line
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)
     assert error_of(stepped(backend, ids, 10), reference) < 1e-5
@@ -272,7 +272,7 @@ def test_activations_in_int8_that_a_stronger_source_asks_for_exclude_f16(device,
         "manifest": {"computePrecision": "f16"},
         "run flag": {"q4kMatmul": "fused_q4k_int8"},
     }
-    choices = choices_for(package, device, resolve(stated), CONTEXT, "f16")
+    choices = decisions_for(package, device, resolve(stated), CONTEXT, "f16")
     assert choices[0].kernel == "f32"
     (line,) = unhonoured(choices)
     assert "computePrecision=f16 is not followed: q4kMatmul=fused_q4k_int8 (run flag)" in line

@@ -235,7 +235,7 @@ def test_a_device_without_optional_features_computes_the_same(
 def test_fusing_changes_dispatches_and_not_logits(device, backend, package, rng):
     ids = prompt(rng, 20)
     apart = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, fused=False)
-    assert len(apart.info.choices) > len(backend.info.choices)
+    assert len(apart.info.decisions) > len(backend.info.decisions)
     assert relative_error(stepped(apart, ids, 16), stepped(backend, ids, 16)) < SAME
     apart.close()
 

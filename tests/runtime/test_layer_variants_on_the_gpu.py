@@ -88,7 +88,7 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, variant):
     reference = scored(CpuBackend(package, context=CONTEXT), ids)[PREFILL - 1 :]
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     ours = stepped(backend, ids, PREFILL)
-    kernels = {one.op: one.kernel for one in backend.info.choices if one.step == "decode"}
+    kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
     backend.close()
     assert relative_error(ours, reference) < EXACT
     assert relative_error(plain, reference) > 10 * EXACT  # the blocks do change the model

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from rdrr_runtime.compile.decision import unhonoured
 from rdrr_runtime.compile.hints import Policy, resolve
-from rdrr_runtime.compile.select import unhonoured
-from rdrr_runtime.exec.program import choices_for
+from rdrr_runtime.exec.program import decisions_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, scored, stepped
@@ -42,7 +42,7 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
     package = package_of(tmp_path, rng, dtype, moe=moe)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     assert logits_agree(backend, package, rng) < EXACT
-    kernels = {(one.step, one.op): one.kernel for one in backend.info.choices}
+    kernels = {(one.step, one.op): one.kernel for one in backend.info.decisions}
     assert kernels["decode", "l1.router"] == kernels["prefill", "l1.router"] == "router_topk"
     assert kernels["decode", "l1.experts"].startswith("expert_linear.sum")
     assert kernels["prefill", "l1.experts.down"].startswith("expert_tiled")
@@ -56,9 +56,9 @@ def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     assert 1e-5 < logits_agree(backend, package, rng) < IN_INT8
-    kernels = {one.op: one.kernel for one in backend.info.choices if one.step == "decode"}
+    kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
     assert kernels["l1.experts"].startswith("expert_int8.down")
-    kernels = {one.op: one.kernel for one in backend.info.choices if one.step == "prefill"}
+    kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "prefill"}
     assert kernels["l1.experts.down"].startswith("matmul_int8.experts")
     backend.close()
 
@@ -66,7 +66,7 @@ def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
 def test_experts_by_columns_run_as_they_are_stored(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="column", moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    assert not any("expanded" in one.reason for one in backend.info.choices)
+    assert not any("expanded" in one.reason for one in backend.info.decisions)
     assert logits_agree(backend, package, rng) < EXACT
     backend.close()
 
@@ -93,7 +93,7 @@ def test_a_token_reads_back_no_routes(device, tmp_path, rng):
 def test_experts_of_a_form_that_no_kernel_reads_are_expanded_and_it_is_said(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="flat")
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    notes = {one.op: one.reason for one in backend.info.choices if one.step == "load"}
+    notes = {one.op: one.reason for one in backend.info.decisions if one.step == "load"}
     name = "model.layers.1.mlp.experts.0.gate_proj.weight and 5 more"
     assert notes[name] == "Q4_K expanded to F32 at load, as experts are read by rows or columns"
     assert logits_agree(backend, package, rng) < EXACT
@@ -106,7 +106,7 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
     entry |= {"dtype": "Q5_0", "size": entry["size"] // 34 * 22}
     package = write_random_package(tmp_path / "package", manifest, rng)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    notes = [one for one in backend.info.choices if "different types" in one.reason]
+    notes = [one for one in backend.info.decisions if "different types" in one.reason]
     assert [one.op for one in notes if one.step == "load"] == [
         "model.layers.1.mlp.experts.0.up_proj.weight and 5 more"
     ]
@@ -126,6 +126,6 @@ def test_a_hint_that_experts_cannot_follow_is_said(
 ):
     package = package_of(tmp_path, rng, dtype, layout)
     policy = resolve({"run flag": hints})
-    (line,) = unhonoured(choices_for(package, device, policy, CONTEXT, "f16"))
+    (line,) = unhonoured(decisions_for(package, device, policy, CONTEXT, "f16"))
     assert said in line
-    assert unhonoured(choices_for(package, device, Policy(), CONTEXT, "f16")) == ()
+    assert unhonoured(decisions_for(package, device, Policy(), CONTEXT, "f16")) == ()

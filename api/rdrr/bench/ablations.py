@@ -93,7 +93,7 @@ class Bench:
                 self._gpu_times(side, backend)
                 for side, backend in zip((ablation.slow, ablation.fast), backends, strict=True)
             ),
-            warnings=tuple(line for one in infos for line in _unhonoured(one.choices)),
+            warnings=tuple(line for one in infos for line in _unhonoured(one.decisions)),
         )
 
     def _run(self, side: Side, backend: Backend, tokens: int) -> Run:
@@ -176,7 +176,7 @@ def _strategy(side: Side) -> Strategy:
 
 
 def _unhonoured(choices: Sequence[Any]) -> tuple[str, ...]:
-    from rdrr_runtime.compile.select import unhonoured
+    from rdrr_runtime.compile.decision import unhonoured
 
     return unhonoured(choices)
 

@@ -136,7 +136,7 @@ def _found(
     gpu: GpuTimes,
     interval: int,
 ) -> Speed:
-    from rdrr_runtime.compile.select import unhonoured
+    from rdrr_runtime.compile.decision import unhonoured
 
     cold, *warm = runs
     last = warm[-1]
@@ -168,5 +168,5 @@ def _found(
         weights_bytes=info.weights_bytes,
         kv_bytes=info.kv_bytes,
         peak_gpu_bytes=device.memory.peak,
-        warnings=unhonoured(info.choices),
+        warnings=unhonoured(info.decisions),
     )

@@ -1,7 +1,7 @@
 """Kernel hints of one run: what each says and who said it.
 
 Where several state the same key, the first of `SOURCES` wins; `auto` is no hint. What a hint means
-for an op is decided in `rdrr_runtime.compile.select`. Configuration files are not read here.
+for an op is decided in `rdrr_runtime.compile.preferences`. Configuration files are not read here.
 """
 
 from __future__ import annotations

@@ -1,15 +1,31 @@
-"""Attention as dispatches: keys and values into the cache, then the kernel that was chosen."""
+"""Attention as launches: fused with what stands around it, or keys, values and scores apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnySite
-from rdrr_manifests.graph import Attention
+from rdrr_manifests.graph import Attention, Linear
 
-from rdrr_runtime.compile.select import Why
+from rdrr_runtime.compile.attention import AttentionRequest, choose_attention
+from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.decision import Reason
+from rdrr_runtime.compile.lower_products import (
+    Served,
+    emit_one_row,
+    emit_one_row_branch,
+    emit_small_batch,
+    emit_small_batch_branch,
+    fold,
+    norm_input,
+    normed_int8_rows,
+    to_int8_rows,
+)
+from rdrr_runtime.compile.pass_spec import Slots
+from rdrr_runtime.compile.patterns import AttentionBlock, Projections
+from rdrr_runtime.compile.products import Product
 from rdrr_runtime.phases.attention import (
     SPLITS,
     AttentionKernel,
@@ -17,106 +33,262 @@ from rdrr_runtime.phases.attention import (
     SplitTuning,
     attention,
 )
+from rdrr_runtime.phases.attention_decode import SPLITS as DECODE_SPLITS
+from rdrr_runtime.phases.attention_decode import DecodeAttention, attention_decode
+from rdrr_runtime.phases.attention_decode import SplitTuning as DecodeSplitTuning
+from rdrr_runtime.phases.int8_rows import RowParts
 from rdrr_runtime.phases.kv_store import kv_store
+from rdrr_runtime.phases.matvec import Input, Output
+from rdrr_runtime.phases.matvec_rows import RowsOutput
 from rdrr_runtime.phases.place_rows import Placing, place_rows
 
-if TYPE_CHECKING:
-    from rdrr_runtime.compile.fuse import Projections
-    from rdrr_runtime.compile.lower import Lowering
+BATCH_SPLITS = DecodeSplitTuning(128, 16)
+"""Splits of the keys of a row in a batch: the rows fill a device together, so there are fewer."""
+
+FUSED = Reason("attention fused with norms, rope and the cache (auto)")
+PLACED = Reason("norms, rope and the cache in one launch (auto)")
 
 
-def lower_attention(low: Lowering, op: Attention) -> None:
-    """Store keys and values, then attend to all that the cache holds."""
-    layer = low.cache.layers[op.layer]
-    low.emit(
-        kv_store(
-            low.ctx,
-            low.values.get(op.k),
-            low.values.get(op.v),
-            layer.keys,
-            layer.values,
-            cache=low.cache.spec,
-            label=f"{op.out}.store",
-        )
-    )
-    attend(low, op)
+def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
+    """Serve a layer from its first norm to its output projection; False where something is amiss.
 
-
-def placed_attention(low: Lowering, found: Projections) -> bool:
-    """From projections that are there already to attention; False where something does not fit.
-
-    Norms and rope of the heads and the cache are served by one kernel.
+    The projections, attention, and the output projection, which joins the splits of the keys: 3
+    launches for one row. Of a batch with a row of each sequence there are two more, which round
+    rows to int8.
     """
-    op, norms, ropes = found.attention, found.head_norms or (), found.ropes or ()
-    pairs = low.graph.ropes[ropes[0].table].rotary_dim // 2 if ropes else 0
+    projections, linears = found.projections, found.projections.linears
+    spec = decode_spec(build, projections)
+    one_row = build.ctx.max_rows == 1
+    if not one_row:
+        spec = replace(spec, split=BATCH_SPLITS)
+    projected = fold(build, _projecting(build, projections))
+    out = _output(build, found, spec)
+    alike = len({one.bias is None for one in linears}) == 1
+    runs = (
+        build.model.preferences.hint("attentionDecode") is None
+        and (one_row or build.spec.slots is Slots.DISTINCT)
+        and spec.suits(build.ctx, build.model.max_buffers)
+    )
+    if projected is None or out is None or not alike or not runs:
+        return False
+    if one_row:
+        _one_row_block(build, found, spec, projected, out)
+    elif spec.cache.head_dim % 16 == 0:
+        _batch_block(build, found, spec, projected, out)
+    else:
+        return False
+    return True
+
+
+def _projecting(build: PassBuilder, found: Projections) -> Product:
+    weights = [build.matrix(one.weight) for one in found.linears]
+    return replace(build.product(weights), folds=True)
+
+
+def _output(build: PassBuilder, found: AttentionBlock, spec: DecodeAttention) -> Served | None:
+    """Return the output projection, if it can join the splits of the keys."""
+    op = found.output.op
+    assert isinstance(op, Linear), "the pattern's output is a linear"
+    product = build.product((build.matrix(op.weight),))
+    return fold(build, replace(product, folds=True, partials=spec.heads * spec.splits))
+
+
+def _one_row_block(
+    build: PassBuilder,
+    found: AttentionBlock,
+    spec: DecodeAttention,
+    projected: Served,
+    out: Served,
+) -> None:
+    norm, layer = found.projections.norm, f"layer {found.projections.attention.layer}"
+    splits = build.ctx.site(
+        f"softmax attention_decode.{spec.shape}", spec.split, _splits(build, found, spec)
+    )
+    spec = replace(spec, split=splits.used)
+    size = build.ctx.value_bytes * sum(one.n for one in projected.product.weights)
+    y = build.workspace.named("projected", size)
+    output = Output(y, bias=build.joined_bias(found.projections.linears))
+    emit_one_row(build, projected, norm_input(build, norm), output, f"{layer} qkv")
+    parts, stats = _emit_attention(build, found.projections, spec, y, (splits,))
+    build.values.read(norm.x)
+    source = Input(parts, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
+    emit_one_row_branch(build, out, found.output, source, (splits,))
+
+
+def _splits(
+    build: PassBuilder, found: AttentionBlock, spec: DecodeAttention
+) -> Iterator[DecodeSplitTuning]:
+    """Yield ways to split the keys that the output projection can join."""
+    seen = {spec.splits}
+    for one in DECODE_SPLITS:
+        other = replace(spec, split=one)
+        if other.splits not in seen and _output(build, found, other) is not None:
+            seen.add(other.splits)
+            yield one
+
+
+def _batch_block(
+    build: PassBuilder,
+    found: AttentionBlock,
+    spec: DecodeAttention,
+    projected: Served,
+    out: Served,
+) -> None:
+    norm, layer = found.projections.norm, f"layer {found.projections.attention.layer}"
+    rows = build.ctx.max_rows
+    size = 4 * rows * sum(one.n for one in projected.product.weights)
+    y = build.workspace.named(f"projected.{rows}", size)
+    x = normed_int8_rows(build, projected, norm)
+    build.values.read(norm.x)
+    output = RowsOutput((y,), bias=build.joined_bias(found.projections.linears))
+    emit_small_batch(build, projected, x, output, f"{layer} qkv")
+    parts, stats = _emit_attention(build, found.projections, spec, y)
+    joins = RowParts(stats, spec.splits, spec.cache.head_dim)
+    x = to_int8_rows(build, out, parts, joins, f"{layer} attention")
+    emit_small_batch_branch(build, out, found.output, x)
+
+
+def decode_spec(build: PassBuilder, found: Projections) -> DecodeAttention:
+    """Return what the attention of a layer computes from its projections."""
+    op, norms, ropes = found.attention, found.head_norms, found.ropes
+    return DecodeAttention(
+        heads=op.heads,
+        cache=build.cache.spec,
+        pairs=build.model.graph.ropes[ropes[0].table].rotary_dim // 2 if ropes else 0,
+        scale=op.scale,
+        window=op.window or 0,
+        softcap=op.softcap or 0.0,
+        eps=norms[0].eps if norms else 0.0,
+        offset=float(norms[0].unit_offset) if norms else 0.0,
+    )
+
+
+def _emit_attention(
+    build: PassBuilder,
+    found: Projections,
+    spec: DecodeAttention,
+    projected: BufferSlice,
+    depends: tuple[AnySite, ...] = (),
+) -> tuple[BufferSlice, BufferSlice]:
+    """Emit the attention of the rows of a pass; its partial results and their statistics."""
+    rows = build.ctx.max_rows
+    parts = build.workspace.named("attention parts", rows * spec.parts_bytes)
+    stats = build.workspace.named("attention stats", rows * spec.stats_bytes)
+    layer = build.cache.layers[found.attention.layer]
+    made = attention_decode(
+        build.ctx,
+        projected,
+        build.model.ropes[found.ropes[0].table] if found.ropes else None,
+        _head_gains(build, found),
+        (layer.keys, layer.values),
+        parts,
+        stats,
+        spec=spec,
+        label=f"layer {found.attention.layer} attention",
+        sites=depends,
+    )
+    build.emit(made, FUSED)
+    return parts, stats
+
+
+def _head_gains(build: PassBuilder, found: Projections) -> tuple[BufferSlice, BufferSlice] | None:
+    if found.head_norms is None:
+        return None
+    q_norm, k_norm = found.head_norms
+    return build.vector(q_norm.weight), build.vector(k_norm.weight)
+
+
+def serve_placed_attention(build: PassBuilder, found: Projections) -> bool:
+    """Serve norms, rope, cache and attention of projections that have been emitted already.
+
+    Returns:
+        False where something is amiss; then nothing has been emitted.
+    """
+    op, norms, ropes = found.attention, found.head_norms, found.ropes
     spec = Placing(
         op.heads,
-        low.cache.spec,
-        pairs,
+        build.cache.spec,
+        build.model.graph.ropes[ropes[0].table].rotary_dim // 2 if ropes else 0,
         norms[0].eps if norms else 0.0,
         float(norms[0].unit_offset) if norms else 0.0,
     )
-    between = [one.x for one in (*norms, *ropes)]
-    alone = all(low.values.readers[name] == 1 for name in between)
-    if not (alone and spec.suits(low.ctx, low.max_buffers, normed=bool(norms))):
+    if not spec.suits(build.ctx, build.model.max_buffers, normed=norms is not None):
         return False
     made = tuple(one.out for one in found.linears)
-    layer = low.cache.layers[op.layer]
-    q, k, v = (low.values.get(name) for name in made)
-    gains = tuple(low.weights.vectors[one.weight.name] for one in norms)
+    layer = build.cache.layers[op.layer]
+    q, k, v = (build.values.get(name) for name in made)
     launches = place_rows(
-        low.ctx,
+        build.ctx,
         (q, k, v),
-        low.ropes[ropes[0].table] if ropes else None,
-        (gains[0], gains[1]) if gains else None,
+        build.model.ropes[ropes[0].table] if ropes else None,
+        _head_gains(build, found),
         (layer.keys, layer.values),
         spec=spec,
         label=f"{op.out}.place",
     )
-    low.emit(launches, Why("auto: norms, rope and the cache in one"))
+    build.emit(launches, PLACED)
     for old, new in zip(made, (op.q, op.k, op.v), strict=True):
         if old != new:
-            low.values.rename(old, new)
-    attend(low, op)
+            build.values.rename(old, new)
+    attend(build, op)
     return True
 
 
-def attend(low: Lowering, op: Attention) -> None:
-    """Attend to all that the cache holds, the pass's own keys included."""
-    layer = low.cache.layers[op.layer]
+def lower_attention(build: PassBuilder, op: Attention) -> None:
+    """Emit the store of keys and values, then attention to all that the cache holds."""
+    layer = build.cache.layers[op.layer]
+    made = kv_store(
+        build.ctx,
+        build.values.get(op.k),
+        build.values.get(op.v),
+        layer.keys,
+        layer.values,
+        cache=build.cache.spec,
+        label=f"{op.out}.store",
+    )
+    build.emit(made)
+    attend(build, op)
+
+
+def attend(build: PassBuilder, op: Attention) -> None:
+    """Emit attention to all that the cache holds, the pass's own keys included."""
+    layer = build.cache.layers[op.layer]
     spec = AttentionSpec(
         heads=op.heads,
-        cache=low.cache.spec,
+        cache=build.cache.spec,
         scale=op.scale,
         window=op.window or 0,
         softcap=op.softcap or 0.0,
     )
-    which, why = low.select.attention(spec, low.ctx)
-    split = which is AttentionKernel.SPLIT_KV
-    sites: tuple[AnySite, ...] = ()
-    if split:
-        parts = low.ctx.site(f"softmax split_kv.{spec.shape}", spec.split, _splits(low, spec))
-        spec, sites = replace(spec, split=parts.used), (parts,)
-    size = spec.scratch_size(low.ctx.max_rows) if split else 0
+    request = AttentionRequest(spec, build.ctx, build.model.max_binding)
+    chosen = choose_attention(request, build.model.preferences)
+    which = chosen.candidate.kernel
+    splits = which is AttentionKernel.SPLIT_KV
+    depends: tuple[AnySite, ...] = ()
+    if splits:
+        key = f"softmax split_kv.{spec.shape}, {build.ctx.max_rows} rows"
+        split = build.ctx.site(key, spec.split, _general_splits(request))
+        spec, depends = replace(spec, split=split.used), (split,)
+    size = spec.scratch_size(build.ctx.max_rows) if splits else 0
     made = attention(
-        low.ctx,
-        low.values.get(op.q),
+        build.ctx,
+        build.values.get(op.q),
         layer.keys,
         layer.values,
-        low.values.take(op.out, op.heads * op.head_dim),
+        build.values.take(op.out, op.heads * op.head_dim),
         spec=spec,
         which=which,
-        scratch=low.workspace.named(f"split.{size}", size) if split else None,
+        scratch=build.workspace.named(f"split.{size}", size) if splits else None,
         label=op.out,
-        sites=sites,
+        sites=depends,
     )
-    low.emit(made, why)
-    low.values.read(op.q, op.k, op.v)
+    build.emit(made, chosen.reason)
+    build.values.read(op.q, op.k, op.v)
 
 
-def _splits(low: Lowering, spec: AttentionSpec) -> Iterator[SplitTuning]:
-    """Ways to part the keys whose scratch can be bound."""
+def _general_splits(request: AttentionRequest) -> Iterator[SplitTuning]:
+    """Yield ways to split the keys whose scratch can be bound."""
     for one in SPLITS:
-        size = replace(spec, split=one).scratch_size(low.ctx.max_rows)
-        if size <= low.select.max_binding:
+        size = replace(request.spec, split=one).scratch_size(request.ctx.max_rows)
+        if size <= request.max_binding:
             yield one

@@ -1,93 +1,183 @@
-"""The end of every pass by the general kernels: final norm, logits, and the next token."""
+"""The end of every pass: final norm, logits, and the next token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch
 from rdrr_manifests.graph import Head, Norm
 
-from rdrr_runtime.compile.fuse_rows import head_of_rows
+from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.lower_products import (
+    Served,
+    emit_alone,
+    emit_one_row,
+    emit_small_batch,
+    fold,
+    one_row_context,
+    to_int8_rows,
+)
 from rdrr_runtime.compile.pass_spec import Logits
-from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.compile.products import Family
+from rdrr_runtime.compile.values import Workspace
+from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax, choose_best
 from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, argmax_entropy
 from rdrr_runtime.phases.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
 from rdrr_runtime.phases.elementwise import copy_row, scale, softcap
+from rdrr_runtime.phases.int8_rows import RowNorm
+from rdrr_runtime.phases.matmul_int8 import matmul_int8
+from rdrr_runtime.phases.matvec import CANDIDATE_BYTES, MAX_OUTPUT_GROUPS, Input, Output
+from rdrr_runtime.phases.matvec_rows import RowsOutput
 from rdrr_runtime.phases.rmsnorm import rms_norm
 
-if TYPE_CHECKING:
-    from rdrr_runtime.compile.lower import Lowering
-    from rdrr_runtime.compile.values import Workspace
+
+@dataclass(frozen=True)
+class Ended:
+    """The head of a pass.
+
+    Attributes:
+        logits: f32 [1 or rows, vocab].
+        best: The launch that left the largest logits of its workgroups, where one did.
+        candidates: Where it left them.
+    """
+
+    logits: BufferSlice
+    best: Dispatch | None = None
+    candidates: BufferSlice | None = None
 
 
-def lower_head(low: Lowering, norm: Norm, head: Head) -> BufferSlice:
-    """Final norm and logits, of the rows that are wanted."""
-    ctx, (vocab, hidden) = low.ctx, head.weight.shape
-    single, tail = low.wanted is Logits.LAST, low.wanted is Logits.LAST_N
-    x = low.values.get(norm.x)
+def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
+    """Emit final norm and logits, of the rows whose logits are computed."""
+    single = build.spec.logits is Logits.LAST
+    rows = 1 if single else build.ctx.max_rows
+    x = _rows_of_head(build, norm, head, rows)
+    logits = build.workspace.named(f"logits.{rows}", 4 * rows * head.weight.shape[0])
+    weight = build.matrix(head.weight)
+    ctx = one_row_context(build.ctx) if single else build.ctx
+    served = fold(build, replace(build.product((weight,), ctx), folds=True))
+    is_plain = head.scale == 1.0 and head.softcap is None
+    if served is not None and served.family is Family.SMALL_BATCH:
+        given = RowNorm(*build.gain(norm))
+        in_int8 = to_int8_rows(build, served, x, given, "final norm")
+        emit_small_batch(build, served, in_int8, RowsOutput((logits,)), "head")
+    elif served is not None and is_plain:
+        return _one_row_head(build, served, norm, x, logits)
+    else:
+        _general_head(build, norm, head, x, logits, single=single)
+    _finish_logits(build, head, logits, single=single)
+    return Ended(logits)
+
+
+def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> BufferSlice:
+    """Return the rows that the head reads: of several, the last or the last n are copied."""
+    x, hidden = build.values.get(norm.x), head.weight.shape[1]
+    last_n = build.spec.logits is Logits.LAST_N
+    if not last_n and (build.spec.logits is Logits.ALL or build.ctx.max_rows == 1):
+        return x
+    last = build.workspace.named(f"last.{rows}", build.ctx.value_bytes * rows * hidden)
+    build.emit(copy_row(build.ctx, x, last, width=hidden, several=last_n, label="last row"))
+    return last
+
+
+def _one_row_head(
+    build: PassBuilder, served: Served, norm: Norm, x: BufferSlice, logits: BufferSlice
+) -> Ended:
+    candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
+    gain, eps, offset = build.gain(norm)
+    output = Output(logits, "best", best=candidates)
+    launch = emit_one_row(build, served, Input(x, gain, eps, offset), output, "head")
+    return Ended(logits, launch, candidates)
+
+
+def _general_head(
+    build: PassBuilder,
+    norm: Norm,
+    head: Head,
+    x: BufferSlice,
+    logits: BufferSlice,
+    *,
+    single: bool,
+) -> None:
+    ctx, (_, hidden) = build.ctx, head.weight.shape
     rows = 1 if single else ctx.max_rows
-    if tail or (single and ctx.max_rows > 1):
-        last = low.workspace.named(f"last.{rows}", ctx.value_bytes * rows * hidden)
-        low.emit(copy_row(ctx, x, last, width=hidden, several=tail, label="last row"))
-        x = last
-    logits = low.workspace.named(f"logits.{rows}", 4 * rows * vocab)
-    matrix = low.weights.matrices[head.weight.name]
-    fused = low.fuses and not single and head_of_rows(low, norm, matrix, x, logits)
-    if not fused:
-        normed = low.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
-        low.emit(
-            rms_norm(
-                ctx,
-                x,
-                low.weights.vectors[norm.weight.name],
-                normed,
-                width=hidden,
-                eps=norm.eps,
-                offset=float(norm.unit_offset),
-                single_row=single,
-                label="final norm",
-            )
-        )
-        low.matmul(matrix, normed, logits, single_row=single, logits=True, label="head")
+    normed = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
+    gain, eps, offset = build.gain(norm)
+    made = rms_norm(
+        ctx,
+        x,
+        gain,
+        normed,
+        width=hidden,
+        eps=eps,
+        offset=offset,
+        single_row=single,
+        label="final norm",
+    )
+    build.emit(made)
+    weight = build.matrix(head.weight)
+    # The kernel is chosen for the rows of the head. What else is fused is no business of a norm
+    # and a product that could not be.
+    product = build.product((weight,), one_row_context(ctx) if single else ctx)
+    served = Served(product, build.choose(replace(product, fuses=False)))
+    if served.family is Family.INT8_TILES:
+        in_int8 = build.in_int8(f"{norm.out}.head", normed, hidden, served.reason)
+        build.emit(matmul_int8(ctx, weight, in_int8, logits, label="head"), served.reason)
+        return
+    served = replace(served, product=replace(product, ctx=ctx))
+    emit_alone(build, served, normed, logits, single_row=single, logits=True, label="head")
+
+
+def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, single: bool) -> None:
+    ctx, vocab = build.ctx, head.weight.shape[0]
     if head.scale != 1.0:
-        low.emit(
-            scale(
-                ctx,
-                logits,
-                width=vocab,
-                factor=head.scale,
-                single_row=single,
-                logits=True,
-                label="head.scale",
-            )
-        )
-    if head.softcap is not None:
-        low.emit(
-            softcap(ctx, logits, width=vocab, cap=head.softcap, single_row=single, label="head.cap")
-        )
-    return logits
-
-
-def lower_sample(low: Lowering, logits: BufferSlice, vocab: int) -> Sequence[Dispatch]:
-    """Argmax of the last row, which also advances the step; of a tail, what each row says."""
-    if low.wanted is Logits.ALL:
-        return ()
-    if low.wanted is Logits.LAST_N:
-        rows = low.ctx.max_rows
-        return argmax_entropy(
+        made = scale(
+            ctx,
             logits,
-            low.workspace.named(f"entropy.{rows}", ENTROPY_SCRATCH_BYTES * rows),
-            picks_of(low.workspace, rows),
+            width=vocab,
+            factor=head.scale,
+            single_row=single,
+            logits=True,
+            label="head.scale",
+        )
+        build.emit(made)
+    if head.softcap is not None:
+        made = softcap(
+            ctx, logits, width=vocab, cap=head.softcap, single_row=single, label="head.cap"
+        )
+        build.emit(made)
+
+
+def lower_sample(build: PassBuilder, ended: Ended, vocab: int) -> None:
+    """Emit what makes the next token: an argmax that advances the step, or a pick for each row."""
+    build.emit(_sample(build, ended, vocab))
+
+
+def _sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Dispatch]:
+    if build.spec.logits is Logits.ALL:
+        return ()
+    if ended.best is not None and ended.candidates is not None:
+        groups = ended.best.grid.x
+        return choose_best(
+            build.ctx, ended.candidates, groups, label="argmax", sites=ended.best.sites
+        )
+    if build.spec.logits is Logits.LAST_N:
+        rows = build.ctx.max_rows
+        return argmax_entropy(
+            ended.logits,
+            build.workspace.named(f"entropy.{rows}", ENTROPY_SCRATCH_BYTES * rows),
+            picks_of(build.workspace, rows),
             rows=rows,
             vocabulary=vocab,
             label="argmax and entropy",
         )
-    scratch = low.workspace.named("argmax", SCRATCH_BYTES)
-    return argmax(low.ctx, logits, scratch, vocabulary=vocab, single_row=True, label="argmax")
+    scratch = build.workspace.named("argmax", SCRATCH_BYTES)
+    return argmax(
+        build.ctx, ended.logits, scratch, vocabulary=vocab, single_row=True, label="argmax"
+    )
 
 
 def picks_of(workspace: Workspace, rows: int) -> BufferSlice:
-    """Where passes of so many rows leave what the rows of a tail say."""
+    """Return where passes of so many rows leave the pick of each."""
     return workspace.named(f"picks.{rows}", PICK_BYTES * rows)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Op
 
 
 class Workspace:
@@ -83,14 +81,3 @@ class Values:
             if self.readers[name] == 0 and name in self.held:
                 width, index = self.held.pop(name)
                 self.free[width].append(index)
-
-
-def count_readers(ops: Sequence[Op]) -> Counter[str]:
-    """How many ops read each value."""
-    fields = ("x", "q", "k", "v", "gate", "up", "branch", "router")
-    return Counter(
-        value
-        for op in ops
-        for value in (getattr(op, name, None) for name in fields)
-        if value is not None
-    )

@@ -1,6 +1,6 @@
 """A package's tensors in GPU memory, in the form that kernels read.
 
-Matrices keep their stored type unless `rdrr_runtime.compile.select` says otherwise. What it wants
+Matrices keep their stored type unless `rdrr_runtime.compile.storage` says otherwise. What it wants
 expanded is decoded here, once, some rows at a time, and column-major matrices that it wants
 row-major are transposed. Which kernel reads a matrix is not decided here.
 """
@@ -33,7 +33,9 @@ from rdrr_manifests.graph import (
 from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
-from rdrr_runtime.compile.select import Choice, Select, Storage
+from rdrr_runtime.compile.decision import Decision
+from rdrr_runtime.compile.preferences import Preferences
+from rdrr_runtime.compile.storage import Storage, choose_storage, has_row_scales
 from rdrr_runtime.phases.packing import GpuWeight, allocate_weight, upload_weight
 from rdrr_runtime.phases.row_scales import row_scales
 from rdrr_runtime.phases.turn_blocks import allocate_turned, turn
@@ -54,14 +56,14 @@ class Weights:
         vectors: Norm weights and biases as f32, by tensor name.
         stacks: Matrices of all experts of a layer, their stored rows one after the other, by the
             name of the first.
-        choices: What was expanded and why.
+        decisions: What was expanded and why.
     """
 
     arena: Arena
     matrices: dict[str, GpuWeight] = field(default_factory=dict)
     vectors: dict[str, BufferSlice] = field(default_factory=dict)
     stacks: dict[str, GpuWeight] = field(default_factory=dict)
-    choices: list[Choice] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     _joined: dict[tuple[str, ...], BufferSlice] = field(default_factory=dict)
     _host_vectors: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
 
@@ -91,7 +93,7 @@ class Weights:
 
 
 def load_weights(
-    arena: Arena, package: Package, graph: Graph, select: Select, *, empty: bool = False
+    arena: Arena, package: Package, graph: Graph, preferences: Preferences, *, empty: bool = False
 ) -> Weights:
     """Upload every tensor that the graph reads.
 
@@ -99,7 +101,7 @@ def load_weights(
         arena: Owner of the buffers.
         package: Where the tensors are.
         graph: What reads them.
-        select: Decides in which form a matrix is kept.
+        preferences: What hints and defaults ask for.
         empty: Allocate and decide, but read and write no bytes.
 
     Raises:
@@ -113,7 +115,7 @@ def load_weights(
     linears = {op.weight.name for op in graph.ops if isinstance(op, Linear)}
     groups = tuple(_expert_groups(graph))
     stacked = {use.name for group in groups for use in group}
-    loader = _Loader(weights, package, select, empty)
+    loader = _Loader(weights, package, preferences, empty)
     for use in graph.weights():
         if use.name in vectors:
             weights.add_vector(use.name, _vector(package, use, empty))
@@ -146,7 +148,7 @@ class _Loader:
 
     weights: Weights
     package: Package
-    select: Select
+    preferences: Preferences
     empty: bool
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
@@ -154,12 +156,31 @@ class _Loader:
         tensor = self.package.tensor(use.name)
         dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
         n, k = use.shape
-        kept = self.select.storage(dtype, layout, (n, k), matmul=matmul)
+        kept = self._storage(dtype, layout, (n, k), matmul=matmul)
         return self._upload((use,), kept, use.name)
+
+    def _storage(
+        self,
+        dtype: DType,
+        layout: Layout,
+        shape: tuple[int, int],
+        *,
+        matmul: bool,
+        experts: bool = False,
+    ) -> Storage:
+        return choose_storage(
+            self.preferences,
+            dtype,
+            layout,
+            shape,
+            max_binding=self.weights.arena.max_binding,
+            matmul=matmul,
+            experts=experts,
+        )
 
     def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
         """The matrix with the scales of its rows, if it is to be multiplied in int8 with them."""
-        if not self.select.scales_rows(matrix.dtype, turned=matrix.turned):
+        if not has_row_scales(self.preferences, matrix.dtype, turned=matrix.turned):
             return matrix
         arena = self.weights.arena
         scales = arena.empty(f"{use.name}.scales", 4 * matrix.n)
@@ -181,12 +202,12 @@ class _Loader:
         tensor = self.package.tensor(use.name)
         dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
         n, k = use.shape
-        return self.select.storage(dtype, layout, (n, k), matmul=True, experts=True)
+        return self._storage(dtype, layout, (n, k), matmul=True, experts=True)
 
     def _upload(self, uses: Sequence[WeightUse], kept: Storage, label: str) -> GpuWeight:
         if kept.note:
-            choice = Choice("load", label, str(kept.dtype), kept.note, kept.unmet)
-            self.weights.choices.append(choice)
+            made_of = Decision("load", label, str(kept.dtype), kept.note, kept.unmet)
+            self.weights.decisions.append(made_of)
         n, k = uses[0].shape
         by_column = kept.layout is Layout.COLUMN
         shape = (n, k * len(uses)) if by_column else (n * len(uses), k)

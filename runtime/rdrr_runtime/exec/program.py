@@ -21,14 +21,13 @@ from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.tuning import Tuning
 from rdrr_manifests.package import Package
 
-from rdrr_runtime.compile.fuse import DECODE_FUSIONS, Fusion
-from rdrr_runtime.compile.fuse_prefill import PREFILL_FUSIONS
-from rdrr_runtime.compile.fuse_rows import ROWS_FUSIONS, TEXTS_FUSIONS
+from rdrr_runtime.compile.builder import Model
+from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.hints import Policy
-from rdrr_runtime.compile.lower import Lowered, Lowering
+from rdrr_runtime.compile.lower import Lowered, lower
 from rdrr_runtime.compile.lower_head import picks_of
-from rdrr_runtime.compile.pass_spec import DECODE, LOADED, PREFILL, Logits, PassSpec, Slots
-from rdrr_runtime.compile.select import Choice, Select
+from rdrr_runtime.compile.pass_spec import LOADED, PREFILL, PassSpec
+from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Workspace
 from rdrr_runtime.compile.weights import load_weights
 from rdrr_runtime.phases.context import VALUE_BYTES, OpContext, State
@@ -37,9 +36,6 @@ from rdrr_runtime.phases.rope_tables import rope_bytes, rope_table
 
 RING = 64
 """Ids that wait to be read back, at most."""
-
-FUSIONS_OF_MANY: tuple[Fusion, ...] = (*ROWS_FUSIONS, *PREFILL_FUSIONS)
-"""Tried in a pass of several rows: those of a few rows refuse many."""
 
 Bound = tuple[BoundDispatch, ...]
 
@@ -155,40 +151,50 @@ class Plan:
         self.tuning = tuning or Tuning()
         self.graph = package.graph
         self._device = device
-        self._fused = fused
-        self._select = Select(policy, device.info.software, device.max_binding)
-        self._precision = self._select.precision(device.features)
+        preferences = Preferences(policy, device.info.software)
+        self._values, why = preferences.activations(device.features)
+        self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
         chunk = PREFILL.within(context).rows
         self.weights = load_weights(
-            arena, package, self.graph, self._select, empty=isinstance(arena, PaperArena)
+            arena, package, self.graph, preferences, empty=isinstance(arena, PaperArena)
         )
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
         self._context = context
-        self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._precision.kernel])
+        self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._values])
         self._lowered: dict[PassSpec, Lowered] = {}
-        self._ropes = tuple(
+        ropes = tuple(
             arena.empty(f"rope.{index}", rope_bytes(spec, context))
             if isinstance(arena, PaperArena)
             else arena.upload(f"rope.{index}", rope_table(spec, context))
             for index, spec in enumerate(self.graph.ropes)
         )
+        self._model = Model(
+            self.graph,
+            self.weights,
+            ropes,
+            self._workspace,
+            preferences,
+            max_buffers=device.limits["max-storage-buffers-per-shader-stage"],
+            max_binding=device.max_binding,
+            fuses=fused,
+        )
 
     @property
     def value_bytes(self) -> int:
         """Bytes of an activation."""
-        return VALUE_BYTES[self._precision.kernel]
+        return VALUE_BYTES[self._values]
 
     def rows(self, spec: PassSpec) -> int:
         """Return the most token rows of a pass in this context."""
         return spec.within(self._context).rows
 
-    def choices(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Choice, ...]:
+    def decisions(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Decision, ...]:
         """Return what was made of the weights, then what serves each op of these passes."""
         possible = [one for one in specs if not one.is_mapped or self.cache.spec.has_batches]
         passes = [self._on_paper(one) if one.is_mapped else self.lowered(one) for one in possible]
-        made = (one for lowered in passes for one in lowered.choices)
-        return (self._precision, *self.weights.choices, *made)
+        made = (one for lowered in passes for one in lowered.decisions)
+        return (self._activations, *self.weights.decisions, *made)
 
     def _on_paper(self, spec: PassSpec) -> Lowered:
         """Return the dispatches of a mapped pass in caches that are not allocated."""
@@ -208,15 +214,6 @@ class Plan:
         """Return where a pass leaves the pick of each row, if it has picks."""
         return picks_of(self._workspace, self.rows(spec)) if spec.has_picks else None
 
-    def _fusions(self, spec: PassSpec) -> tuple[Fusion, ...]:
-        if not self._fused:
-            return ()
-        if spec.slots is Slots.DISTINCT:
-            return (*TEXTS_FUSIONS, *PREFILL_FUSIONS)
-        if spec == DECODE:
-            return DECODE_FUSIONS
-        return FUSIONS_OF_MANY if self.rows(spec) > 1 else ()
-
     def lower(
         self,
         spec: PassSpec,
@@ -233,53 +230,20 @@ class Plan:
             state: Buffers of the step; the plan's own when None.
             cache: Keys and values; the plan's own when None.
         """
-        return self._lower(
-            self.rows(spec),
-            state or self.state,
-            cache or self.cache,
-            spec.logits,
-            fusions=self._fusions(spec),
-            tuning=self.tuning if tuning is None else tuning,
-            step=spec.name,
-        )
-
-    def _lower(
-        self,
-        rows: int,
-        state: State,
-        cache: KvCache,
-        wanted: Logits,
-        *,
-        fusions: tuple[Fusion, ...],
-        tuning: Tuning,
-        step: str,
-    ) -> Lowered:
         limits = self._device.limits
         ctx = OpContext(
-            state,
-            rows,
+            state or self.state,
+            self.rows(spec),
             self._device.features,
             limits["max-compute-workgroup-storage-size"],
             limits["max-compute-invocations-per-workgroup"],
-            self._precision.kernel,
-            tuning,
+            self._values,
+            self.tuning if tuning is None else tuning,
         )
-        return Lowering(
-            self.graph,
-            ctx,
-            self.weights,
-            cache,
-            self._ropes,
-            self._workspace,
-            self._select,
-            wanted=wanted,
-            fusions=fusions,
-            step=step,
-            max_buffers=limits["max-storage-buffers-per-shader-stage"],
-        ).run()
+        return lower(self._model, spec, ctx, cache or self.cache)
 
 
-def choices_for(
+def decisions_for(
     package: Package,
     device: Device,
     policy: Policy,
@@ -287,8 +251,8 @@ def choices_for(
     kv_dtype: str,
     tuning: Tuning | None = None,
     specs: Sequence[PassSpec] = LOADED,
-) -> tuple[Choice, ...]:
-    """What a backend would choose for some passes, without loading anything."""
+) -> tuple[Decision, ...]:
+    """Return what a backend would choose for some passes, without loading anything."""
     return Plan(
         package,
         device,
@@ -297,7 +261,7 @@ def choices_for(
         context=context,
         kv_dtype=kv_dtype,
         tuning=tuning,
-    ).choices(specs)
+    ).decisions(specs)
 
 
 class Program:

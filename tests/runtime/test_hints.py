@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from rdrr_device.arena import Arena
@@ -12,16 +9,18 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
+from rdrr_runtime.compile.attention import AttentionRequest, choose_attention
+from rdrr_runtime.compile.decision import unhonoured
 from rdrr_runtime.compile.hints import Policy, resolve
 from rdrr_runtime.compile.pass_spec import DECODE, SMALL_WINDOW
-from rdrr_runtime.compile.select import Select, unhonoured
+from rdrr_runtime.compile.preferences import Preferences
+from rdrr_runtime.compile.storage import choose_storage, has_row_scales
 from rdrr_runtime.compile.weights import _transposed
-from rdrr_runtime.exec.program import PaperArena, Plan, choices_for
+from rdrr_runtime.exec.program import PaperArena, Plan, decisions_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec
 from rdrr_runtime.phases.context import OpContext, State
 from rdrr_runtime.phases.kv_cache import KvSpec
-from rdrr_runtime.phases.packing import GpuWeight
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, stepped
 from support.packages import VOCAB, llama_manifest, write_random_package
@@ -158,9 +157,9 @@ def test_a_hint_decides_the_kernel_and_the_logits_stay_those_of_torch(device, tm
     backend = GpuBackend(
         package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy(**hints)
     )
-    kernels = served(backend.info.choices)
+    kernels = served(backend.info.decisions)
     assert {op: kernels[op] for op in expected} == expected
-    assert unhonoured(backend.info.choices) == ()
+    assert unhonoured(backend.info.decisions) == ()
     error = relative_error(stepped(backend, ids, 20), reference)
     backend.close()
     assert error < tolerance
@@ -193,8 +192,9 @@ def test_only_what_is_multiplied_is_expanded(device, tmp_path, rng):
     options = {"context": CONTEXT, "kv_dtype": "f16"}
     plan = Plan(tied, device, PaperArena(device), hints, **options)
     assert plan.weights.matrices["model.embed_tokens.weight"].dtype.name == "F16"
-    select = Select(hints, software=True, max_binding=1 << 27)
-    assert select.storage(DTYPES["Q8_0"], Layout.ROW, (8, 384), matmul=False).dtype.name == "Q8_0"
+    sizes = {"max_binding": 1 << 27, "matmul": False}
+    table = choose_storage(Preferences(hints, True), DTYPES["Q8_0"], Layout.ROW, (8, 384), **sizes)
+    assert table.dtype.name == "Q8_0"
 
 
 @pytest.mark.parametrize(("dtype", "layout"), [("Q5_0", "row"), ("Q5_K", "column")])
@@ -202,7 +202,7 @@ def test_every_block_type_is_read_as_it_is_stored(device, tmp_path, rng, dtype, 
     package = package_of(tmp_path, rng, dtype=dtype, layout=layout)
     ids = rng.integers(0, VOCAB, 24).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    assert not any("expanded" in one.reason for one in backend.info.choices)
+    assert not any("expanded" in one.reason for one in backend.info.decisions)
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 20)
     assert relative_error(stepped(backend, ids, 20), reference) < EXACT
     backend.close()
@@ -213,10 +213,10 @@ def test_what_no_kernel_reads_is_expanded_exactly_and_says_so(device, tmp_path, 
     package = write_random_package(tmp_path / "package", manifest, rng)
     ids = rng.integers(0, VOCAB, 12).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    reasons = {one.reason for one in backend.info.choices if "o_proj.weight" in one.op}
+    reasons = {one.reason for one in backend.info.decisions if "o_proj.weight" in one.op}
     note = "Q5_K expanded to F32 at load, as its flat blocks cross rows within a group of weights"
     assert reasons == {note}
-    assert not any("expanded" in one.reason for one in backend.info.choices if "q_proj" in one.op)
+    assert not any("expanded" in one.reason for one in backend.info.decisions if "q_proj" in one.op)
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)
     assert relative_error(stepped(backend, ids, 10), reference) < EXACT
     backend.close()
@@ -263,16 +263,13 @@ def test_weights_that_f16_cannot_hold_are_an_error_that_names_the_way_out(device
     ],
 )
 def test_int8_follows_the_strongest_word_and_else_the_adapter(software, stated, int8):
-    select = Select(resolve(stated), software=software, max_binding=1 << 27)
-    weight = GpuWeight(DTYPES["Q4_K"], Layout.ROW, 8, 256, 36, ())
-    assert select.matmul((weight,)).int8 is int8
-    assert select.matmul((replace(weight, dtype=DTYPES["F16"]),)).int8 is False
+    assert Preferences(resolve(stated), software).arithmetic.int8 is int8
 
 
 def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_path, rng):
     package = package_of(tmp_path, rng)
     hints = {"q4kMatmul": "fused_q4k_int8", "computePrecision": "f32"}
-    lines = unhonoured(choices_for(package, device, policy(**hints), CONTEXT, "f16"))
+    lines = unhonoured(decisions_for(package, device, policy(**hints), CONTEXT, "f16"))
     assert len(lines) == 1
     assert "computePrecision=f32 (run flag) excludes int8" in lines[0]
 
@@ -280,16 +277,19 @@ def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_
 @pytest.mark.parametrize(
     ("layout", "hints", "said"),
     [
-        ("flat", {"q4kMatmul": "fused_q4k_int8"}, "layout flat has no int8 kernel"),
+        ("flat", {"q4kMatmul": "fused_q4k_int8"}, "such kernel reads Q4_K in flat layout"),
     ],
 )
 def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layout, hints, said):
     package = package_of(tmp_path, rng, layout=layout)
-    (line,) = unhonoured(choices_for(package, device, policy("manifest", **hints), CONTEXT, "f16"))
+    (line,) = unhonoured(
+        decisions_for(package, device, policy("manifest", **hints), CONTEXT, "f16")
+    )
     ((key, value),) = hints.items()
-    assert f"hint {key}={value} is not followed: {said}" in line
+    assert f"hint {key}={value} is not honoured: " in line
+    assert said in line
     assert "set by the manifest" in line
-    assert unhonoured(choices_for(package, device, Policy(), CONTEXT, "f16")) == ()
+    assert unhonoured(decisions_for(package, device, Policy(), CONTEXT, "f16")) == ()
 
 
 @pytest.mark.parametrize(
@@ -297,37 +297,10 @@ def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layo
 )
 def test_a_few_rows_are_in_int8_where_a_hint_asks(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
-    choices = choices_for(package, device, hints, CONTEXT, "f16", specs=(SMALL_WINDOW,))
+    choices = decisions_for(package, device, hints, CONTEXT, "f16", specs=(SMALL_WINDOW,))
     (found,) = (one for one in choices if one.op == "l0.down_proj")
-    assert (found.step, "int8 activations" in found.reason) == ("few rows", True)
+    assert (found.step, "int8 activations" in found.reason) == (SMALL_WINDOW.name, True)
     assert found.kernel.startswith(kernel)
-
-
-@pytest.mark.parametrize(
-    ("turned", "layout", "said"),
-    [
-        (True, Layout.COLUMN, "columns are in int8 for several rows only where a hint asks"),
-        (False, Layout.COLUMN, "layout column has no int8 kernel for several rows"),
-        (False, Layout.ROW, "no int8 kernel serves it for several rows"),
-    ],
-)
-def test_several_rows_in_f32_say_why_on_a_gpu(turned, layout, said):
-    select = Select(Policy(), software=False, max_binding=1 << 27)
-    weight = GpuWeight(DTYPES["Q4_K"], layout, 8, 256, 128, (), turned=turned)
-    why = select.why_matmul(SimpleNamespace(max_rows=9), (weight,), 9, int8=False)
-    assert why.reason == f"auto on a hardware adapter: f32 activations, as {said}"
-
-
-def test_the_head_of_a_prompt_is_not_in_int8(device, tmp_path, rng):
-    """A single row in a pass of many has no int8 kernel: a reason to give, and no broken hint."""
-    manifest = llama_manifest("Q4_K", embedding="Q6_K")
-    package = write_random_package(tmp_path / "package", manifest, rng)
-    hints = policy(q4kMatmul="fused_q4k_int8")
-    choices = choices_for(package, device, hints, CONTEXT, "f16")
-    assert unhonoured(choices) == ()
-    heads = {one.step: one for one in choices if one.op == "head"}
-    assert heads["decode"].kernel.endswith(".int8")
-    assert "no int8 kernel" in heads["prefill"].reason
 
 
 F16_BY = {
@@ -341,7 +314,7 @@ F16_BY = {
 def test_prompts_of_16_bit_weights_are_in_int8_where_activations_are(device, tmp_path, rng, case):
     hints, expected = case
     package = package_of(tmp_path, rng, dtype="F16")
-    choices = choices_for(package, device, policy(**hints), CONTEXT, "f16")
+    choices = decisions_for(package, device, policy(**hints), CONTEXT, "f16")
     kernels = served(choices)
     products = [op for op in kernels if op.startswith("prefill l") and op.endswith("proj")]
     assert len(products) == 14
@@ -373,13 +346,11 @@ def test_the_logits_of_16_bit_weights_in_int8_stay_near_those_of_torch(device, t
     ],
 )
 def test_16_bit_weights_get_scales_where_their_products_are_in_int8(software, hints, int8):
-    select = Select(policy(**hints), software=software, max_binding=1 << 27)
-    weight = GpuWeight(DTYPES["F16"], Layout.ROW, 8, 256, 128, ())
-    scaled = replace(weight, row_scales=BufferSlice(None, 0, 32))
-    assert select.scales_rows(DTYPES["F16"]) is select.scales_rows(DTYPES["BF16"]) is int8
-    assert select.rows_in_int8(scaled) is int8
-    assert select.rows_in_int8(weight) is False
-    assert select.scales_rows(DTYPES["F32"]) is False
+    preferences = Preferences(policy(**hints), software)
+    assert preferences.rounds_16_bit_weights is int8
+    assert has_row_scales(preferences, DTYPES["F16"]) is int8
+    assert has_row_scales(preferences, DTYPES["BF16"]) is int8
+    assert has_row_scales(preferences, DTYPES["F32"]) is False
 
 
 @pytest.mark.parametrize(
@@ -392,9 +363,9 @@ def test_16_bit_weights_get_scales_where_their_products_are_in_int8(software, hi
     ],
 )
 def test_turned_blocks_get_scales_where_a_hint_asks_for_int8(software, hints, int8):
-    select = Select(policy(**hints), software=software, max_binding=1 << 27)
-    assert select.scales_rows(DTYPES["Q4_K"], turned=True) is int8
-    assert select.scales_rows(DTYPES["Q4_K"]) is False
+    preferences = Preferences(policy(**hints), software)
+    assert has_row_scales(preferences, DTYPES["Q4_K"], turned=True) is int8
+    assert has_row_scales(preferences, DTYPES["Q4_K"]) is False
 
 
 def _decode_sources(device, package, **hints: str) -> list[str]:
@@ -423,8 +394,8 @@ def test_a_feature_that_the_device_lacks_beats_the_hint_and_is_said(
 ):
     package = package_of(tmp_path, rng, dtype="F16")
     wanted = policy(f16Matmul="gemv_subgroup")
-    assert unhonoured(choices_for(package, device, wanted, CONTEXT, "f16")) == ()
-    (line,) = unhonoured(choices_for(package, plain_device, wanted, CONTEXT, "f16"))
+    assert unhonoured(decisions_for(package, device, wanted, CONTEXT, "f16")) == ()
+    (line,) = unhonoured(decisions_for(package, plain_device, wanted, CONTEXT, "f16"))
     assert "the device has no feature subgroup" in line
 
 
@@ -433,7 +404,8 @@ def _attention(value: str, *, rows: int, storage: int = 32768, binding: int = 1 
     ctx = OpContext(State(empty, empty, empty, empty), rows, workgroup_storage=storage)
     spec = AttentionSpec(heads=8, cache=KvSpec(2, 256, 4096), scale=1.0)
     hints = policy(attentionPrefill=value, attentionDecode=value)
-    return Select(hints, software=True, max_binding=binding).attention(spec, ctx)
+    found = choose_attention(AttentionRequest(spec, ctx, binding), Preferences(hints, True))
+    return found.candidate.kernel, found.reason
 
 
 @pytest.mark.parametrize("rows", [1, 64], ids=["decode", "prefill"])
@@ -449,7 +421,7 @@ def test_a_variant_beyond_the_devices_limits_falls_back_and_says_so(value, limit
     which, why = _attention(value, rows=rows, **limits)
     assert which is AttentionKernel.STREAMING
     assert why.unmet is not None
-    assert why.unmet.obstacle in why.reason
+    assert why.unmet.obstacle in why.text
     assert _attention(value, rows=rows)[0] is AttentionKernel(value)
 
 
@@ -465,8 +437,8 @@ def test_scalars_stored_by_columns_become_rows_of_the_same_bits(device, tmp_path
     package = package_of(tmp_path, rng, dtype, "column")
     arena = Arena(device)
     plan = Plan(package, device, arena, Policy(), context=CONTEXT, kv_dtype="f16")
-    choices = [one for one in plan.weights.choices if "proj" in one.op]
-    assert {one.reason for one in choices} == {f"{dtype} turned from columns to rows at load"}
+    choices = [one for one in plan.weights.decisions if "proj" in one.op]
+    assert {one.reason for one in choices} == {f"{dtype} transposed to row-major at load"}
     for one in choices:
         matrix = plan.weights.matrices[one.op]
         stored = np.asarray(package.read(one.op)).view(f"V{DTYPES[dtype].block_bytes}")
@@ -493,7 +465,7 @@ def test_scalars_stored_by_columns_decode_as_torch_does_in_the_kernels_of_rows(
     package = package_of(tmp_path, rng, "F16", "column")
     ids = rng.integers(0, VOCAB, 16).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    kernels = served(backend.info.choices)
+    kernels = served(backend.info.decisions)
     assert kernels["decode layer 1 qkv"] == "matvec.f16,f16,f16"
     assert kernels["decode l1.down_proj"] == "matvec.f16"
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 12)
@@ -505,9 +477,9 @@ def test_choices_are_known_without_loading_anything(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="column")
     hints = policy(q4kMatmul="dequant_f16")
     before = device.counters.copy()
-    planned = choices_for(package, device, hints, CONTEXT, "f16")
+    planned = decisions_for(package, device, hints, CONTEXT, "f16")
     work = device.counters.since(before)
     assert (work.buffer_creates, work.bytes_written) == (0, 0)
     backend = GpuBackend(package, context=CONTEXT, device=device, policy=hints)
-    assert backend.info.choices == planned
+    assert backend.info.decisions == planned
     backend.close()

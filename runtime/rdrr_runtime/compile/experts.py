@@ -1,0 +1,109 @@
+"""The kernels of a mixture's experts in order of preference, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rdrr_format.layouts import Layout
+
+from rdrr_runtime.compile.decision import Chosen, Wish, choose
+from rdrr_runtime.compile.preferences import Preferences
+from rdrr_runtime.phases import expert_int8
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.expert_tiled import MIN_ROWS
+from rdrr_runtime.phases.packing import GpuWeight
+
+
+@dataclass(frozen=True)
+class ExpertRequest:
+    """What is multiplied, and where.
+
+    Attributes:
+        ctx: Where it runs.
+        stack: The matrices of all experts.
+        all_stacks: Gates, ups and downs, which are in int8 together or not at all.
+    """
+
+    ctx: OpContext
+    stack: GpuWeight
+    all_stacks: tuple[GpuWeight, ...]
+
+
+@dataclass(frozen=True)
+class ExpertKernel:
+    """A way to multiply rows by the experts that they were routed to.
+
+    Attributes:
+        tiled: Whether the rows of an expert share its weights; else each route reads them.
+        int8: Whether activations are rounded to int8.
+        subgroups: Whether sums go through subgroup operations where a kernel has both ways.
+    """
+
+    tiled: bool
+    int8: bool
+    subgroups: bool = True
+
+    @property
+    def title(self) -> str:
+        """What it is, for explanations."""
+        shares = "the rows of an expert share its weights"
+        how = shares if self.tiled else "each route reads its expert's weights"
+        rounding = ", int8 activations" if self.int8 else ""
+        sums = "" if self.subgroups or self.tiled else ", sums through workgroup memory"
+        return f"experts{rounding}: {how}{sums}"
+
+    def refusal(self, request: ExpertRequest) -> str | None:
+        """Return why it cannot serve a request; None if it can."""
+        ctx = request.ctx
+        if self.tiled and request.stack.layout is not Layout.ROW:
+            return "experts in column layout have no tiles"
+        if self.subgroups and not self.tiled and not self.int8 and not ctx.subgroups:
+            return "the device has no feature subgroup"
+        if self.int8 and not expert_int8.suits(ctx, request.all_stacks):
+            return "no int8 kernel reads experts in column layout, in splits, or of single values"
+        return None
+
+    def context(self, ctx: OpContext) -> OpContext:
+        """Return the context that its launch is made in."""
+        if self.subgroups:
+            return ctx
+        return replace(ctx, features=ctx.features - {"subgroup"})
+
+
+CANDIDATES = (
+    ExpertKernel(tiled=True, int8=True),
+    ExpertKernel(tiled=False, int8=True),
+    ExpertKernel(tiled=True, int8=False),
+    ExpertKernel(tiled=False, int8=False),
+    ExpertKernel(tiled=False, int8=False, subgroups=False),
+)
+
+
+def choose_experts(request: ExpertRequest, preferences: Preferences) -> Chosen[ExpertKernel]:
+    """Return the kernel of a product with experts and why, with what was done to them at load."""
+    wishes = _wishes(request, preferences)
+    tiles = request.ctx.max_rows >= MIN_ROWS
+    candidates = [one for one in CANDIDATES if tiles or not one.tiled]
+    found = choose(candidates, lambda one: one.refusal(request), wishes)
+    if not request.stack.note:
+        return found
+    text = f"{request.stack.note}; {found.reason.text}"
+    return Chosen(found.candidate, replace(found.reason, text=text))
+
+
+def _wishes(request: ExpertRequest, preferences: Preferences) -> Sequence[Wish[ExpertKernel]]:
+    arithmetic = preferences.arithmetic
+    if request.stack.dtype.is_block:
+        wanted = arithmetic.int8
+        return [Wish(arithmetic.source, lambda one: one.int8 is wanted, arithmetic.hint)]
+    floats = Wish[ExpertKernel]("auto", lambda one: not one.int8)
+    hint = preferences.hint("f16Matmul")
+    if hint is None:
+        return [floats]
+    if hint.value == "tiled":
+        return [floats, Wish(str(hint), lambda one: one.tiled, hint)]
+    if request.ctx.max_rows >= MIN_ROWS and request.stack.layout is Layout.ROW:
+        return [floats]  # the hint is for a few rows
+    subgroups = hint.value == "gemv_subgroup"
+    return [floats, Wish(str(hint), lambda one: one.subgroups is subgroups, hint)]

@@ -1,0 +1,145 @@
+"""The patterns of a layer as launches: what serves a norm and the linears that read it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rdrr_manifests.graph import Linear
+
+from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.lower_attention import serve_placed_attention
+from rdrr_runtime.compile.lower_ops import lower_op
+from rdrr_runtime.compile.lower_products import (
+    Served,
+    emit_one_row,
+    emit_one_row_branch,
+    emit_small_batch,
+    emit_small_batch_branch,
+    fold,
+    norm_input,
+    normed_int8_rows,
+    small_batch_input,
+)
+from rdrr_runtime.compile.patterns import GatedFeedForward, NormedLinears, Projections
+from rdrr_runtime.compile.products import Family
+from rdrr_runtime.phases import matvec, matvec_rows
+from rdrr_runtime.phases.matvec import Input, Output
+from rdrr_runtime.phases.matvec_rows import RowsOutput, buffers_bound
+
+MOST_MATRICES = 3
+"""Matrices that one launch of a small-batch product takes."""
+
+
+def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
+    """Serve norm, gate and up and the activation; how many ops that was, or 0.
+
+    The projection after them is served too where the activation reaches it in int8.
+    """
+    weights = [build.matrix(one.weight) for one in found.linears]
+    gated = fold(build, replace(build.product(weights), folds=True, gate=True))
+    if gated is None:
+        return 0
+    down = _down_in_int8(build, found, gated)
+    if gated.family is Family.ONE_ROW:
+        _one_row_gated(build, found, gated, down)
+    else:
+        _small_batch_gated(build, found, gated, down)
+    if down is None or found.down is None:
+        return found.own_count
+    return found.own_count + found.down.count
+
+
+def _down_in_int8(build: PassBuilder, found: GatedFeedForward, gated: Served) -> Served | None:
+    """Return the projection after the activation, if that can hand it int8."""
+    op = found.down.op if found.down is not None else None
+    if not isinstance(op, Linear):
+        return None
+    down = fold(build, replace(build.product((build.matrix(op.weight),)), folds=True))
+    if down is None or down.family is not gated.family or down.repacked or gated.repacked:
+        return None
+    if not (gated.int8 and down.int8):
+        return None
+    leaves = matvec.leaves_int8 if gated.family is Family.ONE_ROW else matvec_rows.leaves_int8
+    return down if leaves(build.ctx, found.activation.width) else None
+
+
+def _one_row_gated(
+    build: PassBuilder, found: GatedFeedForward, gated: Served, down: Served | None
+) -> None:
+    activation, source = found.activation, norm_input(build, found.norm)
+    if down is None or found.down is None:
+        y = build.values.take(activation.out, activation.width)
+        output = Output(y, "gate", activation=activation.activation)
+        emit_one_row(build, gated, source, output, activation.out)
+        build.values.read(found.norm.x)
+        return
+    codes = build.workspace.named("gated", activation.width)
+    scales = build.workspace.named("gated scales", activation.width // 2)
+    output = Output(codes, "gate", activation=activation.activation, scales=scales)
+    launch = emit_one_row(build, gated, source, output, activation.out)
+    build.values.read(found.norm.x)
+    emit_one_row_branch(build, down, found.down, Input(codes, scales=scales), launch.sites)
+
+
+def _small_batch_gated(
+    build: PassBuilder, found: GatedFeedForward, gated: Served, down: Served | None
+) -> None:
+    activation = found.activation
+    x = normed_int8_rows(build, gated, found.norm)
+    build.values.read(found.norm.x)
+    if down is None or found.down is None:
+        y = build.values.take(activation.out, activation.width)
+        output = RowsOutput((y,), "gate", activation=activation.activation)
+        emit_small_batch(build, gated, x, output, activation.out)
+        return
+    handed = small_batch_input(build, down, "int8 gated")
+    output = RowsOutput((handed,), "gate", activation=activation.activation, int8=True)
+    emit_small_batch(build, gated, x, output, activation.out)
+    emit_small_batch_branch(build, down, found.down, handed)
+
+
+def serve_normed_linears(
+    build: PassBuilder, found: NormedLinears, layer: Projections | None
+) -> int:
+    """Serve a norm and the linears that read it; how many ops that was, or 0.
+
+    A small batch takes two launches, and where they are the projections of a layer, its attention
+    follows. Of more rows the products run side by side: between launches of which neither reads
+    what the other writes there is no barrier, so small products fill a device together.
+    """
+    served = _small_batch_projections(build, found)
+    if served is None:
+        return _side_by_side(build, found)
+    x = normed_int8_rows(build, served, found.norm)
+    build.values.read(found.norm.x)
+    ys = tuple(build.values.take(one.out, one.weight.shape[0]) for one in found.linears)
+    names = [found.linears[0].out, *(one.out.rpartition(".")[2] for one in found.linears[1:])]
+    output = RowsOutput(ys, bias=build.joined_bias(found.linears))
+    emit_small_batch(build, served, x, output, "+".join(names))
+    if layer is not None and serve_placed_attention(build, layer):
+        return layer.count
+    for op in found.others:
+        lower_op(build, op)
+    return found.count
+
+
+def _small_batch_projections(build: PassBuilder, found: NormedLinears) -> Served | None:
+    linears = found.linears
+    weights = [build.matrix(one.weight) for one in linears]
+    has_bias = linears[0].bias is not None
+    if len(linears) > MOST_MATRICES or any((one.bias is not None) != has_bias for one in linears):
+        return None
+    if buffers_bound(weights, bias=has_bias) > build.model.max_buffers:
+        return None
+    served = fold(build, replace(build.product(weights), folds=True))
+    return served if served is not None and served.family is Family.SMALL_BATCH else None
+
+
+def _side_by_side(build: PassBuilder, found: NormedLinears) -> int:
+    """Emit a norm, its linears, then the norms and ropes that stood between these."""
+    # Only what changes the products in place: buffers are not taken out of turn.
+    if build.ctx.max_rows == 1 or len(found.linears) < 2:
+        return 0
+    for op in (found.norm, *found.linears, *found.others):
+        lower_op(build, op)
+    return found.count

@@ -1,0 +1,251 @@
+"""Linear layers as launches: by themselves, or with the ops around them folded in.
+
+Each family of kernels takes and leaves its operands in its own way; that is all this module knows
+of them. Which one serves a product is decided in `rdrr_runtime.compile.products`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.kernels import Dispatch
+from rdrr_device.tuning import AnySite
+from rdrr_manifests.graph import Linear, Norm
+
+from rdrr_runtime.compile.builder import PassBuilder
+from rdrr_runtime.compile.decision import Chosen, Reason
+from rdrr_runtime.compile.patterns import Branch
+from rdrr_runtime.compile.products import Family, Product, ProductKernel
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
+from rdrr_runtime.phases.linear import linear
+from rdrr_runtime.phases.matmul_int8 import matmul_int8
+from rdrr_runtime.phases.matvec import Input, Output, matvec
+from rdrr_runtime.phases.matvec_rows import RowsOutput, matvec_rows, rows_held
+from rdrr_runtime.phases.matvec_turned import matvec_turned
+from rdrr_runtime.phases.packing import GpuWeight
+
+
+@dataclass(frozen=True)
+class Served:
+    """A product and the kernel that serves it."""
+
+    product: Product
+    chosen: Chosen[ProductKernel]
+
+    @property
+    def family(self) -> Family:
+        """What its launch takes and leaves."""
+        return self.chosen.candidate.family
+
+    @property
+    def reason(self) -> Reason:
+        """Why that kernel."""
+        return self.chosen.reason
+
+    @property
+    def int8(self) -> bool:
+        """Whether its activations are in int8."""
+        return self.chosen.candidate.int8
+
+    @property
+    def repacked(self) -> bool:
+        """Whether its matrices are blocks in column layout, repacked."""
+        return any(one.turned for one in self.product.weights)
+
+    @property
+    def k(self) -> int:
+        """Inputs of a row."""
+        return self.product.weights[0].k
+
+
+def fold(build: PassBuilder, product: Product) -> Served | None:
+    """Return a product that takes in the ops around it, where one can be had as it is wished."""
+    found = build.fold(product)
+    return None if found is None else Served(product, found)
+
+
+# One row ------------------------------------------------------------------------------------------
+
+
+def norm_input(build: PassBuilder, norm: Norm) -> Input:
+    """Return the input of a one-row product that a norm stands before."""
+    gain, eps, offset = build.gain(norm)
+    return Input(build.values.get(norm.x), gain, eps, offset)
+
+
+def emit_one_row(
+    build: PassBuilder,
+    served: Served,
+    source: Input,
+    output: Output,
+    label: str,
+    depends: tuple[AnySite, ...] = (),
+) -> Dispatch:
+    """Emit a one-row product and return its launch; its input depends on some parameters."""
+    ctx = served.chosen.candidate.context(served.product)
+    weights = served.product.weights
+    if served.repacked:
+        made = matvec_turned(ctx, weights, source, output, label=label, sites=depends)
+    else:
+        made = matvec(ctx, weights, source, output, int8=served.int8, label=label, sites=depends)
+    build.emit(made, served.reason)
+    return made[0]
+
+
+def emit_one_row_branch(
+    build: PassBuilder,
+    served: Served,
+    branch: Branch,
+    source: Input,
+    depends: tuple[AnySite, ...] = (),
+) -> None:
+    """Emit a linear of one row, added to the residual stream where one follows."""
+    op = branch.op
+    assert isinstance(op, Linear), "only linears have such products"
+    bias = None if op.bias is None else build.vector(op.bias)
+    if branch.residual is None:
+        output = Output(build.values.take(op.out, op.weight.shape[0]), bias=bias)
+    else:
+        output = Output(build.values.get(branch.residual.x), "add", bias)
+    emit_one_row(build, served, source, output, op.out, depends)
+    if branch.residual is not None:
+        build.values.rename(branch.residual.x, branch.residual.out)
+
+
+# A small batch ------------------------------------------------------------------------------------
+
+
+def small_batch_input(build: PassBuilder, served: Served, name: str) -> BufferSlice:
+    """Return a buffer for what a small-batch product multiplies."""
+    rows = build.ctx.max_rows
+    size = int8_rows_bytes(rows_held(rows), served.k)
+    return build.workspace.named(f"{name}.{rows}.{served.k}", size)
+
+
+def to_int8_rows(
+    build: PassBuilder,
+    served: Served,
+    x: BufferSlice,
+    before: RowNorm | RowParts | None,
+    label: str,
+) -> BufferSlice:
+    """Emit the rounding of rows to int8, after their norm or the join of partial results."""
+    target = small_batch_input(build, served, "int8 rows")
+    made = int8_rows(build.ctx, x, target, k=served.k, before=before, label=f"{label}.int8")
+    build.emit(made, served.reason)
+    return target
+
+
+def normed_int8_rows(build: PassBuilder, served: Served, norm: Norm) -> BufferSlice:
+    """Emit a norm whose rows are rounded to int8."""
+    return to_int8_rows(
+        build, served, build.values.get(norm.x), RowNorm(*build.gain(norm)), norm.out
+    )
+
+
+def emit_small_batch(
+    build: PassBuilder, served: Served, x: BufferSlice, output: RowsOutput, label: str
+) -> None:
+    """Emit a small-batch product of rows in int8."""
+    made = matvec_rows(build.ctx, served.product.weights, x, output, label=label)
+    build.emit(made, served.reason)
+
+
+def emit_small_batch_branch(
+    build: PassBuilder, served: Served, branch: Branch, x: BufferSlice
+) -> None:
+    """Emit a linear of rows in int8, added to the residual stream where one follows."""
+    op = branch.op
+    assert isinstance(op, Linear), "only linears have such products"
+    bias = None if op.bias is None else build.vector(op.bias)
+    if branch.residual is None:
+        y = build.values.take(op.out, op.weight.shape[0])
+        emit_small_batch(build, served, x, RowsOutput((y,), bias=bias), op.out)
+        return
+    y = build.values.get(branch.residual.x)
+    emit_small_batch(build, served, x, RowsOutput((y,), "add", bias), op.out)
+    build.values.rename(branch.residual.x, branch.residual.out)
+
+
+# One matrix by itself -----------------------------------------------------------------------------
+
+
+def lower_linear(build: PassBuilder, branch: Branch) -> None:
+    """Emit a linear, added to the residual stream where one follows."""
+    op = branch.op
+    assert isinstance(op, Linear), "the branch of a linear"
+    product = build.product((build.matrix(op.weight),))
+    served = Served(product, build.choose(product))
+    if served.family is Family.ONE_ROW:
+        emit_one_row_branch(build, served, branch, Input(build.values.get(op.x)))
+    elif served.family is Family.SMALL_BATCH:
+        x = to_int8_rows(build, served, build.values.get(op.x), None, op.x)
+        emit_small_batch_branch(build, served, branch, x)
+    else:
+        _emit_alone(build, served, branch)
+    build.values.read(op.x)
+
+
+def _emit_alone(build: PassBuilder, served: Served, branch: Branch) -> None:
+    op, values = branch.op, build.values
+    assert isinstance(op, Linear), "the branch of a linear"
+    adds = branch.residual is not None
+    x = values.get(op.x)
+    if branch.residual is None:
+        y = values.take(op.out, op.weight.shape[0])
+    else:
+        y = values.get(branch.residual.x)
+    bias = None if op.bias is None else build.vector(op.bias)
+    if served.family is Family.INT8_TILES:
+        rows = build.in_int8(op.x, x, served.k, served.reason)
+        weight = served.product.weights[0]
+        made = matmul_int8(build.ctx, weight, rows, y, bias=bias, accumulate=adds, label=op.out)
+        build.emit(made, served.reason)
+    else:
+        emit_alone(build, served, x, y, bias=bias, accumulate=adds, label=op.out)
+    if branch.residual is not None:
+        values.rename(branch.residual.x, branch.residual.out)
+
+
+def emit_alone(
+    build: PassBuilder,
+    served: Served,
+    x: BufferSlice,
+    y: BufferSlice,
+    *,
+    bias: BufferSlice | None = None,
+    accumulate: bool = False,
+    single_row: bool = False,
+    logits: bool = False,
+    label: str,
+) -> None:
+    """Emit a product by a kernel that reads one matrix and rounds nothing to int8."""
+    made = linear(
+        served.chosen.candidate.context(served.product),
+        served.product.weights[0],
+        x,
+        y,
+        bias=bias,
+        accumulate=accumulate,
+        single_row=single_row,
+        logits=logits,
+        tiled=served.family is Family.TILES,
+        label=label,
+    )
+    build.emit(made, served.reason)
+
+
+def exact_product(
+    build: PassBuilder, weight: GpuWeight, x: BufferSlice, y: BufferSlice, label: str
+) -> None:
+    """Emit a product whose outputs are f32 and whose inputs are never rounded to int8."""
+    product = replace(build.product((weight,)), exact=True, fuses=False)
+    served = Served(product, build.choose(product))
+    emit_alone(build, served, x, y, logits=True, label=label)
+
+
+def one_row_context(ctx: OpContext) -> OpContext:
+    """Return the context of what runs on one row, whatever rows the pass has."""
+    return replace(ctx, max_rows=1)

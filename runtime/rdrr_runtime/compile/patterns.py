@@ -1,0 +1,306 @@
+"""Runs of ops that one kernel, or a few in a row, may serve together.
+
+Matching is pure: it looks at ops and their operands and knows no weights, kernels or devices. A
+pattern that nothing serves as a whole is taken apart by the lowering. The table of fields at the
+end names every field of every op that the lowering deals with, so an op that gains a field fails
+loudly instead of being computed without it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+from rdrr_format.errors import FormatError
+from rdrr_manifests.graph import (
+    Attention,
+    Embed,
+    Experts,
+    GatedActivation,
+    Head,
+    Linear,
+    Norm,
+    Op,
+    Residual,
+    Rope,
+    Router,
+    SigmoidGate,
+)
+
+
+@dataclass(frozen=True)
+class Body:
+    """The ops of a graph, and who reads their values.
+
+    Attributes:
+        ops: In order of execution.
+        readers: How many ops read each value.
+        last_reader: Index of the last op that reads each value.
+    """
+
+    ops: tuple[Op, ...]
+    readers: Mapping[str, int]
+    last_reader: Mapping[str, int]
+
+    @staticmethod
+    def of(ops: Sequence[Op]) -> Body:
+        """Return the ops with their readers counted."""
+        readers: Counter[str] = Counter()
+        last: dict[str, int] = {}
+        for index, op in enumerate(ops):
+            for value in values_read(op):
+                readers[value] += 1
+                last[value] = index
+        return Body(tuple(ops), readers, last)
+
+    def at(self, index: int) -> Op | None:
+        """Return the op at an index; None beyond the last one."""
+        return self.ops[index] if index < len(self.ops) else None
+
+
+def values_read(op: Op) -> tuple[str, ...]:
+    """Return the values that an op reads."""
+    names = ("x", "q", "k", "v", "gate", "up", "branch", "router")
+    found = (getattr(op, name, None) for name in names)
+    return tuple(value for value in found if value is not None)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """An op, and the residual that its output is added to where one follows.
+
+    Attributes:
+        op: The op.
+        residual: The residual after it; None where the output is a value of its own.
+    """
+
+    op: Linear | Norm | Experts
+    residual: Residual | None = None
+
+    @property
+    def count(self) -> int:
+        """Ops of the run."""
+        return 1 if self.residual is None else 2
+
+
+@dataclass(frozen=True)
+class NormedLinears:
+    """A norm and all linears that read it.
+
+    Attributes:
+        norm: The first op of the run.
+        linears: Linears that read it, at least one.
+        others: Norms and ropes of heads that stand between them, each of a product or of another
+            of these.
+    """
+
+    norm: Norm
+    linears: tuple[Linear, ...]
+    others: tuple[Norm | Rope, ...]
+
+    @property
+    def count(self) -> int:
+        """Ops of the run."""
+        return 1 + len(self.linears) + len(self.others)
+
+
+@dataclass(frozen=True)
+class Projections:
+    """The ops from a layer's first norm to its attention."""
+
+    norm: Norm
+    linears: tuple[Linear, Linear, Linear]
+    head_norms: tuple[Norm, Norm] | None
+    ropes: tuple[Rope, Rope] | None
+    attention: Attention
+
+    @property
+    def count(self) -> int:
+        """Ops of the run."""
+        between = (self.head_norms or ()), (self.ropes or ())
+        return 5 + sum(map(len, between))
+
+
+@dataclass(frozen=True)
+class AttentionBlock:
+    """Projections, attention, and the projection of its output."""
+
+    projections: Projections
+    output: Branch
+
+    @property
+    def count(self) -> int:
+        """Ops of the run."""
+        return self.projections.count + self.output.count
+
+
+@dataclass(frozen=True)
+class GatedFeedForward:
+    """A norm, gate and up (one matrix or two), and the activation.
+
+    Attributes:
+        norm: The norm before them.
+        linears: Gate and up, or both in one.
+        activation: What joins them.
+        down: The projection that reads it, where one follows.
+    """
+
+    norm: Norm
+    linears: tuple[Linear, ...]
+    activation: GatedActivation
+    down: Branch | None
+
+    @property
+    def own_count(self) -> int:
+        """Ops of the run up to the activation."""
+        return 2 + len(self.linears)
+
+
+def match_branch(body: Body, index: int) -> Branch | None:
+    """Match a linear, norm or mixture of experts, with the residual after it if there is one.
+
+    The residual counts only where nothing else reads the branch, or the stream after it: then the
+    op may add to the stream in place.
+    """
+    op, following = body.at(index), body.at(index + 1)
+    if not isinstance(op, Linear | Norm | Experts):
+        return None
+    if not isinstance(following, Residual) or following.branch != op.out or following.scale != 1.0:
+        return Branch(op)
+    alone = body.readers[op.out] == 1 and body.last_reader[following.x] == index + 1
+    return Branch(op, following if alone else None)
+
+
+def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
+    """Match a norm and all the linears that read it, if nothing else stands between them."""
+    norm = body.at(index)
+    if not isinstance(norm, Norm) or norm.groups != 1:
+        return None
+    linears: list[Linear] = []
+    others: list[Norm | Rope] = []
+    for op in body.ops[index + 1 :]:
+        if isinstance(op, Linear) and op.x == norm.out:
+            linears.append(op)
+        elif isinstance(op, Norm | Rope):
+            others.append(op)
+        elif isinstance(op, Linear):
+            return None  # it reads something else
+        else:
+            break
+    if not linears or body.readers[norm.out] != len(linears):
+        return None
+    known = {op.out for op in linears}
+    for other in others:
+        if other.x not in known:
+            return None
+        known.add(other.out)
+    return NormedLinears(norm, tuple(linears), tuple(others))
+
+
+def match_projections(body: Body, index: int) -> Projections | None:
+    """Match norm, (linear, head norm?, rope?) twice, linear, attention."""
+    found = match_normed_linears(body, index)
+    if found is None or len(found.linears) != 3:
+        return None
+    attention = body.at(index + found.count)
+    norms = tuple(op for op in found.others if isinstance(op, Norm))
+    ropes = tuple(op for op in found.others if isinstance(op, Rope))
+    if not isinstance(attention, Attention) or len(norms) not in (0, 2) or len(ropes) not in (0, 2):
+        return None
+    q, k, v = found.linears
+    chains = [_chain(one, norms, ropes) for one in (q, k, v)]
+    if any(body.readers[name] != 1 for chain in chains for name in chain):
+        return None
+    if [chain[-1] for chain in chains] != [attention.q, attention.k, attention.v]:
+        return None
+    same_norms = len({(one.eps, one.unit_offset) for one in norms}) <= 1
+    if not same_norms or len({one.table for one in ropes}) > 1 or len(chains[2]) > 1:
+        return None
+    return Projections(
+        found.norm,
+        (q, k, v),
+        (norms[0], norms[1]) if norms else None,
+        (ropes[0], ropes[1]) if ropes else None,
+        attention,
+    )
+
+
+def _chain(linear: Linear, norms: Sequence[Norm], ropes: Sequence[Rope]) -> list[str]:
+    """Return the values that a projection becomes: first its own, then normed, then rotated."""
+    made = [linear.out]
+    steps: tuple[Norm | Rope, ...] = (*norms, *ropes)
+    for one in steps:
+        if one.x == made[-1]:
+            made.append(one.out)
+    return made
+
+
+def match_attention_block(body: Body, index: int) -> AttentionBlock | None:
+    """Match projections, attention and the projection of its output."""
+    found = match_projections(body, index)
+    if found is None:
+        return None
+    output = match_branch(body, index + found.count)
+    if output is None or not isinstance(output.op, Linear):
+        return None
+    return AttentionBlock(found, output) if output.op.x == found.attention.out else None
+
+
+def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:
+    """Match norm, gate and up, activation, and the projection after them."""
+    found = match_normed_linears(body, index)
+    if found is None or found.others:
+        return None
+    end = index + found.count
+    activation = body.at(end)
+    if not isinstance(activation, GatedActivation):
+        return None
+    operands = [name for name in (activation.gate, activation.up) if name is not None]
+    if [one.out for one in found.linears] != operands or any(one.bias for one in found.linears):
+        return None
+    down = match_branch(body, end + 1)
+    reads = down is not None and isinstance(down.op, Linear) and down.op.x == activation.out
+    alone = body.readers[activation.out] == 1
+    return GatedFeedForward(
+        found.norm, found.linears, activation, down if reads and alone else None
+    )
+
+
+FIELDS: Mapping[type, tuple[str, ...]] = MappingProxyType(
+    {
+        Embed: ("out", "weight", "scale"),
+        Norm: ("x", "out", "weight", "eps", "unit_offset", "groups"),
+        Linear: ("x", "out", "weight", "bias"),
+        Rope: ("x", "out", "heads", "table"),
+        Attention: (
+            *("q", "k", "v", "out", "layer", "heads", "kv_heads", "head_dim"),
+            *("scale", "window", "softcap"),
+        ),
+        GatedActivation: ("gate", "up", "out", "activation", "width"),
+        Router: ("x", "out", "weight", "top_k", "normalize"),
+        Experts: ("x", "router", "out", "gates", "ups", "downs", "activation", "width"),
+        SigmoidGate: ("x", "branch", "out", "weight"),
+        Residual: ("x", "branch", "out", "scale"),
+        Head: ("x", "out", "weight", "scale", "softcap"),
+    }
+)
+"""Every field of every op that patterns and lowering deal with."""
+
+
+def check_fields(ops: Sequence[Op]) -> None:
+    """Check that no op has a field that the lowering does not know.
+
+    Raises:
+        FormatError: An op, or a field of one, that this runtime would ignore.
+    """
+    for kind in {type(op) for op in ops}:
+        found = tuple(one.name for one in fields(kind))
+        if FIELDS.get(kind) != found:
+            raise FormatError(
+                f"the runtime cannot compute the op {kind.__name__}",
+                expected=", ".join(FIELDS.get(kind, ())) or "an op that it knows",
+                found=", ".join(found),
+                hint="use a newer rdrr",
+            )

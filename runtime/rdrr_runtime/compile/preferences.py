@@ -1,0 +1,81 @@
+"""What hints and defaults ask for: of products, of attention, of activations and of storage.
+
+Each is a list of wishes, the strongest first, that `rdrr_runtime.compile.decision` chooses by.
+Which kernels can serve an op is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_runtime.compile.decision import Reason, Unmet
+from rdrr_runtime.compile.hints import Hint, Policy
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Whether products with quantized weights have int8 activations, and who says so.
+
+    Attributes:
+        int8: Whether they have, where a kernel can.
+        source: The hint or the default that decides.
+        hint: The hint, where one decides.
+        overruled: A hint that asked for the opposite.
+    """
+
+    int8: bool
+    source: str
+    hint: Hint | None = None
+    overruled: Unmet | None = None
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """The hints of a run, and the defaults of its adapter.
+
+    Attributes:
+        policy: The hints.
+        software: Whether the adapter is the CPU in disguise.
+    """
+
+    policy: Policy
+    software: bool
+
+    def hint(self, key: str) -> Hint | None:
+        """Return the hint of a key; None where nobody asks for anything."""
+        return self.policy.get(key)
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """What activations are multiplied in where weights are quantized."""
+        matmul, precision = self.hint("q4kMatmul"), self.hint("computePrecision")
+        asked = matmul is not None and matmul.value == "fused_q4k_int8"
+        if precision and not (asked and matmul and matmul.outranks(precision)):
+            overruled = None
+            if asked and matmul and not precision.outranks(matmul):
+                overruled = Unmet(matmul, f"{precision} excludes int8")
+            return Arithmetic(False, str(precision), precision, overruled)
+        if matmul:
+            return Arithmetic(asked, str(matmul), matmul)
+        adapter = "a software adapter" if self.software else "a hardware adapter"
+        return Arithmetic(not self.software, f"auto on {adapter}")
+
+    @property
+    def rounds_16_bit_weights(self) -> bool:
+        """Whether 16-bit weights may be split into int8 planes: no hint names another kernel."""
+        return self.hint("f16Matmul") is None and self.arithmetic.int8
+
+    def activations(self, features: frozenset[str]) -> tuple[str, Reason]:
+        """Return the type of the activations between ops, `f32` or `f16`, and why."""
+        hint = self.hint("computePrecision")
+        if hint is None:
+            return "f32", Reason("f32 (auto): what the kernels compute in")
+        obstacle = ""
+        if hint.value == "f16" and "shader-f16" not in features:
+            obstacle = "the device has no feature shader-f16"
+        elif hint.value == "f16" and self.arithmetic.int8:
+            obstacle = f"{self.hint('q4kMatmul')} asks for int8 activations"
+        if not obstacle:
+            return hint.value, Reason(f"{hint.value} ({hint})")
+        said = f"f32; {hint} is not honoured: {obstacle}"
+        return "f32", Reason(said, Unmet(hint, obstacle))
