@@ -36,7 +36,6 @@ override ROW_WORDS{{ loop.index0 }}: u32;
 override ACCUMULATE: bool = false;
 override TEAMS = WG / T;
 
-{% set TEAMS = true %}
 {% include "snippets/thread.wgsl" %}
 
 {% for type in SEGMENTS %}
@@ -60,6 +59,9 @@ var<workgroup> partial: array<Sums, WG>;
 fn main(
     @builtin(workgroup_id) wid: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
+{% if SUBGROUPS %}
+    @builtin(subgroup_size) subgroup_size: u32,
+{% endif %}
     thread: Thread,
 ) {
     let row = wid.z{{ " / TOP_K" if GATE }};
@@ -69,7 +71,7 @@ fn main(
     var team = thread.index / T;
     var lane = thread.index % T;
 {% if SUBGROUPS %}
-    if (thread.size == T) {
+    if (subgroup_size == T) {
         team = thread.subgroup;
         lane = thread.lane;
     }
@@ -107,7 +109,7 @@ fn main(
         acc += routes[route].share * sums;
 {% endif %}
     }
-    let total = team_sum(acc, thread, team);
+    let total = team_sum(acc, thread, subgroup_size, team);
     if (lane != 0u) {
         return;
     }

@@ -67,7 +67,6 @@ override ROW_WORDS{{ loop.index0 }}: u32;
 {% include "snippets/one_row_overrides.wgsl" %}
 override TEAMS = WG / T;
 
-{% set TEAMS = true %}
 {% include "snippets/thread.wgsl" %}
 
 {% include "snippets/stage_" ~ ("int8" if INT8 else "f32") ~ ".wgsl" %}
@@ -130,11 +129,17 @@ fn mean_square(thread: Thread) -> f32 {
 {% include "snippets/team_sum.wgsl" %}
 
 @compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+{% if SUBGROUPS %}
+    @builtin(subgroup_size) subgroup_size: u32,
+{% endif %}
+    thread: Thread,
+) {
     var team = thread.index / T;
     var lane = thread.index % T;
 {% if SUBGROUPS %}
-    if (thread.size == T) {
+    if (subgroup_size == T) {
         team = thread.subgroup;
         lane = thread.lane;
     }
@@ -142,7 +147,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
 {% if INPUT == "combine" %}
     prepare(thread.index);
 {% endif %}
-    let squared = stage(thread);
+    let squared = stage(thread, subgroup_size);
 {% if INPUT == "norm" %}
     keep_squares(squared, thread);
     workgroupBarrier();
@@ -176,7 +181,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
 {% endfor %}
             }
         }
-        let sum = factor * team_sum(acc, thread, team);
+        let sum = factor * team_sum(acc, thread, subgroup_size, team);
 {% if INT8_OUT %}
         // The teams' rows of a step are whole groups of 16, so each group has one scale.
         if (lane < {{ PAIRS }}u) {
@@ -223,7 +228,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
         }
         total += N{{ s }};
 {% endfor %}
-        let sum = factor * team_sum(acc, thread, team);
+        let sum = factor * team_sum(acc, thread, subgroup_size, team);
         if (lane == 0u && first < total) {
             var result = sum;
 {% if BIAS %}

@@ -56,7 +56,6 @@ override TEAMS = WG / {{ T }}u;
 override OUTPUT_ROWS = N0{% if SEGMENTS | length == 1 %} / 2u{% endif %};
 {% endif %}
 
-{% set TEAMS = true %}
 {% include "snippets/thread.wgsl" %}
 
 {% for type in SEGMENTS %}
@@ -94,6 +93,9 @@ fetch{{ s }}(min(first + {{ o }}u, N{{ s }} - 1u) * ROW_WORDS{{ s }}, {{ unit }}
 fn main(
     @builtin(workgroup_id) wid: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
+{% if SUBGROUPS %}
+    @builtin(subgroup_size) subgroup_size: u32,
+{% endif %}
     thread: Thread,
 ) {
     let group = wid.x + wid.y * groups.x;
@@ -103,8 +105,8 @@ fn main(
     }
     var at = thread.index;
 {% if SUBGROUPS %}
-    if (thread.size >= {{ T }}u) {
-        at = thread.subgroup * thread.size + thread.lane;
+    if (subgroup_size >= {{ T }}u) {
+        at = thread.subgroup * subgroup_size + thread.lane;
     }
 {% endif %}
     let team = at / {{ T }}u;
@@ -168,7 +170,7 @@ fn main(
 {% endfor %}
     // Every halving of the team leaves each thread half of the rows, until there is one row.
 {% if SUBGROUPS %}
-    if (thread.size >= {{ T }}u) {
+    if (subgroup_size >= {{ T }}u) {
 {% set left = namespace(rows=ROWS, lanes=T) %}
 {% for _ in range(6) if left.lanes > 1 %}
 {% set left.lanes = left.lanes // 2 %}

@@ -55,7 +55,6 @@ override FACTORS{{ loop.index0 }}: u32;  // where the factors begin, in words of
 {% endfor %}
 {% include "snippets/one_row_overrides.wgsl" %}
 
-{% set TEAMS = true %}
 {% include "snippets/thread.wgsl" %}
 
 var<workgroup> staged: array<vec4<u32>, STAGED_WORDS>;
@@ -93,11 +92,17 @@ fn unit_sum(row: u32, unit: u32, segment: u32, stage: u32) -> f32 {
 }
 
 @compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+{% if SUBGROUPS %}
+    @builtin(subgroup_size) subgroup_size: u32,
+{% endif %}
+    thread: Thread,
+) {
     var team = thread.index / T;
     var lane = thread.index % T;
 {% if SUBGROUPS %}
-    if (thread.size == T) {
+    if (subgroup_size == T) {
         team = thread.subgroup;
         lane = thread.lane;
     }
@@ -121,11 +126,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
 {% set two = SEGMENTS | length == 2 %}
             let outputs = N0{{ "" if two else " / 2u" }};
             let up = {{ "0u" if two else "outputs" }};
-            stage(thread, 0u, (slot - first_slot) * {{ ROWS }}u, 0u);
-            stage(thread, {{ "1u" if two else "0u" }}, up + (slot - first_slot) * {{ ROWS }}u, 1u);
+            stage(thread, subgroup_size, 0u, (slot - first_slot) * {{ ROWS }}u, 0u);
+            stage(thread, subgroup_size, {{ "1u" if two else "0u" }}, up + (slot - first_slot) * {{ ROWS }}u, 1u);
 {% else %}
             let outputs = N{{ s }};
-            stage(thread, {{ s }}u, (slot - first_slot) * {{ ROWS }}u, 0u);
+            stage(thread, subgroup_size, {{ s }}u, (slot - first_slot) * {{ ROWS }}u, 0u);
 {% endif %}
             workgroupBarrier();
             let staged_sums = kept_sums(thread);
@@ -148,7 +153,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
 {% endif %}
 {% endfor %}
             }
-            let sum = team_sum(acc, thread, team);
+            let sum = team_sum(acc, thread, subgroup_size, team);
 {% for r in range(PER_TEAM) %}
 {% set at = "" if WIDTH == 1 else "." ~ "xyzw"[r] %}
             if (lane == {{ r }}u && row + {{ r }}u < outputs) {

@@ -6,7 +6,7 @@ var<workgroup> scales: array<f32, K_STAGED / 16u>;
 var<workgroup> sums: array<i32, K_STAGED / 16u>;
 
 {% if INPUT == "quantized" %}
-fn stage(thread: Thread) -> f32 {
+fn stage(thread: Thread, subgroup_size: u32) -> f32 {
     for (var i = thread.index; i < K_STAGED / 16u; i += WG) {
         let inside = 16u * i < K;
         staged[i] = select(vec4<u32>(0u), x[min(i, K / 16u - 1u)], inside);
@@ -31,12 +31,12 @@ fn quantize(i: u32, v: vec4<f32>, most: f32) -> i32 {
     return q.x + q.y + q.z + q.w;
 }
 
-fn stage(thread: Thread) -> f32 {
+fn stage(thread: Thread, subgroup_size: u32) -> f32 {
     var squared = 0.0;
     let end = K_STAGED / 4u;  // a multiple of 64, so that neighbours never part
 {% if SUBGROUPS %}
-    if (thread.size >= 4u) {
-        for (var i = thread.subgroup * thread.size + thread.lane; i < end; i += WG) {
+    if (subgroup_size >= 4u) {
+        for (var i = thread.subgroup * subgroup_size + thread.lane; i < end; i += WG) {
             let v = input(i, &squared);
             var most = largest(v);
             most = max(most, subgroupShuffleXor(most, 1u));

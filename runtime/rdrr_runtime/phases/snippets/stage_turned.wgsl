@@ -39,15 +39,15 @@ fn quantize(at: u32, i: u32, v: vec4<f32>, most: f32) {
 var<workgroup> shared_max: array<f32, WG>;
 
 {% endif %}
-fn stage(thread: Thread, segment: u32, row: u32, number: u32) {
+fn stage(thread: Thread, subgroup_size: u32, segment: u32, row: u32, number: u32) {
     var squared = 0.0;
     var low = 0.0;
     let at = number * (K_STAGED / 16u);
     let end = K_STAGED / 4u;  // a multiple of 64, so that neighbours never part
     let group = group_of(segment, row);
 {% if SUBGROUPS %}
-    if (thread.size >= 4u) {
-        for (var i = thread.subgroup * thread.size + thread.lane; i < end; i += WG) {
+    if (subgroup_size >= 4u) {
+        for (var i = thread.subgroup * subgroup_size + thread.lane; i < end; i += WG) {
             let one = scaled(segment, group, i, input(i, &squared));
             low += one.low;
             var most = largest(one.value);
