@@ -37,9 +37,6 @@
 {% endif %}
 {% if PLACES %}
 @group(0) @binding({{ 10 if NORM else 8 }}) var<storage, read> places: array<vec2<u32>>;  // [rows]
-
-var<private> row: u32;
-var<private> first_head: u32;  // of the row's sequence
 {% endif %}
 
 override WG: u32;
@@ -64,8 +61,6 @@ const LOWEST = -3.0e38;  // finite, so that no difference of scores is NaN
 
 // Registers of the group are unrolled by the template: the compiler puts arrays that loops index
 // into memory.
-{% set ROW = "row * HEADS + " if PLACES else "" %}
-{% set SLAB = "(first_head + kv_head)" if PLACES else "kv_head" %}
 {% set HEADS_OF_GROUP = range(GROUP) %}
 var<workgroup> query: array<vec4<f32>, (GROUP + 1u) * WORDS>;  // queries, then the new key
 {% if NORM %}
@@ -86,18 +81,18 @@ fn from_ordered(u: u32) -> f32 {
     return bitcast<f32>(select(~u, u & 0x7fffffffu, (u & 0x80000000u) != 0u));
 }
 
-// First element of a vector of this key-value head: its queries, then the key.
-fn vector_at(kv_head: u32, vector: u32) -> u32 {
+// First element of a vector of this row and key-value head: its queries, then the key.
+fn vector_at(row: u32, kv_head: u32, vector: u32) -> u32 {
     let head = select(kv_head * GROUP + vector, HEADS + kv_head, vector == GROUP);
-    return ({{ "row * (HEADS + 2u * KV_HEADS) + " if PLACES }}head) * HEAD_DIM;
+    return (row * (HEADS + 2u * KV_HEADS) + head) * HEAD_DIM;
 }
 
 {% if NORM %}
-fn norms(kv_head: u32, t: u32) {
+fn norms(row: u32, kv_head: u32, t: u32) {
     // Eight threads a vector, joined through `weights`, which is free until the first scores.
     let vector = t / 8u;
     if (vector <= GROUP) {
-        let first = vector_at(kv_head, vector);
+        let first = vector_at(row, kv_head, vector);
         var sum = 0.0;
         for (var i = t % 8u; i < HEAD_DIM; i += 8u) {
             let v = f32(projected[first + i]);
@@ -127,16 +122,16 @@ fn value_at(first: u32, vector: u32, i: u32) -> f32 {
 }
 
 // The group's queries and the new key, after norm and rope; queries carry SCALE.
-fn prepare(kv_head: u32, t: u32) {
+fn prepare(row: u32, kv_head: u32, t: u32) {
 {% if NORM %}
-    norms(kv_head, t);
+    norms(row, kv_head, t);
 {% endif %}
 {% if ROPE %}
-    let position = positions[{{ "row" if PLACES else "0" }}] * PAIRS;
+    let position = positions[row] * PAIRS;
     for (var work = t; work < (GROUP + 1u) * PAIRS; work += WG) {
         let vector = work / PAIRS;
         let i = work % PAIRS;
-        let first = vector_at(kv_head, vector);
+        let first = vector_at(row, kv_head, vector);
         let angle = table[position + i];
         let scale = select(SCALE, 1.0, vector == GROUP);
         let a = scale * value_at(first, vector, i);
@@ -152,18 +147,18 @@ fn prepare(kv_head: u32, t: u32) {
         let i = 2u * PAIRS + work % rest;
         let at = vector * HEAD_DIM + i;
         let scale = select(SCALE, 1.0, vector == GROUP);
-        query[at / 4u][at % 4u] = scale * value_at(vector_at(kv_head, vector), vector, i);
+        query[at / 4u][at % 4u] = scale * value_at(vector_at(row, kv_head, vector), vector, i);
     }
     workgroupBarrier();
 }
 
-fn new_key(kv_head: u32, i: u32) -> vec4<f32> {
+fn new_key(row: u32, kv_head: u32, i: u32) -> vec4<f32> {
     return query[GROUP * WORDS + i];
 }
 
-fn new_value(kv_head: u32, i: u32) -> vec4<f32> {
+fn new_value(row: u32, kv_head: u32, i: u32) -> vec4<f32> {
     let head = HEADS + KV_HEADS + kv_head;
-    let first = ({{ "row * (HEADS + 2u * KV_HEADS) + " if PLACES }}head) * HEAD_DIM + 4u * i;
+    let first = (row * (HEADS + 2u * KV_HEADS) + head) * HEAD_DIM + 4u * i;
     return vec4<f32>(
         f32(projected[first]),
         f32(projected[first + 1u]),
@@ -175,36 +170,38 @@ fn new_value(kv_head: u32, i: u32) -> vec4<f32> {
 {% if KV == "q8_0" %}
 {% for cache, new in (("k", "new_key"), ("v", "new_value")) %}
 // f16 bits of the scale of the 32 elements from word i on.
-fn {{ new }}_scale(kv_head: u32, i: u32) -> u32 {
+fn {{ new }}_scale(row: u32, kv_head: u32, i: u32) -> u32 {
     var most = 0.0;
     for (var j = 0u; j < 8u; j++) {
-        most = max(most, largest_of({{ new }}(kv_head, i + j)));
+        most = max(most, largest_of({{ new }}(row, kv_head, i + j)));
     }
     return scale_bits(most);
 }
 
 {% endfor %}
-// A thread writes 4 codes; the first of 64 elements also their two scales.
-fn store_new(kv_head: u32, slot: u32, t: u32) {
+// Write the new key and value at word `first` of the caches: a thread 4 codes, the first of 64
+// elements also their two scales.
+fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
-        let target_word = ({{ SLAB }} * CONTEXT + slot) * WORDS + i;
+        let target_word = first + i;
         let block = i / 8u * 8u;
 {% for cache, new in (("k", "new_key"), ("v", "new_value")) %}
-        let {{ cache }}_scale = {{ new }}_scale(kv_head, block);
-        {{ cache }}_cache[target_word] = codes({{ new }}(kv_head, i), {{ cache }}_scale);
+        let {{ cache }}_scale = {{ new }}_scale(row, kv_head, block);
+        {{ cache }}_cache[target_word] = codes({{ new }}(row, kv_head, i), {{ cache }}_scale);
         if (i % 16u == 0u) {
-            let after = {{ new }}_scale(kv_head, block + 8u);
+            let after = {{ new }}_scale(row, kv_head, block + 8u);
             {{ cache }}_cache[SCALES_AT + target_word / 16u] = {{ cache }}_scale | (after << 16u);
         }
 {% endfor %}
     }
 }
 {% else %}
-fn store_new(kv_head: u32, slot: u32, t: u32) {
+// Write the new key and value at word `first` of the caches.
+fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
     for (var i = t; i < WORDS; i += WG) {
-        let target_word = ({{ SLAB }} * CONTEXT + slot) * WORDS + i;
-        k_cache[target_word] = kv_pack(new_key(kv_head, i));
-        v_cache[target_word] = kv_pack(new_value(kv_head, i));
+        let target_word = first + i;
+        k_cache[target_word] = kv_pack(new_key(row, kv_head, i));
+        v_cache[target_word] = kv_pack(new_value(row, kv_head, i));
     }
 }
 {% endif %}
@@ -227,13 +224,15 @@ fn main(
 ) {
     let kv_head = wid.x;
 {% if PLACES %}
-    row = wid.z;
+    let row = wid.z;
     if (row >= current.rows) {
         return;
     }
-    first_head = places[row].x * KV_HEADS;
+    let slab = (places[row].x * KV_HEADS + kv_head) * CONTEXT;  // first slot of the head in the caches
     let end = min(places[row].y + 1u, CONTEXT);
 {% else %}
+    let row = 0u;
+    let slab = kv_head * CONTEXT;
     let end = min(current.base + 1u, CONTEXT);
 {% endif %}
     let start = select(0u, end - min(end, WINDOW), WINDOW > 0u);
@@ -242,17 +241,16 @@ fn main(
     let high = min(low + span, end);
     if (low >= high) {
         if (t < GROUP) {
-            stats[({{ ROW }}kv_head * GROUP + t) * SPLITS + wid.y] = vec2<f32>(LOWEST, 0.0);
+            stats[(row * HEADS + kv_head * GROUP + t) * SPLITS + wid.y] = vec2<f32>(LOWEST, 0.0);
         }
         return;
     }
-    prepare(kv_head, t);
+    prepare(row, kv_head, t);
     if (high == end) {
-        store_new(kv_head, end - 1u, t);
+        store_new(row, kv_head, (slab + end - 1u) * WORDS, t);
         storageBarrier();
         workgroupBarrier();
     }
-    let slab = {{ SLAB }} * CONTEXT;
 {% for g in HEADS_OF_GROUP %}
     var acc{{ g }} = vec4<f32>(0.0);
     var mass{{ g }} = 0.0;
@@ -328,14 +326,14 @@ fn main(
     }
     if (t == 0u) {
         // Alike in every thread.
-        stats[({{ ROW }}kv_head * GROUP + {{ g }}u) * SPLITS + wid.y].x = largest{{ g }};
+        stats[(row * HEADS + kv_head * GROUP + {{ g }}u) * SPLITS + wid.y].x = largest{{ g }};
     }
 {% endfor %}
     workgroupBarrier();
     for (var work = t; work < GROUP * WORDS; work += WG) {
         let g = work / WORDS;
         let i = work % WORDS;
-        let at = ({{ ROW }}kv_head * GROUP + g) * SPLITS + wid.y;
+        let at = (row * HEADS + kv_head * GROUP + g) * SPLITS + wid.y;
         var sum = vec4<f32>(0.0);
         var total = 0.0;
         for (var part = 0u; part < LANES; part++) {
