@@ -36,15 +36,25 @@ fn stage(thread: Thread, subgroup_size: u32) -> f32 {
     let end = K_STAGED / 4u;  // a multiple of 64, so that neighbours never part
 {% if SUBGROUPS %}
     if (subgroup_size >= 4u) {
-        for (var i = thread.subgroup * subgroup_size + thread.lane; i < end; i += WG) {
-            let v = input(i, &squared);
+        // All threads make every round, since Tint wants shuffles where none has left.
+        let at = thread.subgroup * subgroup_size + thread.lane;
+        for (var first = 0u; first < end; first += WG) {
+            let i = first + at;
+            let inside = i < end;
+            var v = vec4<f32>(0.0);
+            if (inside) {
+                v = input(i, &squared);
+            }
             var most = largest(v);
             most = max(most, subgroupShuffleXor(most, 1u));
             most = max(most, subgroupShuffleXor(most, 2u));
-            var sum = quantize(i, v, most);
+            var sum = 0i;
+            if (inside) {
+                sum = quantize(i, v, most);
+            }
             sum += subgroupShuffleXor(sum, 1u);
             sum += subgroupShuffleXor(sum, 2u);
-            if (i % 4u == 0u) {
+            if (inside && i % 4u == 0u) {
                 sums[i / 4u] = sum;
             }
         }

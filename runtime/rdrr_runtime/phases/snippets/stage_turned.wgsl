@@ -47,13 +47,21 @@ fn stage(thread: Thread, subgroup_size: u32, segment: u32, row: u32, number: u32
     let group = group_of(segment, row);
 {% if SUBGROUPS %}
     if (subgroup_size >= 4u) {
-        for (var i = thread.subgroup * subgroup_size + thread.lane; i < end; i += WG) {
-            let one = scaled(segment, group, i, input(i, &squared));
+        // All threads make every round, since Tint wants shuffles where none has left.
+        let mine = thread.subgroup * subgroup_size + thread.lane;
+        for (var first = 0u; first < end; first += WG) {
+            let i = first + mine;
+            var one = Scaled(vec4<f32>(0.0), 0.0);
+            if (i < end) {
+                one = scaled(segment, group, i, input(i, &squared));
+            }
             low += one.low;
             var most = largest(one.value);
             most = max(most, subgroupShuffleXor(most, 1u));
             most = max(most, subgroupShuffleXor(most, 2u));
-            quantize(at, i, one.value, most);
+            if (i < end) {
+                quantize(at, i, one.value, most);
+            }
         }
     } else {
         for (var i = 4u * thread.index; i < end; i += 4u * WG) {
