@@ -16,7 +16,7 @@ DEMO_PACKAGE := demo/small-llama-rdrr
 PROMPT ?= And it came to pass
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types check adapter clean
+.PHONY: help setup demo test lint types check adapter dawn clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ adapter: $(VENV)/installed
 
 test: $(VENV)/installed-dev adapter ## Run all tests, those of the GPU kernels included.
 	$(BIN)/python -m pytest -n 2
+
+dawn: ## Set up Dawn for Node in .dawn, with which tests compile shaders under Tint.
+	@.ci/dawn
 
 lint: $(VENV)/installed-dev ## Check style, format and the direction of imports.
 	$(BIN)/ruff check .

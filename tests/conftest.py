@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,3 +20,19 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     seed = int(os.environ.get("RDRR_TEST_SEED", secrets.randbits(32)))
     print(f"RDRR_TEST_SEED={seed} {request.node.nodeid}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def recorded_shaders() -> Iterator[None]:
+    """Record the kernels of the session where `RDRR_RECORD_SHADERS` names a folder.
+
+    `.ci/run` compiles them with Tint afterwards.
+    """
+    folder = os.environ.get("RDRR_RECORD_SHADERS")
+    if folder is None:
+        yield
+        return
+    from support.dawn import recording
+
+    with recording(Path(folder)):
+        yield

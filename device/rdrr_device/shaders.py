@@ -27,6 +27,13 @@ class Access(StrEnum):
     READ_WRITE = "storage"
 
 
+class Target(StrEnum):
+    """A WGSL compiler: naga is that of wgpu, Tint that of Dawn and Chromium."""
+
+    NAGA = "naga"
+    TINT = "tint"
+
+
 @dataclass(frozen=True)
 class Binding:
     """One storage buffer that a kernel expects."""
@@ -39,6 +46,8 @@ _DECLARATION = re.compile(
     r"@group\(0\)\s*@binding\((\d+)\)\s*var<storage,\s*(read_write|read)>\s*(\w+)\s*:"
 )
 _OVERRIDE = re.compile(r"^override\s+(\w+)\s*:", re.MULTILINE)
+_COMMENT = re.compile(r"//.*")
+_SUBGROUPS = re.compile(r"\bsubgroup[A-Z]\w*\(|@builtin\((subgroup_\w+|num_subgroups)\)")
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,16 @@ def _digest(package: str) -> str:
             if one.name.endswith((".wgsl", ".py")):
                 found.update(one.name.encode() + b"\0" + one.read_bytes())
     return found.hexdigest()
+
+
+def for_target(source: str, target: Target) -> str:
+    """Return the text of a rendered shader as a compiler accepts it.
+
+    Tint wants subgroups to be enabled; naga refuses the line, and gets what was rendered.
+    """
+    if target is Target.TINT and _SUBGROUPS.search(_COMMENT.sub("", source)):
+        return f"enable subgroups;\n{source}"
+    return source
 
 
 @cache

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 from rdrr_device.kernels import Grid, dispatch
-from rdrr_device.shaders import Access, Binding, bindings
+from rdrr_device.shaders import Access, Binding, Target, bindings, for_target
 from rdrr_runtime.phases.shaders import FOLDER as SHADERS
 from rdrr_runtime.phases.shaders import kernel
 
@@ -30,6 +30,13 @@ def test_a_shader_opens_with_its_formula_and_explains_every_binding(name) -> Non
 def test_a_shader_enables_nothing(name) -> None:
     text = FOLDER.joinpath(name).read_text(encoding="utf-8")
     assert "enable " not in text
+
+
+@pytest.mark.parametrize(("subgroups", "enabled"), [(True, "enable subgroups;\n"), (False, "")])
+def test_subgroups_are_enabled_for_tint_alone(subgroups, enabled) -> None:
+    source = SHADERS.render("rmsnorm.wgsl", MODE="out", SUBGROUPS=subgroups)
+    assert for_target(source, Target.TINT) == enabled + source
+    assert for_target(source, Target.NAGA) == source
 
 
 def test_bindings_are_read_from_the_rendered_text() -> None:

@@ -1,0 +1,205 @@
+"""Tint, the WGSL compiler of Dawn and Chromium, accepts what naga accepts.
+
+These are the kernels of passes that are lowered without running; `.ci/run` compiles in addition
+every kernel that any test has run. `.ci/dawn` sets up what is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from rdrr_converter.devices.webgpu import SHADERS
+from rdrr_device.device import Device
+from rdrr_device.kernels import Dispatch, Kernel
+from rdrr_device.shaders import Access, Binding
+from rdrr_manifests.package import Package, open_package
+from rdrr_runtime.compile.hints import Policy, resolve
+from rdrr_runtime.compile.lower import Lowered
+from rdrr_runtime.compile.pass_spec import (
+    DECODE,
+    PREFILL,
+    SCORE,
+    SMALL_WINDOW,
+    WINDOW,
+    batch_fill,
+    batch_of,
+)
+from rdrr_runtime.exec.program import PaperArena, Plan
+from rdrr_runtime.phases.batch_advance import batch_advance
+from rdrr_runtime.phases.context import State
+from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs
+from rdrr_runtime.phases.sample import SampleBuffers, sample, sample_rows
+from rdrr_runtime.sampling.sampler import SamplingOptions
+from support.dawn import FOLDER, Compiled, compile_requests, request_of
+from support.manifests import write_manifest
+from support.packages import VOCAB, llama_manifest
+
+CONTEXT = 96
+PASSES = (DECODE, SMALL_WINDOW, PREFILL, SCORE, WINDOW)
+BATCHES = (2, 8, 32)
+EXPERTS = {
+    "numExperts": 6,
+    "numExpertsPerToken": 2,
+    "expertFormat": "mixtral",
+    "expertIntermediateSize": 256,
+    "normalizeWeights": False,
+    "sharedExpertIntermediateSize": 256,
+}
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "Q4_K": {"dtype": "Q4_K", "layout": "row"},
+    "Q4_K column": {"dtype": "Q4_K", "layout": "column"},
+    "Q4_K flat": {"dtype": "Q4_K", "layout": "flat"},
+    "Q6_K column": {"dtype": "Q6_K", "layout": "column"},
+    **{dtype: {"dtype": dtype} for dtype in ("Q4_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0")},
+    **{dtype: {"dtype": dtype} for dtype in ("F16", "BF16", "F32")},
+    "experts in Q4_K": {"dtype": "Q4_K", "moe": EXPERTS},
+    "experts in Q6_K column": {"dtype": "Q6_K", "layout": "column", "moe": EXPERTS},
+    "experts in F16": {"dtype": "F16", "moe": EXPERTS},
+}
+HINTS: Mapping[str, Mapping[str, str]] = {
+    "no hint": {},
+    "f32": {"computePrecision": "f32"},
+    "f16": {"computePrecision": "f16"},
+    "int8": {"q4kMatmul": "fused_q4k_int8"},
+    "streaming": {"attentionDecode": "streaming", "attentionPrefill": "streaming"},
+    "split_kv": {"attentionDecode": "split_kv", "attentionPrefill": "split_kv"},
+    "tiled_small": {"attentionDecode": "tiled_small", "attentionPrefill": "tiled_small"},
+    "tiled_large": {"attentionDecode": "tiled_large", "attentionPrefill": "tiled_large"},
+    "gemv": {"f16Matmul": "gemv", "q4kMatmul": "dequant_f16"},
+    "tiled": {"f16Matmul": "tiled", "q4kMatmul": "dequant_f16"},
+}
+
+
+@pytest.fixture(autouse=True)
+def dawn() -> None:
+    if not FOLDER.is_dir():
+        reason = "Dawn is not set up: run .ci/dawn"
+        # A check that CI leaves out is none.
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+
+
+def empty_package(folder, manifest) -> Package:
+    """A package whose weights nobody reads."""
+    folder.mkdir()
+    for shard in manifest["shards"]:
+        np.zeros(shard["size"], np.uint8).tofile(folder / shard["filename"])
+    write_manifest(folder, manifest)
+    (folder / manifest["tokenizer"]["file"]).write_text("{}", encoding="utf-8")
+    return open_package(folder)
+
+
+def all_of(lowered: Lowered) -> tuple[Dispatch, ...]:
+    return (*lowered.body, *lowered.head, *lowered.sample)
+
+
+def dispatches_of(
+    package: Package, device: Device, policy: Policy, kv_dtype: str, fused: bool = True
+) -> Iterator[Dispatch]:
+    """Those of every pass of a sequence and of a batch."""
+    arena = PaperArena(device)
+    plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype=kv_dtype, fused=fused)
+    for spec in PASSES:
+        yield from all_of(plan.lowered(spec))
+    if kv_dtype == "q8_0":
+        return  # a batch has no such cache
+    state = State.create(arena, CONTEXT, ring=4 * BATCHES[-1], places=True)
+    cache = KvCache.allocate(arena, plan.graph, CONTEXT, kv_dtype, 3)
+    for rows in BATCHES:
+        for spec in (batch_of(rows), batch_fill(rows)):
+            yield from all_of(plan.lower(spec, state=state, cache=cache))
+        picks = plan.picks(batch_of(rows))
+        yield from batch_advance(state, picks, rows=rows, steps=4, label="advance")
+
+
+def compiled(kernels: Iterable[Kernel]) -> Compiled:
+    """Each text with one set of its constants."""
+    return compile_requests(map(request_of, {one.source: one for one in kernels}.values()))
+
+
+@pytest.mark.parametrize(
+    ("features", "software"),
+    [("device", True), ("device", False), ("plain_device", True)],
+    ids=["in f32", "in int8", "without optional features"],
+)
+def test_tint_compiles_the_kernels_of_every_weight_type(
+    request, tmp_path, monkeypatch, features, software
+):
+    device = request.getfixturevalue(features)
+    monkeypatch.setattr(device, "info", replace(device.info, software=software))
+    kernels = [
+        one.kernel
+        for name, model in MODELS.items()
+        for one in dispatches_of(
+            empty_package(tmp_path / name, llama_manifest(**model)), device, Policy(), "f16"
+        )
+    ]
+    result = compiled(kernels)
+    assert result.refused == ()
+    assert result.count > 50
+
+
+@pytest.mark.parametrize("kv_dtype", ["f16", "f32", "q8_0"])
+def test_tint_compiles_the_kernels_of_every_hint_and_cache(device, tmp_path, kv_dtype):
+    package = empty_package(tmp_path / "package", llama_manifest())
+    kernels = [
+        one.kernel
+        for hints in HINTS.values()
+        for fused in (True, False)
+        for one in dispatches_of(package, device, resolve({"run flag": hints}), kv_dtype, fused)
+    ]
+    result = compiled(kernels)
+    assert result.refused == ()
+    assert result.count > 20
+
+
+def test_tint_compiles_the_kernels_of_sampling(device):
+    arena = PaperArena(device)
+    state = State.create(arena, 4, places=True)
+    options = SamplingOptions(temperature=1.0, top_k=5, top_p=0.9)
+    logits = arena.empty("logits", 16 * VOCAB)
+    alone = SampleBuffers.create(arena, VOCAB)
+    several = SampleBuffers.create(arena, VOCAB, rows=4, sequences=4)
+    made = [
+        *sample(alone, state, logits, options, "sample"),
+        *sample_rows(several, state, logits, arena.empty("picks", 32), options, "sample"),
+        *logprobs(LogprobBuffers.create(arena, 8), state, logits, vocabulary=VOCAB, top=5),
+    ]
+    assert compiled(one.kernel for one in made).refused == ()
+
+
+@pytest.mark.parametrize("dtype", SHADERS)
+def test_tint_compiles_the_shaders_that_quantize(dtype):
+    request = {
+        "label": dtype,
+        "source": SHADERS[dtype].text(),
+        "entry": "main",
+        "constants": {},
+        "bindings": ["read-only-storage", "storage", "storage", "uniform"],
+    }
+    assert compile_requests([request]).refused == ()
+
+
+@pytest.mark.parametrize("varies", [False, True], ids=["uniform", "not uniform"])
+def test_tint_refuses_a_barrier_that_not_every_thread_reaches(varies):
+    condition = "t < 2u" if varies else "y[0] < 2u"
+    source = f"""
+        @group(0) @binding(0) var<storage, read> y: array<u32>;
+        var<workgroup> x: array<u32, 4>;
+        @compute @workgroup_size(4)
+        fn main(@builtin(local_invocation_index) t: u32) {{
+            x[t] = t;
+            if ({condition}) {{
+                workgroupBarrier();
+            }}
+        }}
+    """
+    result = compiled([Kernel("barrier", source, "main", (), (Binding("y", Access.READ),))])
+    found = [message for _, messages in result.refused for message in messages]
+    assert len(found) == varies
+    assert all("uniform control flow" in message for message in found)

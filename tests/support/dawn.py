@@ -1,0 +1,122 @@
+"""Compiling kernels with Tint, the WGSL compiler of Dawn and Chromium, beside naga.
+
+`.ci/dawn` sets up `.dawn`: Dawn for Node and a driver that Dawn accepts. One Node process compiles
+all kernels that it is given (`tests/dawn/compile.mjs`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdrr_device.kernels import Kernel
+from rdrr_device.pipelines import Pipelines
+from rdrr_device.shaders import Target, for_target
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / ".dawn"
+COMPILER = ROOT / "tests" / "dawn" / "compile.mjs"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What Tint made of a list of kernels.
+
+    Attributes:
+        adapter: Vendor and driver that Dawn compiled for.
+        count: Kernels that were compiled.
+        refused: Label and messages of each kernel that Tint refused.
+    """
+
+    adapter: str
+    count: int
+    refused: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def request_of(kernel: Kernel) -> dict[str, Any]:
+    """A kernel as JSON for the compiler."""
+    return {
+        "label": kernel.label,
+        "source": for_target(kernel.source, Target.TINT),
+        "entry": kernel.entry,
+        "constants": dict(kernel.overrides),
+        "bindings": [binding.access.value for binding in kernel.bindings],
+    }
+
+
+def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
+    """Compile kernels, as `request_of` gives them, with Tint.
+
+    Raises:
+        RuntimeError: Dawn does not work here.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        shaders = Path(place, "shaders.json")
+        shaders.write_text(json.dumps(list(requests)), encoding="utf-8")
+        done = subprocess.run(
+            ["node", str(COMPILER), str(FOLDER), str(shaders)],
+            capture_output=True,
+            text=True,
+            env=_environment(),
+            check=False,
+        )
+    if done.returncode:
+        raise RuntimeError(f"Dawn in {FOLDER} failed: {done.stderr.strip()}")
+    found = json.loads(done.stdout)
+    refused = tuple((one["label"], tuple(one["messages"])) for one in found["refused"])
+    return Compiled(found["adapter"], found["compiled"], refused)
+
+
+def _environment() -> dict[str, str]:
+    """The process's environment with the driver of `.dawn` in place of the system's."""
+    libraries = str(FOLDER / "lib")
+    before = os.environ.get("LD_LIBRARY_PATH")
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": f"{libraries}:{before}" if before else libraries,
+        "VK_DRIVER_FILES": str(FOLDER / "driver.json"),
+    }
+
+
+@contextmanager
+def recording(folder: Path) -> Iterator[None]:
+    """Write every kernel of which a pipeline is made into `folder`, once for each content."""
+    folder.mkdir(parents=True, exist_ok=True)
+    make = Pipelines.of
+
+    @wraps(make)
+    def make_and_record(self: Pipelines, kernel: Kernel) -> tuple[Any, Any]:
+        made = make(self, kernel)
+        _write(folder, request_of(kernel))
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pipelines, "of", make_and_record)
+        yield
+
+
+def _write(folder: Path, request: dict[str, Any]) -> None:
+    """Workers write the same file at the same time, so it appears as a whole."""
+    text = json.dumps(request, sort_keys=True)
+    target = folder / f"{sha256(text.encode()).hexdigest()}.json"
+    if not target.exists():
+        temporary = target.with_suffix(f".{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """The kernels that test sessions have recorded into `folder`, sorted by label."""
+    files = sorted(folder.glob("*.json"))
+    found = [json.loads(one.read_text(encoding="utf-8")) for one in files]
+    return sorted(found, key=lambda one: one["label"])
