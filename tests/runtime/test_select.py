@@ -20,8 +20,8 @@ from rdrr_runtime.exec.program import PaperArena, Plan, choices_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec
 from rdrr_runtime.phases.context import OpContext, State
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvSpec
-from rdrr_runtime.phases.packing import GpuWeight
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error, stepped
 from support.packages import VOCAB, llama_manifest, write_random_package
@@ -49,7 +49,7 @@ OBEYED = {
         {"q4kMatmul": "fused_q4k", "attentionDecode": "split_kv", "attentionPrefill": "split_kv"},
         "column",
         {
-            "decode l1.down_proj": "gemv_col.q4_k",
+            "decode l1.down_proj": "matvec.q4_k",
             "prefill l1.down_proj": "matmul_tiled.q4_k",
             "decode l1.attn": "attention.split_kv",
             "prefill l1.attn": "attention.split_kv",
@@ -59,7 +59,7 @@ OBEYED = {
     "fused_q4k, flat": (
         {"q4kMatmul": "fused_q4k"},
         "flat",
-        {"decode l1.gate_proj": "gemv_row.q4_k", "prefill l1.gate_proj": "matmul_tiled.q4_k"},
+        {"decode l1.down_proj": "matvec.q4_k", "prefill l1.gate_proj": "matmul_tiled.q4_k"},
         EXACT,
     ),
     "fused_q4k_int8": (
@@ -76,9 +76,9 @@ OBEYED = {
         {"q4kMatmul": "fused_q4k_int8"},
         "column",
         {
-            "decode layer 1 qkv": "matvec_turned.q4_k,q4_k,q4_k",
-            "decode l1.down_proj": "matvec_turned.q4_k",
-            "prefill l1.down_proj": "matmul_int8.turned_q4_k",
+            "decode layer 1 qkv": "matvec.q4_k,q4_k,q4_k",
+            "decode l1.down_proj": "matvec.q4_k",
+            "prefill l1.down_proj": "matmul_int8.q4_k",
         },
         INT8,
     ),
@@ -277,14 +277,9 @@ def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_
     assert "computePrecision=f32 (run flag) excludes int8" in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("layout", "hints", "said"),
-    [
-        ("flat", {"q4kMatmul": "fused_q4k_int8"}, "layout flat has no int8 kernel"),
-    ],
-)
-def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layout, hints, said):
-    package = package_of(tmp_path, rng, layout=layout)
+def test_a_hint_that_cannot_be_followed_is_said_once(plain_device, tmp_path, rng):
+    package, device = package_of(tmp_path, rng, "F16"), plain_device
+    hints, said = {"f16Matmul": "gemv_subgroup"}, "the device has no feature subgroup"
     (line,) = unhonoured(choices_for(package, device, policy("manifest", **hints), CONTEXT, "f16"))
     ((key, value),) = hints.items()
     assert f"hint {key}={value} is not followed: {said}" in line
@@ -293,7 +288,7 @@ def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layo
 
 
 @pytest.mark.parametrize(
-    ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matmul_int8.turned_q4_k")]
+    ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matmul_int8.q4_k.column")]
 )
 def test_a_few_rows_are_in_int8_where_a_hint_asks(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
@@ -304,16 +299,15 @@ def test_a_few_rows_are_in_int8_where_a_hint_asks(device, tmp_path, rng, layout,
 
 
 @pytest.mark.parametrize(
-    ("turned", "layout", "said"),
+    ("layout", "said"),
     [
-        (True, Layout.COLUMN, "columns are in int8 for several rows only where a hint asks"),
-        (False, Layout.COLUMN, "layout column has no int8 kernel for several rows"),
-        (False, Layout.ROW, "no int8 kernel serves it for several rows"),
+        (Layout.COLUMN, "columns are in int8 for several rows only where a hint asks"),
+        (Layout.ROW, "no int8 kernel serves it for several rows"),
     ],
 )
-def test_several_rows_in_f32_say_why_on_a_gpu(turned, layout, said):
+def test_several_rows_in_f32_say_why_on_a_gpu(layout, said):
     select = Select(Policy(), software=False, max_binding=1 << 27)
-    weight = GpuWeight(DTYPES["Q4_K"], layout, 8, 256, 128, (), turned=turned)
+    weight = GpuWeight(DTYPES["Q4_K"], layout, 8, 256, 4, 256, ())
     why = select.why_matmul(SimpleNamespace(max_rows=9), (weight,), 9, int8=False)
     assert why.reason == f"auto on a hardware adapter: f32 activations, as {said}"
 
@@ -391,9 +385,9 @@ def test_16_bit_weights_get_scales_where_their_products_are_in_int8(software, hi
         (False, {"q4kMatmul": "fused_q4k"}, False),
     ],
 )
-def test_turned_blocks_get_scales_where_a_hint_asks_for_int8(software, hints, int8):
+def test_column_matrices_get_row_scales_where_a_hint_asks_for_int8(software, hints, int8):
     select = Select(policy(**hints), software=software, max_binding=1 << 27)
-    assert select.scales_rows(DTYPES["Q4_K"], turned=True) is int8
+    assert select.scales_rows(DTYPES["Q4_K"], by_column=True) is int8
     assert select.scales_rows(DTYPES["Q4_K"]) is False
 
 
@@ -466,14 +460,16 @@ def test_scalars_stored_by_columns_become_rows_of_the_same_bits(device, tmp_path
     arena = Arena(device)
     plan = Plan(package, device, arena, Policy(), context=CONTEXT, kv_dtype="f16")
     choices = [one for one in plan.weights.choices if "proj" in one.op]
-    assert {one.reason for one in choices} == {f"{dtype} turned from columns to rows at load"}
+    assert {one.reason for one in choices} == {f"{dtype} transposed from columns to rows at load"}
     for one in choices:
         matrix = plan.weights.matrices[one.op]
         stored = np.asarray(package.read(one.op)).view(f"V{DTYPES[dtype].block_bytes}")
         assert matrix.layout is Layout.ROW
         (part,) = matrix.parts
+        expected = stored.reshape(matrix.k, matrix.n).T.tobytes()
         ours = np.asarray(device.read(part.slice)).tobytes()
-        assert ours == stored.reshape(matrix.k, matrix.n).T.tobytes()
+        assert ours[: len(expected)] == expected
+        assert not any(ours[len(expected) :])
     arena.dispose()
 
 

@@ -29,6 +29,7 @@ from rdrr_runtime.phases.attention_decode import (
     SplitTuning,
     attention_decode,
 )
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import (
     CANDIDATE_BYTES,
     MAX_OUTPUT_GROUPS,
@@ -38,8 +39,6 @@ from rdrr_runtime.phases.matvec import (
     matvec,
     suits,
 )
-from rdrr_runtime.phases.matvec_turned import matvec_turned, suits_turned
-from rdrr_runtime.phases.packing import GpuWeight
 
 if TYPE_CHECKING:
     from rdrr_runtime.compile.lower import Lowering
@@ -58,17 +57,11 @@ class _Product:
     def plan(self) -> MatmulPlan:
         return self.low.select.matmul(self.weights)
 
-    @property
-    def turned(self) -> bool:
-        """Whether these are turned blocks, which have a kernel of their own."""
-        return all(one.turned for one in self.weights)
-
     def suits(self, shares: int = 0, *, gate: bool = False) -> bool:
         """Whether hints allow the fused kernel and it can run."""
         plan = self.plan
-        if self.turned:
-            return suits_turned(self.low.ctx, self.weights, gate=gate, shares=shares)
-        fits = suits(plan.context(self.low.ctx), self.weights, int8=plan.int8, shares=shares)
+        ctx = plan.context(self.low.ctx)
+        fits = suits(ctx, self.weights, int8=plan.int8, shares=shares, gate=gate)
         return fits and not plan.tiled
 
     def emit(
@@ -77,12 +70,7 @@ class _Product:
         """Emit the launch, with the reason for it; `sites` are what its input depends on."""
         low, plan = self.low, self.plan
         ctx = plan.context(low.ctx)
-        if self.turned:
-            made = matvec_turned(ctx, self.weights, source, output, label=label, sites=sites)
-        else:
-            made = matvec(
-                ctx, self.weights, source, output, int8=plan.int8, label=label, sites=sites
-            )
+        made = matvec(ctx, self.weights, source, output, int8=plan.int8, label=label, sites=sites)
         low.emit(made, low.select.why_matmul(low.ctx, self.weights, 1, int8=plan.int8))
         return made
 
@@ -329,7 +317,10 @@ def _down_in_int8(
     product = _Product(low, (low.weights.matrices[down.weight.name],))
     ctx = product.plan.context(low.ctx)
     fits = product.suits() and leaves_int8(ctx, gated.width)
-    both = all(one.plan.int8 and not one.turned for one in (gate_and_up, product))
+    both = all(
+        one.plan.int8 and not any(weight.by_column for weight in one.weights)
+        for one in (gate_and_up, product)
+    )
     return down if down.x == gated.out and fits and both else None
 
 

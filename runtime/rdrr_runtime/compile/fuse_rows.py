@@ -19,6 +19,7 @@ from rdrr_runtime.compile.lower_attention import placed_attention
 from rdrr_runtime.compile.normed_linears import find_normed_linears
 from rdrr_runtime.compile.select import Why
 from rdrr_runtime.phases.attention_decode import SplitTuning
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.matvec_rows import (
     RowsOutput,
@@ -28,7 +29,6 @@ from rdrr_runtime.phases.matvec_rows import (
     rows_held,
     suits,
 )
-from rdrr_runtime.phases.packing import GpuWeight
 
 if TYPE_CHECKING:
     from rdrr_runtime.compile.fuse import Fusion

@@ -46,11 +46,11 @@ from rdrr_runtime.phases.elementwise import residual_add, scale
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.expert_linear import Routed
 from rdrr_runtime.phases.gated_activation import gated_activation
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
 from rdrr_runtime.phases.matmul_int8 import suits as suits_int8
-from rdrr_runtime.phases.packing import GpuWeight
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
 from rdrr_runtime.phases.rope import rope

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_format.layouts import Layout
 from rdrr_manifests.graph import Experts, Router, SigmoidGate
 
 from rdrr_runtime.phases.expert_int8 import expert_down, expert_gate, expert_rows, suits
@@ -21,8 +20,8 @@ from rdrr_runtime.phases.expert_tiled import (
     groups_bytes,
 )
 from rdrr_runtime.phases.gated_activation import gated_activation
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.packing import GpuWeight
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.router_topk import ROUTE_WORDS, router_topk
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
@@ -60,29 +59,29 @@ def lower_experts(
     inner = routed.top_k * op.width
     gates, ups, downs = (low.weights.stack(group) for group in (op.gates, op.ups, op.downs))
     if low.select.matmul((gates, ups, downs)).int8 and suits(low.ctx, (gates, ups, downs)):
-        lower = _lower_int8_tiled if _is_tiled(low, gates) else _lower_int8
+        lower = _lower_int8_tiled if _is_tiled(low) else _lower_int8
         lower(low, op, routed, (gates, ups, downs), out, accumulate=accumulate)
         return
     x, act = low.values.get(op.x), _scratch(low, "act", inner)
     gate, up = _scratch(low, "gate", inner), _scratch(low, "up", inner)
     groups = None
-    if any(_is_tiled(low, one) for one in (gates, ups, downs)):
+    if _is_tiled(low):
         groups = _lower_groups(low, op, routed)
     for weight, y, name in ((gates, gate, "gate"), (ups, up, "up")):
         ctx, label = low.select.matmul((weight,)).context(low.ctx), f"{op.out}.{name}"
-        if groups is None or not _is_tiled(low, weight):
+        if groups is None:
             made = expert_each(ctx, weight, routed, x, y, label=label)
         else:
             made = expert_tiled(ctx, weight, routed, groups, x, y, by_route=False, label=label)
-        low.emit(made, low.select.why_experts(ctx, weight, tiled=_is_tiled(low, weight)))
+        low.emit(made, low.select.why_experts(ctx, weight, tiled=_is_tiled(low)))
     low.emit(
         gated_activation(
             low.ctx, gate, up, act, width=inner, activation=op.activation, label=f"{op.out}.act"
         )
     )
     ctx = low.select.matmul((downs,)).context(low.ctx)
-    why = low.select.why_experts(ctx, downs, tiled=_is_tiled(low, downs))
-    if groups is None or not _is_tiled(low, downs):
+    why = low.select.why_experts(ctx, downs, tiled=_is_tiled(low))
+    if groups is None:
         made = expert_sum(ctx, downs, routed, act, out, accumulate=accumulate, label=op.out)
         low.emit(made, why)
         return
@@ -164,9 +163,9 @@ def _lower_int8_tiled(
     )
 
 
-def _is_tiled(low: Lowering, weight: GpuWeight) -> bool:
+def _is_tiled(low: Lowering) -> bool:
     """Whether the rows of an expert are multiplied together."""
-    return low.ctx.max_rows >= MIN_ROWS and weight.layout is Layout.ROW
+    return low.ctx.max_rows >= MIN_ROWS
 
 
 def _scratch(low: Lowering, part: str, width: int) -> BufferSlice:

@@ -16,11 +16,11 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.compile.hints import Hint, Policy
 from rdrr_runtime.phases.attention import TILE_ROWS, AttentionKernel, AttentionSpec, tile_keys
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.gpu_weight import GpuWeight, reads_flat
 from rdrr_runtime.phases.linear import GEMV_ROWS
 from rdrr_runtime.phases.matvec import INT8_TYPES
-from rdrr_runtime.phases.packing import FLAT_GRANULES, GPU_DTYPES, GpuWeight
 from rdrr_runtime.phases.row_scales import SCALED_TYPES
-from rdrr_runtime.phases.turn_blocks import TURNED_TYPES
 
 FEW_SEQUENCES = 4
 """Rows, each of another text, that with one workgroup a head leave a GPU idle."""
@@ -82,16 +82,12 @@ PLAIN = Why("the only kernel of this op")
 
 @dataclass(frozen=True)
 class Storage:
-    """How a matrix lies in GPU memory; `note` says why, where that is not as it is stored.
-
-    `turned` blocks are those of `phases/turn_blocks.py`.
-    """
+    """What a matrix is kept as; `note` says why, where that is not as it is stored."""
 
     dtype: DType
     layout: Layout
     note: str = ""
     unmet: Unmet | None = None
-    turned: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,22 +146,14 @@ class Select:
         obstacle = _storage_obstacle(dtype, layout, k, experts=experts)
         if not obstacle:
             if layout is Layout.COLUMN and not dtype.is_block:
-                return Storage(dtype, Layout.ROW, f"{dtype} turned from columns to rows at load")
-            if layout is Layout.COLUMN and matmul and not experts and self._turns(dtype, shape):
-                note = f"{dtype} columns turned at load, for int8 products"
-                return Storage(dtype, layout, note, turned=True)
+                return Storage(
+                    dtype, Layout.ROW, f"{dtype} transposed from columns to rows at load"
+                )
             return Storage(dtype, layout)
         unmet = Unmet(hint, obstacle) if hint else None
         # F32 rather than F16: without a hint the values stay exactly those of the package.
         note = f"{dtype} expanded to F32 at load, as {obstacle}"
         return Storage(DTYPES["F32"], Layout.ROW, note, unmet)
-
-    def _turns(self, dtype: DType, shape: tuple[int, int]) -> bool:
-        """Whether a column matrix of blocks is to be turned: where int8 products are wanted."""
-        kind = TURNED_TYPES.get(dtype.name)
-        if kind is None or not self._int8()[0] or shape[1] % 4:
-            return False
-        return 4 * kind.words(*shape) <= self.max_binding
 
     def matmul(self, weights: Sequence[GpuWeight]) -> MatmulPlan:
         """What hints ask of one product with these matrices."""
@@ -176,9 +164,9 @@ class Select:
         value = hint.value if hint else "auto"
         return MatmulPlan(tiled=value == "tiled", subgroups=value != "gemv")
 
-    def scales_rows(self, dtype: DType, *, turned: bool = False) -> bool:
+    def scales_rows(self, dtype: DType, *, by_column: bool = False) -> bool:
         """Whether a matrix of linear layers gets the scales that products in int8 need."""
-        if turned:
+        if by_column:
             # Only where a hint asks: what several rows gain has not been measured on a GPU yet.
             return self.policy.get("q4kMatmul") is not None and self._int8()[0]
         return dtype.name in SCALED_TYPES and self._scalars_in_int8()
@@ -219,7 +207,7 @@ class Select:
             one = Why.following(hint, EXPERTS_IN_F32)
         elif hint and hint.value == "tiled":
             one = Why.following(
-                hint, "" if tiled else "experts of few rows, or by columns, have no tiled kernel"
+                hint, "" if tiled else "experts of a small batch have no tiled kernel"
             )
         elif hint and hint.value.startswith("gemv") and tiled:
             one = Why(f"{hint} is for few rows; many rows are tiled")
@@ -233,18 +221,13 @@ class Select:
         wanted, who, unmet = self._int8()
         if int8 == wanted:
             return Why(f"{who}: {'int8' if int8 else ctx.values} activations", unmet)
-        others = [one.layout for one in weights if one.layout is not Layout.ROW]
+        columns = any(one.by_column for one in weights)
         if ctx.max_rows > 1:
             what = "no int8 kernel serves it for several rows"
-            if others:
-                what = f"layout {others[0]} has no int8 kernel for several rows"
-            if any(one.turned for one in weights):
+            if columns:
                 what = "columns are in int8 for several rows only where a hint asks"
             return Why(f"{who}: f32 activations, as {what}")
-        if others:
-            obstacle = f"layout {others[0]} has no int8 kernel"
-        else:
-            obstacle = "these matrices do not suit the int8 kernel"
+        obstacle = "these matrices do not suit the int8 kernel"
         hint = self.policy.get("q4kMatmul")
         unmet = Unmet(hint, obstacle) if hint else None
         return Why(f"{who}: f32 activations, as {obstacle}", unmet)
@@ -345,13 +328,12 @@ class Select:
 
 def _storage_obstacle(dtype: DType, layout: Layout, k: int, *, experts: bool) -> str:
     """Why no kernel reads a matrix as it is stored, or empty."""
-    if dtype.name not in GPU_DTYPES:
+    if dtype.name not in FORMATS:
         return f"no kernel reads {dtype}"
     if experts and layout is Layout.FLAT and dtype.is_block:
         return "experts are read by rows or columns"
-    granule = FLAT_GRANULES.get(dtype.name)
-    if layout is Layout.FLAT and (granule is None or k % granule):
-        return "its flat blocks cross rows within a group of weights"
+    if layout is Layout.FLAT and not reads_flat(dtype, k):
+        return "its flat blocks cross rows within a unit of weights"
     return ""
 
 

@@ -1,7 +1,7 @@
 // Sum over a team's threads, valid in all of them.
-fn team_sum(v: Sums, thread: Thread, team: u32) -> Sums {
+fn team_sum(v: Sums, thread: Thread, subgroup_size: u32, team: u32) -> Sums {
 {% if SUBGROUPS %}
-    if (thread.size == T) {
+    if (subgroup_size == T) {
         return subgroupAdd(v);
     }
 {% endif %}
