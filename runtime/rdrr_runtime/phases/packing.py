@@ -26,6 +26,9 @@ Bytes = npt.NDArray[np.uint8]
 CHUNK_BYTES = 32 << 20
 """Bytes of stored blocks on the device at a time."""
 
+UNDER_WAY_BYTES = 128 << 20
+"""Bytes of stored blocks that may be on their way to the device."""
+
 _HOST_BYTES = 16 << 20  # host memory that padding may take at a time
 
 
@@ -70,6 +73,7 @@ class Uploader:
         self._arena = arena
         self._passing = passing
         self._staging: BufferSlice | None = None
+        self._under_way = 0
         self._place = passing.empty("place", PLACE_BYTES)
 
     def fill(
@@ -156,6 +160,10 @@ class Uploader:
             data = np.concatenate([data, np.zeros(-data.size % 4, np.uint8)])
         if self._staging is None or self._staging.size < data.size:
             self._staging = self._passing.empty("blocks", data.size)
+        self._under_way += data.size
+        if self._under_way > UNDER_WAY_BYTES:  # a device that is slower than its host
+            self._passing.wait()
+            self._under_way = data.size
         self._passing.write(self._staging, data)
         return self._staging
 

@@ -11,14 +11,18 @@ fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
 {% else %}
 fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
     let raw = halves{{ S }}(row * ROW_UNITS{{ S }} + unit);
+{% if not F.column %}
+    let head = head{{ S }}(row * ROW_UNITS{{ S }} + unit);
+{% endif %}
     let part = stage * (K_STAGED / 16u) + 4u * unit;  // of 16 elements
 {% set sixteens = ["first" ~ S ~ "(raw.first)", "last" ~ S ~ "(raw.first)", "first" ~ S ~ "(raw.second)", "last" ~ S ~ "(raw.second)"] %}
 {% if INT8 %}
-    let products = vec4<f32>(vec4<i32>(
+    let by16 = vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
+    let sums16 = vec4<f32>(vec4<i32>(
 {% for sixteen in sixteens %}
         dot16({{ sixteen }}, staged[part{{ " + " ~ loop.index0 ~ "u" if loop.index0 }}]),
 {% endfor %}
-    )) * vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
+    ));
 {% else %}
 {% for sixteen in sixteens %}
 {% set q = loop.index0 %}
@@ -36,20 +40,24 @@ fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
 {% endfor %}
 {% endfor %}
     let one = vec4<f32>(1.0);
+{% endif %}
+{% if F.column and INT8 %}
+    return dot(by16, sums16);
+{% elif F.column %}
+    return dot(sum0 + sum1 + sum2 + sum3, one);
+{% else %}
+{% if INT8 %}
+    let products = by16 * sums16;
+{% else %}
     let products = vec4<f32>(dot(sum0, one), dot(sum1, one), dot(sum2, one), dot(sum3, one));
 {% endif %}
-{% if F.column %}
-    return dot(products, vec4<f32>(1.0));
-{% else %}
 {% if F.minimum %}
 {% if INT8 %}
-    let all = vec4<f32>(vec4<i32>(sums[part], sums[part + 1u], sums[part + 2u], sums[part + 3u]))
-        * vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
+    let all = by16 * vec4<f32>(vec4<i32>(sums[part], sums[part + 1u], sums[part + 2u], sums[part + 3u]));
 {% else %}
     let all = vec4<f32>(dot(all0, one), dot(all1, one), dot(all2, one), dot(all3, one));
 {% endif %}
 {% endif %}
-    let head = head{{ S }}(row * ROW_UNITS{{ S }} + unit);
 {% if F.levels == 2 and F.group == 16 %}
     return bitcast<f32>(head.block_factor) * dot(vec4<f32>(unpack4xI8(head.scales)), products);
 {% elif F.levels == 2 %}
