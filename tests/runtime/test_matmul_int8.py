@@ -12,6 +12,7 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matmul_int8 import (
     FINE,
     LARGE,
@@ -23,7 +24,7 @@ from rdrr_runtime.phases.matmul_int8 import (
     matmul_int8,
     planes,
 )
-from rdrr_runtime.phases.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
 from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
