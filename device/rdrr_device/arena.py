@@ -67,6 +67,10 @@ class Arena:
         """Run one launch on buffers of this device."""
         self._device.submit([self._device.bind(dispatch)], 1)
 
+    def wait(self) -> None:
+        """Wait until the device has done all work, which frees the host's copies of writes."""
+        self._device.wait()
+
     def dispose(self) -> None:
         """Free every buffer; slices of them must not be used afterwards."""
         for one in self._slices:

@@ -9,11 +9,13 @@ its bindings: the explicit bind group layout is read from them.
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,15 +62,15 @@ class ShaderFolder:
 
     package: str
 
-    def render(self, name: str, **variables: str | int | bool) -> str:
+    def render(self, name: str, **variables: Hashable) -> str:
         """Return the text of a template with its variables filled in.
 
-        `VALUE`, the type of activations, is `f32` where it is left out; a text with f16 enables
-        it. Any other variable that the template uses and the caller leaves out is an error of
-        jinja2.
+        Variables are plain values or frozen dataclasses. `VALUE`, the type of activations, is
+        `f32` where it is left out; a text with f16 enables it. Any other variable that the
+        template uses and the caller leaves out is an error of jinja2.
         """
-        given = {"VALUE": "f32", **variables}
-        text = _render(self.package, name, tuple(sorted(given.items())))
+        given: dict[str, Hashable] = {"VALUE": "f32", **variables}
+        text = _render(self.package, name, tuple(sorted(given.items(), key=itemgetter(0))))
         return text if given["VALUE"] == "f32" else f"enable {given['VALUE']};\n{text}"
 
     def digest(self) -> str:
@@ -95,7 +97,7 @@ def _environment(package: str) -> jinja2.Environment:
 
 
 @cache
-def _render(package: str, name: str, variables: tuple[tuple[str, str | int | bool], ...]) -> str:
+def _render(package: str, name: str, variables: tuple[tuple[str, Hashable], ...]) -> str:
     return _environment(package).get_template(name).render(dict(variables))
 
 

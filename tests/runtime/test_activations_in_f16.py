@@ -21,10 +21,11 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.elementwise import copy_row, residual_add, scale, softcap
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.gated_activation import gated_activation
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matvec import Input, Output, matvec
-from rdrr_runtime.phases.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.rmsnorm import post_norm_add, rms_norm
 from rdrr_runtime.phases.rope import rope
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate

@@ -56,15 +56,15 @@ ADAPTERS = {
 
 # What a reason says of the kernels of products, and what their labels look like.
 NAMED = {
-    "one-row product, int8 activations": r"matvec\..*\.int8$|matvec_turned\.",
-    "one-row product, float activations": r"matvec\.(?!.*\.int8$)",
+    "one-row product, int8 activations": r"matvec\..*\.int8",
+    "one-row product, float activations": r"matvec\.(?!.*\.int8)",
     "small batch, int8 activations": r"matvec_rows\.|int8_rows",
     "tiles of many rows, int8 activations": r"matmul_int8\.|quantize_rows",
     "tiles of many rows (": r"matmul_tiled\.",
-    "general product": r"gemv_(row|col)\.",
+    "general product": r"gemv_row\.",
     "experts, int8 activations": r"expert_int8\.|matmul_int8\.experts|int8_rows|quantize_rows",
     "experts: the rows": r"expert_tiled",
-    "experts: each route": r"expert_linear|expert_column",
+    "experts: each route": r"expert_linear",
     "attention in large tiles": r"attention_tiled\.16",
     "attention in small tiles": r"attention_tiled\.8",
     "attention with the keys in splits": r"attention\.split_kv|attention_combine",
@@ -73,11 +73,9 @@ NAMED = {
     "norms, rope and the cache in one": r"place_rows",
     "the only kernel": r"",
 }
-PRODUCTS = re.compile(
-    r"(matvec|matvec_turned|matvec_rows|matmul_int8|matmul_tiled|gemv_row|gemv_col|expert\w*)\."
-)
-IN_INT8 = re.compile(r"\.int8$|^matvec_turned\.|^matmul_int8\.|^expert_int8\.")
-BLOCKS = re.compile(r"\b(turned_)?q\d_[k01]\b")
+PRODUCTS = re.compile(r"(matvec|matvec_rows|matmul_int8|matmul_tiled|gemv_row|expert\w*)\.")
+IN_INT8 = re.compile(r"\.int8\b|^matmul_int8\.|^expert_int8\.")
+BLOCKS = re.compile(r"\bq\d_[k01]\b")
 
 
 def adapter(name: str) -> SimpleNamespace:
@@ -110,7 +108,7 @@ def honours(hint: tuple[str, str], one) -> bool:
     if key == "computePrecision" and (is_product or one.step == "load"):
         return IN_INT8.search(label) is None and (one.op != "activations" or label == value)
     if key == "f16Matmul" and is_product and not has_blocks:
-        general = label.startswith(("gemv", "matvec.", "expert_linear", "expert_column"))
+        general = label.startswith(("gemv", "matvec.", "expert_linear"))
         if value == "tiled":
             return label.startswith(("matmul_tiled", "expert_tiled"))
         return general or not few

@@ -9,14 +9,15 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.embed import embed
-from rdrr_runtime.phases.packing import GPU_DTYPES, upload_weight
+from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.reference import ops
 from support.gpu import TOLERANCE, random_tensor, relative_error
 
 
 @pytest.mark.parametrize(
     ("dtype", "hidden"),
-    [*((dtype, 576) for dtype in GPU_DTYPES), ("Q4_K", 256), ("Q6_K", 384), ("F16", 256)],
+    [*((dtype, 576) for dtype in FORMATS), ("Q4_K", 256), ("Q6_K", 384), ("F16", 256)],
 )
 def test_rows_of_every_type_are_gathered(bench, rng, dtype, hidden) -> None:
     raw, values = random_tensor(rng, dtype, Layout.ROW, (50, hidden))
@@ -49,8 +50,8 @@ def test_a_table_of_flat_blocks_is_gathered(bench, rng) -> None:
     assert relative_error(bench.download(x, 4, 384), values[tokens]) < TOLERANCE
 
 
-def test_a_transposed_table_is_refused(bench, rng) -> None:
+def test_single_values_by_column_are_refused(bench, rng) -> None:
     raw, _ = random_tensor(rng, "F16", Layout.COLUMN, (64, 32))
     table = upload_weight(bench.arena, DTYPES["F16"], Layout.COLUMN, (64, 32), raw, "table")
-    with pytest.raises(FormatError, match="by rows"):
+    with pytest.raises(FormatError, match="by column"):
         embed(bench.context(1), table, bench.poisoned(1, 32), label="t")

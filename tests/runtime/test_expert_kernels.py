@@ -12,8 +12,9 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.expert_int8 import expert_down, expert_gate, expert_rows
 from rdrr_runtime.phases.expert_linear import Routed, expert_each, expert_sum
 from rdrr_runtime.phases.expert_tiled import expert_combine, expert_groups, expert_tiled
+from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.packing import GpuWeight, upload_weight, words_per_row
+from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.router_topk import router_topk
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
@@ -37,12 +38,20 @@ def routed(bench: Bench, rng: np.random.Generator, rows: int, experts: int, top_
 
 
 def stacked(
-    bench: Bench, rng: np.random.Generator, dtype: str, experts: int, shape: tuple[int, int]
+    bench: Bench,
+    rng: np.random.Generator,
+    dtype: str,
+    experts: int,
+    shape: tuple[int, int],
+    layout: Layout = Layout.ROW,
 ) -> tuple[GpuWeight, F32]:
-    n, k = shape
-    raw, values = random_tensor(rng, dtype, Layout.ROW, (experts * n, k))
-    made = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (experts * n, k), raw, "experts")
-    return made, values.reshape(experts, n, k)
+    made = [random_tensor(rng, dtype, layout, shape) for _ in range(experts)]
+    kind = DTYPES[dtype]
+    weight = allocate_weight(bench.arena, kind, layout, shape, "experts", count=experts)
+    with bench.arena.temporary() as passing:
+        uploader = Uploader(bench.arena, passing)
+        uploader.fill(weight, layout, shape, (raw for raw, _ in made), "experts")
+    return weight, np.stack([values for _, values in made])
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -144,10 +153,19 @@ def grouped(bench: Bench, routes: Routed, ids: F32, rows: int, max_rows: int):
     return ctx, groups
 
 
-@pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0", "F16"])
-def test_rows_of_an_expert_are_multiplied_together(any_bench, rng, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [
+        ("Q4_K", Layout.ROW),
+        ("Q8_0", Layout.ROW),
+        ("F16", Layout.ROW),
+        ("Q4_K", Layout.COLUMN),
+        ("Q8_0", Layout.COLUMN),
+    ],
+)
+def test_rows_of_an_expert_are_multiplied_together(any_bench, rng, dtype, layout):
     rows, experts, top_k, n, k = 150, 5, 2, 70, 320
-    weight, values = stacked(any_bench, rng, dtype, experts, (n, k))
+    weight, values = stacked(any_bench, rng, dtype, experts, (n, k), layout)
     routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
     ctx, groups = grouped(any_bench, routes, ids, rows, rows)
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
@@ -193,15 +211,14 @@ def test_an_expert_that_nobody_goes_to_has_no_rows(bench):
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
 @pytest.mark.parametrize("split", [False, True], ids=["one part", "split"])
-def test_experts_by_columns_equal_torch(bench, rng, monkeypatch, dtype, split):
+def test_experts_by_column_equal_torch(bench, rng, monkeypatch, dtype, split):
     rows, experts, top_k, n, k = 3, 5, 2, 70, 36
-    if split:  # into parts of 64 stored rows, which end within an expert
-        limit = 64 * 4 * words_per_row(DTYPES[dtype], n)
-        monkeypatch.setattr(type(bench.arena), "max_binding", limit)
-    raw, values = random_tensor(rng, dtype, Layout.COLUMN, (n, experts * k))
-    weight = upload_weight(bench.arena, DTYPES[dtype], Layout.COLUMN, (n, experts * k), raw, "w")
-    assert len(weight.parts) == (3 if split else 1)
-    products = values.reshape(n, experts, k).transpose(1, 0, 2)
+    if split:  # into parts that end within the rows of an expert, or between experts
+        monkeypatch.setattr(
+            type(bench.arena), "max_binding", {"Q4_K": 30_000, "Q8_0": 18_432}[dtype]
+        )
+    weight, products = stacked(bench, rng, dtype, experts, (n, k), Layout.COLUMN)
+    assert (len(weight.parts) > 2) == split
     routes, ids, shares = routed(bench, rng, rows, experts, top_k)
     x, inner = normal(rng, rows, k), normal(rng, rows, top_k, k)
     each, summed = bench.poisoned(rows, top_k, n), bench.poisoned(rows, n)
@@ -227,11 +244,10 @@ def test_a_row_of_the_shared_expert_counts_by_its_gate(any_bench, rng):
 
 
 def test_what_experts_cannot_be_is_refused(bench, rng):
-    raw, _ = random_tensor(rng, "Q4_K", Layout.FLAT, (8, 64))
-    weight = upload_weight(bench.arena, DTYPES["Q4_K"], Layout.FLAT, (8, 64), raw, "w")
+    weight, _ = stacked(bench, rng, "F16", 2, (4, 64), Layout.COLUMN)
     routes, _, _ = routed(bench, rng, 1, 2, 1)
     x = bench.poisoned(64)
-    with pytest.raises(FormatError, match="by rows or columns"):
+    with pytest.raises(FormatError, match="by column"):
         expert_each(bench.context(1), weight, routes, x, bench.poisoned(8), label="t")
     options = {"experts": 2, "normalize": True, "label": "t"}
     with pytest.raises(FormatError, match="so many experts"):

@@ -48,7 +48,7 @@ OBEYED = {
         {"q4kMatmul": "fused_q4k", "attentionDecode": "split_kv", "attentionPrefill": "split_kv"},
         "column",
         {
-            "decode l1.down_proj": "gemv_col.q4_k",
+            "decode l1.down_proj": "matvec.q4_k",
             "prefill l1.down_proj": "matmul_tiled.q4_k",
             "decode l1.attn": "attention.split_kv",
             "prefill l1.attn": "attention.split_kv",
@@ -58,7 +58,7 @@ OBEYED = {
     "fused_q4k, flat": (
         {"q4kMatmul": "fused_q4k"},
         "flat",
-        {"decode l1.gate_proj": "gemv_row.q4_k", "prefill l1.gate_proj": "matmul_tiled.q4_k"},
+        {"decode l1.down_proj": "matvec.q4_k", "prefill l1.gate_proj": "matmul_tiled.q4_k"},
         EXACT,
     ),
     "fused_q4k_int8": (
@@ -75,9 +75,9 @@ OBEYED = {
         {"q4kMatmul": "fused_q4k_int8"},
         "column",
         {
-            "decode layer 1 qkv": "matvec_turned.q4_k,q4_k,q4_k",
-            "decode l1.down_proj": "matvec_turned.q4_k",
-            "prefill l1.down_proj": "matmul_int8.turned_q4_k",
+            "decode layer 1 qkv": "matvec.q4_k,q4_k,q4_k",
+            "decode l1.down_proj": "matvec.q4_k",
+            "prefill l1.down_proj": "matmul_int8.q4_k",
         },
         INT8,
     ),
@@ -192,8 +192,8 @@ def test_only_what_is_multiplied_is_expanded(device, tmp_path, rng):
     options = {"context": CONTEXT, "kv_dtype": "f16"}
     plan = Plan(tied, device, PaperArena(device), hints, **options)
     assert plan.weights.matrices["model.embed_tokens.weight"].dtype.name == "F16"
-    sizes = {"max_binding": 1 << 27, "matmul": False}
-    table = choose_storage(Preferences(hints, True), DTYPES["Q8_0"], Layout.ROW, (8, 384), **sizes)
+    preferences = Preferences(hints, software=True)
+    table = choose_storage(preferences, DTYPES["Q8_0"], Layout.ROW, 384, matmul=False)
     assert table.dtype.name == "Q8_0"
 
 
@@ -274,14 +274,9 @@ def test_int8_beside_a_precision_of_the_same_source_is_not_followed(device, tmp_
     assert "computePrecision=f32 (run flag) excludes int8" in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("layout", "hints", "said"),
-    [
-        ("flat", {"q4kMatmul": "fused_q4k_int8"}, "such kernel reads Q4_K in flat layout"),
-    ],
-)
-def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layout, hints, said):
-    package = package_of(tmp_path, rng, layout=layout)
+def test_a_hint_that_cannot_be_followed_is_said_once(plain_device, tmp_path, rng):
+    package, device = package_of(tmp_path, rng, "F16"), plain_device
+    hints, said = {"f16Matmul": "gemv_subgroup"}, "the device has no feature subgroup"
     (line,) = unhonoured(
         decisions_for(package, device, policy("manifest", **hints), CONTEXT, "f16")
     )
@@ -293,7 +288,7 @@ def test_a_hint_that_cannot_be_followed_is_said_once(device, tmp_path, rng, layo
 
 
 @pytest.mark.parametrize(
-    ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matmul_int8.turned_q4_k")]
+    ("layout", "kernel"), [("row", "matvec_rows.q4_k"), ("column", "matmul_int8.q4_k.column")]
 )
 def test_a_few_rows_are_in_int8_where_a_hint_asks(device, tmp_path, rng, layout, kernel):
     package, hints = package_of(tmp_path, rng, layout=layout), policy(q4kMatmul="fused_q4k_int8")
@@ -362,9 +357,9 @@ def test_16_bit_weights_get_scales_where_their_products_are_in_int8(software, hi
         (False, {"q4kMatmul": "fused_q4k"}, False),
     ],
 )
-def test_turned_blocks_get_scales_where_a_hint_asks_for_int8(software, hints, int8):
+def test_column_matrices_get_row_scales_where_a_hint_asks_for_int8(software, hints, int8):
     preferences = Preferences(policy(**hints), software)
-    assert has_row_scales(preferences, DTYPES["Q4_K"], turned=True) is int8
+    assert has_row_scales(preferences, DTYPES["Q4_K"], by_column=True) is int8
     assert has_row_scales(preferences, DTYPES["Q4_K"]) is False
 
 
@@ -444,8 +439,10 @@ def test_scalars_stored_by_columns_become_rows_of_the_same_bits(device, tmp_path
         stored = np.asarray(package.read(one.op)).view(f"V{DTYPES[dtype].block_bytes}")
         assert matrix.layout is Layout.ROW
         (part,) = matrix.parts
+        expected = stored.reshape(matrix.k, matrix.n).T.tobytes()
         ours = np.asarray(device.read(part.slice)).tobytes()
-        assert ours == stored.reshape(matrix.k, matrix.n).T.tobytes()
+        assert ours[: len(expected)] == expected
+        assert not any(ours[len(expected) :])
     arena.dispose()
 
 

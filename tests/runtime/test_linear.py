@@ -8,8 +8,10 @@ import torch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear import linear
-from rdrr_runtime.phases.packing import GPU_DTYPES, GpuWeight, upload_weight
+from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
 
@@ -19,6 +21,13 @@ from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_e
 GEMV = [(1, 67, 384), (5, 100, 576)]
 TILED = [(33, 67, 384)]
 MORE = [(2, 260, 256), (33, 100, 320), (70, 130, 36)]
+
+
+FORMS = (
+    *((dtype, Layout.ROW) for dtype in FORMATS),
+    *((dtype, Layout.COLUMN) for dtype, form in FORMATS.items() if not form.values),
+)
+"""Single values by column are transposed when they are loaded."""
 
 
 def oracle(x: F32, weight: F32, bias: F32 | None = None) -> F32:
@@ -51,22 +60,21 @@ def check(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "case"),
+    ("form", "case"),
     [
-        *((dtype, GEMV[1]) for dtype in GPU_DTYPES),
-        *((dtype, GEMV[0]) for dtype in ("Q4_K", "Q6_K", "Q8_0", "F16", "F32")),
+        *((form, GEMV[1]) for form in FORMS),
+        *((form, GEMV[0]) for form in FORMS if form[0] in ("Q4_K", "Q6_K", "Q8_0", "F16", "F32")),
     ],
+    ids=str,
 )
-@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
-def test_few_rows_of_every_stored_form_equal_torch(bench, rng, dtype, layout, case) -> None:
-    check(bench, rng, (dtype, layout), case, tiled=False)
+def test_a_small_batch_of_every_stored_form_equals_torch(bench, rng, form, case) -> None:
+    check(bench, rng, form, case, tiled=False)
 
 
 @pytest.mark.parametrize("case", TILED)
-@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
-@pytest.mark.parametrize("dtype", GPU_DTYPES)
-def test_many_rows_of_every_stored_form_equal_torch(bench, rng, dtype, layout, case) -> None:
-    check(bench, rng, (dtype, layout), case, tiled=True)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_many_rows_of_every_stored_form_equal_torch(bench, rng, form, case) -> None:
+    check(bench, rng, form, case, tiled=True)
 
 
 @pytest.mark.parametrize(("rows", "tiled"), [(1, False), (5, False), (33, True)])
@@ -77,7 +85,9 @@ def test_flat_blocks_that_cross_rows_equal_torch(bench, rng, dtype, rows, tiled)
 
 @pytest.mark.parametrize("case", MORE)
 @pytest.mark.parametrize("tiled", [False, True], ids=["gemv", "tiled"])
-@pytest.mark.parametrize("form", [("Q4_K", Layout.ROW), ("F32", Layout.COLUMN)], ids=str)
+@pytest.mark.parametrize(
+    "form", [("Q4_K", Layout.ROW), ("F32", Layout.ROW), ("Q8_0", Layout.COLUMN)], ids=str
+)
 def test_other_sizes_equal_torch(bench, rng, form, case, tiled) -> None:
     check(bench, rng, form, case, tiled)
 
@@ -120,7 +130,7 @@ def test_bias_and_residual_are_added(bench, rng, layout, tiled) -> None:
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
 def test_rows_beyond_the_step_are_left_alone(bench, rng, layout, tiled) -> None:
     n, k = 64, 256
-    weight, values = stored(bench, rng, "F16", layout, (n, k))
+    weight, values = stored(bench, rng, "Q8_0", layout, (n, k))
     x = normal(rng, 16, k)
     y = bench.poisoned(16, n)
     ctx = bench.context(3, max_rows=16)
@@ -181,7 +191,7 @@ def test_more_outputs_than_one_dimension_can_launch(bench, rng) -> None:
 
 
 def test_a_width_that_kernels_cannot_read_is_refused(bench) -> None:
-    weight = GpuWeight(DTYPES["F32"], Layout.ROW, 8, 6, 8, ())
+    weight = GpuWeight(DTYPES["F32"], Layout.ROW, 8, 6, 2, 8, ())
     x = bench.poisoned(1, 8)
     with pytest.raises(FormatError, match="multiple of 4"):
         linear(bench.context(1), weight, x, bench.poisoned(1, 8), label="t")

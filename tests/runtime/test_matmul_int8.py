@@ -11,27 +11,28 @@ from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matmul_int8 import (
     FINE,
     LARGE,
     NARROW,
-    SCALED,
     SMALL,
     TINY,
     TYPES,
     choose_tile,
     matmul_int8,
+    planes,
 )
-from rdrr_runtime.phases.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
 from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
-from rdrr_runtime.phases.turn_blocks import TURNED_TYPES, allocate_turned, turn
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 TILES = {"large": LARGE, "small": SMALL, "tiny": TINY, "fine": FINE, "narrow": NARROW}
-TURNED = tuple(f"turned {name}" for name in TURNED_TYPES)
-READ = (*TYPES, *SCALED, *TURNED)
-SCALINGS = ("Q8_0", "Q4_K", "Q6_K", "F16", "turned Q4_K")
+COLUMNS = tuple(f"{name} by column" for name in ("Q4_K", "Q6_K", "Q8_0", "Q5_1"))
+READ = (*sorted(TYPES), *SCALED_TYPES, *COLUMNS)
+SCALINGS = ("Q8_0", "Q4_K", "Q6_K", "F16", "Q4_K by column")
 """One type for each way in which codes are scaled."""
 
 
@@ -45,26 +46,22 @@ def rows_of(bench: Bench, max_rows: int, k: int) -> Int8Rows:
 def stored(
     bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
 ) -> tuple[GpuWeight, F32]:
-    if dtype in TURNED:
-        return turned(bench, rng, dtype.split()[1], n, k)
-    raw, values = random_tensor(rng, dtype, Layout.ROW, (n, k))
-    return uploaded(bench, dtype, raw, n, k), values
+    name, layout = dtype.split()[0], Layout.COLUMN if dtype in COLUMNS else Layout.ROW
+    raw, values = random_tensor(rng, name, layout, (n, k))
+    return uploaded(bench, name, raw, n, k, layout), values
 
 
-def turned(
-    bench: Bench, rng: np.random.Generator, dtype: str, n: int, k: int
-) -> tuple[GpuWeight, F32]:
-    raw, values = random_tensor(rng, dtype, Layout.COLUMN, (n, k))
-    columns = upload_weight(bench.arena, DTYPES[dtype], Layout.COLUMN, (n, k), raw, "weight")
-    weight = allocate_turned(bench.arena, DTYPES[dtype], (n, k), "weight")
-    bench.run([turn(columns, weight, "t")], 1)
-    return with_scales(bench, weight), values
-
-
-def uploaded(bench: Bench, dtype: str, raw: npt.NDArray[np.uint8], n: int, k: int) -> GpuWeight:
-    """A matrix on the device, of single values with the scales of its rows."""
-    weight = upload_weight(bench.arena, DTYPES[dtype], Layout.ROW, (n, k), raw, "weight")
-    return with_scales(bench, weight) if dtype in SCALED_TYPES else weight
+def uploaded(
+    bench: Bench,
+    dtype: str,
+    raw: npt.NDArray[np.uint8],
+    n: int,
+    k: int,
+    layout: Layout = Layout.ROW,
+) -> GpuWeight:
+    """A matrix on the device, with the scales of its rows where its product needs them."""
+    weight = upload_weight(bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight")
+    return with_scales(bench, weight) if planes(weight.form) == 2 else weight
 
 
 def with_scales(bench: Bench, weight: GpuWeight) -> GpuWeight:
@@ -150,7 +147,7 @@ def test_rows_beyond_the_step_are_left_alone(bench, rng) -> None:
 def test_a_weight_beyond_the_binding_limit_is_split(bench, rng, monkeypatch) -> None:
     rows, n, k = 12, 150, 256
     raw, values = random_tensor(rng, "Q8_0", Layout.ROW, (n, k))
-    monkeypatch.setattr(type(bench.arena), "max_binding", 72 * 4 * 64)
+    monkeypatch.setattr(type(bench.arena), "max_binding", 288 * 64)
     weight = upload_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (n, k), raw, "weight")
     monkeypatch.undo()
     assert len(weight.parts) > 2
@@ -265,4 +262,4 @@ def test_the_tile_follows_from_the_size_and_the_device(
     bench, dtype, rows, outputs, storage, tile
 ) -> None:
     ctx = replace(bench.context(1), max_rows=rows, workgroup_storage=storage)
-    assert choose_tile(ctx, {**TYPES, **SCALED}[dtype], outputs) == tile
+    assert choose_tile(ctx, FORMATS[dtype], outputs) == tile

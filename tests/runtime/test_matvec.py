@@ -8,25 +8,23 @@ import numpy as np
 import pytest
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.linear import linear
+from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import (
     INT8_TYPES,
     MAX_OUTPUT_GROUPS,
-    UNITS,
     Input,
     Output,
     leaves_int8,
     matvec,
     suits,
 )
-from rdrr_runtime.phases.matvec_turned import matvec_turned, suits_turned
-from rdrr_runtime.phases.packing import GpuWeight, upload_weight
-from rdrr_runtime.phases.turn_blocks import TURNED_TYPES, allocate_turned, turn
+from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import Bench, normal, random_tensor, relative_error
 
-TYPES = tuple(UNITS)
+TYPES = tuple(FORMATS)
 ALIKE = ("Q4_0", "Q5_0", "Q5_1", "Q5_K")
-"""Types with units as large as those of Q8_0 or Q4_K: only what they unpack differs."""
+"""Types of which only the codes and factors differ from those of others."""
 INPUTS = ("plain", "norm", "combine")
 OUTPUTS = ("store", "add", "gate", "best")
 EPS = 1e-5
@@ -38,16 +36,11 @@ class Operands:
 
     bench: Bench
     rng: np.random.Generator
-    turned: bool = False
+    layout: Layout = Layout.ROW
 
     def weight(self, name: str, n: int, k: int) -> tuple[GpuWeight, np.ndarray]:
-        layout = Layout.COLUMN if self.turned else Layout.ROW
-        raw, values = random_tensor(self.rng, name, layout, (n, k))
-        made = upload_weight(self.bench.arena, DTYPES[name], layout, (n, k), raw, "w")
-        if self.turned:
-            stored = made
-            made = allocate_turned(self.bench.arena, DTYPES[name], (n, k), "w")
-            self.bench.arena.run(turn(stored, made, "w"))
+        raw, values = random_tensor(self.rng, name, self.layout, (n, k))
+        made = upload_weight(self.bench.arena, DTYPES[name], self.layout, (n, k), raw, "w")
         return made, values.astype(np.float64)
 
     def source(self, kind: str, k: int) -> tuple[Input, np.ndarray]:
@@ -89,12 +82,13 @@ def launch_error(
     source: str,
     *,
     int8: bool,
-    turned: bool = False,
+    layout: Layout = Layout.ROW,
 ) -> float:
     """Largest relative error of one launch with random sizes."""
-    operands, ctx = Operands(bench, rng, turned), bench.context(1)
+    operands, ctx = Operands(bench, rng, layout), bench.context(1)
+    column = layout is Layout.COLUMN
     k, n = int(rng.choice([256, 384, 576])), 2 * int(rng.integers(3, 40))
-    if turned and kind == "gate":
+    if column and kind == "gate":
         n = 32 * int(rng.integers(1, 12))
     one_matrix = kind != "gate" or rng.random() < 0.5
     made = [operands.weight(name, 2 * n if kind == "gate" and one_matrix else n, k)]
@@ -114,17 +108,11 @@ def launch_error(
         "gate": silu(gated[0]) * gated[1],
         "best": products,
     }[kind]
-    if turned:
-        assert suits_turned(ctx, weights, gate=kind == "gate", shares=operand.shares(k))
-    else:
-        assert suits(ctx, weights, int8=int8, shares=operand.shares(k))
+    assert suits(ctx, weights, int8=int8, shares=operand.shares(k), gate=kind == "gate")
     y = bench.upload(before if kind == "add" else np.full(len(products), np.nan, np.float32))
     best = bench.poisoned(2 * MAX_OUTPUT_GROUPS) if kind == "best" else None
     output = Output(y, kind, bench.upload(bias) if kind == "store" else None, "silu", best)
-    if turned:
-        launches = matvec_turned(ctx, weights, operand, output, label="case")
-    else:
-        launches = matvec(ctx, weights, operand, output, int8=int8, label="case")
+    launches = matvec(ctx, weights, operand, output, int8=int8, label="case")
     bench.run(launches, 1)
     found = bench.download(y, len(expected))
     if best is not None:
@@ -191,27 +179,21 @@ def test_matrices_of_different_types_share_a_launch(
     assert (1e-5 < error < 5e-2) if int8 else error < 1e-4
 
 
-@pytest.mark.parametrize("kind", OUTPUTS)
-@pytest.mark.parametrize("name", sorted(TURNED_TYPES))
-def test_turned_blocks_cost_no_more(
-    any_bench: Bench, rng: np.random.Generator, name: str, kind: str
+@pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, kind) for name in ("Q4_K", "Q6_K", "Q8_0") for kind in OUTPUTS),
+        *((name, "store") for name in ALIKE),
+    ],
+)
+def test_blocks_along_the_outputs_cost_no_more(
+    any_bench: Bench, rng: np.random.Generator, name: str, kind: str, int8: bool
 ) -> None:
     source = str(rng.choice(INPUTS))
     print(source)
-    found = launch_error(any_bench, rng, name, kind, source, int8=True, turned=True)
-    assert 1e-5 < found < 5e-2
-
-
-@pytest.mark.parametrize("name", sorted(TURNED_TYPES))
-def test_many_rows_times_turned_blocks_are_exact(
-    bench: Bench, rng: np.random.Generator, name: str
-) -> None:
-    operands, rows = Operands(bench, rng, turned=True), int(rng.integers(9, 40))
-    n, k = 4 * int(rng.integers(20, 80)), int(rng.choice([128, 384, 516]))
-    weight, values = operands.weight(name, n, k)
-    x, y = normal(rng, rows, k), bench.poisoned(rows, n)
-    bench.run(linear(bench.context(rows), weight, bench.upload(x), y, label="case"), rows)
-    assert relative_error(bench.download(y, rows, n), x @ values.T) < 1e-4
+    found = launch_error(any_bench, rng, name, kind, source, int8=int8, layout=Layout.COLUMN)
+    assert (1e-5 < found < 5e-2) if int8 else found < 1e-4
 
 
 def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random.Generator) -> None:
@@ -239,8 +221,12 @@ def test_a_launch_says_what_it_does_not_suit(bench: Bench, rng: np.random.Genera
     operands, ctx = Operands(bench, rng), bench.context(1)
     weight, _ = operands.weight("Q4_K", 8, 256)
     half, _ = operands.weight("F16", 8, 256)
+    column, _ = Operands(bench, rng, Layout.COLUMN).weight("Q4_K", 8, 256)
     assert suits(ctx, (weight,), int8=True)
     assert not suits(ctx, (half,), int8=True)
+    assert suits(ctx, (column,), int8=True)
+    assert not suits(ctx, (weight, column), int8=True)
+    assert not suits(ctx, (column, column), int8=True, gate=True)  # no whole groups of outputs
     assert not suits(bench.context(2), (weight,), int8=True)
     assert not suits(replace(ctx, workgroup_storage=1024), (weight,), int8=True)
     assert not suits(ctx, (weight,), int8=True, shares=1 << 16)

@@ -9,6 +9,7 @@ import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.matmul_int8 import TYPES
 from rdrr_runtime.phases.matvec_rows import (
@@ -19,7 +20,7 @@ from rdrr_runtime.phases.matvec_rows import (
     rows_held,
     suits,
 )
-from rdrr_runtime.phases.packing import GpuWeight, upload_weight
+from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 EPS = 1e-5

@@ -118,7 +118,7 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
     ("dtype", "layout", "hints", "said"),
     [
         ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "experts by columns or in parts"),
-        ("F16", "row", {"f16Matmul": "tiled"}, "experts of few rows, or by columns"),
+        ("F16", "row", {"f16Matmul": "tiled"}, "experts of a small batch have no tiled kernel"),
     ],
 )
 def test_a_hint_that_experts_cannot_follow_is_said(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rdrr_device.kernels import Dispatch
     from rdrr_device.timestamps import Timer
     from rdrr_runtime.phases.context import OpContext
-    from rdrr_runtime.phases.packing import GpuWeight
+    from rdrr_runtime.phases.gpu_weight import GpuWeight
 
 WARM_SECONDS = 0.2
 """Work before a measurement, so that the clocks are up; a software adapter has none."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rdrr_device.buffers import BufferSlice
     from rdrr_device.kernels import Dispatch
     from rdrr_runtime.phases.context import OpContext
-    from rdrr_runtime.phases.packing import GpuWeight
+    from rdrr_runtime.phases.gpu_weight import GpuWeight
 
 SPREAD_BYTES = 256 << 20
 """Copies of a matrix take at least so much together where that is not too many of them."""

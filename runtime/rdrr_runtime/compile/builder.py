@@ -21,8 +21,8 @@ from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.expert_linear import Routed
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvCache
-from rdrr_runtime.phases.packing import GpuWeight
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rdrr_format.layouts import Layout
-
 from rdrr_runtime.compile.decision import Chosen, Wish, choose
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.phases import expert_int8
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.expert_tiled import MIN_ROWS
-from rdrr_runtime.phases.packing import GpuWeight
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,6 @@ class ExpertKernel:
     def refusal(self, request: ExpertRequest) -> str | None:
         """Return why it cannot serve a request; None if it can."""
         ctx = request.ctx
-        if self.tiled and request.stack.layout is not Layout.ROW:
-            return "experts in column layout have no tiles"
         if self.subgroups and not self.tiled and not self.int8 and not ctx.subgroups:
             return "the device has no feature subgroup"
         if self.int8 and not expert_int8.suits(ctx, request.all_stacks):
@@ -103,7 +99,7 @@ def _wishes(request: ExpertRequest, preferences: Preferences) -> Sequence[Wish[E
         return [floats]
     if hint.value == "tiled":
         return [floats, Wish(str(hint), lambda one: one.tiled, hint)]
-    if request.ctx.max_rows >= MIN_ROWS and request.stack.layout is Layout.ROW:
+    if request.ctx.max_rows >= MIN_ROWS:
         return [floats]  # the hint is for a few rows
     subgroups = hint.value == "gemv_subgroup"
     return [floats, Wish(str(hint), lambda one: one.subgroups is subgroups, hint)]

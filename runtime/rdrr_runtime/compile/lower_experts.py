@@ -23,8 +23,8 @@ from rdrr_runtime.phases.expert_tiled import (
     groups_bytes,
 )
 from rdrr_runtime.phases.gated_activation import gated_activation
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.packing import GpuWeight
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.router_topk import ROUTE_WORDS, router_topk
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate

@@ -55,7 +55,7 @@ def _down_in_int8(build: PassBuilder, found: GatedFeedForward, gated: Served) ->
     if not isinstance(op, Linear):
         return None
     down = fold(build, replace(build.product((build.matrix(op.weight),)), folds=True))
-    if down is None or down.family is not gated.family or down.repacked or gated.repacked:
+    if down is None or down.family is not gated.family or down.by_column or gated.by_column:
         return None
     if not (gated.int8 and down.int8):
         return None

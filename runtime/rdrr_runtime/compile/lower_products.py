@@ -18,13 +18,12 @@ from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
 from rdrr_runtime.compile.products import Family, Product, ProductKernel
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
 from rdrr_runtime.phases.matvec import Input, Output, matvec
 from rdrr_runtime.phases.matvec_rows import RowsOutput, matvec_rows, rows_held
-from rdrr_runtime.phases.matvec_turned import matvec_turned
-from rdrr_runtime.phases.packing import GpuWeight
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,9 @@ class Served:
         return self.chosen.candidate.int8
 
     @property
-    def repacked(self) -> bool:
-        """Whether its matrices are blocks in column layout, repacked."""
-        return any(one.turned for one in self.product.weights)
+    def by_column(self) -> bool:
+        """Whether its matrices have their groups along the outputs."""
+        return any(one.by_column for one in self.product.weights)
 
     @property
     def k(self) -> int:
@@ -86,10 +85,7 @@ def emit_one_row(
     """Emit a one-row product and return its launch; its input depends on some parameters."""
     ctx = served.chosen.candidate.context(served.product)
     weights = served.product.weights
-    if served.repacked:
-        made = matvec_turned(ctx, weights, source, output, label=label, sites=depends)
-    else:
-        made = matvec(ctx, weights, source, output, int8=served.int8, label=label, sites=depends)
+    made = matvec(ctx, weights, source, output, int8=served.int8, label=label, sites=depends)
     build.emit(made, served.reason)
     return made[0]
 

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from rdrr_runtime.compile.decision import Chosen, Reason, Wish, choose
 from rdrr_runtime.compile.hints import Hint
 from rdrr_runtime.compile.preferences import Preferences
-from rdrr_runtime.phases import matmul_int8, matvec, matvec_rows, matvec_turned
+from rdrr_runtime.phases import matmul_int8, matvec, matvec_rows
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear import GEMV_ROWS
-from rdrr_runtime.phases.packing import GpuWeight
 
 
 class Family(Enum):
@@ -130,14 +130,7 @@ class ProductKernel:
 def _one_row(*, int8: bool) -> Refusal:
     def refusal(product: Product) -> str | None:
         ctx, weights = product.ctx, product.weights
-        if any(one.turned for one in weights):
-            if not int8:
-                return "these blocks were repacked for int8 products"
-            suits = matvec_turned.suits_turned(
-                ctx, weights, gate=product.gate, shares=product.partials
-            )
-        else:
-            suits = matvec.suits(ctx, weights, int8=int8, shares=product.partials)
+        suits = matvec.suits(ctx, weights, int8=int8, shares=product.partials, gate=product.gate)
         return None if suits else _misfit(weights)
 
     return refusal
@@ -154,14 +147,10 @@ def _int8_tiles(product: Product) -> str | None:
 
 
 def _misfit(weights: Sequence[GpuWeight]) -> str:
-    kinds = dict.fromkeys(f"{one.dtype} in {one.layout.value} layout" for one in weights)
+    kinds = dict.fromkeys(
+        f"{one.dtype} in column layout" if one.by_column else str(one.dtype) for one in weights
+    )
     return f"no such kernel reads {' beside '.join(kinds)} of this size on this device"
-
-
-def _general(product: Product) -> str | None:
-    if any(one.turned for one in product.weights):
-        return "no kernel reads these blocks for a few rows"
-    return None
 
 
 def _never(product: Product) -> None:
@@ -175,7 +164,7 @@ _FOLDING_AND_INT8 = (
     ProductKernel(Family.SMALL_BATCH, True, False, _small_batch),
     ProductKernel(Family.INT8_TILES, True, False, _int8_tiles),
 )
-_GENERAL = tuple(ProductKernel(Family.GENERAL, False, one, _general) for one in _BOTH)
+_GENERAL = tuple(ProductKernel(Family.GENERAL, False, one, _never) for one in _BOTH)
 _TILES = ProductKernel(Family.TILES, False, False, _never)
 
 

@@ -36,9 +36,9 @@ from rdrr_manifests.package import Package
 from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.storage import Storage, choose_storage, has_row_scales
-from rdrr_runtime.phases.packing import GpuWeight, allocate_weight, upload_weight
+from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
+from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.row_scales import row_scales
-from rdrr_runtime.phases.turn_blocks import allocate_turned, turn
 
 CHUNK_BYTES = 16 << 20
 """Bytes read or decoded at a time, so that loading does not double host memory."""
@@ -110,21 +110,27 @@ def load_weights(
         DeviceError: The adapter has too little memory or cannot bind a row.
     """
     weights = Weights(arena)
+    with arena.temporary() as passing:
+        uploader = None if empty else Uploader(arena, passing)
+        _load(_Loader(weights, package, preferences, uploader), graph)
+    return weights
+
+
+def _load(loader: _Loader, graph: Graph) -> None:
+    weights = loader.weights
     vectors = {use.name for use in _vector_uses(graph)}
     products = {op.weight.name for op in graph.ops if isinstance(op, Linear | Router | Head)}
     linears = {op.weight.name for op in graph.ops if isinstance(op, Linear)}
     groups = tuple(_expert_groups(graph))
     stacked = {use.name for group in groups for use in group}
-    loader = _Loader(weights, package, preferences, empty)
     for use in graph.weights():
         if use.name in vectors:
-            weights.add_vector(use.name, _vector(package, use, empty))
+            weights.add_vector(use.name, loader.vector(use))
         elif use.name not in stacked:
             made = loader.matrix(use, matmul=use.name in products)
             weights.matrices[use.name] = loader.scaled(made, use) if use.name in linears else made
     for group in groups:
         weights.stacks[group[0].name] = loader.stack(group)
-    return weights
 
 
 def _vector_uses(graph: Graph) -> Iterator[WeightUse]:
@@ -149,21 +155,26 @@ class _Loader:
     weights: Weights
     package: Package
     preferences: Preferences
-    empty: bool
+    uploader: Uploader | None  # None: allocate and decide only
+
+    def vector(self, use: WeightUse) -> npt.NDArray[np.float32]:
+        """Return a norm weight or a bias."""
+        if self.uploader is None:
+            return np.zeros(use.shape, np.float32)
+        return np.ascontiguousarray(self.package.dequantize(use.name), dtype=np.float32)
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
         """One matrix; `matmul` is false for a mere lookup table."""
         tensor = self.package.tensor(use.name)
         dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-        n, k = use.shape
-        kept = self._storage(dtype, layout, (n, k), matmul=matmul)
+        kept = self._storage(dtype, layout, use.shape[1], matmul=matmul)
         return self._upload((use,), kept, use.name)
 
     def _storage(
         self,
         dtype: DType,
         layout: Layout,
-        shape: tuple[int, int],
+        k: int,
         *,
         matmul: bool,
         experts: bool = False,
@@ -172,25 +183,24 @@ class _Loader:
             self.preferences,
             dtype,
             layout,
-            shape,
-            max_binding=self.weights.arena.max_binding,
+            k,
             matmul=matmul,
             experts=experts,
         )
 
     def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
         """The matrix with the scales of its rows, if it is to be multiplied in int8 with them."""
-        if not has_row_scales(self.preferences, matrix.dtype, turned=matrix.turned):
+        if not has_row_scales(self.preferences, matrix.dtype, by_column=matrix.by_column):
             return matrix
         arena = self.weights.arena
         scales = arena.empty(f"{use.name}.scales", 4 * matrix.n)
-        if not self.empty:
+        if self.uploader is not None:
             for launch in row_scales(matrix, scales, label=use.name):
                 arena.run(launch)
         return replace(matrix, row_scales=scales)
 
     def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
-        """The matrices of all experts, their rows one after the other."""
+        """The matrices of all experts as one."""
         wanted = dict.fromkeys(self._expert_storage(use) for use in uses)
         kept = next(iter(wanted))
         if len(wanted) > 1:
@@ -201,42 +211,20 @@ class _Loader:
     def _expert_storage(self, use: WeightUse) -> Storage:
         tensor = self.package.tensor(use.name)
         dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-        n, k = use.shape
-        return self._storage(dtype, layout, (n, k), matmul=True, experts=True)
+        return self._storage(dtype, layout, use.shape[1], matmul=True, experts=True)
 
     def _upload(self, uses: Sequence[WeightUse], kept: Storage, label: str) -> GpuWeight:
         if kept.note:
             made_of = Decision("load", label, str(kept.dtype), kept.note, kept.unmet)
             self.weights.decisions.append(made_of)
         n, k = uses[0].shape
-        by_column = kept.layout is Layout.COLUMN
-        shape = (n, k * len(uses)) if by_column else (n * len(uses), k)
-        arena = self.weights.arena
-        if kept.turned:
-            made = self._turned(uses[0], kept, shape)
-        elif self.empty:
-            made = allocate_weight(arena, kept.dtype, kept.layout, shape, label)
-        else:
-            rows = (rows for use in uses for rows in _kept_rows(self.package, use, kept))
-            made = upload_weight(arena, kept.dtype, kept.layout, shape, rows, label)
+        made = allocate_weight(
+            self.weights.arena, kept.dtype, kept.layout, (n, k), label, count=len(uses)
+        )
+        if self.uploader is not None:
+            matrices = (_kept_rows(self.package, use, kept) for use in uses)
+            self.uploader.fill(made, kept.layout, (n, k), matrices, label)
         return replace(made, note=kept.note)
-
-    def _turned(self, use: WeightUse, kept: Storage, shape: tuple[int, int]) -> GpuWeight:
-        """A column matrix whose blocks the device turns."""
-        arena = self.weights.arena
-        made = allocate_turned(arena, kept.dtype, shape, use.name)
-        if not self.empty:
-            with arena.temporary() as passing:
-                rows = _kept_rows(self.package, use, kept)
-                stored = upload_weight(passing, kept.dtype, kept.layout, shape, rows, use.name)
-                arena.run(turn(stored, made, use.name))
-        return made
-
-
-def _vector(package: Package, use: WeightUse, empty: bool) -> npt.NDArray[np.float32]:
-    if empty:
-        return np.zeros(use.shape, np.float32)
-    return np.ascontiguousarray(package.dequantize(use.name), dtype=np.float32)
 
 
 def _kept_rows(package: Package, use: WeightUse, kept: Storage) -> Iterator[Bytes]:
@@ -259,13 +247,13 @@ def _transposed(
 ) -> Iterator[Bytes]:
     """Rows of K scalars from rows of N. Every row needs all of them: one matrix is held whole."""
     n, k = shape
-    turned = np.empty((n, k), f"V{dtype.block_bytes}")
+    rows_of_k = np.empty((n, k), f"V{dtype.block_bytes}")
     at = 0
     for some in columns:
-        values = some.reshape(len(some), -1).view(turned.dtype)
-        turned[:, at : at + len(values)] = values[:, :n].T
+        values = some.reshape(len(some), -1).view(rows_of_k.dtype)
+        rows_of_k[:, at : at + len(values)] = values[:, :n].T
         at += len(values)
-    rows = turned.view(np.uint8)
+    rows = rows_of_k.view(np.uint8)
     step = max(1, limit // max(rows.shape[1], 1))
     for first in range(0, n, step):
         yield rows[first : first + step]

@@ -36,7 +36,7 @@ def traffic(one: Dispatch, rows: int, base: int) -> int:
 
 def _weight_bytes(family: str, constants: dict[str, float | int], size: int, rows: int) -> float:
     if family == "embed":
-        return min(size, 4 * rows * constants["ROW_WORDS"])
+        return min(1.0, rows / constants["OUTPUTS"]) * size
     if "EXPERTS" in constants:
         # Rows may share experts; as many as there are routes is the most that are read.
         return size * min(1.0, rows * constants["TOP_K"] / constants["EXPERTS"])

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_device.tuning import Params
-from rdrr_format.errors import FormatError
-from rdrr_format.layouts import Layout
 
 from rdrr_runtime.phases.context import OpContext, need_multiple
-from rdrr_runtime.phases.packing import GpuWeight
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.shaders import kernel
-from rdrr_runtime.phases.weight_units import row_units
+from rdrr_runtime.phases.weight_units import halves_of, need_rows
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ def embed(
 
     Args:
         ctx: Where it is lowered to; its state holds the tokens.
-        table: [vocabulary, hidden], layout `row` or `flat`.
+        table: [vocabulary, hidden], in any form but single values by column.
         x: [rows, hidden].
         scale: Factor on every value (Gemma: the root of the hidden size).
         label: What the op is.
@@ -45,11 +43,10 @@ def embed(
     Raises:
         FormatError: A table in another layout, or sizes that do not suit.
     """
-    if table.layout is Layout.COLUMN:
-        raise FormatError("an embedding is read by rows", where=label, found=table.layout)
+    need_rows(table, label)
     need_multiple(f"{label}: hidden size", table.k, 4)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
-    units = row_units(table)
+    units = halves_of(table.k)
     dtype = table.dtype.name.lower()
     site = ctx.site(
         f"dequant embed.{dtype} {table.n}x{table.k}, {ctx.max_rows} rows",
@@ -60,26 +57,22 @@ def embed(
         dispatch(
             kernel(
                 "embed",
-                variables={
-                    "WEIGHT": dtype,
-                    "VALUE": ctx.values,
-                    "FLAT": table.layout is Layout.FLAT,
-                },
+                variables={"FORMATS": (table.form,), "VALUE": ctx.values},
                 constants={
                     "WG": site.used.workgroup,
                     "K": table.k,
                     "UNITS": units,
-                    "ROW_WORDS": table.words_per_row,
-                    "OUTPUTS": part.rows,
+                    "OUTPUTS": table.outputs(part),
                     "FIRST": part.first_row,
                     "SCALE": scale,
+                    **table.places(part, 0),
                 },
                 variant=dtype,
             ),
             {
                 "current": ctx.state.step,
                 "tokens": ctx.state.tokens,
-                "weight": part.slice,
+                "weight0": part.slice,
                 "x": x,
             },
             Grid(-(-units // site.used.workgroup), 1, 1, 1),

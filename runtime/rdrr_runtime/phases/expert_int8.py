@@ -15,13 +15,12 @@ from collections.abc import Sequence
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, Grid, dispatch, flat_grid
-from rdrr_format.layouts import Layout
 
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.expert_linear import Routed, expert_shape
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import int8_rows_bytes, units_of
-from rdrr_runtime.phases.matmul_int8 import TINY, TYPES, scaling
-from rdrr_runtime.phases.packing import GpuWeight
+from rdrr_runtime.phases.matmul_int8 import TINY, TYPES
 from rdrr_runtime.phases.quantize_rows import Int8Rows
 from rdrr_runtime.phases.router_topk import ROUTE_WORDS
 from rdrr_runtime.phases.shaders import kernel
@@ -34,8 +33,7 @@ TEAM = 32
 def suits(ctx: OpContext, weights: Sequence[GpuWeight]) -> bool:
     """Whether the kernel reads these stacks of experts."""
     stored = all(
-        one.layout is Layout.ROW and len(one.parts) == 1 and one.dtype.name in TYPES
-        for one in weights
+        not one.by_column and len(one.parts) == 1 and one.dtype.name in TYPES for one in weights
     )
     return stored and ctx.values == "f32"
 
@@ -55,7 +53,7 @@ def expert_gate(
 
     Args:
         ctx: Where it is lowered to.
-        gates: [experts * N, K] by row.
+        gates: [experts * N, K], blocks along K.
         ups: The same.
         routed: Where each row goes.
         x: [rows, K] as `int8_rows` leaves it.
@@ -87,7 +85,7 @@ def expert_down(
 
     Args:
         ctx: Where it is lowered to.
-        downs: [experts * N, K] by row.
+        downs: [experts * N, K], blocks along K.
         routed: Where each row goes.
         x: [rows, top_k, K] as `int8_rows` leaves it.
         y: f32 [rows, N].
@@ -119,7 +117,7 @@ def expert_rows(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K] by row.
+        weight: [experts * N, K], blocks along K.
         routed: Where each row goes.
         groups: As `expert_groups` leaves it.
         x: A row for each token row, or for each route with `by_route`.
@@ -130,17 +128,14 @@ def expert_rows(
     Raises:
         FormatError: Sizes that do not suit.
     """
-    shape, kind = expert_shape(weight, routed, label), TYPES[weight.dtype.name]
+    shape = expert_shape(weight, routed, label)
     need_floats(f"{label}: y", y, ctx.max_rows * routed.top_k * shape.outputs)
     name = weight.dtype.name.lower()
     what = kernel(
         "matmul_int8",
         variables={
-            "WEIGHT": name,
+            "FORMATS": (weight.form,),
             "BIAS": False,
-            "GROUP": kind.group,
-            "MINIMUM": kind.minimum,
-            "PLANES": 1,
             "TILE_M": TINY.rows,
             "TILE_N": TINY.outputs,
             "TM": TINY.tm,
@@ -152,8 +147,9 @@ def expert_rows(
             "N": shape.outputs,
             "ROWS": x.rows,
             "STEPS": -(-shape.inputs // 64),
-            "ROW_WORDS0": weight.words_per_row,
             "PART": shape.outputs,
+            "EXPERT_ROWS": shape.outputs,
+            **weight.places(weight.parts[0], 0),
             "TOP_K": routed.top_k,
             "MAX_ROWS": ctx.max_rows,
         },
@@ -199,13 +195,12 @@ def _launch(
         "ACCUMULATE": accumulate,
     }
     for index, one in enumerate(weights):
-        constants[f"ROW_WORDS{index}"] = one.words_per_row
+        constants |= one.places(one.parts[0], index)
         buffers[f"weight{index}"] = one.parts[0].slice
     what = kernel(
         "expert_int8",
         variables={
-            "WEIGHTS": types,
-            "SCALED": scaling(weights),
+            "FORMATS": tuple(one.form for one in weights),
             "GATE": bool(activation),
             "ACT": activation,
             "OUTPUTS": 1,

@@ -7,21 +7,20 @@
 // current  Step
 // routes   Route [rows, TOP_K]
 // x        vec4<u32> {{ "[rows, 5, UNITS]" if GATE else "[rows, TOP_K, 5, UNITS]" }} as int8_rows leaves it
-// weight   words of type {{ WEIGHTS }} [EXPERTS, N, ROW_WORDS]
+// weight   N rows of each of EXPERTS, one of FORMATS each, see formats.py
 // y        f32 {{ "[rows, TOP_K, N]" if GATE else "[rows, N]" }}
 //
 // A team of T threads computes {{ "an output" if OUTPUTS == 1 else OUTPUTS ~ " outputs" }} of {{ "a route, each with its gate" if GATE else "a row, over its routes" }}; its threads share
 // the groups of 64 inputs{{ "" if GATE else " of all routes" }}. Products are exact in i32, their sums f32.
-{% set SEGMENTS = WEIGHTS.split(",") %}
-{% set FORMS = SCALED.split(",") %}
+{% set MATRICES = FORMATS | length %}
 {% include "snippets/step.wgsl" %}
 {% include "snippets/route.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> routes: array<Route>;
 @group(0) @binding(2) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
-{% for type in SEGMENTS %}
-@group(0) @binding({{ 4 + loop.index0 }}) var<storage, read> weight{{ loop.index0 }}: array<Word{{ loop.index0 }}>;
+{% for F in FORMATS %}
+@group(0) @binding({{ 4 + loop.index0 }}) var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
 {% endfor %}
 
 override WG: u32;
@@ -30,24 +29,22 @@ override N: u32;
 override UNITS: u32;             // of 64 inputs of an expert, zeros after K included
 override EXPERTS: u32;
 override TOP_K: u32;
-{% for type in SEGMENTS %}
-override ROW_WORDS{{ loop.index0 }}: u32;
-{% endfor %}
 override ACCUMULATE: bool = false;
+{% include "snippets/weights.wgsl" %}
+{% for F in FORMATS %}
+{% set S = loop.index0 %}
+{% include "snippets/unit.wgsl" %}
+
+{% endfor %}
 override TEAMS = WG / T;
 
 {% include "snippets/thread.wgsl" %}
 
-{% for type in SEGMENTS %}
-{% set S = loop.index0 %}
-{% include "snippets/row_weights.wgsl" %}
-
-{% endfor %}
 {% if GATE %}
 {% include "snippets/activate.wgsl" %}
 
 {% endif %}
-{% set WIDTH = SEGMENTS | length * OUTPUTS %}
+{% set WIDTH = MATRICES * OUTPUTS %}
 alias Sums = {{ "f32" if WIDTH == 1 else "vec" ~ WIDTH ~ "<f32>" }};  // of gate and up, in turn
 var<workgroup> partial: array<Sums, WG>;
 
@@ -97,11 +94,10 @@ fn main(
         let scale = bitcast<vec4<f32>>(x[place + 4u * UNITS]);
 {% for o in range(OUTPUTS) %}
         let output{{ o }} = expert + min(first + {{ o }}u, N - 1u);
-{% for m in range(SEGMENTS | length) %}
-        unpack{{ m }}(fetch{{ m }}(output{{ o }} * ROW_WORDS{{ m }}, unit, 0u), {{ o }}u, unit, 0u);
-        unpack{{ m }}(fetch{{ m }}(output{{ o }} * ROW_WORDS{{ m }}, unit, 1u), {{ o }}u, unit, 1u);
+{% for m in range(MATRICES) %}
+        let raw{{ m }}_{{ o }} = unit{{ m }}(output{{ o }}, unit);
 {% include "snippets/row_registers.wgsl" %}
-{% set to = ("acc" if GATE else "sums") ~ ("" if WIDTH == 1 else "." ~ "xyzw"[o * (SEGMENTS | length) + m]) %}
+{% set to = ("acc" if GATE else "sums") ~ ("" if WIDTH == 1 else "." ~ "xyzw"[o * (MATRICES) + m]) %}
 {% include "snippets/row_products.wgsl" %}
 {% endfor %}
 {% endfor %}

@@ -3,7 +3,7 @@
 expert_each    y[r, s, :] = W[e] x[r, :]                   gate and up projections
 expert_sum     y[r, :] = sum_s share W[e] x[r, s, :]       down projection
 
-The experts of a layer are one matrix, their stored rows one after the other; where it exceeds the
+The experts of a layer are one matrix, their rows one after the other; where it exceeds the
 binding limit it comes in parts, each with its own dispatch. A route reads its expert's weights by
 itself, so this suits few rows best.
 """
@@ -14,16 +14,13 @@ from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, dispatch, flat_grid
-from rdrr_format.errors import FormatError
-from rdrr_format.layouts import Layout
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.packing import GpuWeight, Part
+from rdrr_runtime.phases.formats import HALF
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.router_topk import ROUTE_WORDS
 from rdrr_runtime.phases.shaders import kernel
-from rdrr_runtime.phases.weight_units import power_of_two, row_padded, row_units
-
-UNITS_PER_GROUP = 2  # two lanes read 32 bytes of one stored row, a whole memory sector
+from rdrr_runtime.phases.weight_units import halves_of, need_rows, power_of_two
 
 
 @dataclass(frozen=True)
@@ -50,23 +47,15 @@ class Shape:
 
 
 def expert_shape(weight: GpuWeight, routed: Routed, label: str) -> Shape:
-    """The shape of one expert in a stack: of rows [experts * N, K], of columns [N, experts * K].
+    """The shape of one expert in a stack [experts * N, K].
 
     Raises:
-        FormatError: A matrix of another layout, or sizes that do not suit.
+        FormatError: Sizes that do not suit, or single values stored by column.
     """
-    if weight.layout is Layout.FLAT:
-        raise FormatError(
-            "experts are read by rows or columns", where=label, found=str(weight.layout)
-        )
-    by_row = weight.layout is Layout.ROW
-    need_multiple(f"{label}: all experts", weight.n if by_row else weight.k, routed.experts)
-    if by_row:
-        shape = Shape(weight.n // routed.experts, weight.k)
-    else:
-        shape = Shape(weight.n, weight.k // routed.experts)
-    need_multiple(f"{label}: K", shape.inputs, 4)
-    return shape
+    need_rows(weight, label)
+    need_multiple(f"{label}: all experts", weight.n, routed.experts)
+    need_multiple(f"{label}: K", weight.k, 4)
+    return Shape(weight.n // routed.experts, weight.k)
 
 
 def expert_each(
@@ -82,14 +71,14 @@ def expert_each(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K] by row, or [N, experts * K] by column.
+        weight: [experts * N, K].
         routed: Where each row goes.
         x: [rows, K].
         y: [rows, top_k, N].
         label: What the layer is.
 
     Raises:
-        FormatError: A matrix of another layout, or sizes that do not suit.
+        FormatError: Sizes that do not suit.
     """
     shape = expert_shape(weight, routed, label)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * shape.inputs)
@@ -111,7 +100,7 @@ def expert_sum(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K] by row, or [N, experts * K] by column.
+        weight: [experts * N, K].
         routed: Where each row goes.
         x: [rows, top_k, K].
         y: [rows, N]; another buffer than x.
@@ -119,7 +108,7 @@ def expert_sum(
         label: What the layer is.
 
     Raises:
-        FormatError: A matrix of another layout, or sizes that do not suit.
+        FormatError: Sizes that do not suit.
     """
     shape = expert_shape(weight, routed, label)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * routed.top_k * shape.inputs)
@@ -140,28 +129,29 @@ def _launches(
 ) -> list[Dispatch]:
     shape, name = expert_shape(weight, routed, label), weight.dtype.name.lower()
     need_floats(f"{label}: routes", routed.routes, ctx.max_rows * routed.top_k * ROUTE_WORDS)
-    by_row = weight.layout is Layout.ROW
-    groups = -(-shape.outputs // 4) if by_row else -(-row_units(weight) // UNITS_PER_GROUP)
-    grid = flat_grid(groups, rows_axis=2)
+    grid = flat_grid(-(-shape.outputs // 4), rows_axis=2)
     made = []
     for part in weight.parts:
         constants: dict[str, float | int | bool] = {
+            "WG": power_of_two(halves_of(shape.inputs), 32, 128),
             "K": shape.inputs,
+            "K_PADDED": shape.inputs % HALF != 0,
             "N": shape.outputs,
-            "UNITS": row_units(weight),
-            "ROW_WORDS": weight.words_per_row,
+            "UNITS": halves_of(shape.inputs),
+            "OUTPUTS": part.rows,
             "FIRST": part.first_row,
             "EXPERTS": routed.experts,
+            "EXPERT_ROWS": weight.stride,
             "TOP_K": routed.top_k,
-            **(_by_row(weight, part) if by_row else _by_column(part)),
+            **weight.places(part, 0),
         }
-        if mode == "sum" or not by_row:
+        if mode == "sum":
             constants["ACCUMULATE"] = accumulate or part.first_row > 0
         what = kernel(
-            "expert_linear" if by_row else "expert_column",
+            "expert_linear",
             variables={
                 "MODE": mode,
-                "WEIGHT": name,
+                "FORMATS": (weight.form,),
                 "SUBGROUPS": ctx.subgroups,
                 "VALUE": ctx.values,
             },
@@ -172,22 +162,9 @@ def _launches(
             "current": ctx.state.step,
             "routes": routed.routes,
             "x": x,
-            "weight": part.slice,
+            "weight0": part.slice,
             "y": y,
         }
         whole = replace(grid, z=routed.top_k) if mode == "each" else grid
         made.append(dispatch(what, buffers, whole, label))
     return made
-
-
-def _by_row(weight: GpuWeight, part: Part) -> dict[str, float | int | bool]:
-    return {
-        "WG": power_of_two(row_units(weight), 32, 128),
-        "K_PADDED": row_padded(weight),
-        "OUTPUTS": part.rows,
-    }
-
-
-def _by_column(part: Part) -> dict[str, float | int | bool]:
-    splits = power_of_two(part.rows, 1, 64)
-    return {"UNITS_PER_GROUP": UNITS_PER_GROUP, "SPLITS": splits, "INPUTS": part.rows}

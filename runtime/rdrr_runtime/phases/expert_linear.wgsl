@@ -7,7 +7,7 @@
 // current  Step
 // routes   Route [rows, TOP_K]
 // x        {{ VALUE }} {{ "[rows, K]" if MODE == "each" else "[rows, TOP_K, K]" }}
-// weight   [OUTPUTS, ROW_WORDS] words of type {{ WEIGHT }}: rows FIRST.. of [EXPERTS, N], this part's
+// weight0  this part's rows FIRST to FIRST + OUTPUTS - 1 of EXPERT_ROWS of each of EXPERTS, one of FORMATS
 // y        {{ VALUE }} {{ "[rows, TOP_K, N]" if MODE == "each" else "[rows, N]" }}
 //
 // A workgroup computes 4 outputs of {{ "a route" if MODE == "each" else "a row, over its routes" }}; its threads share the units of K. An output
@@ -19,24 +19,25 @@
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> routes: array<Route>;
 @group(0) @binding(2) var<storage, read> x: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(3) var<storage, read> weight: array<Word>;
+@group(0) @binding(3) var<storage, read> weight0: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<{{ VALUE }}>;
 
 override WG: u32;
 override K: u32;
 override N: u32;
-override UNITS: u32;             // units of 32 weights in a stored row
+override UNITS: u32;             // units of 32 weights in a row
 override K_PADDED: bool;         // some units reach beyond K
-override ROW_WORDS: u32;
-override OUTPUTS: u32;           // stored rows of this part
-override FIRST: u32;             // of all stored rows, the first of them
+override OUTPUTS: u32;           // rows of this part
+override FIRST: u32;             // of all rows, the first of them
 override EXPERTS: u32;
+override EXPERT_ROWS: u32;       // rows from one expert to the next
 override TOP_K: u32;
 {% if MODE == "sum" %}
 override ACCUMULATE: bool = false;
 {% endif %}
 
-{% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
+{% set DEQUANTIZED = true %}
+{% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
 // This thread's share of 4 products of the vector at word x0 with the part's rows from `first` on.
@@ -46,10 +47,10 @@ fn products(x0: u32, first: vec4<u32>, thread: u32) -> vec4<f32> {
     // arrays out of registers.
     for (var unit = thread; unit < UNITS; unit += WG) {
 {% for o in range(4) %}
-        let w{{ o }} = load_unit(first[{{ o }}] * ROW_WORDS, unit);
+        let w{{ o }} = weights0(first[{{ o }}], unit);
 {% endfor %}
 {% for i in range(8) %}
-        let k{{ i }} = unit_element(unit, {{ i }}u);
+        let k{{ i }} = 32u * unit + {{ 4 * i }}u;
         if (!K_PADDED || k{{ i }} < K) {
             let v{{ i }} = vec4<f32>(x[x0 + k{{ i }} / 4u]);
             acc += vec4<f32>({% for o in range(4) %}dot(w{{ o }}[{{ i }}], v{{ i }}){{ ", " if o < 3 }}{% endfor %});
@@ -62,13 +63,13 @@ fn products(x0: u32, first: vec4<u32>, thread: u32) -> vec4<f32> {
 // Which of the outputs n0..n0+3 of an expert lie in this part.
 fn inside(expert: u32, n0: u32) -> vec4<bool> {
     let n = vec4<u32>(n0) + vec4<u32>(0u, 1u, 2u, 3u);
-    let row = vec4<u32>(expert * N) + n;
+    let row = vec4<u32>(expert * EXPERT_ROWS) + n;
     return (n < vec4<u32>(N)) & (row >= vec4<u32>(FIRST)) & (row < vec4<u32>(FIRST + OUTPUTS));
 }
 
 // Their rows in the part, or any of its rows for those outside.
 fn rows_of(expert: u32, n0: u32) -> vec4<u32> {
-    let row = vec4<u32>(expert * N + n0) + vec4<u32>(0u, 1u, 2u, 3u);
+    let row = vec4<u32>(expert * EXPERT_ROWS + n0) + vec4<u32>(0u, 1u, 2u, 3u);
     return clamp(row, vec4<u32>(FIRST), vec4<u32>(FIRST + OUTPUTS - 1u)) - vec4<u32>(FIRST);
 }
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, Grid, dispatch
-from rdrr_format.errors import FormatError
-from rdrr_format.layouts import Layout
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.expert_linear import Routed, expert_shape
-from rdrr_runtime.phases.packing import GpuWeight
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.shaders import kernel
-from rdrr_runtime.phases.weight_units import row_units
+from rdrr_runtime.phases.weight_units import halves_of
 
 TILE_ROWS, TILE_OUTPUTS = 32, 64
 MIN_ROWS = 32
@@ -60,7 +58,7 @@ def expert_tiled(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K] by row.
+        weight: [experts * N, K].
         routed: Where each row goes.
         groups: As `expert_groups` leaves it.
         x: [rows, K], or [rows, top_k, K] with `by_route`.
@@ -69,10 +67,8 @@ def expert_tiled(
         label: What the layer is.
 
     Raises:
-        FormatError: A matrix of another layout, or sizes that do not suit.
+        FormatError: Sizes that do not suit.
     """
-    if weight.layout is not Layout.ROW:
-        raise FormatError("tiles of experts are read by rows", where=label, found=weight.layout)
     outputs = expert_shape(weight, routed, label).outputs
     routes = ctx.max_rows * routed.top_k
     ctx.need_values(f"{label}: x", x, (routes if by_route else ctx.max_rows) * weight.k)
@@ -85,18 +81,19 @@ def expert_tiled(
             "expert_tiled",
             variables={
                 "MODE": "route" if by_route else "row",
-                "WEIGHT": name,
+                "FORMATS": (weight.form,),
                 "VALUE": ctx.values,
             },
             constants={
                 "K": weight.k,
                 "N": outputs,
-                "UNITS": row_units(weight),
-                "ROW_WORDS": weight.words_per_row,
+                "UNITS": halves_of(weight.k),
+                "EXPERT_ROWS": weight.stride,
                 "OUTPUTS": part.rows,
                 "FIRST": part.first_row,
                 "TOP_K": routed.top_k,
                 "MAX_ROWS": ctx.max_rows,
+                **weight.places(part, 0),
             },
             variant=name,
         )
@@ -104,7 +101,7 @@ def expert_tiled(
             "current": ctx.state.step,
             "groups": groups,
             "x": x,
-            "weight": part.slice,
+            "weight0": part.slice,
             "y": y,
         }
         made.append(dispatch(what, buffers, grid, label))

@@ -3,7 +3,7 @@
 // current  Step
 // groups   u32 [EXPERTS, 1 + MAX_ROWS]: routes of each expert, their number before them
 // x        {{ VALUE }} {{ "[rows, TOP_K, K]" if MODE == "route" else "[rows, K]" }}
-// weight   [OUTPUTS, ROW_WORDS] words of type {{ WEIGHT }}: rows FIRST.. of [EXPERTS, N], this part's
+// weight0  this part's rows FIRST to FIRST + OUTPUTS - 1 of EXPERT_ROWS of each expert, one of FORMATS
 // y        {{ VALUE }} [rows, TOP_K, N]
 //
 // A workgroup of 128 threads computes 32 routes of an expert by 64 outputs in steps of 32 inputs. The
@@ -15,22 +15,23 @@
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> groups: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(3) var<storage, read> weight: array<Word>;
+@group(0) @binding(3) var<storage, read> weight0: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<{{ VALUE }}>;
 
 override K: u32;
 override N: u32;
-override UNITS: u32;             // units of 32 weights in a stored row
-override ROW_WORDS: u32;
-override OUTPUTS: u32;           // stored rows of this part
-override FIRST: u32;             // of all stored rows, the first of them
+override UNITS: u32;             // units of 32 weights in a row
+override EXPERT_ROWS: u32;       // rows from one expert to the next
+override OUTPUTS: u32;           // rows of this part
+override FIRST: u32;             // of all rows, the first of them
 override TOP_K: u32;
 override MAX_ROWS: u32;
 
 var<workgroup> tile_w: array<vec4<f32>, 512>;  // [32 inputs, 64 outputs / 4]
 var<workgroup> tile_x: array<vec4<f32>, 256>;  // [32 inputs, 32 routes / 4]
 
-{% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
+{% set DEQUANTIZED = true %}
+{% include "snippets/weights.wgsl" %}
 
 // Row of the part that holds an output's weights; any of its rows where none does.
 fn part_row(row: u32) -> u32 {
@@ -46,7 +47,7 @@ fn main(
     let count = select(0u, groups[group], current.rows > 0u);
     let n0 = wid.x * 64u;
     let m0 = wid.z * 32u;
-    let row0 = wid.y * N + n0;
+    let row0 = wid.y * EXPERT_ROWS + n0;
     if (m0 >= count || row0 >= FIRST + OUTPUTS || row0 + 64u <= FIRST) {
         return;
     }
@@ -57,12 +58,12 @@ fn main(
 {% endfor %}
     // The first half of the threads stages weights, one row each; the other x, half a unit each.
     let j = thread % 64u;
-    let weight_row = part_row(row0 + min(j, N - 1u - n0)) * ROW_WORDS;
+    let weight_row = part_row(row0 + min(j, N - 1u - n0));
     let staged = groups[group + 1u + min(m0 + j % 32u, count - 1u)];
     let x_row = {{ "staged" if MODE == "route" else "(staged / TOP_K)" }} * K;
     for (var unit = 0u; unit < UNITS; unit++) {
         if (thread < 64u) {
-            let w = load_unit(weight_row, unit);
+            let w = weights0(weight_row, unit);
 {% for i in range(8) %}
 {% for c in range(4) %}
             tile_w[{{ (i * 4 + c) * 16 }}u + j / 4u][j % 4u] = w[{{ i }}][{{ c }}];
@@ -70,7 +71,7 @@ fn main(
 {% endfor %}
         } else {
 {% for i in range(4) %}
-            let k{{ i }} = unit_element(unit, 4u * (j / 32u) + {{ i }}u);
+            let k{{ i }} = 32u * unit + 16u * (j / 32u) + {{ 4 * i }}u;
             let inside{{ i }} = k{{ i }} < K;
             let v{{ i }} = vec4<f32>(x[(x_row + select(0u, k{{ i }}, inside{{ i }})) / 4u]);
 {% for c in range(4) %}

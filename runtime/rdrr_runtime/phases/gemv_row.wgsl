@@ -1,8 +1,8 @@
-// y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y), weights stored by rows of K.
+// y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y).
 //
 // current  Step
 // x        {{ VALUE }} [rows, K]
-// weight   [OUTPUTS, ROW_WORDS] words of type {{ WEIGHT }}{% if FLAT %}, blocks across rows{% endif %}
+// weight0  OUTPUTS rows of one of FORMATS, see formats.py
 // y        {{ Y }} [rows, STRIDE]
 // bias     f32 [STRIDE], only with BIAS
 //
@@ -13,7 +13,7 @@
 {% include "snippets/thread.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> x: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(2) var<storage, read> weight: array<Word>;
+@group(0) @binding(2) var<storage, read> weight0: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<{{ Y }}>;
 {% if BIAS %}
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
@@ -23,15 +23,14 @@ override WG: u32;
 override K: u32;
 override UNITS: u32;             // units of 32 weights in a row
 override K_PADDED: bool;         // some units reach beyond K
-override ROW_WORDS: u32;
-override OUTPUTS: u32;           // stored rows of this part
+override OUTPUTS: u32;           // rows of this part
 override FIRST: u32;             // output of the first of them
 override STRIDE: u32;            // outputs of all parts
 override ACCUMULATE: bool = false;
 override SINGLE_ROW: bool = false;
 
-{% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
-{% include "snippets/row_unit.wgsl" %}
+{% set DEQUANTIZED = true %}
+{% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
 @compute @workgroup_size(WG)
@@ -54,10 +53,10 @@ fn main(
     // arrays out of registers.
     for (var unit = thread.index; unit < UNITS; unit += WG) {
 {% for o in range(4) %}
-        let w{{ o }} = load_row_unit(min(n0 + {{ o }}u, OUTPUTS - 1u), unit);
+        let w{{ o }} = weights0(min(n0 + {{ o }}u, OUTPUTS - 1u), unit);
 {% endfor %}
 {% for i in range(8) %}
-        let k{{ i }} = unit_element(unit, {{ i }}u);
+        let k{{ i }} = 32u * unit + {{ 4 * i }}u;
         if (!K_PADDED || k{{ i }} < K) {
 {% for r in range(ROWS) %}
             let v{{ r }} = vec4<f32>(x[x{{ r }} + k{{ i }} / 4u]);

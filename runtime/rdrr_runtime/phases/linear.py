@@ -1,9 +1,7 @@
 """Linear layers: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus what y holds already.
 
-    kernel         layout      for
-    gemv_row       row, flat   few token rows
-    gemv_col       column      few token rows
-    matmul_tiled   all         many token rows
+    gemv_row       few token rows
+    matmul_tiled   many token rows
 
 A weight that exceeds the binding limit comes in parts, each with its own dispatch.
 """
@@ -15,13 +13,12 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, Grid, dispatch, flat_grid
 from rdrr_device.tuning import AnySite, Params
-from rdrr_format.layouts import Layout
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.packing import GpuWeight, Part
+from rdrr_runtime.phases.formats import HALF
+from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
 from rdrr_runtime.phases.shaders import kernel
-from rdrr_runtime.phases.turn_blocks import shader_type, turned_constants, turned_k
-from rdrr_runtime.phases.weight_units import UNIT, power_of_two, row_padded, row_units
+from rdrr_runtime.phases.weight_units import halves_of, need_rows, power_of_two
 
 ENOUGH_TILES = 200  # workgroups of the wide tile that fill the largest GPUs
 WIDE_BYTES = 24_576  # workgroup memory of the wide tile
@@ -84,32 +81,29 @@ class _Call:
         constants: dict[str, float | int | bool],
         sites: tuple[AnySite, ...] = (),
     ) -> Dispatch:
-        bias = self.bias
-        if self.weight.layout is Layout.COLUMN and part.first_row:
-            bias = None  # the first part has added it
-        buffers = {"current": self.ctx.state.step, "x": self.x, "y": self.y, "weight": part.slice}
-        if bias is not None:
-            buffers["bias"] = bias
-        later_sum = self.weight.layout is Layout.COLUMN and part.first_row > 0
+        weight = self.weight
+        buffers = {"current": self.ctx.state.step, "x": self.x, "y": self.y, "weight0": part.slice}
+        if self.bias is not None:
+            buffers["bias"] = self.bias
         what = kernel(
             name,
             variables={
-                "WEIGHT": self.weight.dtype.name.lower(),
-                "BIAS": bias is not None,
+                "FORMATS": (weight.form,),
+                "BIAS": self.bias is not None,
                 "VALUE": self.ctx.values,
-                "FLAT": self.weight.layout is Layout.FLAT,
                 "Y": "f32" if self.logits else self.ctx.values,
                 **variables,
             },
             constants={
+                "K": weight.k,
                 "FIRST": part.first_row,
-                "ROW_WORDS": self.weight.words_per_row,
-                "UNITS": row_units(self.weight),
-                "ACCUMULATE": self.accumulate or later_sum,
+                "UNITS": halves_of(weight.k),
+                "ACCUMULATE": self.accumulate,
                 "SINGLE_ROW": self.single_row,
+                **weight.places(part, 0),
                 **constants,
             },
-            variant=str(variables.get("WEIGHT", self.weight.dtype.name.lower())),
+            variant=weight.dtype.name.lower(),
             trusted=name == "matmul_tiled",
         )
         return dispatch(what, buffers, grid, self.label, sites)
@@ -118,8 +112,7 @@ class _Call:
         """Op, kernel and shape."""
         weight = self.weight
         kind = f"{weight.dtype.name.lower()}.{weight.layout.value}"
-        turned = " turned" if weight.turned else ""
-        return f"matmul {name}.{kind}{turned} {weight.n}x{weight.k}, {rows} rows"
+        return f"matmul {name}.{kind} {weight.n}x{weight.k}, {rows} rows"
 
 
 def linear(
@@ -139,7 +132,7 @@ def linear(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [N, K] in any stored form.
+        weight: [N, K] in any form but single values by column.
         x: [rows, K] of the type of activations.
         y: [rows, N] of that type; another buffer than x.
         bias: f32 [N].
@@ -153,76 +146,47 @@ def linear(
         FormatError: K is no multiple of 4, or a buffer is too small.
     """
     rows = 1 if single_row else ctx.max_rows
+    need_rows(weight, label)
     need_multiple(f"{label}: K", weight.k, 4)
     ctx.need_values(f"{label}: x", x, rows * weight.k)
     (need_floats if logits else ctx.need_values)(f"{label}: y", y, rows * weight.n)
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
     call = _Call(ctx, weight, x, y, bias, accumulate, single_row, logits, label)
-    if weight.turned or (tiled if tiled is not None else rows > GEMV_ROWS):
-        lower = _matmul_tiled
-    elif weight.layout is Layout.COLUMN:
-        lower = _gemv_col
-    else:
-        lower = _gemv_row
+    many = tiled if tiled is not None else rows > GEMV_ROWS
+    lower = _matmul_tiled if many else _gemv_row
     return [lower(call, part, rows) for part in weight.parts]
 
 
 def _gemv_row(call: _Call, part: Part, rows: int) -> Dispatch:
-    weight = call.weight
+    weight, outputs = call.weight, call.weight.outputs(part)
     rows_per_group = power_of_two(rows, 1, GEMV_ROWS)
     site = call.ctx.site(
         call.site_of("gemv_row", rows),
-        GemvTuning(power_of_two(row_units(weight), 32, 128)),
+        GemvTuning(power_of_two(halves_of(weight.k), 32, 128)),
         (one for one in GEMV_CANDIDATES if one.workgroup <= call.ctx.max_threads),
     )
     return call.launch(
         "gemv_row",
         part,
         flat_grid(
-            -(-part.rows // 4),
+            -(-outputs // 4),
             rows_axis=None if call.single_row else 2,
             rows_per_group=rows_per_group,
         ),
         {"ROWS": rows_per_group, "SUBGROUPS": call.ctx.subgroups},
         {
             "WG": site.used.workgroup,
-            "K": weight.k,
-            "K_PADDED": row_padded(weight),
-            "OUTPUTS": part.rows,
+            "K_PADDED": weight.k % HALF != 0,
+            "OUTPUTS": outputs,
             "STRIDE": weight.n,
         },
         (site,),
     )
 
 
-def _gemv_col(call: _Call, part: Part, rows: int) -> Dispatch:
-    weight = call.weight
-    units_per_group = 2  # two lanes read 32 bytes of one stored row, a whole memory sector
-    rows_per_group = power_of_two(rows, 1, 4)
-    return call.launch(
-        "gemv_col",
-        part,
-        flat_grid(
-            -(-row_units(weight) // units_per_group),
-            rows_axis=None if call.single_row else 2,
-            rows_per_group=rows_per_group,
-        ),
-        {"ROWS": rows_per_group},
-        {
-            "UNITS_PER_GROUP": units_per_group,
-            "SPLITS": power_of_two(part.rows, 1, 64),
-            "N": weight.n,
-            "INPUTS": part.rows,
-            "STRIDE": weight.k,
-        },
-    )
-
-
 def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
-    weight = call.weight
-    by_row = weight.layout is not Layout.COLUMN or weight.turned
-    outputs = part.rows if by_row else row_units(weight) * UNIT
+    weight, outputs = call.weight, call.weight.outputs(part)
     micro = 4 if rows <= 32 else 8
     wide = micro == 8 and -(-rows // 64) * (outputs // 128) >= ENOUGH_TILES
     wide = wide and call.ctx.workgroup_storage >= WIDE_BYTES
@@ -232,16 +196,11 @@ def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
         (one for one in TILE_CANDIDATES if one.bytes <= call.ctx.workgroup_storage),
     )
     micro, tile_n = site.used.micro, site.used.outputs
-    turned: dict[str, str | int | bool] = {"TURNED": weight.turned}
-    places: dict[str, float | int | bool] = {}
-    if weight.turned:
-        turned["WEIGHT"] = shader_type(weight)
-        places = {**turned_constants(weight), "UNITS": turned_k(weight.k) // UNIT}
     return call.launch(
         "matmul_tiled",
         part,
         Grid(-(-outputs // tile_n), 1, 1, None if call.single_row else 1, 8 * micro),
-        {"LAYOUT": "row" if by_row else "column", "MICRO": micro, "TILE_N": tile_n, **turned},
-        {"K": weight.k, "N": weight.n, "PART": part.rows, **places},
+        {"MICRO": micro, "TILE_N": tile_n},
+        {"N": weight.n, "PART": outputs},
         (site,),
     )

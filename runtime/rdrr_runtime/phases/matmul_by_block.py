@@ -11,7 +11,7 @@ from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.packing import BLOCK_FORMS, GpuWeight
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.shaders import kernel
 
 THREADS = 256
@@ -46,14 +46,14 @@ def matmul_by_block(
     rows = ROWS if ctx.max_rows > 1 else 1
     what = kernel(
         "matmul_by_block",
-        variables={"ROWS": rows, "SUBGROUPS": ctx.subgroups},
+        variables={"FORMATS": (weight.form,), "ROWS": rows, "SUBGROUPS": ctx.subgroups},
         constants={
             "WG": THREADS,
             "K": weight.k,
             "N": weight.n,
-            "BLOCKS": weight.words_per_row // BLOCK_FORMS["Q4_K"].words,
-            "ROW_WORDS": weight.words_per_row,
+            "BLOCKS": -(-weight.k // 256),
+            **weight.places(weight.parts[0], 0),
         },
     )
-    buffers = {"current": ctx.state.step, "x": x, "weight": weight.parts[0].slice, "y": y}
+    buffers = {"current": ctx.state.step, "x": x, "weight0": weight.parts[0].slice, "y": y}
     return [dispatch(what, buffers, flat_grid(weight.n, rows_axis=2, rows_per_group=rows), label)]

@@ -2,7 +2,7 @@
 //
 // current  Step
 // x        f32 [rows, K]
-// weight   [N, ROW_WORDS] words of Q4_K by rows
+// weight0  N rows of Q4_K, see formats.py
 // y        f32 [rows, N]
 //
 // A workgroup computes one output for {{ ROWS }} token rows. Its threads take whole blocks, so with K
@@ -11,16 +11,16 @@
 {% include "snippets/thread.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> weight: array<Word>;
+@group(0) @binding(2) var<storage, read> weight0: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
 override WG: u32;
 override K: u32;
 override N: u32;
 override BLOCKS: u32;      // of a stored row
-override ROW_WORDS: u32;
 
-{% include "snippets/weight_q4_k.wgsl" %}
+{% set DEQUANTIZED = true %}
+{% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
 @compute @workgroup_size(WG)
@@ -38,9 +38,9 @@ fn main(
     for (var block = thread.index; block < BLOCKS; block += WG) {
         for (var part = 0u; part < 8u; part++) {
             let unit = block * 8u + part;
-            let w = load_unit(n * ROW_WORDS, unit);
+            let w = weights0(n, unit);
 {% for i in range(8) %}
-            let k{{ i }} = unit_element(unit, {{ i }}u);
+            let k{{ i }} = 32u * unit + {{ 4 * i }}u;
             if (k{{ i }} < K) {
 {% for r in range(ROWS) %}
                 let row{{ r }} = min(r0 + {{ r }}u, current.rows - 1u);

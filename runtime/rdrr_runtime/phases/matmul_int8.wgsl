@@ -1,22 +1,24 @@
-// y = x W^T (+ bias) (+ y) for many token rows in int8, weights by row as {{ WEIGHT }}.
+{% set F = FORMATS[0] %}
+{% set PLANES = 2 if F.column or F.values else 1 %}
+{% set GROUP, MINIMUM = 32 if PLANES == 2 else F.group, PLANES == 1 and F.minimum %}
+// y = x W^T (+ bias) (+ y) for many token rows in int8.
 //
 // current     Step
 // x           int8 by 16 [K_PADDED / 16, ROWS], as quantize_rows leaves it
 // x_scales    [K_PADDED / 32, ROWS]: scale of 32 inputs, and scale times the sum of their codes
-// weight0     words of type {{ WEIGHT }} [PART, ROW_WORDS0]
-// weight      instead of it, turned blocks and their factors [PART, ROW_WORDS]
+// weight0     PART rows, one of FORMATS, see formats.py
 // y           f32 [rows, N], N outputs of all parts
 // row_scales  f32 [N], only with two PLANES
 // bias        f32 [N], only with BIAS
 {% if EXPERTS %}
 // groups      u32 [experts, 1 + MAX_ROWS]: routes of each expert, their number before them
 //
-// Of experts, weights are [experts, N, ROW_WORDS0], and y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route
+// Of experts, EXPERT_ROWS rows each, and y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route
 // g = r TOP_K + s of a row r to an expert e, whose routes make the rows of a tile.
 {% endif %}
 //
 // y += x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs: products in i32, their
-// sums in f32. Single values and turned blocks are 256 high + low in two planes of int8, scaled by rows:
+// sums in f32. Single values and blocks along N are 256 high + low in two planes of int8, scaled by rows:
 // y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs.
 //
 // A workgroup of {{ THREADS }} threads computes {{ TILE_M }} rows by {{ TILE_N }} outputs in steps of 64 inputs: it stages
@@ -25,9 +27,7 @@
 // rows by 8 outputs, so that they read little that is not the same.
 {% set MT = TILE_M // TM %}
 {% set NT = TILE_N // TN %}
-{% set TURNED = WEIGHT.startswith("turned") %}
-{% set OWN = "" if TURNED else "0" %}
-{% set PARTS = 2 if TURNED else 2 * PLANES %}
+{% set PARTS = 4 if F.values else 2 %}
 {% set X_LOADS = TILE_M * 4 // THREADS %}
 {% set W_LOADS = (TILE_N * PARTS + THREADS - 1) // THREADS %}
 {% set PER_STEP = 64 // GROUP %}
@@ -36,7 +36,7 @@
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> x_scales: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read> weight{{ OWN }}: array<Word{{ OWN }}>;
+@group(0) @binding(3) var<storage, read> weight0: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 {% if PLANES == 2 %}
 @group(0) @binding(5) var<storage, read> row_scales: array<f32>;
@@ -49,31 +49,28 @@
 
 override TOP_K: u32;
 override MAX_ROWS: u32;
+override EXPERT_ROWS: u32;
 {% endif %}
 
 override N: u32;
 override ROWS: u32;              // stride of x
 override STEPS: u32;             // of 64 inputs
-override ROW_WORDS{{ OWN }}: u32;
-override PART: u32;              // stored rows of this part
+override PART: u32;              // rows of this part
 override FIRST: u32;             // output of the first of them
-{% if TURNED %}
-override FACTORS: u32;           // where the factors begin, in words of 16 bytes
-override K_TURNED: u32;          // K with the padding of turned rows
-{% endif %}
 override ACCUMULATE: bool = false;
 
 var<workgroup> tile_x: array<vec4<u32>, {{ TILE_M * 4 }}>;       // [4 times 16 inputs, rows]
-var<workgroup> tile_w0: array<vec4<u32>, {{ TILE_N * 4 * PLANES }}>;       // [planes, 4 times 16 inputs, outputs]
+var<workgroup> tile_w: array<vec4<u32>, {{ TILE_N * 4 * PLANES }}>;       // [planes, 4 times 16 inputs, outputs]
 var<workgroup> scale_x: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_M * 2 }}>;      // [2 groups, rows]
 {% if PLANES == 1 %}
-var<workgroup> scale_w0: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N * PER_STEP }}>;  // [groups, outputs]
+var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N * PER_STEP }}>;  // [groups, outputs]
 {% endif %}
 
-{% set SEGMENTS = [WEIGHT] %}
-{% set S = 0 %}
-{% set STAGING = "turned" if TURNED else "planes" if PLANES == 2 else WEIGHT %}
-{% include "snippets/tile_" ~ STAGING ~ "_int8.wgsl" %}
+{% if F.column %}
+{% set DEQUANTIZED = true %}
+{% endif %}
+{% include "snippets/weights.wgsl" %}
+{% include "snippets/tile.wgsl" %}
 
 {% include "snippets/int8_sums.wgsl" %}
 
@@ -152,14 +149,14 @@ fn main(
     let w_scale{{ i }} = row_scales[FIRST + min(n0 + w_row{{ i }}, PART - 1u)];
     let w_inverse{{ i }} = select(0.0, 1.0 / w_scale{{ i }}, w_scale{{ i }} > 0.0);
 {% endif %}
-    let w_base{{ i }} = ({{ "expert * N + " if EXPERTS }}min(n0 + w_row{{ i }}, PART - 1u)) * ROW_WORDS{{ OWN }};
+    let w_from{{ i }} = {{ "expert * EXPERT_ROWS + " if EXPERTS }}min(n0 + w_row{{ i }}, PART - 1u);
 {% endfor %}
 {% for i in range(X_LOADS) %}
     var x_next{{ i }} = x[x_from{{ i }}];
 {% endfor %}
     var s_next = x_scales[s_from];
 {% for i in range(W_LOADS) %}
-    var w_next{{ i }} = fetch0(w_base{{ i }}, 0u, w_part{{ i }});
+    var w_next{{ i }} = fetch(w_from{{ i }}, 0u, w_part{{ i }});
 {% endfor %}
 {% for m in range(TM) %}
 {% for n in range(TN) %}
@@ -178,13 +175,13 @@ fn main(
         scale_x[s_slot] = s_next{{ "" if MINIMUM else ".x" }};
 {% endif %}
 {% for i in range(W_LOADS) %}
-{% set HOW = "w_inverse" ~ i if PLANES == 2 else "step" %}
+{% set HOW = "w_inverse" ~ i ~ ", " if PLANES == 2 else "" %}
 {% if (i + 1) * THREADS > TILE_N * PARTS %}
         if (thread < {{ TILE_N * PARTS - i * THREADS }}u) {
-            unpack0(w_next{{ i }}, w_row{{ i }}, {{ HOW }}, w_part{{ i }});
+            unpack(w_next{{ i }}, w_row{{ i }}, {{ HOW }}w_part{{ i }});
         }
 {% else %}
-        unpack0(w_next{{ i }}, w_row{{ i }}, {{ HOW }}, w_part{{ i }});
+        unpack(w_next{{ i }}, w_row{{ i }}, {{ HOW }}w_part{{ i }});
 {% endif %}
 {% endfor %}
         workgroupBarrier();
@@ -194,22 +191,22 @@ fn main(
 {% endfor %}
         s_next = x_scales[s_from + 2u * next * ROWS];
 {% for i in range(W_LOADS) %}
-        w_next{{ i }} = fetch0(w_base{{ i }}, next, w_part{{ i }});
+        w_next{{ i }} = fetch(w_from{{ i }}, next, w_part{{ i }});
 {% endfor %}
 {% for g in range(2) %}
         {
 {% for n in range(TN) %}
             let at{{ n }} = tn + {{ n * NT }}u;
-            let a{{ n }} = tile_w0[at{{ n }} + {{ 2 * g * TILE_N }}u];
-            let b{{ n }} = tile_w0[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
+            let a{{ n }} = tile_w[at{{ n }} + {{ 2 * g * TILE_N }}u];
+            let b{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
 {% if PLANES == 2 %}
-            let e{{ n }} = tile_w0[at{{ n }} + {{ (2 * g + 4) * TILE_N }}u];
-            let f{{ n }} = tile_w0[at{{ n }} + {{ (2 * g + 5) * TILE_N }}u];
+            let e{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 4) * TILE_N }}u];
+            let f{{ n }} = tile_w[at{{ n }} + {{ (2 * g + 5) * TILE_N }}u];
 {% elif GROUP == 32 %}
-            let w{{ n }} = scale_w0[at{{ n }} + {{ g * TILE_N }}u];
+            let w{{ n }} = scale_w[at{{ n }} + {{ g * TILE_N }}u];
 {% else %}
-            let w{{ n }} = scale_w0[at{{ n }} + {{ 2 * g * TILE_N }}u];
-            let v{{ n }} = scale_w0[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
+            let w{{ n }} = scale_w[at{{ n }} + {{ 2 * g * TILE_N }}u];
+            let v{{ n }} = scale_w[at{{ n }} + {{ (2 * g + 1) * TILE_N }}u];
 {% endif %}
 {% endfor %}
 {% for m in range(TM) %}

@@ -12,7 +12,7 @@ from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.packing import GpuWeight
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.shaders import kernel
 
 WEIGHT_BYTES = {"F32": 4, "F16": 2}

@@ -1,11 +1,11 @@
 {% set WORDS = 1 if MICRO == 4 else 2 %}
 {% set SPLIT = 2 if MICRO == 8 and TILE_N == 64 else 1 %}
 {% set LANES = TILE_N // (4 * WORDS) %}
-// y = x W^T (+ bias) (+ y) for many token rows, weights stored by {{ LAYOUT }}.
+// y = x W^T (+ bias) (+ y) for many token rows.
 //
 // current  Step
-// x        {{ VALUE }} [rows, K], K inputs of all parts
-// weight   words of type {{ WEIGHT }}: [OUTPUTS, ROW_WORDS] by row, [INPUTS, ROW_WORDS] by column
+// x        {{ VALUE }} [rows, K]
+// weight0  PART rows of one of FORMATS, see formats.py
 // y        {{ Y }} [rows, N], N outputs of all parts
 // bias     f32 [N], only with BIAS
 //
@@ -16,12 +16,11 @@
 // Half of the threads take the first 16 inputs of each step, half the others; they add up at the
 // end. So each has as many outputs as in a wider tile, and reads workgroup memory as seldom.
 {% endif %}
-// Inputs (by row) or outputs (by column) are taken in the order in which units hold them.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;
 @group(0) @binding(1) var<storage, read> x: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(2) var<storage, read> weight: array<Word>;
+@group(0) @binding(2) var<storage, read> weight0: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<{{ Y }}>;
 {% if BIAS %}
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
@@ -29,14 +28,9 @@
 
 override K: u32;
 override N: u32;
-override UNITS: u32;             // units of 32 weights in a stored row
-override ROW_WORDS: u32;
-override PART: u32;              // stored rows of this part
-override FIRST: u32;             // output (by row) or input (by column) of the first of them
-{% if TURNED %}
-override FACTORS: u32;           // where the factors of turned blocks begin, in words of 16 bytes
-override K_TURNED: u32;          // K with the padding of turned rows
-{% endif %}
+override UNITS: u32;             // steps of 32 inputs
+override PART: u32;              // rows of this part
+override FIRST: u32;             // output of the first of them
 override ACCUMULATE: bool = false;
 override SINGLE_ROW: bool = false;
 
@@ -45,8 +39,8 @@ const TILE_M = {{ 8 * MICRO }}u;
 var<workgroup> tile_w: array<vec4<f32>, {{ 8 * TILE_N }}>;   // [32 inputs, {{ TILE_N }} outputs / 4]
 var<workgroup> tile_x: array<vec4<f32>, {{ 64 * MICRO }}>;   // [32 inputs, TILE_M / 4]
 
-{% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
-{% include "snippets/stage_" ~ LAYOUT ~ ".wgsl" %}
+{% set DEQUANTIZED = true %}
+{% include "snippets/weights.wgsl" %}
 
 @compute @workgroup_size(128)
 fn main(
@@ -71,11 +65,12 @@ fn main(
     let j = thread % {{ TILE_N }}u;
     let m = thread % TILE_M;
     let row = min(m0 + m, rows - 1u);
-    var w_next = fetch_weights(wid.x, 0u, j);
+    let w_row = min(wid.x * {{ TILE_N }}u + j, PART - 1u);
+    var w_next = weights0(w_row, 0u);
     let half = min(thread / TILE_M, 1u);
     var x_next = fetch_x(0u, row, half);
     // Unrolled by the template: indices that are no constants keep arrays out of registers.
-    for (var s = 0u; s < steps(); s++) {
+    for (var s = 0u; s < UNITS; s++) {
 {% if TILE_N < 128 %}
         if (thread < {{ TILE_N }}u) {
             put_weights(j, w_next);
@@ -87,8 +82,8 @@ fn main(
             put_x(m, half, x_next);
         }
         workgroupBarrier();
-        let next = min(s + 1u, steps() - 1u);
-        w_next = fetch_weights(wid.x, next, j);
+        let next = min(s + 1u, UNITS - 1u);
+        w_next = weights0(w_row, next);
         x_next = fetch_x(next, row, half);
 {% if SPLIT == 2 %}
         for (var k = share * 16u; k < share * 16u + 16u; k += 4u) {
@@ -137,6 +132,27 @@ fn main(
 {% endfor %}
 }
 
+// Lanes beyond K hold weights other than zero in packages of other writers; they count for nothing
+// because x is zero there.
+fn fetch_x(step: u32, row: u32, half: u32) -> array<vec4<f32>, 4> {
+    var v: array<vec4<f32>, 4>;
+{% for i in range(4) %}
+    let k{{ i }} = 32u * step + 16u * half + {{ 4 * i }}u;
+    let inside{{ i }} = k{{ i }} < K;
+    let v{{ i }} = vec4<f32>(x[(row * K + select(0u, k{{ i }}, inside{{ i }})) / 4u]);
+    v[{{ i }}] = select(vec4<f32>(0.0), v{{ i }}, inside{{ i }});
+{% endfor %}
+    return v;
+}
+
+fn put_weights(j: u32, w: array<vec4<f32>, 8>) {
+{% for i in range(8) %}
+{% for c in range(4) %}
+    tile_w[{{ (i * 4 + c) * (TILE_N // 4) }}u + j / 4u][j % 4u] = w[{{ i }}][{{ c }}];
+{% endfor %}
+{% endfor %}
+}
+
 fn put_x(m: u32, half: u32, v: array<vec4<f32>, 4>) {
 {% for i in range(4) %}
 {% for c in range(4) %}
@@ -150,9 +166,9 @@ fn store4(row: u32, rows: u32, tile: u32, j: u32, sums: vec4<f32>) {
         return;
     }
     for (var c = 0u; c < 4u; c++) {
-        let n = output_index(tile, j + c);
-        if (n < N) {
-            store(row, n, sums[c]);
+        let output = tile * {{ TILE_N }}u + j + c;
+        if (output < PART) {
+            store(row, FIRST + output, sums[c]);
         }
     }
 }

@@ -1,24 +1,24 @@
-"""Matrix times one token row, with what comes before and after folded in: decoding's workhorse.
+"""Matrix times one token row, with what comes before and after folded in: the kernel of decoding.
 
 One dispatch takes the input through its norm (or joins the parts of split attention), multiplies
 it by up to three matrices, and stores, adds to the residual stream, gates, or finds the largest
-output. Only the row layout; only matrices in one part.
+output. Only matrices in one part; blocks along N and along K in launches of their own, and of
+blocks along N no hand-over in int8, because the input is scaled anew for each group of outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_device.tuning import AnySite, Params, Site
-from rdrr_format.layouts import Layout
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.packing import GpuWeight
+from rdrr_runtime.phases.formats import FORMATS, UNIT
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.weight_units import readable
 
 WORKGROUP = 512
 """Threads of a workgroup where the device allows it: they share the staging of the input."""
@@ -37,6 +37,10 @@ MAX_OUTPUT_GROUPS = 4 * MAX_WORKGROUPS
 
 CANDIDATE_BYTES = 8
 """Bytes of one of them."""
+
+
+INT8_TYPES = frozenset(name for name, form in FORMATS.items() if not form.values)
+"""Types that multiply in int8."""
 
 
 @dataclass(frozen=True)
@@ -73,28 +77,14 @@ CANDIDATES = (
 )
 """For GPUs whose subgroups have 32 threads, and some for those of 64, 16 and 8."""
 
-UNITS: Mapping[str, int] = MappingProxyType(
-    {
-        "F32": 4,
-        "F16": 8,
-        "BF16": 8,
-        "Q8_0": 32,
-        "Q4_0": 32,
-        "Q5_0": 32,
-        "Q5_1": 32,
-        "Q4_K": 32,
-        "Q5_K": 32,
-        "Q6_K": 32,
-    }
-)
-"""Weights that a thread multiplies at a time."""
+COLUMN_CANDIDATES = tuple(MatvecTuning(groups=groups) for groups in (132, 264, 528, 1056, 2112))
+"""For blocks along N, whose teams follow from their groups."""
 
-INT8_UNITS: Mapping[str, int] = MappingProxyType(
-    {"Q8_0": 32, "Q4_0": 32, "Q5_0": 32, "Q5_1": 32, "Q4_K": 64, "Q5_K": 64, "Q6_K": 32}
-)
-"""The same for the types that multiply in int8."""
+ENOUGH_SLOTS = 512
+"""Slots of 32 outputs of a column matrix from which on they beat twice as many of 16."""
 
-INT8_TYPES = frozenset(INT8_UNITS)
+MOST_SUMS = 4
+"""Outputs of a team at once, those of up included."""
 
 
 @dataclass(frozen=True)
@@ -188,21 +178,51 @@ class Output:
 
 def staged_bytes(k: int, *, int8: bool, shares: int = 0, workgroup: int = WORKGROUP) -> int:
     """Workgroup memory of a launch with K inputs, its reductions and `shares` parts included."""
-    staged = -(-k // 256) * 256
     per_32 = 32 + 8 + 8 if int8 else 128
     reductions = (16 + 4 + 8) * workgroup
-    return staged // 32 * per_32 + reductions + 12 * shares + 4
+    return _staged(k) // 32 * per_32 + reductions + 12 * shares + 4
 
 
-def suits(ctx: OpContext, weights: tuple[GpuWeight, ...], *, int8: bool, shares: int = 0) -> bool:
+def column_staged_bytes(k: int, *, int8: bool, gate: bool, shares: int = 0) -> int:
+    """The same for blocks along N; a gate stages its input twice."""
+    staged = _staged(k) // 16 * (20 if int8 else 64) * (2 if gate else 1)
+    return staged + (16 + 16 + 8 + 4) * WORKGROUP + 12 * shares + 4
+
+
+def _staged(k: int) -> int:
+    return -(-k // UNIT) * UNIT
+
+
+def suits(
+    ctx: OpContext,
+    weights: tuple[GpuWeight, ...],
+    *,
+    int8: bool,
+    shares: int = 0,
+    gate: bool = False,
+) -> bool:
     """Whether a launch on these matrices, joining `shares` parts of attention, is possible."""
-    fits = staged_bytes(weights[0].k, int8=int8, shares=shares) <= ctx.workgroup_storage
-    stored = all(
-        one.layout is Layout.ROW and len(one.parts) == 1 and one.dtype.name in UNITS
-        for one in weights
+    k, column = weights[0].k, weights[0].by_column
+    whole = all(
+        len(one.parts) == 1 and one.by_column == column and readable(one) for one in weights
     )
-    whole = all(one.dtype.name in INT8_TYPES for one in weights) if int8 else True
-    return ctx.max_rows == 1 and fits and stored and whole and weights[0].k % 4 == 0
+    codes = all(one.dtype.name in INT8_TYPES for one in weights) if int8 else True
+    if ctx.max_rows != 1 or not whole or not codes or k % 4:
+        return False
+    if not column:
+        return staged_bytes(k, int8=int8, shares=shares) <= ctx.workgroup_storage
+    needed = column_staged_bytes(k, int8=int8, gate=gate, shares=shares)
+    return needed <= ctx.workgroup_storage and (not gate or _pairs_up(weights))
+
+
+def _pairs_up(weights: tuple[GpuWeight, ...]) -> bool:
+    """Whether gate and up of column matrices have whole groups of the same outputs."""
+    outputs = sum(one.n for one in weights) // 2
+    return len({one.dtype for one in weights}) == 1 and outputs % _group(weights) == 0
+
+
+def _group(weights: tuple[GpuWeight, ...]) -> int:
+    return min(one.form.group for one in weights)
 
 
 def matvec(
@@ -226,44 +246,52 @@ def matvec(
         label: What the op is.
         sites: What the input depends on.
     """
-    gate = output.kind == "gate"
+    gate, column, k = output.kind == "gate", weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    pairs = 2 if gate and outputs % 2 == 0 else 1
     types = ",".join(one.dtype.name.lower() for one in weights)
     variant = f"{types}.{source.kind}.{output.kind}{'.int8' if int8 else ''}"
-    site = _site(ctx, variant, outputs, weights[0].k, source, output, int8=int8)
-    threads, team = site.used.workgroup, site.used.team
-    groups = -(-outputs // (pairs * (threads // team)))
-    launched = min(groups, site.used.groups)
+    if column:
+        variant = f"{variant}.column"
+        site = _column_site(ctx, variant, outputs, k)
+    else:
+        site = _site(ctx, variant, outputs, k, source, output, int8=int8)
+    threads, team, per_team = _division(ctx, site.used, weights, outputs, gate=gate)
+    rows = threads // team * per_team
+    slots = [-(-(outputs if gate else one.n) // rows) for one in (weights[:1] if gate else weights)]
+    launched = min(sum(slots), site.used.groups)
     constants: dict[str, float | int | bool] = {
         "WG": threads,
         "T": team,
-        "K": weights[0].k,
-        "K_STAGED": -(-weights[0].k // 256) * 256,
+        "K": k,
+        "K_STAGED": _staged(k),
+        "ROWS": rows,
         "STRIDE": launched,
-        "STEPS": -(-groups // launched),
-        **source.constants(weights[0].k),
+        "STEPS": -(-sum(slots) // launched),
+        **source.constants(k),
     }
     buffers = {**source.buffers(), **output.buffers()}
     for index, one in enumerate(weights):
-        unit = (INT8_UNITS if int8 else UNITS)[one.dtype.name]
-        constants[f"N{index}"] = one.n
-        units = padded_units(one, unit)
-        constants[f"UNITS{index}"] = units
-        constants[f"TRIPS{index}"] = -(-units // team)
-        constants[f"EXACT{index}"] = units % team == 0
-        constants[f"ROW_WORDS{index}"] = one.words_per_row
+        units = one.form.units(k)
+        constants |= one.places(one.parts[0], index)
+        constants |= {
+            f"N{index}": one.n,
+            f"SLOTS{index}": slots[index] if index < len(slots) else 0,
+            f"UNITS{index}": units,
+            f"TRIPS{index}": -(-units // team),
+            f"EXACT{index}": units % team == 0,
+        }
         buffers[f"weight{index}"] = one.parts[0].slice
     what = kernel(
         "matvec",
         variables={
-            "WEIGHTS": types,
+            "FORMATS": tuple(one.form for one in weights),
+            "COLUMN": column,
             "INPUT": source.kind,
             "OUTPUT": output.kind,
             "ACT": output.activation,
             "BIAS": output.bias is not None,
             "INT8": int8,
-            "PAIRS": pairs,
+            "PER_TEAM": per_team,
             "SUBGROUPS": ctx.subgroups,
             "INT8_OUT": output.scales is not None,
             "VALUE": ctx.values,
@@ -273,6 +301,36 @@ def matvec(
         trusted=True,
     )
     return [dispatch(what, buffers, Grid(launched), label, (site, *sites))]
+
+
+def _division(
+    ctx: OpContext,
+    tuning: MatvecTuning,
+    weights: tuple[GpuWeight, ...],
+    outputs: int,
+    *,
+    gate: bool,
+) -> tuple[int, int, int]:
+    """Threads of a workgroup and of a team, and outputs of a team at a time."""
+    if not weights[0].by_column:
+        pairs = 2 if gate and outputs % 2 == 0 else 1
+        return tuning.workgroup, tuning.team, pairs
+    # Fewer outputs in a slot fill the device sooner, more of them share a staging.
+    rows, teams = _group(weights), min(WORKGROUP, ctx.max_threads) // TEAM
+    if rows == 32 and outputs // 32 < ENOUGH_SLOTS and not gate:
+        rows = 16
+    while rows // teams * (2 if gate else 1) > MOST_SUMS:
+        rows //= 2
+    teams = min(teams, rows)
+    return teams * TEAM, TEAM, rows // teams
+
+
+def _column_site(ctx: OpContext, variant: str, outputs: int, k: int) -> Site[MatvecTuning]:
+    return ctx.site(
+        f"matmul matvec.{variant} {outputs}x{k}",
+        MatvecTuning(),
+        COLUMN_CANDIDATES,
+    )
 
 
 def _site(
@@ -303,9 +361,3 @@ def _site(
 def leaves_int8(ctx: OpContext, outputs: int) -> bool:
     """Whether a `gate` launch can leave its outputs in int8: whole groups of 16 a step."""
     return outputs % 16 == 0 and (min(WORKGROUP, ctx.max_threads) // TEAM * 2) % 16 == 0
-
-
-def padded_units(weight: GpuWeight, unit: int) -> int:
-    """Units of a stored row; those of a K-quant cover its last block wholly, zeros meet them."""
-    block = weight.dtype.block_elements if weight.dtype.block_elements > unit else unit
-    return -(-weight.k // block) * block // unit

@@ -1,4 +1,4 @@
-// One token row times one or several matrices: y = f(W in(x)), weights stored by rows of K.
+// One token row times one or several matrices: y = f(W in(x)).
 //
 // in   plain    in(x) = x
 //      quantized the same, already int8 (see INT8_OUT)
@@ -12,15 +12,26 @@
 //      best     y[n] = v[n], and the largest of each workgroup with the lowest n goes to best
 //
 // x        {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
-// weight   words of type {{ WEIGHTS }} [N, ROW_WORDS]
+// weight   one of FORMATS each, see formats.py
 // y        {{ VALUE }} [N], f32 for best
 //
-// A team of T threads computes one row at a time ({{ PAIRS }} of gate and up each for gate), and the
-// workgroups stride over all rows. Where subgroups have T threads a team is one of them; elsewhere
-// it sums through workgroup memory. Each workgroup stages in(x) once{% if INT8 %}, as int8{% endif %}. Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
-{% set SEGMENTS = WEIGHTS.split(",") %}
+// A slot is ROWS outputs of one matrix (as many of gate and of up for gate); a workgroup takes every
+// STRIDE-th slot, and a team of T threads computes {{ PER_TEAM }} of its outputs. Where subgroups have T threads a
+// team is one of them; elsewhere it sums through workgroup memory.
+{% if COLUMN %}
+// Blocks along N scale groups of outputs at one k. So for each slot, whose outputs are of one group, the
+// input is scaled first, a[k] = in(x)[k] scale[k], and staged{% if INT8 %} as int8{% endif %}; the minimums add up to one sum:
+//
+//     v[n] = sum_k a[k] code[n, k] - sum_k in(x)[k] minimum[k]
+{% else %}
+// Each workgroup stages in(x) once{% if INT8 %}, as int8{% endif %}.
+{% endif %}
+// Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
 {% set X = {"quantized": "u32", "combine": "f32"}.get(INPUT, VALUE) %}
 {% set Y = "u32" if INT8_OUT else "f32" if OUTPUT == "best" else VALUE %}
+{% set GATE = OUTPUT == "gate" %}
+{% set MATRICES = FORMATS | length %}
+{% set STAGES = 2 if GATE and COLUMN else 1 %}
 {% set bind = namespace(n=0) %}
 {% macro storage(name, type, access="read") %}
 @group(0) @binding({{ bind.n }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
@@ -36,14 +47,14 @@
 {% if INPUT == "combine" %}
 {{ storage("stats", "vec2<f32>") -}}
 {% endif %}
-{% for type in SEGMENTS %}
-{{ storage("weight" ~ loop.index0, "Word" ~ loop.index0) -}}
+{% for F in FORMATS %}
+{{ storage("weight" ~ loop.index0, "vec4<u32>") -}}
 {% endfor %}
 {% if BIAS %}
 {{ storage("bias", "f32") -}}
 {% endif %}
 {{ storage("y", Y, "read_write") -}}
-{% if OUTPUT == "gate" and INT8_OUT %}
+{% if INT8_OUT %}
 {{ storage("y_scales", "vec2<f32>", "read_write") -}}
 {% endif %}
 {% if OUTPUT == "best" %}
@@ -54,79 +65,107 @@
 override WG: u32;
 override T: u32;
 override K: u32;
-override K_STAGED: u32;          // K rounded up to what whole units cover, a multiple of 32
+override K_STAGED: u32;          // K rounded up to whole units, a multiple of 64
+override ROWS: u32;              // outputs of a slot
 override STRIDE: u32;            // workgroups of the launch
-override STEPS: u32;             // row groups of each team
-{% for type in SEGMENTS %}
+override STEPS: u32;             // slots of each workgroup
+{% for F in FORMATS %}
 override N{{ loop.index0 }}: u32;
-override UNITS{{ loop.index0 }}: u32;
+override SLOTS{{ loop.index0 }}: u32;
+override UNITS{{ loop.index0 }}: u32;   // of a row that hold any of its K inputs
 override TRIPS{{ loop.index0 }}: u32;   // of a team along a row
 override EXACT{{ loop.index0 }}: bool;  // all its threads have a unit in every trip
-override ROW_WORDS{{ loop.index0 }}: u32;
 {% endfor %}
 {% include "snippets/one_row_overrides.wgsl" %}
-override TEAMS = WG / T;
 
+{% include "snippets/weights.wgsl" %}
 {% include "snippets/thread.wgsl" %}
 
-{% include "snippets/stage_" ~ ("int8" if INT8 else "f32") ~ ".wgsl" %}
-{% for type in SEGMENTS %}
+{% include "snippets/one_row_input.wgsl" %}
+{% include "snippets/stage.wgsl" %}
+{% if INT8 %}
+{% include "snippets/dot16.wgsl" %}
+{% endif %}
+{% for F in FORMATS %}
 {% set S = loop.index0 %}
-{% include "snippets/dot_" ~ type ~ ("_int8" if INT8 else "") ~ ".wgsl" %}
+
+{% include "snippets/dot_unit.wgsl" %}
 {% endfor %}
 
-{% if OUTPUT == "gate" %}
-alias Sums = vec{{ 2 * PAIRS }}<f32>;  // of gate and up, in turn
-{% else %}
-alias Sums = f32;
-{% endif %}
+{% set WIDTH = PER_TEAM * (2 if GATE else 1) %}
+alias Sums = {{ "f32" if WIDTH == 1 else "vec" ~ WIDTH ~ "<f32>" }};{% if GATE %}  // gate's rows, then up's{% endif %}
+
 var<workgroup> partial: array<Sums, WG>;
 {% if OUTPUT == "best" %}
 {% include "snippets/candidate.wgsl" %}
 {% endif %}
 {% if INT8_OUT %}
-var<workgroup> gated: array<f32, TEAMS * {{ PAIRS }}u>;
+var<workgroup> gated: array<f32, ROWS>;
 {% endif %}
+{% if INPUT == "norm" or COLUMN %}
+{% set KEPT = "vec3<f32>" if COLUMN else "f32" %}
+var<workgroup> kept: array<{{ KEPT }}, WG>;  // sums of squares{{ ", of minimums of gate, and of up" if COLUMN }}
 
-{% if INPUT == "norm" %}
-var<workgroup> squares: array<f32, WG>;
-
-// Leaves the sums of squares for `mean_square`, which may be called after a barrier.
-fn keep_squares(sum: f32, thread: Thread) {
+// Leaves sums for `kept_sums`, which may be called after a barrier.
+fn keep(sums: {{ KEPT }}, thread: Thread) {
 {% if SUBGROUPS %}
-    let total = subgroupAdd(sum);
+    let total = subgroupAdd(sums);
     if (thread.lane == 0u) {
-        squares[thread.subgroup] = total;
+        kept[thread.subgroup] = total;
     }
 {% else %}
-    squares[thread.index] = sum;
+    kept[thread.index] = sums;
     workgroupBarrier();
     if (thread.index < 16u) {
-        var total = 0.0;
+        var total = {{ KEPT }}(0.0);
         for (var i = thread.index; i < WG; i += 16u) {
-            total += squares[i];
+            total += kept[i];
         }
-        squares[thread.index] = total;
+        kept[thread.index] = total;
     }
 {% endif %}
 }
 
-fn mean_square(thread: Thread) -> f32 {
-    var total = 0.0;
+fn kept_sums(thread: Thread) -> {{ KEPT }} {
+    var total = {{ KEPT }}(0.0);
     for (var i = 0u; i < {{ "thread.subgroups" if SUBGROUPS else "16u" }}; i++) {
-        total += squares[i];
+        total += kept[i];
     }
-    return total / f32(K);
+    return total;
 }
 {% endif %}
 
-{% include "snippets/one_row_input.wgsl" %}
-
-{% if OUTPUT == "gate" %}
+{% if GATE %}
 {% include "snippets/activate.wgsl" %}
 
 {% endif %}
 {% include "snippets/team_sum.wgsl" %}
+{% if INT8_OUT %}
+
+// A slot's outputs as int8: they are whole groups of 16, so each group has one scale.
+fn leave_int8(slot: u32, thread: u32) {
+    let word = slot * (ROWS / 4u) + thread;
+    if (thread >= ROWS / 4u || 4u * word >= {{ "N0 / 2u" if MATRICES == 1 else "N0" }}) {
+        return;
+    }
+    let group = thread / 4u * 16u;
+    var most = 0.0;
+    for (var i = 0u; i < 16u; i++) {
+        most = max(most, abs(gated[group + i]));
+    }
+    let inverse = select(0.0, 127.0 / most, most > 0.0);
+    let at = 4u * thread;
+    let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
+    y[word] = pack4xI8(vec4<i32>(round(v * inverse)));
+    if (word % 4u == 0u) {
+        var all = 0i;
+        for (var i = 0u; i < 16u; i++) {
+            all += i32(round(gated[group + i] * inverse));
+        }
+        y_scales[word / 4u] = vec2<f32>(most / 127.0, bitcast<f32>(all));
+    }
+}
+{% endif %}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -147,104 +186,111 @@ fn main(
 {% if INPUT == "combine" %}
     prepare(thread.index);
 {% endif %}
-    let squared = stage(thread, subgroup_size);
-{% if INPUT == "norm" %}
-    keep_squares(squared, thread);
+{% macro finish_staging(totals) %}
+{% if INPUT == "norm" or COLUMN %}
+    keep({{ totals }}, thread);
     workgroupBarrier();
-    let factor = inverseSqrt(mean_square(thread) + EPS);
+    let total = kept_sums(thread);
 {% else %}
     workgroupBarrier();
+{% endif %}
+{% if INPUT == "norm" %}
+    let factor = inverseSqrt(total{{ ".x" if COLUMN }} / f32(K) + EPS);
+{% else %}
     let factor = 1.0;
+{% endif %}
+{% endmacro %}
+{% if INPUT == "quantized" %}
+    stage(thread);
+{{ finish_staging("") -}}
+{% elif not COLUMN %}
+    let totals = stage(thread, subgroup_size, 0u, 0u, 0u);
+{{ finish_staging("totals.x") -}}
 {% endif %}
 {% if OUTPUT == "best" %}
     var top = Candidate(-3.4028234663852886e38, 0xffffffffu);
 {% endif %}
     for (var step = 0u; step < STEPS; step++) {
-        let first = ((step * STRIDE + wid.x) * TEAMS + team) * {{ PAIRS }}u;
-        var acc = Sums();
-{% if OUTPUT == "gate" %}
-        let total = N0{% if SEGMENTS | length == 1 %} / 2u{% endif %};
-        if (first < total) {
-            for (var trip = 0u; trip < TRIPS0; trip++) {
-                let unit = trip * T + lane;
-                if (!EXACT0 && unit >= UNITS0) {
-                    continue;
-                }
-{% for pair in range(PAIRS) %}
-                let row{{ pair }} = min(first + {{ pair }}u, total - 1u);
-                acc.{{ "xz"[pair] }} += dot_unit0(row{{ pair }} * ROW_WORDS0, unit);
-{% if SEGMENTS | length == 1 %}
-                acc.{{ "yw"[pair] }} += dot_unit0((total + row{{ pair }}) * ROW_WORDS0, unit);
-{% else %}
-                acc.{{ "yw"[pair] }} += dot_unit1(row{{ pair }} * ROW_WORDS1, unit);
-{% endif %}
-{% endfor %}
-            }
-        }
-        let sum = factor * team_sum(acc, thread, subgroup_size, team);
-{% if INT8_OUT %}
-        // The teams' rows of a step are whole groups of 16, so each group has one scale.
-        if (lane < {{ PAIRS }}u) {
-            gated[team * {{ PAIRS }}u + lane] = activate(sum[2u * lane]) * sum[2u * lane + 1u];
-        }
-        workgroupBarrier();
-        let word = (step * STRIDE + wid.x) * (TEAMS * {{ PAIRS }}u / 4u) + thread.index;
-        if (thread.index < TEAMS * {{ PAIRS }}u / 4u && 4u * word < total) {
-            let group = thread.index / 4u * 16u;
-            var most = 0.0;
-            for (var i = 0u; i < 16u; i++) {
-                most = max(most, abs(gated[group + i]));
-            }
-            let inverse = select(0.0, 127.0 / most, most > 0.0);
-            let at = 4u * thread.index;
-            let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
-            y[word] = pack4xI8(vec4<i32>(round(v * inverse)));
-            if (word % 4u == 0u) {
-                var all = 0i;
-                for (var i = 0u; i < 16u; i++) {
-                    all += i32(round(gated[group + i] * inverse));
-                }
-                y_scales[word / 4u] = vec2<f32>(most / 127.0, bitcast<f32>(all));
-            }
-        }
-        workgroupBarrier();
-{% else %}
-        if (lane < {{ PAIRS }}u && first + lane < total) {
-            y[first + lane] = value(activate(sum[2u * lane]) * sum[2u * lane + 1u]);
-        }
-{% endif %}
-{% else %}
-        var total = 0u;
-{% for type in SEGMENTS %}
+        let slot = step * STRIDE + wid.x;
+        var first_slot = 0u;
+        var first_output = 0u;
+{% for F in FORMATS %}
+{% if not (GATE and loop.index0 == 1) %}
 {% set s = loop.index0 %}
-        if (first >= total && first < total + N{{ s }}) {
+{% set s_up = 1 if MATRICES == 2 else 0 %}
+        if (slot >= first_slot && slot < first_slot + SLOTS{{ s }}) {
+            let outputs = N{{ s }}{{ " / 2u" if GATE and MATRICES == 1 }};
+            let slot_row = (slot - first_slot) * ROWS;
+            let row = slot_row + team * {{ PER_TEAM }}u;
+{% if GATE %}
+            let up = {{ "outputs" if MATRICES == 1 else "0u" }};
+{% endif %}
+{% if COLUMN %}
+            let totals0 = stage(thread, subgroup_size, {{ s }}u, slot_row, 0u);
+{% if GATE %}
+            let totals1 = stage(thread, subgroup_size, {{ s_up }}u, up + slot_row, 1u);
+{% endif %}
+{{ finish_staging("vec3<f32>(totals0, " ~ ("totals1.y)" if GATE else "0.0)")) -}}
+{% endif %}
+            var acc = Sums();
             for (var trip = 0u; trip < TRIPS{{ s }}; trip++) {
                 let unit = trip * T + lane;
                 if (!EXACT{{ s }} && unit >= UNITS{{ s }}) {
                     continue;
                 }
-                acc += dot_unit{{ s }}((first - total) * ROW_WORDS{{ s }}, unit);
-            }
-        }
-        total += N{{ s }};
+{% for r in range(PER_TEAM) %}
+                let row{{ r }} = min(row + {{ r }}u, outputs - 1u);
+                acc{{ "." ~ "xyzw"[r] if WIDTH > 1 }} += dot_unit{{ s }}(row{{ r }}, unit, 0u);
+{% if GATE %}
+                acc.{{ "xyzw"[PER_TEAM + r] }} += dot_unit{{ s_up }}(up + row{{ r }}, unit, {{ STAGES - 1 }}u);
+{% endif %}
 {% endfor %}
-        let sum = factor * team_sum(acc, thread, subgroup_size, team);
-        if (lane == 0u && first < total) {
-            var result = sum;
+            }
+            let sum = team_sum(acc, thread, subgroup_size, team);
+{% for r in range(PER_TEAM) %}
+{% set own = "sum" ~ ("." ~ "xyzw"[r] if WIDTH > 1 else "") %}
+            if (lane == {{ r }}u{{ " && row + " ~ r ~ "u < outputs" if not INT8_OUT }}) {
+                let n = first_output + row + {{ r }}u;
+{% if GATE %}
+{% set other = "sum." ~ "xyzw"[PER_TEAM + r] %}
+{% if COLUMN %}
+                let gate = factor * ({{ own }} - total.y);
+                let result = activate(gate) * (factor * ({{ other }} - total.z));
+{% else %}
+                let result = activate(factor * {{ own }}) * (factor * {{ other }});
+{% endif %}
+{% if INT8_OUT %}
+                gated[team * {{ PER_TEAM }}u + {{ r }}u] = result;
+{% else %}
+                y[n] = value(result);
+{% endif %}
+{% else %}
+                var result = factor * {{ "(" ~ own ~ " - total.y)" if COLUMN else own }};
+{% if OUTPUT == "best" %}
+                top = better(top, Candidate(result, n));
+{% endif %}
 {% if BIAS %}
-            result += bias[first];
+                result += bias[n];
 {% endif %}
 {% if OUTPUT == "add" %}
-            result += f32(y[first]);
+                result += f32(y[n]);
 {% endif %}
-            y[first] = {{ "value(result)" if Y == VALUE else "result" }};
+                y[n] = {{ "value(result)" if Y == VALUE else "result" }};
+{% endif %}
+            }
+{% endfor %}
+{% if INT8_OUT %}
+            workgroupBarrier();
+            leave_int8(slot, thread.index);
+{% endif %}
+{% if COLUMN or INT8_OUT %}
+            workgroupBarrier();  // all have read what the next slot overwrites
+{% endif %}
         }
-{% if OUTPUT == "best" %}
-        if (first < total) {
-            top = better(top, Candidate(sum, first));
-        }
+        first_slot += SLOTS{{ s }};
+        first_output += N{{ s }};
 {% endif %}
-{% endif %}
+{% endfor %}
     }
 {% if OUTPUT == "best" %}
     let winner = best_of_workgroup(top, thread.index);

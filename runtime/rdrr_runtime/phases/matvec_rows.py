@@ -1,8 +1,8 @@
-"""Matrices times a few token rows in int8, each weight read once for all of them.
+"""Matrices times a small batch of token rows in int8, each weight read once for all of them.
 
 Between `matvec`, which takes one row through everything around the product, and `matmul_int8`,
 whose tiles want many rows. The rows come in int8 from `int8_rows`; a launch stores, adds to the
-residual stream or gates. Only the row layout; only matrices in one part.
+residual stream or gates. Only blocks along K; only matrices in one part.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, dispatch, flat_grid
 from rdrr_device.tuning import Params, Site
-from rdrr_format.layouts import Layout
 
 from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import UNIT, int8_rows_bytes, units_of
-from rdrr_runtime.phases.matmul_int8 import TYPES, scaling
-from rdrr_runtime.phases.packing import GpuWeight
+from rdrr_runtime.phases.matmul_int8 import TYPES
 from rdrr_runtime.phases.shaders import kernel
 from rdrr_runtime.phases.weight_units import power_of_two
 
@@ -121,8 +120,7 @@ def _at_a_time(rows: int, most: int) -> int:
 def suits(ctx: OpContext, weights: Sequence[GpuWeight]) -> bool:
     """Whether the kernel can multiply these matrices in a pass of `ctx`."""
     stored = all(
-        one.layout is Layout.ROW and len(one.parts) == 1 and one.dtype.name in TYPES
-        for one in weights
+        not one.by_column and len(one.parts) == 1 and one.dtype.name in TYPES for one in weights
     )
     alike = len({one.k for one in weights}) == 1
     few = 2 <= ctx.max_rows <= MAX_ROWS and ctx.values == "f32"
@@ -183,7 +181,7 @@ def matvec_rows(
     buffers = {"current": ctx.state.step, "x": x}
     groups = 0
     for index, one in enumerate(weights):
-        constants |= {f"N{index}": one.n, f"ROW_WORDS{index}": one.words_per_row}
+        constants |= {f"N{index}": one.n, **one.places(one.parts[0], index)}
         constants[f"FIRST{index}"] = groups
         groups += 0 if gate else -(-one.n // step)
         buffers[f"weight{index}"] = one.parts[0].slice
@@ -195,8 +193,7 @@ def matvec_rows(
     what = kernel(
         "matvec_rows",
         variables={
-            "WEIGHTS": types,
-            "SCALED": scaling(weights),
+            "FORMATS": tuple(one.form for one in weights),
             "KIND": output.kind,
             "ACT": output.activation,
             "BIAS": output.bias is not None,

@@ -1,4 +1,4 @@
-// A few token rows times one or several matrices in int8, weights stored by rows of K and read once:
+// A small batch of token rows times one or several matrices in int8, each weight read once:
 // y[r, n] = f(sum_k W[n, k] x[r, k]).
 //
 // f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has a y of its own, or they follow each other in one
@@ -11,7 +11,7 @@
 // current  Step
 // x        vec4<u32> [rows, 5, UNITS] as int8_rows leaves it: of each 64 inputs four times 16 codes
 //          and, as f32, twice the scale of 32 of them and that scale times the sum of their codes
-// weight   words of type {{ WEIGHTS }} [N, ROW_WORDS]
+// weight   one of FORMATS each, blocks along K, see formats.py
 // y        {{ "u32 [rows, 5, N / 64, 4]" if WIDTH else "f32 [rows, N]" }}
 // bias     f32, one for each output of all matrices, only with BIAS
 //
@@ -19,11 +19,10 @@
 // weights of each in registers and multiplies them by those inputs of every row. Products are exact in
 // i32, their sums f32; each weight is read once for {{ ROWS }} rows. Workgroups follow each other over the outputs
 // of the first matrix, then those of the next.
-{% set SEGMENTS = WEIGHTS.split(",") %}
-{% set FORMS = SCALED.split(",") %}
+{% set MATRICES = FORMATS | length %}
 {% set SOURCE = "staged" if STAGED else "x" %}
 {% set GATE = KIND == "gate" %}
-{% set TARGETS = 1 if GATE else SEGMENTS | length %}
+{% set TARGETS = 1 if GATE else MATRICES %}
 {% set bind = namespace(n=0) %}
 {% macro storage(name, type, access="read") %}
 @group(0) @binding({{ bind.n }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
@@ -33,8 +32,8 @@
 @group(0) @binding(0) var<storage, read> current: Step;
 {% set bind.n = 1 %}
 {{ storage("x", "vec4<u32>") -}}
-{% for type in SEGMENTS %}
-{{ storage("weight" ~ loop.index0, "Word" ~ loop.index0) -}}
+{% for F in FORMATS %}
+{{ storage("weight" ~ loop.index0, "vec4<u32>") -}}
 {% endfor %}
 {% if BIAS %}
 {{ storage("bias", "f32") -}}
@@ -45,24 +44,24 @@
 
 override WG: u32;
 override UNITS: u32;             // of 64 inputs, zeros after K included
-{% for type in SEGMENTS %}
+{% for F in FORMATS %}
 override N{{ loop.index0 }}: u32;
-override ROW_WORDS{{ loop.index0 }}: u32;
 override FIRST{{ loop.index0 }}: u32;        // workgroup that begins with its outputs
 {% endfor %}
 override LAST: u32;              // workgroup after those of all matrices
+{% include "snippets/weights.wgsl" %}
+{% for F in FORMATS %}
+{% set S = loop.index0 %}
+{% include "snippets/unit.wgsl" %}
+
+{% endfor %}
 override TEAMS = WG / {{ T }}u;
 {% if GATE %}
-override OUTPUT_ROWS = N0{% if SEGMENTS | length == 1 %} / 2u{% endif %};
+override OUTPUT_ROWS = N0{% if MATRICES == 1 %} / 2u{% endif %};
 {% endif %}
 
 {% include "snippets/thread.wgsl" %}
 
-{% for type in SEGMENTS %}
-{% set S = loop.index0 %}
-{% include "snippets/row_weights.wgsl" %}
-
-{% endfor %}
 {% if GATE %}
 {% include "snippets/activate.wgsl" %}
 
@@ -80,11 +79,11 @@ var<workgroup> gated: array<f32, {{ ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} out
 
 {% macro fetch(s, o, unit) %}
 {% if GATE %}
-{% set m = 0 if SEGMENTS | length == 1 else o % 2 %}
+{% set m = 0 if MATRICES == 1 else o % 2 %}
 {% set pair = "min(first + " ~ o // 2 ~ "u, OUTPUT_ROWS - 1u)" %}
-fetch{{ m }}(({{ "OUTPUT_ROWS + " if o % 2 and SEGMENTS | length == 1 }}{{ pair }}) * ROW_WORDS{{ m }}, {{ unit }}
+unit{{ m }}({{ "OUTPUT_ROWS + " if o % 2 and MATRICES == 1 }}{{ pair }}, {{ unit }})
 {%- else %}
-fetch{{ s }}(min(first + {{ o }}u, N{{ s }} - 1u) * ROW_WORDS{{ s }}, {{ unit }}
+unit{{ s }}(min(first + {{ o }}u, N{{ s }} - 1u), {{ unit }})
 {%- endif %}
 {%- endmacro %}
 
@@ -126,25 +125,22 @@ fn main(
 {% if AHEAD %}
         let begin = min(lane, UNITS - 1u);
 {% for o in range(OUTPUTS) %}
-        var low{{ o }} = {{ fetch(s, o, "begin") }}, 0u);
-        var high{{ o }} = {{ fetch(s, o, "begin") }}, 1u);
+        var next{{ o }} = {{ fetch(s, o, "begin") }};
 {% endfor %}
 {% endif %}
         for (var unit = lane; unit < UNITS; unit += {{ T }}u) {
 {% for o in range(OUTPUTS) %}
-{% set m = o % 2 if GATE and SEGMENTS | length == 2 else s %}
-            unpack{{ m }}({{ "low" ~ o if AHEAD else fetch(s, o, "unit") ~ ", 0u)" }}, {{ o }}u, unit, 0u);
-            unpack{{ m }}({{ "high" ~ o if AHEAD else fetch(s, o, "unit") ~ ", 1u)" }}, {{ o }}u, unit, 1u);
+{% set m = o % 2 if GATE and MATRICES == 2 else s %}
+            let raw{{ m }}_{{ o }} = {{ "next" ~ o if AHEAD else fetch(s, o, "unit") }};
 {% endfor %}
 {% if AHEAD %}
             let next = min(unit + {{ T }}u, UNITS - 1u);
 {% for o in range(OUTPUTS) %}
-            low{{ o }} = {{ fetch(s, o, "next") }}, 0u);
-            high{{ o }} = {{ fetch(s, o, "next") }}, 1u);
+            next{{ o }} = {{ fetch(s, o, "next") }};
 {% endfor %}
 {% endif %}
 {% for o in range(OUTPUTS) %}
-{% set m = o % 2 if GATE and SEGMENTS | length == 2 else s %}
+{% set m = o % 2 if GATE and MATRICES == 2 else s %}
 {% include "snippets/row_registers.wgsl" %}
 {% endfor %}
 {% for r in range(ROWS) %}
@@ -159,7 +155,7 @@ fn main(
 {% endfor %}
                 let scale = bitcast<vec4<f32>>({{ SOURCE }}[place + 4u * UNITS]);
 {% for o in range(OUTPUTS) %}
-{% set m = o % 2 if GATE and SEGMENTS | length == 2 else s %}
+{% set m = o % 2 if GATE and MATRICES == 2 else s %}
 {% set to = "acc" ~ r ~ ("" if OUTPUTS == 1 else "." ~ "xyzw"[o]) %}
 {% include "snippets/row_products.wgsl" %}
 {% endfor %}

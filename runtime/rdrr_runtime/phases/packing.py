@@ -1,24 +1,12 @@
-"""Weights in GPU memory: the word-aligned form that the kernels read, and how they get there.
+"""Weights on their way into GPU memory.
 
-    type        a block on disk             in GPU memory
-    Q4_K, Q5_K  144 B, 176 B                36 and 44 words, as they are
-    Q6_K        210 B: ql qh scales d       54 words: ql qh scales as they are, d as f32, a zero
-    Q8_0        34 B: d qs                  9 words: d as f32, then qs
-    Q4_0        18 B: d qs                  5 words: d as f32, then qs
-    Q5_0        22 B: d qh qs               6 words: d as f32, then qh and qs
-    Q5_1        24 B: d m qh qs             6 words, as it is
-    F16, BF16   2 B an element              rows padded with zeros to 16 bytes
-    F32         4 B an element              rows padded with zeros to 16 bytes
-
-Scales that would leave the rest of a block unaligned are widened, which also spares shaders their
-decoding: WGSL may flush subnormal f16 values to zero, and block scales are often that small.
+Stored blocks go to the device as they are, a bounded number of bytes at a time, and are repacked
+there. Single values are written as they are, their rows padded with zeros to 16 bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,143 +17,19 @@ from rdrr_format.dtypes import DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Geometry, Layout, geometry
 
+from rdrr_runtime.phases.formats import UNIT
+from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
+from rdrr_runtime.phases.repack import PLACE_BYTES, Chunk, Repack, repack_columns, repack_rows
+
 Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint32]
 
+CHUNK_BYTES = 32 << 20
+"""Bytes of stored blocks on the device at a time."""
 
-@dataclass(frozen=True)
-class BlockForm:
-    """A block in GPU memory.
+UNDER_WAY_BYTES = 128 << 20
+"""Bytes of stored blocks that may be on their way to the device."""
 
-    Attributes:
-        words: 32-bit words of a block.
-        scale: Where the stored block has the f16 scale that is widened to f32, or None.
-    """
-
-    words: int
-    scale: slice | None = None
-
-
-BLOCK_FORMS: Mapping[str, BlockForm] = MappingProxyType(
-    {
-        "Q4_K": BlockForm(36),
-        "Q5_K": BlockForm(44),
-        "Q6_K": BlockForm(54, slice(208, 210)),
-        "Q8_0": BlockForm(9, slice(0, 2)),
-        "Q4_0": BlockForm(5, slice(0, 2)),
-        "Q5_0": BlockForm(6, slice(0, 2)),
-        "Q5_1": BlockForm(6),
-    }
-)
-
-FLAT_GRANULES: Mapping[str, int] = MappingProxyType({"Q4_K": 64, "Q5_K": 64, "Q6_K": 128})
-"""Weights within a block that share no bytes with others but its scales; a row of a flat matrix may
-begin after any such run, since 32 rows are whole blocks even then."""
-
-GPU_DTYPES = (*BLOCK_FORMS, "F16", "BF16", "F32")
-PART_ROWS = 32  # parts begin at multiples, so that inputs of a part can be read four at a time
-_CHUNK_BYTES = 16 << 20  # host memory that packing may take at a time
-
-
-@dataclass(frozen=True)
-class Part:
-    """A run of stored rows in one buffer."""
-
-    slice: BufferSlice
-    first_row: int
-    rows: int
-
-
-@dataclass(frozen=True)
-class GpuWeight:
-    """A matrix [N, K] in GPU memory.
-
-    Attributes:
-        dtype: Storage type.
-        layout: `row` (N stored rows of K), `column` (K stored rows of N), or `flat`: N rows of K in
-            blocks that run across them, each row a whole number of words.
-        n: Outputs.
-        k: Inputs.
-        words_per_row: 32-bit words of a stored row.
-        parts: Stored rows, split where a buffer would exceed the binding limit.
-        note: Why it is not in the form the package stores it in; empty if it is.
-        turned: A column matrix whose codes lie by rows, see `phases/turn_blocks.py`; its words per
-            row are those of an output's codes.
-        row_scales: f32 [N] of single values by row, see `phases/row_scales.py`, or None.
-    """
-
-    dtype: DType
-    layout: Layout
-    n: int
-    k: int
-    words_per_row: int
-    parts: tuple[Part, ...]
-    note: str = ""
-    turned: bool = False
-    row_scales: BufferSlice | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of GPU memory."""
-        scales = self.row_scales.size if self.row_scales else 0
-        return sum(part.slice.size for part in self.parts) + scales
-
-
-def words_per_row(dtype: DType, row_elements: int) -> int:
-    """32-bit words of one stored row in GPU memory.
-
-    Raises:
-        FormatError: No kernel reads this type.
-    """
-    if dtype.name not in GPU_DTYPES:
-        raise FormatError("no kernel reads this type", expected=GPU_DTYPES, found=dtype.name)
-    if not dtype.is_block:
-        return -(-row_elements * dtype.block_bytes // 16) * 4
-    blocks = -(-row_elements // dtype.block_elements)
-    return blocks * BLOCK_FORMS[dtype.name].words
-
-
-def pack_rows(dtype: DType, blocks: Bytes) -> Words:
-    """Stored rows in the form that the kernels read.
-
-    Args:
-        dtype: Storage type.
-        blocks: Bytes as stored, uint8 [rows, row_bytes].
-
-    Returns:
-        uint32 [rows, words].
-
-    Raises:
-        FormatError: Rows of no whole number of blocks, or no kernel reads the type.
-    """
-    rows, size = blocks.shape
-    if size % dtype.block_bytes:
-        raise FormatError(
-            "row of no whole blocks", expected=f"a multiple of {dtype.block_bytes}", found=size
-        )
-    count = size // dtype.block_bytes
-    words = words_per_row(dtype, count * dtype.block_elements)
-    form = BLOCK_FORMS.get(dtype.name)
-    if form is not None:
-        if form.scale is None:
-            return np.ascontiguousarray(blocks).view("<u4")
-        table = blocks.reshape(rows, count, -1)
-        return _widen_scales(table, form.scale, form.words).reshape(rows, words)
-    padded = np.zeros((rows, words * 4), np.uint8)
-    padded[:, :size] = blocks
-    return padded.view("<u4")
-
-
-def _widen_scales(blocks: Bytes, scale: slice, words: int) -> Words:
-    """Blocks [rows, count, bytes] as [rows, count, words], their f16 scale as f32."""
-    rows, count, size = blocks.shape
-    wide = np.ascontiguousarray(blocks[:, :, scale]).view("<f2").astype("<f4").view(np.uint8)
-    out = np.zeros((rows, count, 4 * words), np.uint8)
-    at = scale.start
-    out[:, :, :at] = blocks[:, :, :at]
-    out[:, :, at : at + 4] = wide
-    out[:, :, at + 4 : size + 2] = blocks[:, :, at + 2 :]
-    return out.view("<u4")
+_HOST_BYTES = 16 << 20  # host memory that padding may take at a time
 
 
 def upload_weight(
@@ -181,7 +45,7 @@ def upload_weight(
     Args:
         arena: Owner of the buffers.
         dtype: Storage type.
-        layout: Order in storage; of `flat` only what equals `row`, or what `flat_words` allows.
+        layout: Order in storage; of `flat` only rows of whole units.
         shape: Logical shape (N, K).
         data: The stored bytes (anything with the buffer protocol), or an iterable of such chunks,
             each a whole number of stored rows.
@@ -191,117 +55,132 @@ def upload_weight(
         FormatError: Bytes that do not fit the shape, or a form that no kernel reads.
         DeviceError: Out of memory.
     """
-    if layout is Layout.FLAT and shape[1] % dtype.block_elements == 0:
-        layout = Layout.ROW
-    stored = geometry(dtype, shape, layout)
     weight = allocate_weight(arena, dtype, layout, shape, label)
-    if layout is Layout.FLAT:
-        _write_flat(arena, weight, data, label)
-        return weight
-    row = 0
-    for chunk in _row_chunks(data, stored, label):
-        packed = pack_rows(dtype, chunk)
-        _write_rows(arena, weight, packed, row)
-        row += len(packed)
-    if row != stored.rows:
-        raise FormatError(
-            "tensor ends early", where=label, expected=f"{stored.rows} rows", found=f"{row}"
-        )
+    with arena.temporary() as passing:
+        Uploader(arena, passing).fill(weight, layout, shape, [data], label)
     return weight
 
 
-def allocate_weight(
-    arena: Arena, dtype: DType, layout: Layout, shape: tuple[int, int], label: str
-) -> GpuWeight:
-    """A zeroed matrix.
+class Uploader:
+    """Writes matrices, through one buffer for their stored blocks.
 
-    Raises:
-        FormatError: No kernel reads the form, or a row exceeds the binding limit.
-        DeviceError: Out of memory.
+    Args:
+        arena: Owner of the matrices.
+        passing: Owner of that buffer, which must live until the last matrix is filled.
     """
-    stored = geometry(dtype, shape, layout)
-    if layout is Layout.FLAT:
-        rows, words = shape[0], flat_words(dtype, shape[1], label)
-    else:
-        rows, words = stored.rows, words_per_row(dtype, stored.row_elements)
-    fit = arena.max_binding // (4 * words) // PART_ROWS * PART_ROWS
-    if not fit or not rows:
-        raise FormatError(
-            "matrix has no rows or a row beyond the binding limit", where=label, found=list(shape)
-        )
-    parts = tuple(
-        Part(
-            arena.empty(f"{label}.{first}", _part_bytes(dtype, words, min(fit, rows - first))),
-            first,
-            min(fit, rows - first),
-        )
-        for first in range(0, rows, fit)
-    )
-    return GpuWeight(dtype, layout, shape[0], shape[1], words, parts)
 
+    def __init__(self, arena: Arena, passing: Arena) -> None:
+        self._arena = arena
+        self._passing = passing
+        self._staging: BufferSlice | None = None
+        self._under_way = 0
+        self._place = passing.empty("place", PLACE_BYTES)
 
-def flat_words(dtype: DType, k: int, label: str = "") -> int:
-    """32-bit words of a row of `k` inputs in blocks that run across rows.
+    def fill(
+        self,
+        weight: GpuWeight,
+        layout: Layout,
+        shape: tuple[int, int],
+        matrices: Iterable[Any],
+        label: str,
+    ) -> None:
+        """Write the matrices that `weight` holds.
 
-    Rows may begin within a block, but only where a whole `FLAT_GRANULES` of it does.
+        Args:
+            weight: Made by `allocate_weight` for as many matrices.
+            layout: Order in which they are stored.
+            shape: (N, K) of each.
+            matrices: The stored bytes of each, whole or in chunks, see `upload_weight`.
+            label: Name of the tensor.
 
-    Raises:
-        FormatError: No kernel reads such rows.
-    """
-    granule = FLAT_GRANULES.get(dtype.name)
-    if granule is None or k % granule:
-        raise FormatError(
-            "flat blocks cross rows where no kernel reads them",
-            where=label,
-            expected=f"a multiple of {granule}" if granule else ", ".join(FLAT_GRANULES),
-            found=k if granule else dtype.name,
-            hint="dequantize the tensor when it is loaded",
-        )
-    return k * BLOCK_FORMS[dtype.name].words // dtype.block_elements
+        Raises:
+            FormatError: Bytes that do not fit the shape.
+        """
+        stored = _stored(weight.dtype, layout, shape)
+        before = 0
+        for number, data in enumerate(matrices):
+            rows = _row_chunks(data, stored, label)
+            if weight.form.values:
+                made = self._write_values(weight, rows, before)
+            elif weight.by_column:
+                made = self._repack_columns(weight, stored, rows, number * weight.stride, label)
+            else:
+                made = self._repack_rows(weight, stored, rows, before, label)
+            if made != stored.rows:
+                what = "blocks" if layout is Layout.FLAT else "rows"
+                raise FormatError(
+                    "tensor ends early",
+                    where=label,
+                    expected=f"{stored.rows} {what}",
+                    found=f"{made}",
+                )
+            before += made
 
+    def _write_values(self, weight: GpuWeight, chunks: Iterator[Bytes], before: int) -> int:
+        done = 0
+        for chunk in chunks:
+            for first in range(0, len(chunk), step := _rows_at_a_time(16 * weight.units)):
+                some = _padded(chunk[first : first + step], 16 * weight.units)
+                _write_rows(self._arena, weight, some, before + done)
+                done += len(some)
+        return done
 
-def _part_bytes(dtype: DType, words: int, rows: int) -> int:
-    """Bytes of so many rows, in whole blocks."""
-    form = BLOCK_FORMS.get(dtype.name)
-    unit = form.words if form else 1
-    return 4 * (-(-rows * words // unit) * unit)
-
-
-def _write_flat(arena: Arena, weight: GpuWeight, data: Any, label: str) -> None:
-    """Write the blocks of a flat matrix, from bytes or an iterable of whole blocks."""
-    size, words = weight.dtype.block_bytes, BLOCK_FORMS[weight.dtype.name].words
-    whole = isinstance(data, (bytes, bytearray, memoryview, np.ndarray))
-    at = 0
-    for chunk in [data] if whole else data:
-        raw = np.frombuffer(chunk, dtype=np.uint8)
-        if raw.size % size:
-            raise FormatError("bytes of no whole blocks", where=label, found=raw.size)
-        blocks = raw.reshape(-1, size)
-        for first in range(0, len(blocks), _CHUNK_BYTES // size):
-            packed = pack_rows(weight.dtype, blocks[first : first + _CHUNK_BYTES // size])
-            _write_blocks(arena, weight, packed, at, words)
-            at += len(packed)
-    expected = -(-weight.n * weight.k // weight.dtype.block_elements)
-    if at != expected:
-        raise FormatError("tensor ends early", where=label, expected=f"{expected} blocks", found=at)
-
-
-def _write_blocks(arena: Arena, weight: GpuWeight, packed: Words, block: int, words: int) -> None:
-    """Write packed blocks to the parts that hold them, the first of them being block `block`."""
-    for part in weight.parts:
-        start = part.first_row * weight.words_per_row // words
-        first = max(block, start)
-        last = min(block + len(packed), start + part.slice.size // (4 * words))
-        if first < last:
-            arena.write(
-                part.slice, packed[first - block : last - block], (first - start) * words * 4
+    def _repack_rows(
+        self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
+    ) -> int:
+        done = 0
+        for piece in _regrouped(chunks, max(1, CHUNK_BYTES // stored.row_bytes), 1):
+            chunk = Chunk(
+                self._sent(piece), self._place, before + done, len(piece), stored.row_blocks
             )
+            self._run(chunk, repack_rows(weight, chunk, label))
+            done += len(piece)
+        return done
+
+    def _repack_columns(
+        self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
+    ) -> int:
+        done = 0
+        most = max(UNIT, CHUNK_BYTES // stored.row_bytes // UNIT * UNIT)
+        for piece in _regrouped(chunks, most, UNIT):
+            chunk = Chunk(self._sent(piece), self._place, done, len(piece), stored.row_blocks)
+            self._run(chunk, repack_columns(weight, chunk, before, label))
+            done += len(piece)
+        return done
+
+    def _run(self, chunk: Chunk, launches: Iterator[Repack]) -> None:
+        for one in launches:
+            self._passing.write(chunk.place, one.place)
+            self._arena.run(one.launch)
+
+    def _sent(self, rows: Bytes) -> BufferSlice:
+        """Stored rows on the device, until the next ones are sent."""
+        data = np.ascontiguousarray(rows).reshape(-1)
+        if data.size % 4:
+            data = np.concatenate([data, np.zeros(-data.size % 4, np.uint8)])
+        if self._staging is None or self._staging.size < data.size:
+            self._staging = self._passing.empty("blocks", data.size)
+        self._under_way += data.size
+        if self._under_way > UNDER_WAY_BYTES:  # a device that is slower than its host
+            self._passing.wait()
+            self._under_way = data.size
+        self._passing.write(self._staging, data)
+        return self._staging
+
+
+def _stored(dtype: DType, layout: Layout, shape: tuple[int, int]) -> Geometry:
+    """Stored rows; those of blocks that cross rows are the blocks."""
+    if layout is not Layout.FLAT:
+        return geometry(dtype, shape, layout)
+    if shape[1] % dtype.block_elements == 0:
+        return geometry(dtype, shape)
+    blocks = geometry(dtype, shape, layout).row_blocks
+    return geometry(dtype, (blocks, dtype.block_elements))
 
 
 def _row_chunks(data: Any, stored: Geometry, label: str) -> Iterator[Bytes]:
-    """Chunks of stored rows, uint8 [rows, row_bytes], none much larger than `_CHUNK_BYTES`."""
+    """Chunks of stored rows, uint8 [rows, row_bytes]."""
     whole = isinstance(data, (bytes, bytearray, memoryview, np.ndarray))
-    step = max(1, _CHUNK_BYTES // stored.row_bytes)
     left = stored.rows
     for chunk in [data] if whole else data:
         raw = np.frombuffer(chunk, dtype=np.uint8)
@@ -314,16 +193,45 @@ def _row_chunks(data: Any, stored: Geometry, label: str) -> Iterator[Bytes]:
                 found=f"{raw.size} bytes",
             )
         left -= rows
-        table = raw.reshape(rows, stored.row_bytes)
-        for first in range(0, rows, step):
-            yield table[first : first + step]
+        yield raw.reshape(rows, stored.row_bytes)
 
 
-def _write_rows(arena: Arena, weight: GpuWeight, packed: Words, row: int) -> None:
-    """Write packed rows to the parts that hold them, the first of them being row `row`."""
+def _regrouped(chunks: Iterator[Bytes], most: int, step: int) -> Iterator[Bytes]:
+    """The same rows, at most `most` at a time and but for the last a multiple of `step`."""
+    kept: list[Bytes] = []
+    count = 0
+    for chunk in chunks:
+        kept.append(chunk)
+        count += len(chunk)
+        whole = count // step * step
+        if not whole:
+            continue
+        rows = kept[0] if len(kept) == 1 else np.concatenate(kept)
+        for first in range(0, whole, most):
+            yield rows[first : min(first + most, whole)]
+        kept, count = [rows[whole:]], count - whole
+    if count:
+        yield np.concatenate(kept)
+
+
+def _rows_at_a_time(row_bytes: int) -> int:
+    return max(1, _HOST_BYTES // row_bytes)
+
+
+def _padded(rows: Bytes, row_bytes: int) -> Bytes:
+    """Rows of bytes with zeros after them."""
+    if rows.shape[1] == row_bytes:
+        return np.ascontiguousarray(rows)
+    padded = np.zeros((len(rows), row_bytes), np.uint8)
+    padded[:, : rows.shape[1]] = rows
+    return padded
+
+
+def _write_rows(arena: Arena, weight: GpuWeight, rows: Bytes, row: int) -> None:
+    """Write rows to the parts that hold them, the first of them being row `row`."""
     for part in weight.parts:
         first = max(row, part.first_row)
-        last = min(row + len(packed), part.first_row + part.rows)
+        last = min(row + len(rows), part.first_row + part.rows)
         if first < last:
-            offset = (first - part.first_row) * weight.words_per_row * 4
-            arena.write(part.slice, packed[first - row : last - row], offset)
+            offset = (first - part.first_row) * 16 * weight.units
+            arena.write(part.slice, rows[first - row : last - row], offset)

@@ -9,9 +9,8 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, dispatch, flat_grid
 
 from rdrr_runtime.phases.context import need_floats
-from rdrr_runtime.phases.packing import GpuWeight
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.shaders import kernel
-from rdrr_runtime.phases.turn_blocks import shader_type, turned_constants
 
 SCALED_TYPES = ("F16", "BF16")
 """Types of single values that have products in int8."""
@@ -23,7 +22,7 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Di
     """Launches that work the scales out.
 
     Args:
-        weight: [N, K] by row, of a type in `SCALED_TYPES`, or turned.
+        weight: [N, K] by row, of a type in `SCALED_TYPES`, or blocks along N.
         scales: f32 [N].
         label: Name of the matrix.
 
@@ -31,22 +30,20 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Di
         FormatError: The buffer is too small.
     """
     need_floats(f"{label}: row scales", scales, weight.n)
-    name = shader_type(weight)
-    own = turned_constants(weight) if weight.turned else {}
+    name = weight.dtype.name.lower()
     made = []
     for part in weight.parts:
         what = kernel(
             "row_scales",
-            variables={"WEIGHT": name, "SUBGROUPS": False},
+            variables={"FORMATS": (weight.form,), "SUBGROUPS": False},
             constants={
                 "WG": WORKGROUP,
-                "ROWS": part.rows,
-                "ROW_WORDS": weight.words_per_row,
+                "ROWS": weight.outputs(part),
                 "FIRST": part.first_row,
-                **own,
+                **weight.places(part, 0),
             },
             variant=name,
         )
-        buffers = {"weight": part.slice, "scales": scales}
-        made.append(dispatch(what, buffers, flat_grid(part.rows), f"{label}.scales"))
+        buffers = {"weight0": part.slice, "scales": scales}
+        made.append(dispatch(what, buffers, flat_grid(weight.outputs(part)), f"{label}.scales"))
     return made

@@ -1,27 +1,22 @@
 // scales[FIRST + n] = largest |w| of row n / 32639, so that a weight is at most 16 bits of it.
 //
-// weight  rows of type {{ WEIGHT }} [ROWS, ROW_WORDS], padded with zeros
+// weight0 ROWS rows of single values, padded with zeros, or of blocks along N; see formats.py
 // scales  f32 [N]
 //
 // A workgroup takes a row. 32639 is 127 * 256 + 127: both bytes of a weight then fit int8.
-{% set TURNED = WEIGHT.startswith("turned") %}
+{% set F = FORMATS[0] %}
 {% include "snippets/thread.wgsl" %}
-@group(0) @binding(0) var<storage, read> weight: array<vec4<u32>>;
+@group(0) @binding(0) var<storage, read> weight0: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> scales: array<f32>;
 
 override WG: u32;
 override ROWS: u32;
-override ROW_WORDS: u32;
 override FIRST: u32;
 
-{% if TURNED %}
-override FACTORS: u32;
-override K_TURNED: u32;
-
-{% include "snippets/weight_" ~ WEIGHT ~ ".wgsl" %}
-{% else %}
-{% include "snippets/quad_" ~ WEIGHT ~ ".wgsl" %}
+{% if F.column %}
+{% set DEQUANTIZED = true %}
 {% endif %}
+{% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_max.wgsl" %}
 
 fn largest(v: vec4<f32>) -> f32 {
@@ -40,18 +35,17 @@ fn main(
         return;
     }
     var most = 0.0;
-{% if TURNED %}
-    for (var i = thread.index; i < K_TURNED / 32u; i += WG) {
-        let unit = load_unit(row * ROW_WORDS, i);
+{% if F.column %}
+    for (var i = thread.index; i < 2u * ROW_UNITS0; i += WG) {
+        let unit = weights0(row, i);
 {% for i in range(8) %}
         most = max(most, largest(unit[{{ i }}]));
 {% endfor %}
     }
 {% else %}
-    let words = ROW_WORDS / 4u;
-    for (var i = thread.index; i < words; i += WG) {
-        let word = weight[row * words + i];
-        most = max(most, max(largest(quad(word.x, word.y)), largest(quad(word.z, word.w))));
+    for (var i = thread.index; i < ROW_UNITS0; i += WG) {
+        let word = weight0[row * ROW_UNITS0 + i];
+        most = max(most, max(largest(quad_{{ F.values }}(word.xy)), largest(quad_{{ F.values }}(word.zw))));
     }
 {% endif %}
     most = reduce_max(most, thread);

@@ -6,7 +6,7 @@ business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from rdrr_device.kernels import Kernel
 from rdrr_device.shaders import ShaderFolder, bindings, overrides
@@ -18,7 +18,7 @@ FOLDER = ShaderFolder("rdrr_runtime.phases")
 def kernel(
     name: str,
     *,
-    variables: Mapping[str, str | int | bool] | None = None,
+    variables: Mapping[str, Hashable] | None = None,
     constants: Mapping[str, float | int | bool] | None = None,
     variant: str = "",
     trusted: bool = False,

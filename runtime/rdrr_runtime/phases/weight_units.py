@@ -1,66 +1,37 @@
-"""How kernels read each weight type: a table.
-
-A unit is 32 weights of a stored row that a thread dequantizes at once
-(`snippets/weight_<type>.wgsl`). Units of the K-quants gather weights that share bytes, so a unit
-spans more than 32 positions: the granule is the run of positions that whole units cover.
-"""
+"""What kernels ask of matrices and of the sizes of their launches."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 
-from rdrr_runtime.phases.packing import GpuWeight
-
-UNIT = 32
-
-GRANULES: Mapping[str, int] = MappingProxyType(
-    {
-        "F32": 32,
-        "F16": 32,
-        "BF16": 32,
-        "Q8_0": 32,
-        "Q4_0": 32,
-        "Q5_0": 32,
-        "Q5_1": 32,
-        "Q4_K": 64,
-        "Q5_K": 64,
-        "Q6_K": 128,
-    }
-)
+from rdrr_runtime.phases.formats import HALF
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 
 
-def row_elements(weight: GpuWeight) -> int:
-    """Weights of a stored row that carry meaning."""
-    return weight.n if weight.layout is Layout.COLUMN else weight.k
+def readable(weight: GpuWeight) -> bool:
+    """Whether kernels read a matrix: its rows of K, unlike single values stored by column."""
+    return weight.layout is not Layout.COLUMN or weight.by_column
 
 
-def row_units(weight: GpuWeight) -> int:
-    """Units of a stored row that hold any weight with meaning."""
-    granule = granule_of(weight)
-    return -(-row_elements(weight) // granule) * granule // UNIT
-
-
-def row_padded(weight: GpuWeight) -> bool:
-    """Whether some unit reaches beyond the weights that carry meaning."""
-    return row_elements(weight) % granule_of(weight) != 0
-
-
-def granule_of(weight: GpuWeight) -> int:
-    """Positions that whole units of the weight's type cover.
+def need_rows(weight: GpuWeight, label: str) -> None:
+    """Check that a matrix can be read by rows of K.
 
     Raises:
-        FormatError: No kernel reads the type.
+        FormatError: Single values stored by rows of N.
     """
-    found = GRANULES.get(weight.dtype.name)
-    if found is None:
+    if not readable(weight):
         raise FormatError(
-            "no kernel reads this type", expected=", ".join(GRANULES), found=weight.dtype.name
+            "single values by column are read by no kernel",
+            where=label,
+            found=f"{weight.dtype} {weight.layout}",
+            hint="transpose them when they are loaded",
         )
-    return found
+
+
+def halves_of(k: int) -> int:
+    """Half units, of 32 weights, of a row of `k` inputs."""
+    return -(-k // HALF)
 
 
 def power_of_two(value: int, low: int, high: int) -> int:

@@ -38,14 +38,14 @@ fn prepare(t: u32) {
 {% endif %}
 
 {% if INPUT != "quantized" %}
-// Four inputs from element 4 i on, without the norm's common factor, whose squares it adds up.
-fn input(i: u32, squared: ptr<function, f32>) -> vec4<f32> {
+// Four inputs from element 4 i on, without the norm's common factor, whose squares it adds to totals.x.
+fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     if (4u * i >= K) {
         return vec4<f32>(0.0);
     }
 {% if INPUT == "norm" %}
     let v = vec4<f32>(x[i]);
-    *squared += dot(v, v);
+    (*totals).x += dot(v, v);
     return v * (OFFSET + gain[i]);
 {% elif INPUT == "combine" %}
     let width = HEAD_DIM / 4u;

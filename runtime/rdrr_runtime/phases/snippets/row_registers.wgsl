@@ -1,7 +1,7 @@
-{# What unpack{{ m }} left of the {{ o }}-th output, read once and not for every row. #}
+{# Codes and scales of raw{{ m }}_{{ o }}, unpacked once and not for every row. #}
 {% for i in range(4) %}
-            let code{{ m }}_{{ o }}_{{ i }} = tile_w{{ m }}[{{ o + i * OUTPUTS }}];
+            let code{{ m }}_{{ o }}_{{ i }} = {{ "last" if i % 2 else "first" }}{{ m }}(raw{{ m }}_{{ o }}.codes.{{ "second" if i > 1 else "first" }});
 {% endfor %}
-{% for i in range(4 if FORMS[m] == "16" else 2) %}
-            let weight_scale{{ m }}_{{ o }}_{{ i }} = scale_w{{ m }}[{{ o + i * OUTPUTS }}];
+{% for h in range(2) %}
+            let weight_scale{{ m }}_{{ o }}_{{ h }} = scales{{ m }}(raw{{ m }}_{{ o }}.head, {{ h }}u);
 {% endfor %}

@@ -1,0 +1,258 @@
+// planes = blocks: the stored blocks of a matrix, repacked without loss as `formats.py` describes.
+//
+// blocks   bytes of a chunk of stored rows of place.blocks blocks each
+// planes   words of the whole part, of which the units of the chunk are written
+// place    what of the chunk goes where
+//
+{% if F.column %}
+// A stored row is one input for many outputs. A thread makes 32 codes of one output, or the scales or
+// common factors of four inputs for one group of outputs. Inputs after the last are zeros.
+{% else %}
+// A stored row is one output, or one block where blocks cross rows. A thread makes 32 codes of it; the
+// first of a unit makes its scales too. Codes after the last block are zeros.
+{% endif %}
+@group(0) @binding(0) var<storage, read> blocks: array<u32>;
+@group(0) @binding(1) var<storage, read_write> planes: array<u32>;
+@group(0) @binding(2) var<storage, read> place: Place;
+
+// Not overrides: a pipeline serves every matrix of a type.
+struct Place {
+    blocks: u32,         // of a stored row
+    skip: u32,           // {{ "blocks of a row" if F.column else "stored rows" }} before those of this part
+    outputs: u32,        // rows of planes that are made
+    first_output: u32,   // the first of them in the part
+    row_units: u32,      // units of a row
+    rows: u32,           // stored rows of the chunk
+    first: u32,          // unit of a row that the chunk begins with
+    high: u32,           // where the planes begin, in words of 16 bytes
+    scales: u32,
+    block_factors: u32,
+}
+
+{% include "snippets/half_scale.wgsl" %}
+
+fn byte_at(at: u32) -> u32 {
+    return (blocks[at / 4u] >> (8u * (at % 4u))) & 255u;
+}
+
+fn half_at(at: u32) -> u32 {
+    return byte_at(at) | (byte_at(at + 1u) << 8u);
+}
+
+// Where the block with an element of a stored row begins.
+fn block_of(row: u32, element: u32) -> u32 {
+    return (row * place.blocks + element / {{ BLOCK }}u) * {{ BYTES }}u;
+}
+
+// The code of an element of a stored row.
+fn code(row: u32, element: u32) -> u32 {
+    let base = block_of(row, element);
+    let e = element % {{ BLOCK }}u;
+    var bits = 0u;
+{% set at = namespace(bits=0) %}
+{% for field in B.codes %}
+    bits |= ((byte_at(base + {{ field.offset }}u + e / {{ field.run * field.stack }}u * {{ field.run }}u + e % {{ field.run }}u)
+        >> (e / {{ field.run }}u % {{ field.stack }}u * {{ field.step }}u)) & {{ 2 ** field.bits - 1 }}u) << {{ at.bits }}u;
+{% set at.bits = at.bits + field.bits %}
+{% endfor %}
+    return bits ^ {{ B.zero_point }}u;
+}
+
+// A factor of a block at `base`: the f32 of its scale, or its scale and minimum as they are.
+fn factor(base: u32) -> u32 {
+{% if F.minimum %}
+    return half_at(base + {{ B.scale }}u) | (half_at(base + {{ B.minimum }}u) << 16u);
+{% else %}
+    return bitcast<u32>(half_scale(half_at(base + {{ B.scale }}u)) * {{ 1 / 2 ** (8 - F.bits) if F.signed else 1.0 }});
+{% endif %}
+}
+
+{% if F.levels == 2 %}
+// Byte of scale, and in bits 8 to 15 byte of minimum, of group `group` of the block at `base`.
+fn group_scale(base: u32, group: u32) -> u32 {
+{% if B.groups.encoding == "int8" %}
+    return byte_at(base + {{ B.groups.offset }}u + group);
+{% else %}
+    let at = base + {{ B.groups.offset }}u + group % 4u;
+    let a = byte_at(at);
+    let b = byte_at(at + 4u);
+    let c = byte_at(at + 8u);
+    if (group < 4u) {
+        return (a & 63u) | ((b & 63u) << 8u);
+    }
+    return (c & 15u) | ((a >> 6u) << 4u) | ((c >> 4u) << 8u) | ((b >> 6u) << 12u);
+{% endif %}
+}
+{% endif %}
+
+var<private> codes: array<u32, 32>;
+
+// Write the codes of half `part` of a unit.
+fn put_codes(unit: u32, part: u32) {
+{% if F.bits == 8 %}
+    for (var word = 0u; word < 8u; word++) {
+        let first = 4u * word;
+        planes[16u * unit + 8u * part + word] = codes[first] | (codes[first + 1u] << 8u)
+            | (codes[first + 2u] << 16u) | (codes[first + 3u] << 24u);
+    }
+{% else %}
+    for (var word = 0u; word < 4u; word++) {
+        var bits = 0u;
+        for (var i = 0u; i < 4u; i++) {
+            let low = codes[4u * word + i] & 15u;
+            bits |= (low | ((codes[16u + 4u * word + i] & 15u) << 4u)) << (8u * i);
+        }
+        planes[8u * unit + 4u * part + word] = bits;
+    }
+{% endif %}
+{% if F.high %}
+{% set spread = 8 // F.high %}
+    for (var word = 0u; word < {{ F.high }}u; word++) {
+        var bits = 0u;
+        for (var i = 0u; i < {{ 4 * spread }}u; i++) {
+            bits |= (codes[{{ 4 * spread }}u * word + i] >> 4u) << (8u * (i % 4u) + {{ F.high }}u * (i / 4u));
+        }
+        planes[4u * place.high + {{ 2 * F.high }}u * unit + {{ F.high }}u * part + word] = bits;
+    }
+{% endif %}
+}
+{% if F.column %}
+
+// 32 codes of output `n` of the part: half `half` of the chunk's.
+fn make_codes(n: u32, half: u32) {
+    for (var i = 0u; i < 32u; i++) {
+        let row = 32u * half + i;
+        codes[i] = 0u;
+        if (row < place.rows) {
+            codes[i] = code(row, place.skip * {{ BLOCK }}u + n);
+        }
+    }
+    put_codes((place.first_output + n) * place.row_units + place.first + half / 2u, half % 2u);
+}
+
+// The scales of a group of outputs for inputs 4 four to 4 four + 3 of the chunk.
+fn make_scales(group: u32, four: u32) {
+    let own = place.first_output / {{ F.group }}u + group;
+    let n = place.skip * {{ BLOCK }}u + group * {{ F.group }}u;
+    let at = own * (16u * place.row_units) + 16u * place.first + four;
+{% if F.levels == 2 %}
+    var scales = 0u;
+    var minimums = 0u;
+    for (var i = 0u; i < 4u; i++) {
+        let row = 4u * four + i;
+        if (row < place.rows) {
+            let both = group_scale(block_of(row, n), n % {{ BLOCK }}u / {{ F.group }}u);
+            scales |= (both & 255u) << (8u * i);
+            minimums |= (both >> 8u) << (8u * i);
+        }
+    }
+    planes[4u * place.scales + {{ F.factors }}u * at] = scales;
+{% if F.minimum %}
+    planes[4u * place.scales + 2u * at + 1u] = minimums;
+{% endif %}
+{% else %}
+    for (var i = 0u; i < 4u; i++) {
+        let row = 4u * four + i;
+        planes[4u * (place.scales + at) + i] = select(0u, factor(block_of(min(row, place.rows - 1u), n)), row < place.rows);
+    }
+{% endif %}
+}
+{% if F.levels == 2 %}
+
+// The common factors of a block of outputs for four inputs of the chunk.
+fn make_common(block: u32, four: u32) {
+    let own = place.first_output / {{ BLOCK }}u + block;
+    let at = place.block_factors + own * ({{ 16 * F.factors }}u * place.row_units) + 16u * place.first + four;
+    for (var i = 0u; i < 4u; i++) {
+        let row = 4u * four + i;
+        if (row < place.rows) {
+            let bits = factor(block_of(row, (place.skip + block) * {{ BLOCK }}u));
+{% if F.minimum %}
+            planes[4u * at + i] = bitcast<u32>(half_scale(bits & 0xffffu));
+            planes[4u * (at + 16u * place.row_units) + i] = bitcast<u32>(half_scale(bits >> 16u));
+{% else %}
+            planes[4u * at + i] = bits;
+{% endif %}
+        }
+    }
+}
+{% endif %}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    var id = (wid.x + wid.y * groups.x) * 64u + thread;
+    let halves = (place.rows + 63u) / 64u * 2u;
+    if (id < place.outputs * halves) {
+        make_codes(id % place.outputs, id / place.outputs);
+        return;
+    }
+    id -= place.outputs * halves;
+    let fours = 8u * halves;
+    let scale_groups = place.outputs / {{ F.group }}u;
+    if (id < scale_groups * fours) {
+        make_scales(id % scale_groups, id / scale_groups);
+        return;
+    }
+{% if F.levels == 2 %}
+    id -= scale_groups * fours;
+    let common_groups = place.outputs / {{ BLOCK }}u;
+    if (id < common_groups * fours) {
+        make_common(id % common_groups, id / common_groups);
+    }
+{% endif %}
+}
+{% else %}
+
+// The scales of a unit of a stored row, and the factor that four units share.
+fn make_scales(unit: u32, row: u32, element: u32) {
+    let base = block_of(row, element);
+{% if F.levels == 2 %}
+    var bits = 0u;
+{% for g in range(64 // F.group) %}
+    bits |= group_scale(base, element % {{ BLOCK }}u / {{ F.group }}u + {{ g }}u) << {{ g * F.group // 2 }}u;
+{% endfor %}
+    planes[4u * place.scales + unit] = bits;
+    if (unit % 4u == 0u) {
+        planes[4u * place.block_factors + unit / 4u] = factor(base);
+    }
+{% else %}
+    planes[4u * place.scales + 2u * unit] = factor(base);
+    var second = 0u;
+    if (element + 32u < place.blocks * {{ BLOCK }}u) {
+        second = factor(block_of(row, element + 32u));
+    }
+    planes[4u * place.scales + 2u * unit + 1u] = second;
+{% endif %}
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let id = (wid.x + wid.y * groups.x) * 64u + thread;
+    let output = id / (2u * place.row_units);
+    if (output >= place.outputs) {
+        return;
+    }
+    let row = place.skip + output;
+    let half = id % (2u * place.row_units);
+    let unit = (place.first_output + output) * place.row_units + half / 2u;
+    for (var i = 0u; i < 32u; i++) {
+        let element = 32u * half + i;
+        codes[i] = 0u;
+        if (element < place.blocks * {{ BLOCK }}u) {
+            codes[i] = code(row, element);
+        }
+    }
+    put_codes(unit, half % 2u);
+    if (half % 2u == 0u && 32u * half < place.blocks * {{ BLOCK }}u) {
+        make_scales(unit, row, 32u * half);
+    }
+}
+{% endif %}

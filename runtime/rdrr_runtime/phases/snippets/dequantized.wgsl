@@ -1,0 +1,39 @@
+// 32 weights of a row of matrix {{ S }}, inputs 32 half to 32 half + 31.
+fn weights{{ S }}(row: u32, half: u32) -> array<vec4<f32>, 8> {
+    var w: array<vec4<f32>, 8>;
+{% if F.values %}
+    // A row may end before its 32 weights do; what is read instead is multiplied by zero.
+    let first = row * ROW_UNITS{{ S }};
+    let last = ROW_UNITS{{ S }} - 1u;
+{% endif %}
+{% if F.values == "f32" %}
+{% for i in range(8) %}
+    w[{{ i }}] = bitcast<vec4<f32>>(weight{{ S }}[first + min(8u * half + {{ i }}u, last)]);
+{% endfor %}
+{% elif F.values %}
+{% for i in range(4) %}
+    let v{{ i }} = weight{{ S }}[first + min(4u * half + {{ i }}u, last)];
+    w[{{ 2 * i }}] = quad_{{ F.values }}(v{{ i }}.xy);
+    w[{{ 2 * i + 1 }}] = quad_{{ F.values }}(v{{ i }}.zw);
+{% endfor %}
+{% else %}
+{% set unpacked = "unpack4xI8" if F.signed else "unpack4xU8" %}
+    let unit = row * ROW_UNITS{{ S }} + half / 2u;
+    let raw = half{{ S }}(unit, half % 2u);
+    let codes0 = first{{ S }}(raw);
+    let codes1 = last{{ S }}(raw);
+{% if F.column %}
+    let group = group{{ S }}(row);
+{% for i in range(8) %}
+    let f{{ i }} = fours{{ S }}(group, 8u * half + {{ i }}u);
+    w[{{ i }}] = f{{ i }}.scale * vec4<f32>({{ unpacked }}(codes{{ i // 4 }}[{{ i % 4 }}])){{ " - f" ~ i ~ ".minimum" if F.minimum }};
+{% endfor %}
+{% else %}
+    let s = scales{{ S }}(head{{ S }}(unit), half % 2u);
+{% for i in range(8) %}
+    w[{{ i }}] = s.{{ "y" if F.group == 16 and i >= 4 else "x" }} * vec4<f32>({{ unpacked }}(codes{{ i // 4 }}[{{ i % 4 }}])){{ " - s.y" if F.minimum }};
+{% endfor %}
+{% endif %}
+{% endif %}
+    return w;
+}

@@ -1,0 +1,74 @@
+// The product of a unit of matrix {{ S }} with the input staged from there on.
+{% if F.values %}
+fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
+    let w = weight{{ S }}[row * ROW_UNITS{{ S }} + unit];
+{% if F.values == "f32" %}
+    return dot(bitcast<vec4<f32>>(w), staged[unit]);
+{% else %}
+    return dot(quad_{{ F.values }}(w.xy), staged[2u * unit]) + dot(quad_{{ F.values }}(w.zw), staged[2u * unit + 1u]);
+{% endif %}
+}
+{% else %}
+fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
+    let raw = halves{{ S }}(row * ROW_UNITS{{ S }} + unit);
+{% if not F.column %}
+    let head = head{{ S }}(row * ROW_UNITS{{ S }} + unit);
+{% endif %}
+    let part = stage * (K_STAGED / 16u) + 4u * unit;  // of 16 elements
+{% set sixteens = ["first" ~ S ~ "(raw.first)", "last" ~ S ~ "(raw.first)", "first" ~ S ~ "(raw.second)", "last" ~ S ~ "(raw.second)"] %}
+{% if INT8 %}
+    let by16 = vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
+    let sums16 = vec4<f32>(vec4<i32>(
+{% for sixteen in sixteens %}
+        dot16({{ sixteen }}, staged[part{{ " + " ~ loop.index0 ~ "u" if loop.index0 }}]),
+{% endfor %}
+    ));
+{% else %}
+{% for sixteen in sixteens %}
+{% set q = loop.index0 %}
+    let codes{{ q }} = {{ sixteen }};
+    var sum{{ q }} = vec4<f32>(0.0);
+{% if F.minimum and not F.column %}
+    var all{{ q }} = vec4<f32>(0.0);
+{% endif %}
+{% for i in range(4) %}
+    let x{{ q }}_{{ i }} = staged[4u * part + {{ 4 * q + i }}u];
+    sum{{ q }} += vec4<f32>({{ "unpack4xI8" if F.signed else "unpack4xU8" }}(codes{{ q }}[{{ i }}])) * x{{ q }}_{{ i }};
+{% if F.minimum and not F.column %}
+    all{{ q }} += x{{ q }}_{{ i }};
+{% endif %}
+{% endfor %}
+{% endfor %}
+    let one = vec4<f32>(1.0);
+{% endif %}
+{% if F.column and INT8 %}
+    return dot(by16, sums16);
+{% elif F.column %}
+    return dot(sum0 + sum1 + sum2 + sum3, one);
+{% else %}
+{% if INT8 %}
+    let products = by16 * sums16;
+{% else %}
+    let products = vec4<f32>(dot(sum0, one), dot(sum1, one), dot(sum2, one), dot(sum3, one));
+{% endif %}
+{% if F.minimum %}
+{% if INT8 %}
+    let all = by16 * vec4<f32>(vec4<i32>(sums[part], sums[part + 1u], sums[part + 2u], sums[part + 3u]));
+{% else %}
+    let all = vec4<f32>(dot(all0, one), dot(all1, one), dot(all2, one), dot(all3, one));
+{% endif %}
+{% endif %}
+{% if F.levels == 2 and F.group == 16 %}
+    return bitcast<f32>(head.block_factor) * dot(vec4<f32>(unpack4xI8(head.scales)), products);
+{% elif F.levels == 2 %}
+    let s = vec4<f32>(unpack4xU8(head.scales));
+    let d = half_scales(head.block_factor);
+    return d.x * dot(s.xxzz, products) - d.y * dot(s.yyww, all);
+{% else %}
+    let a = scales{{ S }}(head, 0u);
+    let b = scales{{ S }}(head, 1u);
+    return dot(vec4<f32>(a.x, a.x, b.x, b.x), products){{ " - dot(vec4<f32>(a.y, a.y, b.y, b.y), all)" if F.minimum }};
+{% endif %}
+{% endif %}
+}
+{% endif %}

@@ -1,0 +1,133 @@
+// in(x) in workgroup memory{% if COLUMN %}, times the scales of one group of outputs{% endif %}{% if INT8 %}, as int8: x = scale q for each 16 elements, scale =
+// max|x| / 127. Four threads share a scale: by shuffles where subgroups are that wide{% endif %}.
+var<workgroup> staged: array<{{ "vec4<u32>" if INT8 else "vec4<f32>" }}, {{ STAGES }}u * K_STAGED / {{ 16 if INT8 else 4 }}u>;
+{% if INT8 %}
+var<workgroup> scales: array<f32, {{ STAGES }}u * K_STAGED / 16u>;
+{% if not COLUMN %}
+var<workgroup> sums: array<i32, K_STAGED / 16u>;  // of the codes of 16 elements
+{% endif %}
+{% endif %}
+
+{% if INPUT == "quantized" %}
+fn stage(thread: Thread) {
+    for (var i = thread.index; i < K_STAGED / 16u; i += WG) {
+        let inside = 16u * i < K;
+        staged[i] = select(vec4<u32>(0u), x[min(i, K / 16u - 1u)], inside);
+        let scale = x_scales[min(i, K / 16u - 1u)];
+        scales[i] = select(0.0, scale.x, inside);
+        sums[i] = select(0i, bitcast<i32>(scale.y), inside);
+    }
+}
+{% else %}
+// Where the scales of a group of outputs of matrix `segment` lie.
+fn group_of(segment: u32, row: u32) -> vec2<u32> {
+{% if COLUMN %}
+{% for F in FORMATS %}
+    if (segment == {{ loop.index0 }}u) {
+        return group{{ loop.index0 }}(row);
+    }
+{% endfor %}
+{% endif %}
+    return vec2<u32>(0u);
+}
+
+// Four inputs from element 4 i on as they are staged; adds to the sums of squares and of minimums.
+fn taken(i: u32, segment: u32, group: vec2<u32>, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
+    let v = input(i, totals);
+{% if COLUMN %}
+{% for F in FORMATS %}
+    if (segment == {{ loop.index0 }}u) {
+        let f = fours{{ loop.index0 }}(group, i);
+{% if F.minimum %}
+        (*totals).y += dot(v, f.minimum);
+{% endif %}
+        return v * f.scale;
+    }
+{% endfor %}
+{% endif %}
+    return v;
+}
+{% if INT8 %}
+
+// Quantize elements 4 i to 4 i + 3, whose 16 have `most` as their largest magnitude.
+fn quantize(i: u32, v: vec4<f32>, most: f32) -> i32 {
+    let inverse = select(0.0, 127.0 / most, most > 0.0);
+    let q = vec4<i32>(round(v * inverse));
+    staged[i / 4u][i % 4u] = pack4xI8(q);
+    if (i % 4u == 0u) {
+        scales[i / 4u] = most / 127.0;
+    }
+    return q.x + q.y + q.z + q.w;
+}
+
+var<workgroup> shared_max: array<f32, WG>;
+{% if not COLUMN %}
+var<workgroup> shared_sum: array<i32, WG>;
+{% endif %}
+{% endif %}
+
+// Stage the input for the group of an output of matrix `segment`; returns this thread's sums.
+fn stage(thread: Thread, subgroup_size: u32, segment: u32, row: u32, number: u32) -> vec2<f32> {
+    var totals = vec2<f32>(0.0);
+    let end = K_STAGED / 4u;  // a multiple of 16, so that neighbours never part
+    let begin = number * end;
+    let group = group_of(segment, row);
+{% if not INT8 %}
+    for (var i = thread.index; i < end; i += WG) {
+        staged[begin + i] = taken(i, segment, group, &totals);
+    }
+{% else %}
+{% if SUBGROUPS %}
+    if (subgroup_size >= 4u) {
+        for (var first = 0u; first < end; first += WG) {
+            let i = first + thread.subgroup * subgroup_size + thread.lane;
+            var v = vec4<f32>(0.0);
+            if (i < end) {
+                v = taken(i, segment, group, &totals);
+            }
+            var most = largest(v);
+            most = max(most, subgroupShuffleXor(most, 1u));
+            most = max(most, subgroupShuffleXor(most, 2u));
+            var sum = 0i;
+            if (i < end) {
+                sum = quantize(begin + i, v, most);
+            }
+{% if not COLUMN %}
+            sum += subgroupShuffleXor(sum, 1u);
+            sum += subgroupShuffleXor(sum, 2u);
+            if (i < end && i % 4u == 0u) {
+                sums[i / 4u] = sum;
+            }
+{% endif %}
+        }
+        return totals;
+    }
+{% endif %}
+    let t = thread.index;
+    for (var first = 0u; first < end; first += WG) {
+        let i = first + t;
+        var v = vec4<f32>(0.0);
+        if (i < end) {
+            v = taken(i, segment, group, &totals);
+        }
+        workgroupBarrier();
+        shared_max[t] = largest(v);
+        workgroupBarrier();
+        let at = t & ~3u;
+        let most = max(max(shared_max[at], shared_max[at + 1u]),
+                       max(shared_max[at + 2u], shared_max[at + 3u]));
+        if (i < end) {
+            {{ "shared_sum[t] =" if not COLUMN else "_ =" }} quantize(begin + i, v, most);
+        }
+{% if not COLUMN %}
+        workgroupBarrier();
+        if (i < end && i % 4u == 0u) {
+            sums[i / 4u] =
+                shared_sum[t] + shared_sum[t + 1u] + shared_sum[t + 2u] + shared_sum[t + 3u];
+        }
+{% endif %}
+    }
+{% endif %}
+    return totals;
+}
+{% endif %}

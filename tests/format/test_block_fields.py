@@ -1,0 +1,89 @@
+"""The table of fields says of a block's bytes what the codecs say of them in arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from rdrr_format.block_fields import BLOCK_FIELDS, BlockFields, GroupScaleEncoding
+from rdrr_format.codecs import CODECS
+from rdrr_format.codecs._scales import unpack_scales
+from rdrr_format.dtypes import DTYPES
+from support.gpu import SCALES
+
+Blocks = npt.NDArray[np.uint8]
+
+
+def codes(fields: BlockFields, blocks: Blocks, elements: int) -> npt.NDArray[np.int64]:
+    """The codes of some blocks, their zero point subtracted."""
+    found = np.zeros((len(blocks), elements), np.int64)
+    at = 0
+    for field in fields.codes:
+        for element in range(elements):
+            bits = blocks[:, field.byte(element)].astype(np.int64) >> field.shift(element)
+            found[:, element] |= (bits & ((1 << field.bits) - 1)) << at
+        at += field.bits
+    if fields.bits == 8:
+        found = found.astype(np.uint8).view(np.int8).astype(np.int64)
+    return found - fields.zero_point
+
+
+def half(blocks: Blocks, at: int) -> npt.NDArray[np.float64]:
+    """The f16 value at a byte of each block."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float64)
+
+
+def group_scales(
+    fields: BlockFields, blocks: Blocks, elements: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Scale and minimum of every code."""
+    scale = half(blocks, fields.scale)
+    minimum = np.zeros_like(scale) if fields.minimum is None else half(blocks, fields.minimum)
+    if fields.groups is None:
+        return scale, -minimum  # added, not subtracted
+    at = fields.groups.offset
+    if fields.groups.encoding is GroupScaleEncoding.INT8:
+        own = blocks[:, at : at + elements // 16].view(np.int8)
+        return scale * np.repeat(own, 16, axis=1), minimum
+    scales, minimums = unpack_scales(blocks[:, at : at + 12])
+    return scale * np.repeat(scales, 32, axis=1), minimum * np.repeat(minimums, 32, axis=1)
+
+
+def random_blocks(rng: np.random.Generator, name: str) -> Blocks:
+    """Blocks of random bits with scales that are finite."""
+    blocks = rng.integers(0, 256, (9, DTYPES[name].block_bytes), dtype=np.uint8)
+    for at, size in SCALES[name]:
+        scales = rng.uniform(-1, 1, 9).astype("<f2")
+        blocks[:, at : at + size] = scales[:, None].view(np.uint8)
+    return blocks
+
+
+def test_every_block_type_has_its_fields() -> None:
+    assert set(BLOCK_FIELDS) == {name for name, kind in DTYPES.items() if kind.is_block}
+
+
+@pytest.mark.parametrize("name", sorted(BLOCK_FIELDS))
+def test_fields_and_codec_agree(rng: np.random.Generator, name: str) -> None:
+    fields, elements = BLOCK_FIELDS[name], DTYPES[name].block_elements
+    blocks = random_blocks(rng, name)
+    scale, minimum = group_scales(fields, blocks, elements)
+    values = scale * codes(fields, blocks, elements) - minimum
+    decoded = CODECS[name].dequantize(blocks, elements)
+    np.testing.assert_allclose(values, decoded, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(BLOCK_FIELDS))
+def test_fields_do_not_overlap(name: str) -> None:
+    fields, kind = BLOCK_FIELDS[name], DTYPES[name]
+    taken = np.zeros((kind.block_bytes, 8), int)
+    for field in fields.codes:
+        for element in range(kind.block_elements):
+            low = field.shift(element)
+            taken[field.byte(element), low : low + field.bits] += 1
+    halves = [fields.scale] + ([] if fields.minimum is None else [fields.minimum])
+    for at in halves:
+        taken[at : at + 2] += 1
+    if fields.groups is not None:
+        size = 12 if fields.groups.encoding is GroupScaleEncoding.K6 else kind.block_elements // 16
+        taken[fields.groups.offset : fields.groups.offset + size] += 1
+    assert (taken == 1).all()
