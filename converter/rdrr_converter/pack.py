@@ -9,7 +9,7 @@ from rdrr_format.shard_writer import ShardWriter
 from rdrr_format.shards import ShardInfo
 
 from rdrr_converter.offload import Work
-from rdrr_converter.options import Options
+from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import Plan, PlannedTensor
 from rdrr_converter.quantize import Workforce, encoded
 from rdrr_converter.report import Progress
@@ -17,7 +17,11 @@ from rdrr_converter.transforms import byte_range, chunk_weights, chunks
 
 
 def write_shards(
-    plan: Plan, writer: ShardWriter, options: Options, workforce: Workforce, progress: Progress
+    plan: Plan,
+    writer: ShardWriter,
+    options: PackageOptions,
+    workforce: Workforce,
+    progress: Progress,
 ) -> tuple[ShardInfo, ...]:
     """Encode and write every tensor, or what of them lies behind the writer's position.
 

@@ -17,7 +17,7 @@ from rdrr_format.shards import ShardSpan, align_up, plan_spans
 
 from rdrr_converter.importance import ImportanceMatrix
 from rdrr_converter.matching import ModelTensor
-from rdrr_converter.options import Options
+from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.reading import Model
 from rdrr_converter.recipes import choose_dtype, settle_tail
@@ -161,7 +161,7 @@ def _count(tensors: int) -> str:
 
 def make_plan(
     model: Model,
-    options: Options,
+    options: PackageOptions,
     magnitudes: Mapping[str, float],
     matrix: ImportanceMatrix | None = None,
 ) -> Plan:
@@ -241,7 +241,7 @@ def _decide(
     parts: Sequence[ModelTensor],
     name: str,
     model: Model,
-    options: Options,
+    options: PackageOptions,
     overrides: Sequence[Override],
 ) -> PlannedTensor:
     first = parts[0]
@@ -269,7 +269,11 @@ def _decide(
 
 
 def _choose(
-    first: ModelTensor, name: str, model: Model, options: Options, overrides: Sequence[Override]
+    first: ModelTensor,
+    name: str,
+    model: Model,
+    options: PackageOptions,
+    overrides: Sequence[Override],
 ) -> tuple[DType, str]:
     """The type by the user's patterns, or else by the recipe, and why."""
     override = find_override(overrides, name, first.role)
@@ -297,7 +301,7 @@ def _importance(
     return known if len(known) == len(parts) else ()
 
 
-def _scalar_layout(options: Options) -> Layout:
+def _scalar_layout(options: PackageOptions) -> Layout:
     return Layout.COLUMN if options.transpose_weights else Layout.ROW
 
 
@@ -312,7 +316,9 @@ def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
         )
 
 
-def _avoid_overflow(tensor: PlannedTensor, options: Options, largest: float) -> PlannedTensor:
+def _avoid_overflow(
+    tensor: PlannedTensor, options: PackageOptions, largest: float
+) -> PlannedTensor:
     """The tensor in F32 if float16 cannot hold its values or its scales."""
     limit = BLOCK_OVERFLOW if tensor.dtype.is_block else F16_OVERFLOW
     if tensor.dtype.name == "F32" or largest < limit:

@@ -7,15 +7,16 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from rdrr_converter.options import Options
+from rdrr_converter.options import PackageOptions
 from rdrr_converter.profiles import PROFILES
 from rdrr_converter.recipes import RECIPES, TAILS
-from rdrr_format.codecs import QUALITIES
+from rdrr_format.dtypes import QUALITIES
 from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.layouts import Layout
 from support.golden_checkpoints import digest_of
 from support.golden_packages import CASES, Case, convert_case, recorded_digests, write_checkpoints
 
+DEFAULTS = {field.name: field.default for field in fields(PackageOptions)}
 CHANGED_ON_PURPOSE = "`python -m support.golden_packages` records digests that are meant to change"
 
 
@@ -54,7 +55,9 @@ def test_one_changed_file_gives_another_digest(tmp_path, change):
 
 def test_different_conversions_give_different_packages():
     """Only stating a default changes nothing."""
-    defaults = {field.name: field.default for field in fields(Options)} | {"q4k_layout": "row"}
+    defaults = {field.name: field.default for field in fields(PackageOptions)} | {
+        "q4k_layout": "row"
+    }
     digests = recorded_digests()
     by_meaning: dict[tuple[object, ...], set[str]] = {}
     for case in CASES:
@@ -65,7 +68,7 @@ def test_different_conversions_give_different_packages():
     assert len(set(digests.values())) == len(by_meaning)
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Options)])
+@pytest.mark.parametrize("name", [field.name for field in fields(PackageOptions)])
 def test_every_option_that_decides_bytes_has_a_case(name):
     assert any(name in case.options for case in CASES)
 
@@ -82,5 +85,4 @@ def test_every_option_that_decides_bytes_has_a_case(name):
     ],
 )
 def test_every_value_of_a_choice_has_a_case(option, values):
-    default = {field.name: field.default for field in fields(Options)}[option]
-    assert {case.options.get(option, default) for case in CASES} >= set(values)
+    assert {case.options.get(option, DEFAULTS[option]) for case in CASES} >= set(values)
