@@ -32,7 +32,8 @@ from rdrr_converter.devices import CPU, Opening, check_device, open_device
 from rdrr_converter.engines import check_engine, open_engine
 from rdrr_converter.fingerprint import fingerprint
 from rdrr_converter.groups import describe_groups
-from rdrr_converter.importance import importance_notes, load_importance
+from rdrr_converter.importance import load_importance
+from rdrr_converter.importance_notes import importance_notes
 from rdrr_converter.lora import merge_adapter
 from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import TensorError

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import typer
 from rdrr_format.options import Option, options_of
 
-from rdrr.cli._units import parse_size, spell_size
+from rdrr._units import parse_size, spell_size
 
 Command = TypeVar("Command", bound=Callable[..., int])
 

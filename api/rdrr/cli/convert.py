@@ -9,11 +9,11 @@ import typer
 from rdrr_converter.options import ConvertOptions
 from rdrr_format.errors import UsageError
 
+from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._flags import with_flags
 from rdrr.cli._options import JsonFlag, not_empty
 from rdrr.cli._progress import progress_bar
-from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
     from rdrr_converter.report import ConversionResult, TensorReport

@@ -11,12 +11,12 @@ from rdrr_format.errors import UsageError
 from rdrr_runtime.sampling.params import SamplingParams
 
 from rdrr._load_options import LoadOptions
+from rdrr._units import format_size
 from rdrr.cli._console import announce, console, facts, note, print_json
 from rdrr.cli._decoding import DecodeFlags
 from rdrr.cli._flags import with_flags
 from rdrr.cli._options import ContextShift, Interval, JsonFlag, PackagePath
 from rdrr.cli._response_format import read_format
-from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
     from rdrr_runtime.sampling.logprobs import TokenLogprobs

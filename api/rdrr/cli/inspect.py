@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rdrr._load_options import LoadOptions
+from rdrr._units import format_size
 from rdrr.cli._console import console, facts, print_json, table
 from rdrr.cli._flags import Only, with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
-from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
