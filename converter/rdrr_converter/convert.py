@@ -39,9 +39,9 @@ from rdrr_converter.manifest import build_manifest
 from rdrr_converter.measure import TensorError
 from rdrr_converter.options import ConvertOptions, PackageOptions
 from rdrr_converter.pack import write_shards
-from rdrr_converter.plan import Plan, make_plan
+from rdrr_converter.plan import ConversionPlan, make_plan
 from rdrr_converter.quantize import Workforce
-from rdrr_converter.reading import Model, read_model
+from rdrr_converter.reading import SourceModel, read_model
 from rdrr_converter.report import (
     ConversionResult,
     Progress,
@@ -188,8 +188,8 @@ class _Job:
     """A conversion about which everything is decided."""
 
     source: Source
-    model: Model
-    plan: Plan
+    model: SourceModel
+    plan: ConversionPlan
     options: PackageOptions
     notes: Sequence[str]
     progress: Progress

@@ -15,7 +15,7 @@ from typing import Any
 
 import rdrr_converter
 from rdrr_converter.options import PackageOptions
-from rdrr_converter.plan import Plan
+from rdrr_converter.plan import ConversionPlan
 from rdrr_converter.sources import Source
 from rdrr_converter.tokenizer import COPIED
 
@@ -24,7 +24,7 @@ FILES = ("lora", "imatrix")
 
 
 def fingerprint(
-    source: Source, plan: Plan, options: PackageOptions, magnitudes: Mapping[str, float]
+    source: Source, plan: ConversionPlan, options: PackageOptions, magnitudes: Mapping[str, float]
 ) -> dict[str, Any]:
     """The values, by what a person calls them.
 

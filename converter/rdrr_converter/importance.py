@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import F32Array
-from rdrr_converter.sources._gguf_names import GGUF_ARCHITECTURES
-from rdrr_converter.sources._imatrix import read_imatrix
+from rdrr_converter.sources.base import F32Array
+from rdrr_converter.sources.gguf_names import GGUF_ARCHITECTURES
+from rdrr_converter.sources.imatrix import read_imatrix
 
 # Parts of llama.cpp's layers that no row of the table of architectures names.
 _MORE_PARTS: Mapping[str, str] = MappingProxyType(

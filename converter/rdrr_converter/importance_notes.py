@@ -5,10 +5,10 @@ from __future__ import annotations
 from rdrr_format.codecs import CODECS
 
 from rdrr_converter.importance import ImportanceMatrix
-from rdrr_converter.plan import Plan, PlannedTensor
+from rdrr_converter.plan import ConversionPlan, PlannedTensor
 
 
-def importance_notes(plan: Plan, matrix: ImportanceMatrix) -> tuple[str, ...]:
+def importance_notes(plan: ConversionPlan, matrix: ImportanceMatrix) -> tuple[str, ...]:
     """What became of an importance matrix."""
     searched = [tensor for tensor in plan.tensors if _is_searched(tensor)]
     guided = [tensor for tensor in searched if tensor.importance]

@@ -27,8 +27,8 @@ from rdrr_manifests.models import (
 import rdrr_converter
 from rdrr_converter.groups import describe_experts
 from rdrr_converter.options import PackageOptions
-from rdrr_converter.plan import Plan, PlannedTensor
-from rdrr_converter.reading import Model
+from rdrr_converter.plan import ConversionPlan, PlannedTensor
+from rdrr_converter.reading import SourceModel
 from rdrr_converter.recorded_options import recorded_options
 from rdrr_converter.sources import Source
 from rdrr_converter.tokenizer import TOKENIZER_JSON, describe_tokenizer, eos_token_ids
@@ -39,8 +39,8 @@ COMPUTE = "f32"
 
 def build_manifest(
     source: Source,
-    model: Model,
-    plan: Plan,
+    model: SourceModel,
+    plan: ConversionPlan,
     options: PackageOptions,
     shards: Sequence[ShardInfo],
     groups: Mapping[str, object] | None = None,
@@ -99,7 +99,7 @@ def default_model_id(source: Source) -> str:
     return cleaned[:64].rstrip("-_") or "model"
 
 
-def quantization_info(plan: Plan, options: PackageOptions) -> QuantizationInfo:
+def quantization_info(plan: ConversionPlan, options: PackageOptions) -> QuantizationInfo:
     """What each group of weights is stored as, in the short words of the public format."""
     weights = options.recipe.word
     by_role = {tensor.role: _word(tensor) for tensor in plan.tensors}
@@ -124,7 +124,7 @@ def quantization_info(plan: Plan, options: PackageOptions) -> QuantizationInfo:
     )
 
 
-def _is_column(plan: Plan, options: PackageOptions) -> bool:
+def _is_column(plan: ConversionPlan, options: PackageOptions) -> bool:
     blocks = [tensor for tensor in plan.tensors if tensor.is_matmul and tensor.dtype.is_block]
     return options.transpose_weights or any(t.layout is Layout.COLUMN for t in blocks)
 
@@ -134,7 +134,7 @@ def _word(tensor: PlannedTensor) -> str:
     return name.replace("_k", "k")
 
 
-def _metadata(source: Source, model: Model) -> dict[str, object]:
+def _metadata(source: Source, model: SourceModel) -> dict[str, object]:
     metadata: dict[str, object] = {
         "source": "rdrr",
         "sourceFormat": source.kind,

@@ -22,7 +22,7 @@ from rdrr_format.options import Option, options_of
 
 from rdrr._units import parse_size, spell_size
 
-Command = TypeVar("Command", bound=Callable[..., int])
+F = TypeVar("F", bound=Callable[..., int])
 
 
 class Only:
@@ -36,7 +36,7 @@ class Only:
         self.names = names
 
 
-def with_flags(command: Command) -> Command:
+def with_flags(command: F) -> F:
     """Give a command a flag for each field of the option objects that it takes."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, tuple[type[Any], tuple[_Flag, ...]]] = {}
@@ -65,7 +65,7 @@ def with_flags(command: Command) -> Command:
     made: Any = run
     made.__signature__ = signature
     made.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": int}
-    result: Command = made
+    result: F = made
     return result
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rdrr_format.errors import SourceError
 from rdrr_format.file_names import is_plain_name
 
-from rdrr_converter.sources._base import Source, SourceTensor, read_json_object
+from rdrr_converter.sources.base import Source, SourceTensor, read_json_object
 
 ReadFile = Callable[[Path], Mapping[str, SourceTensor]]
 """The tensors of one file of weights."""
