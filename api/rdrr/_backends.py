@@ -184,7 +184,7 @@ def _cpu(
 
 def _unhonoured_on_cpu(policy: Policy) -> tuple[str, ...]:
     return tuple(
-        f"hint {hint.key}={hint.value} is not followed: torch on the CPU "
+        f"hint {hint.key}={hint.value} is not honoured: torch on the CPU "
         f"{_cpu_serves(hint.key)} (set by the {hint.source})"
         for hint in policy.hints.values()
         if hint.value != _CPU_SERVES.get(hint.key)

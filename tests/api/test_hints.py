@@ -81,7 +81,7 @@ def test_a_hint_that_the_cpu_does_not_follow_is_named(followed, ignored):
     assert _unhonoured_on_cpu(resolve({"run flag": followed})) == ()
     (line,) = _unhonoured_on_cpu(resolve({"run flag": ignored}))
     key, value = next(iter(ignored.items()))
-    assert f"{key}={value} is not followed" in line
+    assert f"{key}={value} is not honoured" in line
     assert "run flag" in line
 
 
@@ -114,7 +114,7 @@ def open_with(tmp_path, rng):
 def test_under_strict_a_hint_that_is_not_followed_is_an_error(
     open_with, backend, followed, ignored
 ):
-    with pytest.raises(DeviceError, match=r"is not followed.*--strict-hints"):
+    with pytest.raises(DeviceError, match=r"is not honoured.*--strict-hints"):
         open_with(backend, **ignored)
     opened = open_with(backend, **followed)
     assert opened.unhonoured == ()
