@@ -22,7 +22,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from rdrr_converter.convert import FETCHERS, convert
 from rdrr_converter.sources._pieces import PIECE
-from rdrr_format.stores import open_store
+from rdrr_format.opening import open_store
 from shapes import Shape
 from synthesize import synthesize
 

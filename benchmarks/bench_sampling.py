@@ -27,16 +27,26 @@ from rdrr_device.pipelines import BoundDispatch
 from rdrr_runtime.exec.program import Pass
 from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
 from rdrr_runtime.phases.context import OpContext, State
-from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.sampler import Sampler
 from rdrr_runtime.sequences.sampler import GpuSampler
 
 SEED, CHECKED, ROUNDS = 7, 16, 5
-VARIANTS: Mapping[str, SamplingOptions] = {
-    "temperature": SamplingOptions(1.0, seed=SEED),
-    "min-p": SamplingOptions(1.0, min_p=0.05, seed=SEED),
-    "top-k": SamplingOptions(1.0, top_k=40, seed=SEED),
-    "top-p": SamplingOptions(1.0, top_p=0.9, seed=SEED),
-    "all": SamplingOptions(0.8, 40, 0.9, 0.02, 1.1, SEED, 0.1, 0.1),
+VARIANTS: Mapping[str, SamplingParams] = {
+    "temperature": SamplingParams(temperature=1.0, seed=SEED),
+    "min-p": SamplingParams(temperature=1.0, min_p=0.05, seed=SEED),
+    "top-k": SamplingParams(temperature=1.0, top_k=40, seed=SEED),
+    "top-p": SamplingParams(temperature=1.0, top_p=0.9, seed=SEED),
+    "all": SamplingParams(
+        temperature=0.8,
+        top_k=40,
+        top_p=0.9,
+        min_p=0.02,
+        repeat_penalty=1.1,
+        frequency_penalty=0.1,
+        presence_penalty=0.1,
+        seed=SEED,
+    ),
 }
 
 
@@ -58,7 +68,7 @@ class Bench:
         held = buffers.upload("logits", logits)
         return Bench(device, state, logits, held, GpuSampler(device, buffers, state, vocab))
 
-    def begin(self, options: SamplingOptions) -> tuple[BoundDispatch, ...]:
+    def begin(self, options: SamplingParams) -> tuple[BoundDispatch, ...]:
         """The launches of a draw."""
         self.device.write(self.state.step, np.array([1, 0, 0, 0], np.uint32))
         self.sampler.begin(options, ())
@@ -68,7 +78,7 @@ class Bench:
     def _pass(self) -> Pass:
         return Pass(1, (), (), (), self.held)
 
-    def check(self, name: str, options: SamplingOptions) -> None:
+    def check(self, name: str, options: SamplingParams) -> None:
         """Draw some ids on both sides.
 
         Raises:
@@ -90,7 +100,7 @@ class Bench:
         self.device.wait()
         return (time.perf_counter() - start) / draws
 
-    def host(self, options: SamplingOptions) -> float:
+    def host(self, options: SamplingParams) -> float:
         """Seconds of a draw on the host, the logits read back before it."""
         sampler = Sampler(options)
         start = time.perf_counter()

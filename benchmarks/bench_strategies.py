@@ -150,13 +150,13 @@ def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict
 def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, Strategy]:
     """WeDLM at each threshold, where the package can be decoded so."""
     from rdrr import UsageError, Wedlm
-    from rdrr_runtime.sampling.sampler import SamplingOptions
+    from rdrr_runtime.sampling.params import SamplingParams
 
     found = {}
     for word in taus:
         tau = None if word == "none" else float(word)
         try:
-            way = Wedlm(window=window, tau=tau).strategy(package, SamplingOptions())
+            way = Wedlm(window=window, tau=tau).strategy(package, SamplingParams())
         except UsageError as error:
             print(f"wedlm is left out: {error}")
             return {}

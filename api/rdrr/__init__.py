@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rdrr_converter.convert import convert
     from rdrr_converter.export import ExportResult, export
+    from rdrr_converter.options import ConvertOptions
     from rdrr_converter.report import ConversionResult
     from rdrr_format.errors import (
         ConversionError,
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from rdrr_manifests.faults import Fault, ValidationReport
     from rdrr_manifests.package import Package, open_package
     from rdrr_manifests.validation import validate
+    from rdrr_runtime.sampling.params import SamplingParams
 
     from rdrr._decoding import Speculative, Wedlm
     from rdrr._generation import Completion, Generation
     from rdrr._load import load
+    from rdrr._load_options import LoadOptions
     from rdrr._model import Model
     from rdrr._push import Pushed, push
     from rdrr._session import Session
@@ -58,10 +61,13 @@ _ERRORS = (
 )
 _HOMES = {
     "ConversionResult": "rdrr_converter.report",
+    "ConvertOptions": "rdrr_converter.options",
     "ExportResult": "rdrr_converter.export",
     "Fault": "rdrr_manifests.faults",
     "Completion": "rdrr._generation",
     "Generation": "rdrr._generation",
+    "LoadOptions": "rdrr._load_options",
+    "SamplingParams": "rdrr_runtime.sampling.params",
     "Session": "rdrr._session",
     "Model": "rdrr._model",
     "Package": "rdrr_manifests.package",
@@ -82,17 +88,20 @@ __all__ = [
     "Completion",
     "ConversionError",
     "ConversionResult",
+    "ConvertOptions",
     "DeviceError",
     "ExportResult",
     "Fault",
     "FormatError",
     "Generation",
     "GenerationError",
+    "LoadOptions",
     "ManifestError",
     "Model",
     "Package",
     "Pushed",
     "RdrrError",
+    "SamplingParams",
     "Session",
     "ShardError",
     "SourceError",

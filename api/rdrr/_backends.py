@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rdrr_format.errors import DeviceError, UsageError
 
 from rdrr._configuration import configured_hints
+from rdrr._load_options import LoadOptions
 from rdrr._tuned import read_profile
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.compile.hints import Policy
 
-BACKENDS = ("auto", "wgpu", "cpu")
-KV_DTYPES = ("f16", "f32", "q8_0")
-
 _CPU_SERVES: Mapping[str, str] = MappingProxyType(
     {"q4kMatmul": "dequant_f32", "computePrecision": "f32"}
 )
@@ -28,7 +26,7 @@ _CPU_SERVES: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Choice:
+class OpenedBackend:
     """An opened backend.
 
     Attributes:
@@ -71,25 +69,24 @@ def resolve_hints(package: Package, given: Mapping[str, str]) -> Policy:
 def open_backend(
     package: Package,
     policy: Policy,
+    options: LoadOptions,
     *,
-    backend: str,
-    adapter: str | None,
-    strict_hints: bool,
-    kv_dtype: str,
     context: int,
-) -> Choice:
+) -> OpenedBackend:
     """Load a package on the backend that was asked for, or with `auto` on the best there is.
 
+    Args:
+        package: What to load.
+        policy: Its kernel hints, from `resolve_hints`.
+        options: Backend, adapter, cache type, and whether hints are strict.
+        context: KV slots.
+
     Raises:
-        UsageError: An unknown backend, a KV dtype it does not have, or a combination that
-            contradicts itself.
+        UsageError: A combination that contradicts itself.
         DeviceError: No adapter (unless `auto` may fall back), too little memory, or a hint that
             is not honoured under `strict_hints`.
     """
-    if backend not in BACKENDS:
-        raise UsageError("unknown backend", expected=" or ".join(BACKENDS), found=backend)
-    if kv_dtype not in KV_DTYPES:
-        raise UsageError("unknown KV dtype", expected=" or ".join(KV_DTYPES), found=kv_dtype)
+    backend, adapter = options.backend, options.adapter
     if backend == "cpu" and adapter:
         raise UsageError("an adapter means nothing to the cpu backend", found=adapter)
     device: Device | None = None
@@ -105,11 +102,11 @@ def open_backend(
                 raise
             missing = error
     if device is None:
-        return _cpu(package, policy, strict_hints, context, missing)
-    return _wgpu(package, policy, device, strict_hints, kv_dtype, context)
+        return _cpu(package, policy, options.strict_hints, context, missing)
+    return _wgpu(package, policy, device, options, context)
 
 
-def open_beside(package: Package, choice: Choice) -> Backend:
+def open_beside(package: Package, beside: OpenedBackend) -> Backend:
     """Load another package on the device of one that is loaded, with as large a context.
 
     Raises:
@@ -117,33 +114,32 @@ def open_beside(package: Package, choice: Choice) -> Backend:
     """
     package.fetch()
     longest = package.manifest.architecture.max_seq_len
-    context = min(longest, choice.backend.info.context)
-    if choice.device is None:
+    context = min(longest, beside.backend.info.context)
+    if beside.device is None:
         from rdrr_runtime.reference.backend import CpuBackend
 
         return CpuBackend(package, context=context)
     from rdrr_runtime.gpu import GpuBackend
 
     policy = resolve_hints(package, {})
-    return GpuBackend(package, context=context, device=choice.device, policy=policy)
+    return GpuBackend(package, context=context, device=beside.device, policy=policy)
 
 
 def _wgpu(
     package: Package,
     policy: Policy,
     device: Device,
-    strict_hints: bool,
-    kv_dtype: str,
+    options: LoadOptions,
     context: int,
-) -> Choice:
+) -> OpenedBackend:
     from rdrr_runtime.compile.decision import unhonoured
     from rdrr_runtime.exec.program import decisions_for
     from rdrr_runtime.gpu import GpuBackend
 
     stored = read_profile(device.info)
-    tuning = stored.tuning
+    tuning, kv_dtype = stored.tuning, options.kv_dtype
     try:
-        if strict_hints:
+        if options.strict_hints:
             # Before any weight is read: a large model takes a while to load.
             _refuse(unhonoured(decisions_for(package, device, policy, context, kv_dtype, tuning)))
         package.fetch()
@@ -161,7 +157,7 @@ def _wgpu(
     kind = ", a software adapter" if device.info.software else ""
     where = f"{device.info.name} ({device.info.backend}{kind})"
     reason = f"backend wgpu on {where}; --backend cpu runs it in torch{stored.remark}"
-    return Choice(model, reason, unhonoured(model.info.decisions), device)
+    return OpenedBackend(model, reason, unhonoured(model.info.decisions), device)
 
 
 def _cpu(
@@ -170,7 +166,7 @@ def _cpu(
     strict_hints: bool,
     context: int,
     missing: DeviceError | None,
-) -> Choice:
+) -> OpenedBackend:
     from rdrr_runtime.reference.backend import CpuBackend
 
     unhonoured = _unhonoured_on_cpu(policy)
@@ -179,14 +175,16 @@ def _cpu(
     package.fetch()
     model = CpuBackend(package, context=context)
     if missing is None:
-        return Choice(model, "backend cpu (torch); --backend wgpu runs it on a GPU", unhonoured)
+        return OpenedBackend(
+            model, "backend cpu (torch); --backend wgpu runs it on a GPU", unhonoured
+        )
     reason = f"backend cpu (torch), because there is {missing.message}; for the wgpu backend "
-    return Choice(model, reason + (missing.hint or "see `rdrr devices`"), unhonoured)
+    return OpenedBackend(model, reason + (missing.hint or "see `rdrr devices`"), unhonoured)
 
 
 def _unhonoured_on_cpu(policy: Policy) -> tuple[str, ...]:
     return tuple(
-        f"hint {hint.key}={hint.value} is not followed: torch on the CPU "
+        f"hint {hint.key}={hint.value} is not honoured: torch on the CPU "
         f"{_cpu_serves(hint.key)} (set by the {hint.source})"
         for hint in policy.hints.values()
         if hint.value != _CPU_SERVES.get(hint.key)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from rdrr_format.errors import UsageError
 
-from rdrr._backends import Choice, open_beside
+from rdrr._backends import OpenedBackend, open_beside
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode.base import Strategy
-    from rdrr_runtime.sampling.sampler import SamplingOptions
+    from rdrr_runtime.sampling.params import SamplingParams
 
 
 NGRAM = "ngram"
@@ -40,7 +40,7 @@ class Wedlm:
     max_per_step: int | None = None
     entropy: Literal["raw", "scaled"] = "raw"
 
-    def strategy(self, package: Package, sampling: SamplingOptions) -> Strategy:
+    def strategy(self, package: Package, sampling: SamplingParams) -> Strategy:
         """What runs it on a package.
 
         Raises:
@@ -69,7 +69,7 @@ class Speculative:
     draft: str | Path = NGRAM
     tokens: int = 5
 
-    def strategy(self, drafts: Drafts, sampling: SamplingOptions) -> Strategy:
+    def strategy(self, drafts: Drafts, sampling: SamplingParams) -> Strategy:
         """What runs it.
 
         Raises:
@@ -90,11 +90,11 @@ class Drafts:
 
     Attributes:
         package: The model that judges.
-        choice: Its backend; a draft runs on the same.
+        beside: Its backend; a draft runs on the same.
     """
 
     package: Package
-    choice: Choice
+    beside: OpenedBackend
     _loaded: dict[str, Backend] = field(default_factory=dict)
 
     def get(self, path: str | Path) -> Backend:
@@ -117,7 +117,7 @@ class Drafts:
                     expected=f"{sizes[0]} of them",
                     found=sizes[1],
                 )
-            self._loaded[name] = open_beside(draft, self.choice)
+            self._loaded[name] = open_beside(draft, self.beside)
         return self._loaded[name]
 
     def close(self) -> None:

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import UsageError
+from rdrr_format.options import fill
 
 from rdrr._backends import open_backend, resolve_hints
+from rdrr._load_options import DEFAULT_CONTEXT, LoadOptions
 from rdrr._model import Model
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
-DEFAULT_CONTEXT = 8192
-"""Most KV slots that are allocated unless more are asked for."""
 
-
-def load(
-    path: str | Path,
-    *,
-    backend: str = "auto",
-    adapter: str | None = None,
-    kernel_hints: Mapping[str, str] | None = None,
-    strict_hints: bool = False,
-    kv_dtype: str = "f16",
-    context: int | None = None,
-) -> Model:
+def load(path: str | Path, *, options: LoadOptions | None = None, **keywords: Any) -> Model:
     """Load a package for generation.
 
     Args:
         path: A package's folder or URL.
-        backend: `wgpu`, `cpu` (torch), or `auto`: wgpu where there is an adapter, else cpu.
-        adapter: Part of an adapter's name; the best one when None.
-        kernel_hints: Hints for this run, before those of the user's configuration
-            (`rdrr/config.toml`, table `kernel_hints`) and of the manifest.
-        strict_hints: A hint that cannot be honoured is an error.
-        kv_dtype: Storage of the key-value cache on the GPU, `f16`, `f32` or `q8_0`.
-        context: Tokens of prompt and text together; at most 8192 of the model's own by default.
+        options: How it is loaded.
+        keywords: Fields of `LoadOptions`, in place of `options`.
 
     Raises:
         StoreError: There is no package at `path`.
@@ -49,18 +33,11 @@ def load(
     """
     from rdrr_manifests.package import open_package
 
+    chosen = fill(LoadOptions, options, keywords, parameter="options")
     package = open_package(path)
-    slots = context_of(package, context)
-    choice = open_backend(
-        package,
-        resolve_hints(package, kernel_hints or {}),
-        backend=backend,
-        adapter=adapter,
-        strict_hints=strict_hints,
-        kv_dtype=kv_dtype,
-        context=slots,
-    )
-    return Model(package, choice)
+    slots = context_of(package, chosen.context)
+    hints = resolve_hints(package, chosen.kernel_hints)
+    return Model(package, open_backend(package, hints, chosen, context=slots))
 
 
 def context_of(package: Package, asked: int | None) -> int:

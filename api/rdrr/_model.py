@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
+from rdrr_format.options import fill
+from rdrr_runtime.sampling.params import SamplingParams
 
-from rdrr._backends import Choice
-from rdrr._chat import open_template
+from rdrr._backends import OpenedBackend
+from rdrr._chat_template import open_template
 from rdrr._decoding import Drafts, Speculative, Wedlm
 from rdrr._generation import Completion, Generation
 from rdrr._response_format import read_response_format
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
     from rdrr_runtime.decode.base import Strategy
-    from rdrr_runtime.sampling.sampler import SamplingOptions
     from rdrr_runtime.text.chat_template import ChatTemplate
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
     from rdrr_runtime.text.tokenizer import TextCodec
@@ -39,40 +40,32 @@ class Model:
         unhonoured_hints: A line for each kernel hint that the backend does not follow.
     """
 
-    def __init__(self, package: Package, choice: Choice) -> None:
+    def __init__(self, package: Package, opened: OpenedBackend) -> None:
         from rdrr_runtime.engine import Engine
 
         self.package = package
-        self.reason = choice.reason
-        self.unhonoured_hints = choice.unhonoured
-        self._choice = choice
-        self._drafts = Drafts(package, choice)
+        self.reason = opened.reason
+        self.unhonoured_hints = opened.unhonoured
+        self._opened = opened
+        self._drafts = Drafts(package, opened)
         self._codec = _codec(package)
         self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
         manifest = package.manifest
         self._engine = Engine(
-            choice.backend, manifest.eos_token_ids, manifest.architecture.vocab_size
+            opened.backend, manifest.eos_token_ids, manifest.architecture.vocab_size
         )
 
     @property
     def info(self) -> BackendInfo:
         """Backend, adapter, context and memory."""
-        return self._choice.backend.info
+        return self._opened.backend.info
 
     def generate(
         self,
         prompt: str | Sequence[int],
         *,
+        sampling: SamplingParams | None = None,
         max_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repeat_penalty: float | None = None,
-        seed: int | None = None,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        logit_bias: Mapping[int, float] | None = None,
         logprobs: int | None = None,
         response_format: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
@@ -80,23 +73,16 @@ class Model:
         context_shift: int | None = None,
         interval: int = 8,
         decode: Wedlm | Speculative | None = None,
+        **keywords: Any,
     ) -> Generation:
         """Continue a prompt. What it shares with the text before is not run again.
 
         Args:
             prompt: Text, or token ids.
+            sampling: How the next token is chosen; greedily unless given.
             max_tokens: Most new tokens.
-            temperature: Divides the logits; 0 takes the likeliest token.
-            top_k: Draw among the k likeliest tokens.
-            top_p: Draw among the likeliest tokens that together reach this probability.
-            min_p: Draw among tokens at least this share as likely as the likeliest.
-            repeat_penalty: Makes tokens that were there before less likely; 1 for no change.
-            seed: Of the draws; the same seed gives the same text.
-            frequency_penalty: Taken off a token's logit for each time that it was there before.
-            presence_penalty: Taken off once if it was there at all.
-            logit_bias: Added to the logits of these ids.
-            logprobs: Tell, besides each token's own, the log-probabilities of so many of the
-                likeliest, at most 20, as the model gives them.
+            logprobs: Record the log-probability of each token, and those of this many of the
+                most probable ones, at most 20, as the model gives them.
             response_format: What the text must be: `{"type": "json_schema", "json_schema":
                 {"schema": {...}}}`, `{"type": "json_object"}`, `{"type": "regex", "regex": ...}`.
             stop: Strings that end the text; they are not part of it.
@@ -105,6 +91,7 @@ class Model:
                 half of the others and go on; the text ends there when None.
             interval: Tokens between two readbacks from the GPU.
             decode: Another way of decoding than one token after the other.
+            keywords: Fields of `SamplingParams`, as `temperature`, in place of `sampling`.
 
         Returns:
             An iterator of pieces of text, which also has `token_ids`, `logprobs` and `stats`.
@@ -116,20 +103,9 @@ class Model:
         """
         from rdrr_runtime.engine import GenerationStats
         from rdrr_runtime.sampling.logprobs import Logprobs
-        from rdrr_runtime.sampling.sampler import SamplingOptions
 
         ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        sampling = SamplingOptions(
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repeat_penalty,
-            seed,
-            frequency_penalty,
-            presence_penalty,
-            logit_bias or {},
-        )
+        chosen = _sampling(sampling, keywords)
         if decode is not None and (logprobs is not None or response_format is not None):
             raise UsageError("log-probabilities and formats need one token after the other")
         stats = GenerationStats()
@@ -137,33 +113,40 @@ class Model:
         runs = self._engine.generate(
             ids,
             max_tokens=max_tokens,
-            sampling=sampling,
+            sampling=chosen,
             interval=interval,
             stats=stats,
             logprobs=told,
             constraint=self._constraint(response_format),
             stop_ids=stop_ids,
             context_shift=context_shift,
-            strategy=self._strategy(decode, sampling),
+            strategy=self._strategy(decode, chosen),
         )
         return Generation(runs, self._codec, prompt_ids=ids, stats=stats, stop=stop, logprobs=told)
 
-    def session(self, prompt: str | Sequence[int] = "", **sampling: Any) -> Session:
+    def session(
+        self,
+        prompt: str | Sequence[int] = "",
+        *,
+        sampling: SamplingParams | None = None,
+        **keywords: Any,
+    ) -> Session:
         """A text that goes on over several calls and can be saved.
 
         Args:
             prompt: Its beginning, text or token ids.
-            sampling: `temperature`, `top_k`, `seed` and the like, as of `generate`.
+            sampling: How tokens are chosen; greedily unless given.
+            keywords: Fields of `SamplingParams`, in place of `sampling`.
 
         Raises:
             UsageError: An option is unknown or out of range.
         """
         from rdrr_runtime.sampling.randomness import fresh_seed
 
-        options = _sampling_options(sampling)
-        if options.seed is None:
-            options = replace(options, seed=fresh_seed())
-        made = Session(self._engine, self._codec, self.package, sampling=options)
+        chosen = _sampling(sampling, keywords)
+        if chosen.seed is None:
+            chosen = replace(chosen, seed=fresh_seed())
+        made = Session(self._engine, self._codec, self.package, sampling=chosen)
         if prompt:
             made.append(prompt)
         return made
@@ -182,11 +165,12 @@ class Model:
         self,
         prompts: Sequence[str | Sequence[int]],
         *,
+        sampling: SamplingParams | None = None,
         max_tokens: int = 128,
         sequences: int = 16,
         interval: int = 8,
         stop_ids: Sequence[int] = (),
-        **sampling: Any,
+        **keywords: Any,
     ) -> list[Completion]:
         """Continue several prompts together; each gets the text that it gets alone.
 
@@ -195,22 +179,23 @@ class Model:
 
         Args:
             prompts: Texts, or token ids.
+            sampling: How tokens are chosen; greedily unless given.
             max_tokens: Most new tokens of each.
             sequences: Most texts in a pass, at most 32; others wait until one has ended.
             interval: Tokens between two readbacks from the GPU.
             stop_ids: Ids that end a text besides those of the model.
-            sampling: `temperature`, `top_k`, `seed` and the like, as of `generate`.
+            keywords: Fields of `SamplingParams`, in place of `sampling`.
 
         Raises:
             GenerationError: A prompt is empty or does not fit the context.
             UsageError: An option is wrong, or the key-value cache is in q8_0.
         """
-        options = _sampling_options(sampling)
+        chosen = _sampling(sampling, keywords)
         ids = [self.encode(one) if isinstance(one, str) else list(one) for one in prompts]
         texts = self._engine.generate_batch(
             ids,
             max_tokens=max_tokens,
-            sampling=options,
+            sampling=chosen,
             interval=interval,
             stop_ids=stop_ids,
             sequences=sequences,
@@ -275,7 +260,7 @@ class Model:
         Raises:
             GenerationError: There are none, or more than the context holds.
         """
-        backend = self._choice.backend
+        backend = self._opened.backend
         self._engine.forget()
         if not 0 < len(ids) <= backend.info.context:
             raise GenerationError(
@@ -291,7 +276,7 @@ class Model:
         return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
 
     def _strategy(
-        self, decode: Wedlm | Speculative | None, sampling: SamplingOptions
+        self, decode: Wedlm | Speculative | None, sampling: SamplingParams
     ) -> Strategy | None:
         if isinstance(decode, Speculative):
             return decode.strategy(self._drafts, sampling)
@@ -312,7 +297,7 @@ class Model:
     def close(self) -> None:
         """Free what the model holds."""
         self._drafts.close()
-        self._choice.close()
+        self._opened.close()
 
     def __enter__(self) -> Model:
         return self
@@ -326,18 +311,8 @@ class Model:
         self.close()
 
 
-def _sampling_options(given: Mapping[str, Any]) -> SamplingOptions:
-    """Options of drawing by name.
-
-    Raises:
-        UsageError: One is unknown or out of range.
-    """
-    from rdrr_runtime.sampling.sampler import SamplingOptions
-
-    unknown = set(given) - {one.name for one in fields(SamplingOptions)}
-    if unknown:
-        raise UsageError("unknown option of drawing", found=", ".join(sorted(unknown)))
-    return SamplingOptions(**given)
+def _sampling(given: SamplingParams | None, keywords: Mapping[str, Any]) -> SamplingParams:
+    return fill(SamplingParams, given, keywords, parameter="sampling")
 
 
 def _codec(package: Package) -> TextCodec:

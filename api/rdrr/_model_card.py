@@ -11,7 +11,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.models.conversion_report import ConversionReport
 
 from rdrr._survey import survey
-from rdrr.cli._units import format_size
+from rdrr._units import format_size
 
 CARD_NAME = "README.md"
 LIBRARY = "rdrr"

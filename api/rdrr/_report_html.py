@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rdrr._report_view import Cell, ReportView, block_error
-from rdrr.cli._units import format_size
+from rdrr._units import format_size
 
 WIDTH = 960
 """Units of the pictures' width; they shrink with the page."""

@@ -15,7 +15,7 @@ from rdrr._generation import Generation
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.engine import Engine
-    from rdrr_runtime.sampling.sampler import SamplingOptions
+    from rdrr_runtime.sampling.params import SamplingParams
     from rdrr_runtime.text.tokenizer import TextCodec
 
 
@@ -39,7 +39,7 @@ class Session:
         codec: TextCodec,
         package: Package,
         *,
-        sampling: SamplingOptions,
+        sampling: SamplingParams,
         ids: Sequence[int] = (),
     ) -> None:
         self._engine, self._codec, self._package = engine, codec, package
@@ -132,14 +132,14 @@ def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> S
         FormatError: Not a session, or one of another package or cache type.
         GenerationError: It does not fit the context.
     """
-    from rdrr_runtime.sampling.sampler import SamplingOptions
+    from rdrr_runtime.sampling.params import SamplingParams
     from rdrr_runtime.text.session_file import read_session
 
     saved = read_session(path, identity(package, engine))
     try:
         given: dict[str, Any] = dict(saved.sampling)
         given["logit_bias"] = {int(one): bias for one, bias in given["logit_bias"].items()}
-        sampling = SamplingOptions(**given)
+        sampling = SamplingParams(**given)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise FormatError("not a saved session", where=path, found=error) from error
     engine.load_cache(saved.ids, saved.slots, saved.cache)

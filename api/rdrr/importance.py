@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdrr._backends import Choice
+from rdrr._backends import OpenedBackend
 from rdrr._load import context_of
 from rdrr._model import Model
 from rdrr.evaluate import WINDOW, ProgressCallback, perplexity
@@ -85,7 +85,7 @@ def measure_importance(
             for use in (*op.gates, *op.ups, *op.downs):
                 seen.expect(use)
     backend = CpuBackend(opened, context=context_of(opened, window), observe=seen.add)
-    with Model(opened, Choice(backend, "backend cpu (torch)", ())) as model:
+    with Model(opened, OpenedBackend(backend, "backend cpu (torch)", ())) as model:
         found = perplexity(model, text, window=window, limit=limit, progress=progress)
     entries = write_imatrix(out, seen.activations(), Origin(origin, found.windows, window))
     return Importance(str(out), entries, found.tokens, found.perplexity)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import rdrr_converter
-from rdrr_converter.options import Options
-from rdrr_converter.plan import Plan
+from rdrr_converter.options import PackageOptions
+from rdrr_converter.plan import ConversionPlan
 from rdrr_converter.sources import Source
 from rdrr_converter.tokenizer import COPIED
 
@@ -24,7 +24,7 @@ FILES = ("lora", "imatrix")
 
 
 def fingerprint(
-    source: Source, plan: Plan, options: Options, magnitudes: Mapping[str, float]
+    source: Source, plan: ConversionPlan, options: PackageOptions, magnitudes: Mapping[str, float]
 ) -> dict[str, Any]:
     """The values, by what a person calls them.
 
@@ -47,8 +47,11 @@ def fingerprint(
     }
 
 
-def _options(options: Options) -> dict[str, Any]:
-    values: dict[str, Any] = _plain(asdict(options))
+def _options(options: PackageOptions) -> dict[str, Any]:
+    # How the work is done does not count, so only the fields that decide the bytes are taken.
+    values: dict[str, Any] = _plain(
+        {one.name: getattr(options, one.name) for one in fields(PackageOptions)}
+    )
     for name in FILES:
         if values.get(name):
             path = Path(values[name])

@@ -14,7 +14,7 @@ from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import Store
 from rdrr_manifests.models import MoeConfig
 
-from rdrr_converter.plan import Plan, PlannedTensor
+from rdrr_converter.plan import ConversionPlan, PlannedTensor
 
 VERSION = "1.0.0"
 """Version of a group's content, which the public format wants to be stated."""
@@ -23,7 +23,7 @@ _READ_BYTES = 16 << 20
 _NAME = re.compile(r"layer\.(\d+)(?:\.(expert|shared_expert)(?:\.(\d+))?)?")
 
 
-def describe_experts(moe: MoeConfig, plan: Plan) -> MoeConfig:
+def describe_experts(moe: MoeConfig, plan: ConversionPlan) -> MoeConfig:
     """The block with the names, shards and size of every expert."""
     experts = {
         f"{match[1]}_{match[3]}": tensors
@@ -39,7 +39,9 @@ def describe_experts(moe: MoeConfig, plan: Plan) -> MoeConfig:
     )
 
 
-def describe_groups(plan: Plan, store: Store, shards: Sequence[ShardInfo]) -> dict[str, object]:
+def describe_groups(
+    plan: ConversionPlan, store: Store, shards: Sequence[ShardInfo]
+) -> dict[str, object]:
     """`groups` of the manifest, with a hash over the bytes that are on disk.
 
     Raises:
@@ -49,7 +51,7 @@ def describe_groups(plan: Plan, store: Store, shards: Sequence[ShardInfo]) -> di
     return {name: _describe(name, some, reader) for name, some in _groups(plan).items()}
 
 
-def _groups(plan: Plan) -> Mapping[str, Sequence[PlannedTensor]]:
+def _groups(plan: ConversionPlan) -> Mapping[str, Sequence[PlannedTensor]]:
     """Tensors of each group, in storage order."""
     found: dict[str, list[PlannedTensor]] = {}
     for tensor in plan.tensors:

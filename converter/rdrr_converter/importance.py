@@ -11,17 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from rdrr_format.codecs import CODECS
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import F32Array
-from rdrr_converter.sources._gguf_names import GGUF_ARCHITECTURES
-from rdrr_converter.sources._imatrix import read_imatrix
-
-if TYPE_CHECKING:
-    from rdrr_converter.plan import Plan, PlannedTensor
+from rdrr_converter.sources.base import F32Array
+from rdrr_converter.sources.gguf_names import GGUF_ARCHITECTURES
+from rdrr_converter.sources.imatrix import read_imatrix
 
 # Parts of llama.cpp's layers that no row of the table of architectures names.
 _MORE_PARTS: Mapping[str, str] = MappingProxyType(
@@ -118,21 +113,3 @@ def _names(name: str, *, tied: bool) -> Iterator[tuple[str, int | None]]:
         yield theirs, expert
     if tied and name == _EMBEDDING:
         yield _HEAD, None
-
-
-def importance_notes(plan: Plan, matrix: ImportanceMatrix) -> tuple[str, ...]:
-    """What became of an importance matrix."""
-    searched = [tensor for tensor in plan.tensors if _is_searched(tensor)]
-    guided = [tensor for tensor in searched if tensor.importance]
-    missing = [tensor.name for tensor in searched if not tensor.importance]
-    notes = [f"{len(guided)} of {len(searched)} tensors were quantized by the importance matrix"]
-    if missing:
-        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        notes.append(f"no entry in {matrix.path.name} for {some}")
-    return tuple(notes)
-
-
-def _is_searched(tensor: PlannedTensor) -> bool:
-    codec = CODECS[tensor.dtype.name]
-    takes = codec.takes_importance or (codec.refiner is not None and tensor.quality == "best")
-    return takes and not tensor.is_copied

@@ -26,9 +26,10 @@ from rdrr_manifests.models import (
 
 import rdrr_converter
 from rdrr_converter.groups import describe_experts
-from rdrr_converter.options import Options
-from rdrr_converter.plan import Plan, PlannedTensor
-from rdrr_converter.reading import Model
+from rdrr_converter.options import PackageOptions
+from rdrr_converter.plan import ConversionPlan, PlannedTensor
+from rdrr_converter.reading import SourceModel
+from rdrr_converter.recorded_options import recorded_options
 from rdrr_converter.sources import Source
 from rdrr_converter.tokenizer import TOKENIZER_JSON, describe_tokenizer, eos_token_ids
 
@@ -38,9 +39,9 @@ COMPUTE = "f32"
 
 def build_manifest(
     source: Source,
-    model: Model,
-    plan: Plan,
-    options: Options,
+    model: SourceModel,
+    plan: ConversionPlan,
+    options: PackageOptions,
     shards: Sequence[ShardInfo],
     groups: Mapping[str, object] | None = None,
 ) -> tuple[Manifest, tuple[str, ...]]:
@@ -76,7 +77,7 @@ def build_manifest(
         tokenizer=tokenizer,
         optimizations=Optimizations(kernel_hints=KernelHints(**dict(options.kernel_hints))),
         conversion=Conversion(
-            tool="rdrr", version=rdrr_converter.__version__, options=options.recorded()
+            tool="rdrr", version=rdrr_converter.__version__, options=recorded_options(options)
         ),
         metadata=_metadata(source, model),
         total_size=sum(shard.size for shard in shards) if shards else plan.total_size,
@@ -98,7 +99,7 @@ def default_model_id(source: Source) -> str:
     return cleaned[:64].rstrip("-_") or "model"
 
 
-def quantization_info(plan: Plan, options: Options) -> QuantizationInfo:
+def quantization_info(plan: ConversionPlan, options: PackageOptions) -> QuantizationInfo:
     """What each group of weights is stored as, in the short words of the public format."""
     weights = options.recipe.word
     by_role = {tensor.role: _word(tensor) for tensor in plan.tensors}
@@ -123,7 +124,7 @@ def quantization_info(plan: Plan, options: Options) -> QuantizationInfo:
     )
 
 
-def _is_column(plan: Plan, options: Options) -> bool:
+def _is_column(plan: ConversionPlan, options: PackageOptions) -> bool:
     blocks = [tensor for tensor in plan.tensors if tensor.is_matmul and tensor.dtype.is_block]
     return options.transpose_weights or any(t.layout is Layout.COLUMN for t in blocks)
 
@@ -133,7 +134,7 @@ def _word(tensor: PlannedTensor) -> str:
     return name.replace("_k", "k")
 
 
-def _metadata(source: Source, model: Model) -> dict[str, object]:
+def _metadata(source: Source, model: SourceModel) -> dict[str, object]:
     metadata: dict[str, object] = {
         "source": "rdrr",
         "sourceFormat": source.kind,

@@ -15,7 +15,7 @@ from rdrr_format.errors import SourceError
 from rdrr_manifests.models import Architecture, MoeConfig
 
 from rdrr_converter.architectures import ArchitectureRule, Config, TensorRule
-from rdrr_converter.architectures._base import BODY
+from rdrr_converter.architectures.base import BODY
 from rdrr_converter.sources import Source, SourceTensor
 from rdrr_converter.stacks import unstack
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rdrr_format.layouts import Layout
 
 from rdrr_converter.plan import PlannedTensor
-from rdrr_converter.sources._base import F32Array
+from rdrr_converter.sources.base import F32Array
 from rdrr_converter.transforms import Chunk
 
 F64Array = npt.NDArray[np.float64]

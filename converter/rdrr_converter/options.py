@@ -1,135 +1,149 @@
-"""What a conversion can be told, checked together before anything is read."""
+"""The options of a conversion, each declared once.
+
+The command line, the Python API and the manifest's record of a conversion all read these fields.
+Nothing heavy is imported here; what takes more than a look at one value is checked in
+`rdrr_converter.check_options`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
-from rdrr_format.codecs import QUALITIES
-from rdrr_format.compression import Compression, parse_compression
+from rdrr_format.dtypes import QUALITIES
 from rdrr_format.errors import UsageError
 from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.layouts import Layout
+from rdrr_format.options import check_fields, documented, option, split_pairs
 from rdrr_format.shards import ALIGNMENT, DEFAULT_SHARD_SIZE
-from rdrr_manifests.models import parse_hint
 
-from rdrr_converter.overrides import parse_overrides
-from rdrr_converter.profiles import PROFILES, check_profile
+from rdrr_converter.profiles import PROFILES
 from rdrr_converter.recipes import RECIPES, TAILS, Recipe
 
-MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-"""What the public format's current generation accepts."""
+_MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_SMALLEST_SHARD = 1 << 16
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options that decide the package's bytes; see `rdrr convert --help` for their meaning.
+def split_overrides(words: Sequence[str]) -> dict[str, str]:
+    """Read `REGEX=TYPE` words as a mapping in which the last of equal patterns stands last.
 
-    Attributes:
-        quantize: Name of a recipe.
-        q4k_layout: Layout of block-quantized matmul weights; None for `row`, or `column` when
-            weights are transposed.
-        transpose_weights: Store every matmul weight of any dtype in the column layout.
-        fuse_gate_up: Store gate and up as one matrix.
-        k_tail: What becomes of rows that are not whole blocks.
-        quality: `ref` for ggml's blocks bit for bit, `best` for less error at the same size.
-        profile: Whom the package is for: `rdrr`, or `doppler` for what the public runtime loads.
-        imatrix: File with an importance matrix, which says whose error counts how much.
-        tensor_types: Storage types by regular expressions of names; the last that matches wins.
-        kernel_hints: Hints to write, by their public names.
-        shard_size: Bytes of a full shard.
-        align: Tensors begin at multiples of it in the stream of shards; a power of two.
-        hash_algorithm: Of the shards.
-        compress: How shards are compressed, as `zstd` or `zstd:19`; None for not at all.
-        model_id: Name of the package; None derives it from the source.
-        arch: Architecture to use whatever the configuration says.
-        lora: Folder of an adapter that is merged.
+    Raises:
+        UsageError: One has no `=`.
     """
+    types: dict[str, str] = {}
+    for word in words:
+        pattern, sign, name = word.rpartition("=")
+        if not (sign and pattern and name):
+            raise UsageError("--tensor-type cannot be read", expected="REGEX=TYPE", found=word)
+        types.pop(pattern, None)
+        types[pattern] = name
+    return types
 
-    quantize: str = "q4_k_m"
-    q4k_layout: str | None = None
-    transpose_weights: bool = False
-    fuse_gate_up: bool = False
-    k_tail: str = "pad"
-    quality: str = "ref"
-    profile: str = "rdrr"
-    imatrix: str | None = None
-    tensor_types: Mapping[str, str] = field(default_factory=dict)
-    kernel_hints: Mapping[str, str] = field(default_factory=dict)
-    shard_size: int = DEFAULT_SHARD_SIZE
-    align: int = ALIGNMENT
-    hash_algorithm: str = "sha256"
-    compress: str | None = None
-    model_id: str | None = None
-    arch: str | None = None
-    lora: str | None = None
 
-    def check(self) -> None:
-        """Refuse values and combinations that mean nothing.
+@documented
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions:
+    """Options that decide the bytes of a package."""
+
+    quantize: str = option("q4_k_m", "Storage of the weights.", choices=tuple(RECIPES))
+    q4k_layout: str | None = option(
+        None,
+        "Order of quantized blocks; row unless weights are transposed.",
+        choices=tuple(layout.value for layout in Layout),
+    )
+    transpose_weights: bool = option(
+        False, "Store matmul weights of any dtype transposed, as [inputs, outputs]."
+    )
+    fuse_gate_up: bool = option(False, "Store gate and up projections as one matrix.")
+    k_tail: str = option(
+        "pad",
+        "Rows whose length is not a multiple of the block size: pad them, use ggml's other types, "
+        "or take the smaller of the two.",
+        choices=TAILS,
+    )
+    shard_size: int = option(
+        DEFAULT_SHARD_SIZE,
+        "Bytes of a full shard.",
+        in_bytes=True,
+        expected="at least 64 KiB",
+        holds=lambda size: size >= _SMALLEST_SHARD,
+    )
+    align: int = option(
+        ALIGNMENT,
+        "Tensors begin at multiples of this many bytes; a power of two.",
+        in_bytes=True,
+        expected="a power of two",
+        holds=lambda align: align >= 1 and not align & (align - 1),
+    )
+    hash_algorithm: str = option(
+        "sha256", "Hash of the shards.", flag="--hash", choices=tuple(ALGORITHMS)
+    )
+    compress: str | None = option(
+        None,
+        "Compress the shards with Zstandard; levels are 1 to 22.",
+        metavar="zstd[:LEVEL]",
+    )
+    model_id: str | None = option(
+        None,
+        "Name of the package; derived from the source unless given.",
+        expected="1 to 64 of a-z, 0-9, - and _, beginning with a letter or digit",
+        # What the public format's current generation accepts.
+        holds=lambda name: _MODEL_ID.fullmatch(name) is not None,
+    )
+    arch: str | None = option(None, "Architecture to use, whatever the configuration says.")
+    lora: str | Path | None = option(
+        None, "PEFT adapter (folder or URL) to merge into the weights.", metavar="PATH"
+    )
+    quality: str = option(
+        "ref",
+        "ref: ggml's blocks bit for bit. best: a longer search for less error at the same size.",
+        choices=QUALITIES,
+    )
+    profile: str = option(
+        "rdrr",
+        "Whom the package is for; doppler: only what the public runtime loads (Q4_K in rows, F16).",
+        choices=tuple(PROFILES),
+    )
+    imatrix: str | Path | None = option(
+        None,
+        "Importance matrix of llama.cpp (GGUF or .dat): how much the error in each column counts.",
+        metavar="FILE",
+    )
+    tensor_types: Mapping[str, str] = option(
+        {},
+        "Storage type of the tensors whose names a regular expression finds; the last match wins.",
+        flag="--tensor-type",
+        metavar="REGEX=TYPE",
+        read_words=split_overrides,
+    )
+    kernel_hints: Mapping[str, str] = option(
+        {},
+        "Kernel hint to write into the manifest, by its public name.",
+        flag="--kernel-hint",
+        metavar="KEY=VALUE",
+        read_words=partial(split_pairs, what="kernel hint"),
+    )
+
+    def __post_init__(self) -> None:
+        """Check each value.
 
         Raises:
-            UsageError: One of them is wrong.
+            UsageError: A value that its option does not allow.
         """
-        _one_of("--quantize", self.quantize, tuple(RECIPES))
-        _one_of("--k-tail", self.k_tail, TAILS)
-        if self.q4k_layout is not None:
-            _one_of("--q4k-layout", self.q4k_layout, tuple(layout.value for layout in Layout))
-        if self.transpose_weights and self.q4k_layout not in (None, Layout.COLUMN.value):
-            raise UsageError(
-                "--transpose-weights stores weights in the column layout",
-                expected="--q4k-layout column or no --q4k-layout",
-                found=f"--q4k-layout {self.q4k_layout}",
-            )
-        if self.imatrix is not None and self.block_layout is Layout.COLUMN:
-            raise UsageError(
-                "--imatrix tells columns apart, and blocks of the column layout lie in one column",
-                expected="--q4k-layout row or flat",
-                found="column",
-            )
-        if self.shard_size < 2**16:
-            raise UsageError(
-                "--shard-size is too small", expected="at least 64 KiB", found=self.shard_size
-            )
-        self._check_align()
-        _ = self.compression
-        _one_of("--hash", self.hash_algorithm, tuple(ALGORITHMS))
-        if self.model_id is not None and not MODEL_ID.fullmatch(self.model_id):
-            raise UsageError(
-                "--model-id cannot be used",
-                expected="1 to 64 of a-z, 0-9, - and _, beginning with a letter or digit",
-                found=self.model_id,
-            )
-        _one_of("--quality", self.quality, QUALITIES)
-        parse_overrides(self.tensor_types)
-        check_profile(self)
-        for key, value in self.kernel_hints.items():
-            parse_hint(f"{key}={value}")
+        object.__setattr__(self, "quantize", self.quantize.lower())
+        check_fields(self)
 
     @property
     def recipe(self) -> Recipe:
-        """Storage types of the weights."""
-        return PROFILES[self.profile][self.quantize]
-
-    def _check_align(self) -> None:
-        if self.align < 1 or self.align & (self.align - 1):
-            raise UsageError("--align cannot be used", expected="a power of two", found=self.align)
-        # A larger alignment is asked for to be found in files; the usual one is of the stream.
-        if self.align > ALIGNMENT and self.shard_size % self.align:
-            raise UsageError(
-                "--align is lost where shards begin",
-                expected=f"a --shard-size that is a multiple of {self.align}",
-                found=self.shard_size,
-            )
-
-    @property
-    def compression(self) -> Compression | None:
-        """How shards are compressed.
+        """Storage types of the weights.
 
         Raises:
-            UsageError: In no way that is known.
+            KeyError: The profile has no such recipe, which `check_options` refuses first.
         """
-        return None if self.compress is None else parse_compression(self.compress)
+        return PROFILES[self.profile][self.quantize]
 
     @property
     def block_layout(self) -> Layout:
@@ -138,37 +152,49 @@ class Options:
             return Layout(self.q4k_layout)
         return Layout.COLUMN if self.transpose_weights else Layout.ROW
 
-    def recorded(self) -> dict[str, object]:
-        """The options as the manifest records them."""
-        recorded: dict[str, object] = {
-            "quantize": self.quantize,
-            "q4kLayout": self.block_layout.value,
-            "transposeWeights": self.transpose_weights,
-            "fuseGateUp": self.fuse_gate_up,
-            "kTail": self.k_tail,
-            "shardSize": self.shard_size,
-            "align": self.align,
-        }
-        if self.compression:
-            recorded["compress"] = str(self.compression)
-        if self.arch:
-            recorded["arch"] = self.arch
-        if self.lora:
-            # Not its path: the same adapter elsewhere gives the same package.
-            recorded["lora"] = True
-        if self.quality != "ref":
-            recorded["quality"] = self.quality
-        if self.profile != "rdrr":
-            recorded["profile"] = self.profile
-        if self.imatrix:
-            recorded["imatrix"] = True
-        if self.tensor_types:
-            recorded["tensorTypes"] = [str(one) for one in parse_overrides(self.tensor_types)]
-        if self.kernel_hints:
-            recorded["kernelHints"] = dict(sorted(self.kernel_hints.items()))
-        return recorded
+
+ENGINES = ("threads", "ray")
+"""Who may do the work; `rdrr_converter.engines` has a module for each."""
+
+DEVICES = ("cpu", "wgpu", "cuda")
+"""What may encode blocks; `rdrr_converter.devices` has a module for each but the CPU."""
 
 
-def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{option} has no such value", expected=", ".join(choices), found=value)
+@documented
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions(PackageOptions):
+    """All options of a conversion: `PackageOptions`, and how the work is done.
+
+    The latter change no byte of the package.
+    """
+
+    dry_run: bool = option(False, "Print the plan and write nothing.")
+    overwrite: bool = option(
+        False, "Replace the package that is there, once the new one is complete."
+    )
+    resume: bool = option(
+        False,
+        "Continue a conversion to the same destination that was killed, and reuse its finished "
+        "shards whose hashes still match.",
+    )
+    workers: int | None = option(
+        None, "Threads; the bytes do not depend on it.", minimum=1, default_text="cores"
+    )
+    engine: str = option(
+        "threads",
+        "Who encodes: threads here, or the workers of a Ray cluster.",
+        choices=ENGINES,
+    )
+    ray_address: str | None = option(
+        None, "Address of the Ray cluster; one is started without it.", metavar="ADDRESS"
+    )
+    device: str = option(
+        "cpu",
+        "What encodes K-quants of the quality ref: a GPU gives the same bytes as the CPU.",
+        choices=DEVICES,
+    )
+    adapter: str | None = option(
+        None,
+        "Part of an adapter's name for --device wgpu; the best hardware adapter unless given.",
+        metavar="NAME",
+    )

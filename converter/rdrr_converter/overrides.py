@@ -50,22 +50,6 @@ def parse_overrides(types: Mapping[str, str]) -> tuple[Override, ...]:
     return tuple(Override(_pattern(text), _dtype(name)) for text, name in types.items())
 
 
-def split_overrides(texts: Iterable[str]) -> dict[str, str]:
-    """`REGEX=TYPE` texts as a mapping in which the last of equal patterns stands last.
-
-    Raises:
-        UsageError: One has no `=`.
-    """
-    types: dict[str, str] = {}
-    for text in texts:
-        pattern, sign, name = text.rpartition("=")
-        if not (sign and pattern and name):
-            raise UsageError("--tensor-type cannot be read", expected="REGEX=TYPE", found=text)
-        types.pop(pattern, None)
-        types[pattern] = name
-    return types
-
-
 def find_override(overrides: Iterable[Override], name: str, role: str) -> Override | None:
     """The last override that decides on a tensor."""
     found = [override for override in overrides if override.takes(name, role)]

@@ -9,15 +9,19 @@ from rdrr_format.shard_writer import ShardWriter
 from rdrr_format.shards import ShardInfo
 
 from rdrr_converter.offload import Work
-from rdrr_converter.options import Options
-from rdrr_converter.plan import Plan, PlannedTensor
+from rdrr_converter.options import PackageOptions
+from rdrr_converter.plan import ConversionPlan, PlannedTensor
 from rdrr_converter.quantize import Workforce, encoded
 from rdrr_converter.report import Progress
 from rdrr_converter.transforms import byte_range, chunk_weights, chunks
 
 
 def write_shards(
-    plan: Plan, writer: ShardWriter, options: Options, workforce: Workforce, progress: Progress
+    plan: ConversionPlan,
+    writer: ShardWriter,
+    options: PackageOptions,
+    workforce: Workforce,
+    progress: Progress,
 ) -> tuple[ShardInfo, ...]:
     """Encode and write every tensor, or what of them lies behind the writer's position.
 
@@ -47,7 +51,7 @@ def write_shards(
         writer.abort()
 
 
-def _left(plan: Plan, shard_size: int, start: int, progress: Progress) -> Iterator[Work]:
+def _left(plan: ConversionPlan, shard_size: int, start: int, progress: Progress) -> Iterator[Work]:
     """The chunks that end behind byte `start` of the stream, in storage order."""
     for tensor in plan.tensors:
         for chunk in chunks(tensor):

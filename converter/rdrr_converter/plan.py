@@ -17,12 +17,12 @@ from rdrr_format.shards import ShardSpan, align_up, plan_spans
 
 from rdrr_converter.importance import ImportanceMatrix
 from rdrr_converter.matching import ModelTensor
-from rdrr_converter.options import Options
+from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
-from rdrr_converter.reading import Model
+from rdrr_converter.reading import SourceModel
 from rdrr_converter.recipes import choose_dtype, settle_tail
 from rdrr_converter.sources import SourceTensor
-from rdrr_converter.sources._base import F32Array
+from rdrr_converter.sources.base import F32Array
 
 F16_OVERFLOW = 65520.0
 """The smallest value that rounds to infinity in float16."""
@@ -105,7 +105,7 @@ class PlannedTensor:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConversionPlan:
     """What a conversion will write.
 
     Attributes:
@@ -160,11 +160,11 @@ def _count(tensors: int) -> str:
 
 
 def make_plan(
-    model: Model,
-    options: Options,
+    model: SourceModel,
+    options: PackageOptions,
     magnitudes: Mapping[str, float],
     matrix: ImportanceMatrix | None = None,
-) -> Plan:
+) -> ConversionPlan:
     """Decide everything.
 
     Args:
@@ -204,7 +204,7 @@ def _name_origin(tensor: PlannedTensor) -> PlannedTensor:
     return replace(tensor, why="; ".join(reasons))
 
 
-def _place(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> Plan:
+def _place(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> ConversionPlan:
     """Give each tensor its bytes in the stream that `ShardWriter` cuts into shards."""
     placed = []
     position = 0
@@ -213,10 +213,10 @@ def _place(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> Pla
         placed.append(replace(tensor, spans=plan_spans(start, tensor.size, shard_size)))
         position = start + tensor.size
     whole, rest = divmod(position, shard_size)
-    return Plan(tuple(placed), (shard_size,) * whole + ((rest,) if rest else ()))
+    return ConversionPlan(tuple(placed), (shard_size,) * whole + ((rest,) if rest else ()))
 
 
-def _outputs(model: Model, *, fuse: bool) -> Iterator[tuple[tuple[ModelTensor, ...], str]]:
+def _outputs(model: SourceModel, *, fuse: bool) -> Iterator[tuple[tuple[ModelTensor, ...], str]]:
     """The tensors to write, each with the tensors it is made of."""
     by_name = {tensor.name: tensor for tensor in model.tensors}
     if fuse and any(name.endswith("mlp.gate_proj.bias") for name in by_name):
@@ -240,8 +240,8 @@ def _outputs(model: Model, *, fuse: bool) -> Iterator[tuple[tuple[ModelTensor, .
 def _decide(
     parts: Sequence[ModelTensor],
     name: str,
-    model: Model,
-    options: Options,
+    model: SourceModel,
+    options: PackageOptions,
     overrides: Sequence[Override],
 ) -> PlannedTensor:
     first = parts[0]
@@ -269,7 +269,11 @@ def _decide(
 
 
 def _choose(
-    first: ModelTensor, name: str, model: Model, options: Options, overrides: Sequence[Override]
+    first: ModelTensor,
+    name: str,
+    model: SourceModel,
+    options: PackageOptions,
+    overrides: Sequence[Override],
 ) -> tuple[DType, str]:
     """The type by the user's patterns, or else by the recipe, and why."""
     override = find_override(overrides, name, first.role)
@@ -297,7 +301,7 @@ def _importance(
     return known if len(known) == len(parts) else ()
 
 
-def _scalar_layout(options: Options) -> Layout:
+def _scalar_layout(options: PackageOptions) -> Layout:
     return Layout.COLUMN if options.transpose_weights else Layout.ROW
 
 
@@ -312,7 +316,9 @@ def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
         )
 
 
-def _avoid_overflow(tensor: PlannedTensor, options: Options, largest: float) -> PlannedTensor:
+def _avoid_overflow(
+    tensor: PlannedTensor, options: PackageOptions, largest: float
+) -> PlannedTensor:
     """The tensor in F32 if float16 cannot hold its values or its scales."""
     limit = BLOCK_OVERFLOW if tensor.dtype.is_block else F16_OVERFLOW
     if tensor.dtype.name == "F32" or largest < limit:

@@ -16,7 +16,7 @@ from rdrr_converter.devices import CPU, BlockDevice
 from rdrr_converter.engines import Engine
 from rdrr_converter.offload import Encoded, Work, encoded_on
 from rdrr_converter.plan import PlannedTensor
-from rdrr_converter.sources._base import F32Array
+from rdrr_converter.sources.base import F32Array
 from rdrr_converter.transforms import Chunk, read_chunk, stored_rows
 
 Bytes = npt.NDArray[np.uint8]

@@ -15,10 +15,10 @@ from rdrr_format.errors import SourceError
 from rdrr_manifests.models import Architecture, Inference, MoeConfig
 
 from rdrr_converter.architectures import ArchitectureRule, Config, read_block
-from rdrr_converter.architectures._layers import SLIDING, layer_pattern
+from rdrr_converter.architectures.layers import SLIDING, layer_pattern
 from rdrr_converter.matching import ModelTensor, match
 from rdrr_converter.sources import Source
-from rdrr_converter.sources._base import same_values
+from rdrr_converter.sources.base import same_values
 
 SESSION: Mapping[str, Any] = {
     "compute": {
@@ -45,7 +45,7 @@ SESSION: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Model:
+class SourceModel:
     """A checkpoint, understood.
 
     Attributes:
@@ -69,7 +69,7 @@ class Model:
     mask_token_id: int | None = None
 
 
-def read_model(source: Source, rule: ArchitectureRule) -> Model:
+def read_model(source: Source, rule: ArchitectureRule) -> SourceModel:
     """Match a checkpoint with an architecture.
 
     Raises:
@@ -82,7 +82,7 @@ def read_model(source: Source, rule: ArchitectureRule) -> Model:
     tensors, notes = match(source, rule, config, sizes, moe)
     tied, tensors, tie_notes = _decide_head(tensors, config)
     mask, mask_notes = _mask_token(rule, config)
-    return Model(
+    return SourceModel(
         name=rule.name,
         sizes=sizes,
         inference=_inference(rule, config, tensors, tied),

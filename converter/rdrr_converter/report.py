@@ -21,7 +21,7 @@ from rdrr_manifests.models.conversion_report import (
 )
 
 from rdrr_converter.measure import TensorError, WorstBlock
-from rdrr_converter.plan import Plan, PlannedTensor
+from rdrr_converter.plan import ConversionPlan, PlannedTensor
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class ConversionResult:
     architecture: str
     dry_run: bool
     total_size: int
-    plan: Plan
+    plan: ConversionPlan
     tensors: tuple[TensorReport, ...]
     overflowed: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
@@ -189,7 +189,7 @@ class ConversionResult:
 def describe_conversion(
     manifest: Manifest,
     architecture: str,
-    plan: Plan,
+    plan: ConversionPlan,
     errors: Mapping[str, TensorError],
     notes: Sequence[str],
 ) -> ConversionReport:

@@ -11,12 +11,12 @@ from math import isfinite
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.reading import Model
+from rdrr_converter.reading import SourceModel
 from rdrr_converter.report import Progress
 from rdrr_converter.sources import SourceTensor
 
 
-def scan(model: Model, workers: int, progress: Progress) -> dict[str, float]:
+def scan(model: SourceModel, workers: int, progress: Progress) -> dict[str, float]:
     """Largest absolute value of each source tensor, by its source name.
 
     Raises:

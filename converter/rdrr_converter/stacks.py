@@ -14,7 +14,7 @@ from typing import Any
 import numpy.typing as npt
 
 from rdrr_converter.sources import SourceTensor
-from rdrr_converter.sources._base import Decode, F32Array
+from rdrr_converter.sources.base import Decode, F32Array
 
 
 def unstack(whole: SourceTensor, shapes: Sequence[tuple[int, int]]) -> Iterator[SourceTensor]:

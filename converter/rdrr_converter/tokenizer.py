@@ -12,7 +12,7 @@ from rdrr_format.stores import Store, write_file
 from rdrr_manifests.models import Tokenizer
 
 from rdrr_converter.sources import Source
-from rdrr_converter.sources._base import parse_json_object
+from rdrr_converter.sources.base import parse_json_object
 
 TOKENIZER_JSON = "tokenizer.json"
 COPIED = (

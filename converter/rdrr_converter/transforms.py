@@ -17,7 +17,7 @@ from rdrr_format.layouts import Layout
 
 from rdrr_converter.plan import PlannedTensor
 from rdrr_converter.sources import SourceTensor
-from rdrr_converter.sources._base import F32Array
+from rdrr_converter.sources.base import F32Array
 
 CHUNK_WEIGHTS = 1 << 20
 MIN_COLUMNS = 32

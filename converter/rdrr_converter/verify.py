@@ -19,9 +19,9 @@ from rdrr_format.stores import Store
 
 from rdrr_converter.engines import open_engine
 from rdrr_converter.measure import ErrorMeter, TensorError
-from rdrr_converter.plan import Plan, PlannedTensor
+from rdrr_converter.plan import ConversionPlan, PlannedTensor
 from rdrr_converter.report import Progress
-from rdrr_converter.sources._base import F32Array
+from rdrr_converter.sources.base import F32Array
 from rdrr_converter.transforms import (
     CHUNK_WEIGHTS,
     Chunk,
@@ -33,7 +33,7 @@ from rdrr_converter.transforms import (
 
 
 def verify(
-    plan: Plan,
+    plan: ConversionPlan,
     store: Store,
     shards: Sequence[ShardInfo],
     algorithm: str,

@@ -67,6 +67,9 @@ _SPELLINGS: Mapping[str, DType] = MappingProxyType(
     }
 )
 
+QUALITIES = ("ref", "best")
+"""How blocks are quantized: `ref` is ggml bit for bit; `best` searches longer for less error."""
+
 
 def parse_dtype(text: str) -> DType:
     """The type that a manifest or an option names, whatever the spelling or case.

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rdrr_format.errors import RdrrError, StoreError, UsageError
+from rdrr_format.file_names import check_name
 from rdrr_format.locations import HubLocation
-from rdrr_format.stores import Bytes, LocalStore, Store, check_name
+from rdrr_format.stores import Bytes, LocalStore, Store
 
 LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 

@@ -19,7 +19,8 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 from rdrr_format.errors import StoreError
-from rdrr_format.stores import Bytes, check_name, store_errors
+from rdrr_format.file_names import check_name
+from rdrr_format.stores import Bytes, store_errors
 
 _TIMEOUT_SECONDS = 60
 _SILENT = logging.NullHandler()

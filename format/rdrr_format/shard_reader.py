@@ -10,9 +10,10 @@ import numpy.typing as npt
 from rdrr_format.compression import ZSTD
 from rdrr_format.decompression import FrameCache, FrameReader
 from rdrr_format.errors import ShardError, StoreError
+from rdrr_format.file_names import check_name
 from rdrr_format.integrity import hash_bytes
 from rdrr_format.shards import RunLike, ShardLike, ShardSpan
-from rdrr_format.stores import Store, check_name
+from rdrr_format.stores import Store
 
 Bytes = npt.NDArray[np.uint8]
 

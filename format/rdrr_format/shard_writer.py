@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
-from rdrr_format.compression import ZSTD, Compression, FrameWriter
+from rdrr_format.compression import ZSTD, Compression
+from rdrr_format.frame_writer import FrameWriter
 from rdrr_format.integrity import Hasher, new_hasher
 from rdrr_format.shards import (
     ALIGNMENT,

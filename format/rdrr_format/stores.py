@@ -1,7 +1,7 @@
 """Where files of a package live: a folder or memory; URLs are in `rdrr_format.remote_stores`.
 
-A store maps plain file names to bytes. Names are single path components: a manifest that asks for
-`../x` is refused here, whoever wrote it. A store does not know what the files mean.
+A store maps plain file names (see `rdrr_format.file_names`) to bytes: a manifest that asks for
+`../x` is refused, whoever wrote it. A store does not know what the files mean.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.errors import FormatError, StoreError
+from rdrr_format.errors import StoreError
+from rdrr_format.file_names import check_name
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -61,17 +62,6 @@ class Store(Protocol):
     def list(self) -> list[str]:
         """Names of all files, sorted."""
         ...
-
-
-def check_name(name: str) -> str:
-    """The name itself, if it is a plain file name.
-
-    Raises:
-        FormatError: It has parts of a path, or is empty.
-    """
-    if not name or name in (".", "..") or any(char in name for char in "/\\:\0"):
-        raise FormatError("not a plain file name", expected="a name without a path", found=name)
-    return name
 
 
 @contextmanager
@@ -238,21 +228,3 @@ class _MemoryFile(io.BytesIO):
         if not self.closed:
             self._files[self._name] = self.getvalue()
         super().close()
-
-
-def open_store(location: str | os.PathLike[str]) -> Store:
-    """The store of a path or URL; nothing is read yet.
-
-    Raises:
-        StoreError: Nobody here knows the URL's protocol.
-    """
-    from rdrr_format.remote_stores import FsspecStore, HttpStore
-
-    text = os.fspath(location)
-    if "://" not in text:
-        return LocalStore(text)
-    if text.startswith("file://"):
-        return LocalStore(text.removeprefix("file://"))
-    if text.startswith(("http://", "https://")):
-        return HttpStore(text)
-    return FsspecStore(text)

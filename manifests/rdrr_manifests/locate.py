@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rdrr_format.errors import ManifestError, RdrrError, StoreError
 from rdrr_format.locations import HubLocation, is_hub, parse_hub
-from rdrr_format.stores import Store, open_store
+from rdrr_format.opening import open_store
+from rdrr_format.stores import Store
 
 from rdrr_manifests.models import MANIFEST_NAME
 from rdrr_manifests.reading import MAX_MANIFEST_BYTES, not_rdrr

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rdrr_manifests.models import Manifest
-from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.base import ManifestModel
 from rdrr_manifests.models.conversion_report import ConversionReport
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"

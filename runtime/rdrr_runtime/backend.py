@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from rdrr_runtime.compile.decision import Decision
@@ -132,7 +132,7 @@ class DrawingBackend(Protocol):
 
     def begin(
         self,
-        options: SamplingOptions,
+        options: SamplingParams,
         seen: Sequence[int],
         *,
         masked: bool = False,

@@ -23,7 +23,7 @@ from rdrr_runtime.decode.constrained import Constrained, Constraint
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.sampled import Sampled
 from rdrr_runtime.sampling.logprobs import Logprobs
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.batch import BatchingBackend, Text, run_batch
 from rdrr_runtime.sequences.held_ids import HeldIds, check_keep, shifted
 
@@ -103,7 +103,7 @@ class _Request:
 
     prompt: Sequence[int]
     max_tokens: int
-    sampling: SamplingOptions
+    sampling: SamplingParams
     interval: int
     logprobs: Logprobs | None
     constraint: Constraint | None
@@ -180,7 +180,7 @@ class Engine:
         prompt: Sequence[int],
         *,
         max_tokens: int,
-        sampling: SamplingOptions | None = None,
+        sampling: SamplingParams | None = None,
         interval: int = 8,
         stats: GenerationStats | None = None,
         logprobs: Logprobs | None = None,
@@ -212,7 +212,7 @@ class Engine:
             UsageError: `max_tokens` or `interval` is not positive, a biased id is unknown, or
                 `context_shift` is more than half of the context or meets a strategy.
         """
-        sampling = sampling or SamplingOptions()
+        sampling = sampling or SamplingParams()
         sampling.check_ids(self._vocab_size)
         stats = stats if stats is not None else GenerationStats()
         if max_tokens < 1 or interval < 1:
@@ -240,7 +240,7 @@ class Engine:
         prompts: Sequence[Sequence[int]],
         *,
         max_tokens: int,
-        sampling: SamplingOptions | None = None,
+        sampling: SamplingParams | None = None,
         interval: int = 8,
         stop_ids: Sequence[int] = (),
         sequences: int = 16,
@@ -261,7 +261,7 @@ class Engine:
             GenerationError: A prompt is empty, has an unknown id, or does not fit the context.
             UsageError: An option is out of range, or the cache's type has no batches.
         """
-        sampling = sampling or SamplingOptions()
+        sampling = sampling or SamplingParams()
         sampling.check_ids(self._vocab_size)
         if max_tokens < 1 or interval < 1 or sequences < 1:
             raise UsageError("max_tokens, interval and sequences must be 1 or more")
@@ -287,7 +287,7 @@ class Engine:
         self,
         prompts: Sequence[Sequence[int]],
         max_tokens: int,
-        sampling: SamplingOptions,
+        sampling: SamplingParams,
         stop_ids: Sequence[int],
         counts: Counts,
     ) -> list[Text]:

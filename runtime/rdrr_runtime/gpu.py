@@ -23,7 +23,7 @@ from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, SCORE
 from rdrr_runtime.exec.program import Pass, Plan, Program, write_step
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import GpuFeed, Place
 from rdrr_runtime.sequences.gpu_batch import GpuBatch
 from rdrr_runtime.sequences.sampler import Bound, GpuSampler
@@ -122,7 +122,7 @@ class GpuBackend:
 
     def begin(
         self,
-        options: SamplingOptions,
+        options: SamplingParams,
         seen: Sequence[int],
         *,
         masked: bool = False,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 from rdrr import Speculative, Wedlm
-from rdrr._backends import Choice
+from rdrr._backends import OpenedBackend
 from rdrr._decoding import Drafts
 from rdrr.cli._decoding import DecodeFlags
 from rdrr_format.errors import UsageError
 from rdrr_runtime.decode import wedlm
 from rdrr_runtime.decode.drafts import ModelDraft, NgramDraft
 from rdrr_runtime.reference.backend import CpuBackend
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from support.packages import llama_manifest, write_random_package
 
-DRAWN = SamplingOptions(temperature=0.5)
+DRAWN = SamplingParams(temperature=0.5)
 
 
 def test_a_manifest_says_which_token_is_the_mask(tmp_path, rng):
@@ -49,7 +49,7 @@ def test_flags_make_a_way_of_decoding():
 
 def test_a_draft_is_loaded_once_beside_the_model_and_has_its_tokens(tmp_path, rng):
     package = write_random_package(tmp_path / "model", llama_manifest("F16"), rng)
-    drafts = Drafts(package, Choice(CpuBackend(package, context=40), "", ()))
+    drafts = Drafts(package, OpenedBackend(CpuBackend(package, context=40), "", ()))
     way = Speculative(tmp_path / "model", 3).strategy(drafts, DRAWN)
     again = Speculative(tmp_path / "model", 3).strategy(drafts, DRAWN)
     assert isinstance(way.draft, ModelDraft)

@@ -39,9 +39,9 @@ def test_a_hint_changes_the_kernel_and_is_the_reason(package):
     before = _choices(package.where)["prefill", "l0.attn"]
     words = (package.where, "--kernel-hint", "attentionPrefill=tiled_small")
     after = _choices(*words)["prefill", "l0.attn"]
-    assert before["reason"].startswith("auto")
+    assert "(auto)" in before["reason"]
     assert after["kernel"] != before["kernel"]
-    assert after["reason"] == "attentionPrefill=tiled_small (run flag)"
+    assert "attentionPrefill=tiled_small (run flag)" in after["reason"]
 
 
 def test_the_manifest_is_named_as_the_source(tmp_path, rng):
@@ -58,7 +58,7 @@ def test_a_hint_that_is_not_followed_fails_only_under_strict(package):
     wrong = [word for hint in asked for word in ("--kernel-hint", hint)]
     told = rdrr("explain", package.where, *wrong)
     assert told.code == 0
-    assert "q4kMatmul=fused_q4k_int8 is not followed" in told.err
+    assert "q4kMatmul=fused_q4k_int8 is not honoured" in told.err
     assert rdrr("explain", package.where, *wrong, "--strict-hints").code == 1
     right = ("--kernel-hint", "computePrecision=f32", "--strict-hints")
     assert rdrr("explain", package.where, *right).code == 0

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from rdrr._backends import _unhonoured_on_cpu, open_backend, resolve_hints
 from rdrr._configuration import configuration_path
+from rdrr._load_options import LoadOptions
 from rdrr_format.errors import DeviceError, UsageError
 from rdrr_manifests.models import KernelHints
 from rdrr_runtime.compile.hints import resolve
@@ -80,7 +81,7 @@ def test_a_hint_that_the_cpu_does_not_follow_is_named(followed, ignored):
     assert _unhonoured_on_cpu(resolve({"run flag": followed})) == ()
     (line,) = _unhonoured_on_cpu(resolve({"run flag": ignored}))
     key, value = next(iter(ignored.items()))
-    assert f"{key}={value} is not followed" in line
+    assert f"{key}={value} is not honoured" in line
     assert "run flag" in line
 
 
@@ -92,10 +93,7 @@ def open_with(tmp_path, rng):
         return open_backend(
             package,
             resolve({"run flag": hints}),
-            backend=backend,
-            adapter=None,
-            strict_hints=True,
-            kv_dtype=kv_dtype,
+            LoadOptions(backend=backend, strict_hints=True, kv_dtype=kv_dtype),
             context=32,
         )
 
@@ -116,7 +114,7 @@ def open_with(tmp_path, rng):
 def test_under_strict_a_hint_that_is_not_followed_is_an_error(
     open_with, backend, followed, ignored
 ):
-    with pytest.raises(DeviceError, match=r"is not followed.*--strict-hints"):
+    with pytest.raises(DeviceError, match=r"is not honoured.*--strict-hints"):
         open_with(backend, **ignored)
     opened = open_with(backend, **followed)
     assert opened.unhonoured == ()
@@ -125,5 +123,5 @@ def test_under_strict_a_hint_that_is_not_followed_is_an_error(
 
 @pytest.mark.parametrize("backend", ["wgpu", "cpu"])
 def test_a_cache_type_that_is_not_there_is_wrong_usage(open_with, backend):
-    with pytest.raises(UsageError, match="expected f16 or f32 or q8_0, found q4_0"):
+    with pytest.raises(UsageError, match="expected f16, f32, q8_0, found q4_0"):
         open_with(backend, kv_dtype="q4_0")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from rdrr.cli._units import format_size, parse_size
+from rdrr._units import format_size, parse_size
 from rdrr_format.errors import UsageError
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
-from rdrr_converter.sources._gguf_pretokenizers import PRETOKENIZERS
-from rdrr_converter.sources._gguf_tokenizer import tokenizer_files
+from rdrr_converter.sources.gguf_pretokenizers import PRETOKENIZERS
+from rdrr_converter.sources.gguf_tokenizer import tokenizer_files
 from support.packages import llama_manifest, write_random_package
 from support.safetensor_files import LLAMA_CONFIG
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

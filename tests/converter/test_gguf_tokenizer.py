@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rdrr_converter.sources import open_source
-from rdrr_converter.sources._gguf_pretokenizers import PRETOKENIZERS
-from rdrr_converter.sources._gguf_tokenizer import tokenizer_files
+from rdrr_converter.sources.gguf_pretokenizers import PRETOKENIZERS
+from rdrr_converter.sources.gguf_tokenizer import tokenizer_files
 from rdrr_format.errors import SourceError
 from support.gguf_files import tokenizer_entries, write_gguf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rdrr_converter.convert import convert
 from rdrr_converter.importance import load_importance
-from rdrr_converter.sources._imatrix import read_imatrix
+from rdrr_converter.sources.imatrix import read_imatrix
 from rdrr_format.dtypes import parse_dtype
 from rdrr_format.encoding import encode_tensor
 from rdrr_format.errors import SourceError, UsageError

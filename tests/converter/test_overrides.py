@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rdrr_converter.convert import convert
-from rdrr_converter.overrides import split_overrides
+from rdrr_converter.options import split_overrides
 from rdrr_format.errors import UsageError
 from rdrr_manifests.package import open_package, validate
 from support.safetensor_files import llama_tensors, write_llama

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rdrr_converter.architectures import find_architecture
-from rdrr_converter.options import Options
+from rdrr_converter.check_options import check_options
+from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import make_plan
 from rdrr_converter.reading import read_model
 from rdrr_converter.sources import open_source
@@ -17,8 +18,8 @@ from support.safetensor_files import llama_tensors, write_llama
 def plan_of(folder, magnitude=1.0, **options):
     source = open_source(folder)
     model = read_model(source, find_architecture(source.config))
-    chosen = Options(**options)
-    chosen.check()
+    chosen = PackageOptions(**options)
+    check_options(chosen)
     magnitudes = {tensor.source.name: 1.0 for tensor in model.tensors}
     if isinstance(magnitude, dict):
         magnitudes.update(magnitude)
@@ -62,9 +63,9 @@ def test_column_alone_takes_block_weights_only(folder):
 @pytest.mark.parametrize("layout", ["row", "flat"])
 def test_transposition_beside_another_layout_is_wrong_usage(layout):
     with pytest.raises(UsageError, match="transpose-weights"):
-        Options(transpose_weights=True, q4k_layout=layout).check()
-    Options(transpose_weights=True, q4k_layout="column").check()
-    Options(q4k_layout=layout).check()
+        check_options(PackageOptions(transpose_weights=True, q4k_layout=layout))
+    check_options(PackageOptions(transpose_weights=True, q4k_layout="column"))
+    check_options(PackageOptions(q4k_layout=layout))
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,9 @@ def test_transposition_beside_another_layout_is_wrong_usage(layout):
     ],
 )
 def test_an_option_out_of_range_is_wrong_usage(wrong):
-    Options().check()
+    check_options(PackageOptions())
     with pytest.raises(UsageError):
-        Options(**wrong).check()
+        check_options(PackageOptions(**wrong))
 
 
 def test_fusion_joins_gate_and_up_in_every_layer(folder):

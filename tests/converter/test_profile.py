@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rdrr_converter.check_options import check_options
 from rdrr_converter.convert import convert
-from rdrr_converter.options import Options
+from rdrr_converter.options import PackageOptions
 from rdrr_format.errors import UsageError
 from rdrr_manifests.package import validate
 from support.safetensor_files import llama_tensors, write_llama
@@ -104,13 +105,13 @@ def test_a_value_beyond_f16_stays_f32(tmp_path, rng):
     ],
 )
 def test_what_contradicts_the_profile_is_wrong_usage(option, value):
-    Options(**{option: value}).check()
+    check_options(PackageOptions(**{option: value}))
     with pytest.raises(UsageError, match="--profile doppler contradicts"):
-        Options(profile="doppler", **{option: value}).check()
+        check_options(PackageOptions(profile="doppler", **{option: value}))
 
 
 def test_what_goes_with_the_profile_is_taken_and_others_do_not_exist():
     goes = {"fuse_gate_up": True, "quality": "best", "tensor_types": {"o_proj": "F16"}}
-    Options(profile="doppler", **goes).check()
+    check_options(PackageOptions(profile="doppler", **goes))
     with pytest.raises(UsageError, match="--profile has no such value"):
-        Options(profile="opossum").check()
+        check_options(PackageOptions(profile="opossum"))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rdrr_converter.architectures import find_architecture
-from rdrr_converter.reading import Model, read_model
+from rdrr_converter.reading import SourceModel, read_model
 from rdrr_converter.sources import Source, SourceTensor
 from rdrr_manifests.graph import Attention, Graph, Residual, Router, derive_graph
 from rdrr_manifests.models import Manifest
@@ -258,7 +258,7 @@ def unread() -> Any:
     raise AssertionError("there are no weights here")
 
 
-def read(config: Mapping[str, Any], model: Any) -> Model:
+def read(config: Mapping[str, Any], model: Any) -> SourceModel:
     """The checkpoint that the model would be saved as; a tied head has no tensor there."""
     state = model.state_dict()
     if model.config.tie_word_embeddings:
@@ -271,7 +271,7 @@ def read(config: Mapping[str, Any], model: Any) -> Model:
     return read_model(source, find_architecture(config))
 
 
-def graph_of(model: Model) -> Graph:
+def graph_of(model: SourceModel) -> Graph:
     manifest = Manifest(
         model_id="m",
         quantization="BF16",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rdrr_converter.sources import open_source
-from rdrr_converter.sources._base import same_values
+from rdrr_converter.sources.base import same_values
 from rdrr_converter.sources.quantized._bits import unpack, word_span
 from rdrr_converter.sources.quantized._scales import float_table
 from rdrr_format.errors import SourceError

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from rdrr_converter.sources import open_source
-from rdrr_converter.sources._base import SourceTensor, same_values
+from rdrr_converter.sources.base import SourceTensor, same_values
 from rdrr_format.errors import SourceError
 from support.safetensor_files import (
     LLAMA_CONFIG,

@@ -51,7 +51,7 @@ def test_a_hint_that_is_not_followed_is_said(folder):
         "q4kMatmul=fused_q4k_int8",
         "--json",
     ).json()
-    assert any("is not followed" in line for line in other["warnings"])
+    assert any("is not honoured" in line for line in other["warnings"])
 
 
 def test_modes_take_turns_with_the_same_ids_and_say_what_they_did(folder):

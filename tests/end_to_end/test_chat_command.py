@@ -70,7 +70,7 @@ def test_a_piped_chat_answers_each_line_and_can_be_saved_and_loaded(made_package
     hint = ("--kernel-hint", "attentionDecode=tiled_small")
     done = rdrr("chat", made_package, *SHORT, *hint, stdin="\n".join(lines))
     assert done.code == 0, done.err
-    assert "warning: hint attentionDecode=tiled_small is not followed" in done.err
+    assert "warning: hint attentionDecode=tiled_small is not honoured" in done.err
     messages = json.loads(saved.read_text("utf-8"))
     assert [one["role"] for one in messages] == ["system", "user", "assistant"]
     first = messages[2]["content"] + "\n"

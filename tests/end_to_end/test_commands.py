@@ -276,7 +276,7 @@ def test_a_hint_that_is_not_followed_is_said_and_under_strict_an_error(made_pack
     hint = ("--kernel-hint", "q4kMatmul=fused_q4k_int8")
     said = rdrr(*words, *hint)
     assert said.code == 0
-    assert "q4kMatmul=fused_q4k_int8 is not followed" in said.err
+    assert "q4kMatmul=fused_q4k_int8 is not honoured" in said.err
     strict = rdrr(*words, *hint, "--strict-hints")
     assert strict.code == 1
     assert "q4kMatmul" in error_line(strict)

@@ -10,7 +10,7 @@ from support.commands import environment
 
 PROGRAM = """
 import resource, sys
-from rdrr_format.codecs._compiled import compiled
+from rdrr_format.codecs.compiled import compiled
 @compiled
 def one_more(number):
     return number + 1

@@ -13,10 +13,11 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rdrr_format import compression
-from rdrr_format.compression import FRAME_SIZE, Compression, compress_frame, parse_compression
+from rdrr_format import frame_writer
+from rdrr_format.compression import Compression, parse_compression
 from rdrr_format.decompression import FrameReader
 from rdrr_format.errors import ShardError, UsageError
+from rdrr_format.frame_writer import FRAME_SIZE, compress_frame
 from rdrr_format.seek_table import encode_seek_table
 from rdrr_format.shard_reader import ShardReader
 from rdrr_format.shard_writer import ShardWriter
@@ -51,7 +52,7 @@ class CountingStore(MemoryStore):
 
 @pytest.fixture
 def small_frames(monkeypatch):
-    monkeypatch.setattr(compression, "FRAME_SIZE", 64)
+    monkeypatch.setattr(frame_writer, "FRAME_SIZE", 64)
 
 
 @settings(max_examples=40, deadline=None)
@@ -65,7 +66,7 @@ def small_frames(monkeypatch):
 def test_any_part_of_any_bytes_comes_back(size, frame, shard_size, seed, data):
     content = words(np.random.default_rng(seed), size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compression, "FRAME_SIZE", frame)
+        patch.setattr(frame_writer, "FRAME_SIZE", frame)
         store, shards = compressed(content, shard_size=shard_size)
     reader = ShardReader(store, shards)
     runs = [ShardSpan(s.index, 0, s.uncompressed_size) for s in shards]
@@ -244,7 +245,7 @@ def test_parts_outside_the_content_and_unknown_methods_are_refused(rng):
 def test_whatever_is_damaged_the_right_bytes_come_back_or_an_error(seed, changes, cut, data):
     content = words(np.random.default_rng(seed), 300)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compression, "FRAME_SIZE", 100)
+        patch.setattr(frame_writer, "FRAME_SIZE", 100)
         store, shards = compressed(content)
     raw = bytearray(store.files[NAME])
     for place, bits in changes:

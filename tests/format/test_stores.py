@@ -13,8 +13,9 @@ from uuid import uuid4
 
 import pytest
 from rdrr_format.errors import FormatError, StoreError
+from rdrr_format.opening import open_store
 from rdrr_format.remote_stores import FsspecStore, HttpStore
-from rdrr_format.stores import LocalStore, MemoryStore, open_store, replace_file, store_errors
+from rdrr_format.stores import LocalStore, MemoryStore, replace_file, store_errors
 from support.commands import environment
 from support.range_server import QuietHandler, RangeHandler
 
@@ -215,7 +216,7 @@ LOUD = """
 import logging, sys
 import fsspec
 from rdrr_format.errors import StoreError
-from rdrr_format.stores import open_store
+from rdrr_format.opening import open_store
 class Loud(fsspec.AbstractFileSystem):
     protocol = "loud"
     def cat_file(self, path, **options):

@@ -12,7 +12,7 @@ from rdrr_runtime.decode.base import Counts
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.batch import Row
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
@@ -61,7 +61,7 @@ def test_logits_of_rows_are_those_of_their_own_texts(backend, package, rng):
 
 
 @pytest.mark.parametrize(
-    "sampling", [None, SamplingOptions(temperature=1.0, top_k=40, presence_penalty=0.2, seed=3)]
+    "sampling", [None, SamplingParams(temperature=1.0, top_k=40, presence_penalty=0.2, seed=3)]
 )
 def test_a_batch_gives_the_texts_of_single_runs(backend, rng, sampling):
     texts = prompts(rng, 5, 30, 1, 12, 3)
@@ -133,7 +133,8 @@ def test_many_steps_at_once_give_the_ids_of_the_steps_one_by_one(backend, rng):
 
 
 def test_of_drawn_tokens_nothing_but_their_ids_is_read_back(backend, rng):
-    batch, options = backend.batch(4, CONTEXT), SamplingOptions(0.9, 40, 0.9, seed=5)
+    batch = backend.batch(4, CONTEXT)
+    options = SamplingParams(temperature=0.9, top_k=40, top_p=0.9, seed=5)
     rows = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(4)]
     for one in rows:
         batch.begin(one.sequence, options, [])

@@ -9,7 +9,7 @@ import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.engine import Engine, GenerationStats
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 
 VOCAB, EOS = 64, 63
 
@@ -81,7 +81,7 @@ def test_a_generation_stops_when_the_context_is_full() -> None:
 def test_sampling_yields_the_same_ids_when_one_token_has_all_the_probability() -> None:
     greedy, _ = run(Counting(), [1, 2], max_tokens=9)
     sampled, stats = run(
-        Counting(), [1, 2], max_tokens=9, sampling=SamplingOptions(temperature=1.0, seed=3)
+        Counting(), [1, 2], max_tokens=9, sampling=SamplingParams(temperature=1.0, seed=3)
     )
     assert sampled == greedy
     assert stats.counts.forwards == 8

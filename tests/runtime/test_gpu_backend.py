@@ -14,7 +14,7 @@ from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.logprobs import Logprobs
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error, scored, stepped
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
@@ -80,7 +80,7 @@ def test_reading_every_token_stays_within_the_budget_of_bytes(backend, rng):
 
 def test_drawing_creates_writes_and_reads_no_more_than_greedy(backend, rng):
     ids = prompt(rng, 9)
-    options = SamplingOptions(temperature=0.8, top_k=20, top_p=0.9, repeat_penalty=1.1, seed=4)
+    options = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, repeat_penalty=1.1, seed=4)
     backend.begin(options, ids)
     out = backend.draw(backend.draw(ids, 0, 1), 9, 1)
     before = backend.device.counters.copy()
@@ -96,7 +96,7 @@ def test_drawing_creates_writes_and_reads_no_more_than_greedy(backend, rng):
 
 def test_the_device_draws_what_the_host_draws_from_its_logits(backend, rng):
     ids = prompt(rng, 12)
-    options = SamplingOptions(
+    options = SamplingParams(
         temperature=1.2, top_k=50, top_p=0.95, presence_penalty=0.5, seed=int(rng.integers(2**40))
     )
     results = []
@@ -137,7 +137,7 @@ class EveryThird:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_constraint_is_a_mask_on_the_device(backend, rng, temperature):
     ids = prompt(rng, 6)
-    options = SamplingOptions(temperature=temperature, seed=8)
+    options = SamplingParams(temperature=temperature, seed=8)
     drawn = []
     for one in (backend, LogitsOnly(backend)):
         stats = GenerationStats()
@@ -154,7 +154,7 @@ def test_a_constraint_is_a_mask_on_the_device(backend, rng, temperature):
 
 def test_a_masked_token_is_two_submits_and_writes_its_mask_alone(backend, rng):
     ids = prompt(rng, 9)
-    backend.begin(SamplingOptions(temperature=1.0, seed=1), ids, masked=True)
+    backend.begin(SamplingParams(temperature=1.0, seed=1), ids, masked=True)
     every = np.full(-(-VOCAB // 32), 2**32 - 1, np.uint32)
     out = backend.draw_among(backend.draw_among(ids, 0, lambda: every), 9, lambda: every)
     before = backend.device.counters.copy()
@@ -168,7 +168,7 @@ def test_a_masked_token_is_two_submits_and_writes_its_mask_alone(backend, rng):
 @pytest.mark.parametrize("top", [0, 3])
 def test_logprobs_read_eight_bytes_a_token_and_eight_for_each_of_the_likeliest(backend, rng, top):
     ids = prompt(rng, 9)
-    backend.begin(SamplingOptions(), ids, logprobs=top)
+    backend.begin(SamplingParams(), ids, logprobs=top)
     out = backend.draw(backend.draw(ids, 0, 1), 9, 1)
     before = backend.device.counters.copy()
     backend.draw(out, 10, 4)

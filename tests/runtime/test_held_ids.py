@@ -14,7 +14,7 @@ from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
 from support.packages import llama_manifest, write_random_package
 
@@ -67,7 +67,7 @@ def generate(engine: Engine, ids: Sequence[int], **options) -> tuple[list[int], 
     return [one for run in runs for one in run], stats
 
 
-@pytest.mark.parametrize("sampling", [None, SamplingOptions(temperature=1.0, seed=1)], ids=str)
+@pytest.mark.parametrize("sampling", [None, SamplingParams(temperature=1.0, seed=1)], ids=str)
 def test_only_what_the_cache_does_not_hold_is_run_and_the_text_is_the_same(rng, sampling):
     backend = Hashing(200)
     engine = Engine(backend, [], VOCAB)
@@ -183,7 +183,7 @@ def test_penalties_count_what_was_dropped_too():
             return []
 
     ids = list(range(10))
-    sampling = SamplingOptions(presence_penalty=1.0)
+    sampling = SamplingParams(presence_penalty=1.0)
     engine = Engine(Drawing(16), [], VOCAB)
     options = {"max_tokens": 12, "sampling": sampling, "context_shift": 2}
     out, _ = generate(engine, ids, **options)

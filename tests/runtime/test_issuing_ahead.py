@@ -21,7 +21,7 @@ from rdrr_runtime.decode.sampled import Sampled
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.sampling.logprobs import Logprobs
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
@@ -307,7 +307,7 @@ def test_on_the_gpu_what_has_been_read_goes_on_without_writing(backend, rng):
 
 def test_on_the_gpu_draws_penalties_and_logprobs_do_not_depend_on_what_goes_ahead(backend, rng):
     ids = prompt_of(rng, 8)
-    options = SamplingOptions(
+    options = SamplingParams(
         temperature=1.3, top_k=40, presence_penalty=0.7, seed=int(rng.integers(2**40))
     )
 

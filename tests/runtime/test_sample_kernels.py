@@ -9,7 +9,8 @@ import pytest
 from rdrr_runtime.exec.program import Pass
 from rdrr_runtime.phases.batch_advance import batch_advance
 from rdrr_runtime.phases.context import State
-from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.sampler import Sampler
 from rdrr_runtime.sequences.batch_sampler import GpuBatchSampler
 from rdrr_runtime.sequences.sampler import GpuSampler
 from support.gpu import Bench, normal
@@ -32,7 +33,7 @@ class Drawing:
         self,
         logits: np.ndarray,
         count: int,
-        options: SamplingOptions,
+        options: SamplingParams,
         seen: Sequence[int] = (),
         mask: np.ndarray | None = None,
     ) -> list[int]:
@@ -54,7 +55,7 @@ def drawing(bench) -> Iterator[Drawing]:
 def on_the_host(
     logits: np.ndarray,
     count: int,
-    options: SamplingOptions,
+    options: SamplingParams,
     seen: Sequence[int] = (),
     allowed: np.ndarray | None = None,
 ) -> list[int]:
@@ -80,7 +81,7 @@ OPTIONS: Sequence[Mapping[str, float]] = (
 def test_one_seed_draws_the_ids_that_the_host_draws(drawing, rng, set_options) -> None:
     logits = 3 * normal(rng, VOCAB)
     given = {"temperature": 1.0, "seed": int(rng.integers(2**63)), **set_options}
-    options = SamplingOptions(**given)
+    options = SamplingParams(**given)
     assert drawing.draw(logits, 16, options) == on_the_host(logits, 16, options)
 
 
@@ -101,7 +102,7 @@ def test_rows_of_several_texts_draw_what_each_draws_alone(bench, rng, set_option
     seen = [rng.integers(0, VOCAB, 5).tolist() for _ in range(rows)]
     biased = int(rng.integers(VOCAB))
     given = [
-        SamplingOptions(temperature=0.9, seed=seed, logit_bias={biased: 9.0}, **set_options)
+        SamplingParams(temperature=0.9, seed=seed, logit_bias={biased: 9.0}, **set_options)
         for seed in seeds
     ]
     for sequence, options, ids in zip(sequences, given, seen, strict=True):
@@ -119,7 +120,7 @@ def test_top_p_adds_up_many_tokens_of_little_weight(drawing, rng) -> None:
     """One token has two fifths of the mass, and thousands share the rest."""
     logits = 0.01 * normal(rng, VOCAB)
     logits[77] = 9.0
-    options = SamplingOptions(temperature=1.0, top_p=0.7, seed=int(rng.integers(2**63)))
+    options = SamplingParams(temperature=1.0, top_p=0.7, seed=int(rng.integers(2**63)))
     found = drawing.draw(logits, 64, options)
     assert found == on_the_host(logits, 64, options)
     assert len(set(found)) > 10
@@ -128,7 +129,7 @@ def test_top_p_adds_up_many_tokens_of_little_weight(drawing, rng) -> None:
 def test_another_seed_draws_other_ids(drawing, rng) -> None:
     logits = normal(rng, VOCAB)
     one, other, again = (
-        drawing.draw(logits, 16, SamplingOptions(temperature=1.0, seed=seed)) for seed in (1, 2, 1)
+        drawing.draw(logits, 16, SamplingParams(temperature=1.0, seed=seed)) for seed in (1, 2, 1)
     )
     assert one == again != other
 
@@ -136,7 +137,7 @@ def test_another_seed_draws_other_ids(drawing, rng) -> None:
 def test_penalties_count_what_was_drawn_and_what_was_there_before(drawing, rng) -> None:
     logits = normal(rng, VOCAB)
     seen = np.argsort(-logits)[:20].repeat(2).tolist()
-    options = SamplingOptions(
+    options = SamplingParams(
         temperature=0.0,
         repeat_penalty=1.3,
         frequency_penalty=0.2,
@@ -146,7 +147,7 @@ def test_penalties_count_what_was_drawn_and_what_was_there_before(drawing, rng) 
     found = drawing.draw(logits, 30, options, seen)
     assert found == on_the_host(logits, 30, options, seen)
     assert len(set(found)) > 5
-    without = SamplingOptions(temperature=0.0, logit_bias={5: -1.0})
+    without = SamplingParams(temperature=0.0, logit_bias={5: -1.0})
     assert drawing.draw(logits, 4, without) == [int(logits.argmax())] * 4  # all is as before
 
 
@@ -155,11 +156,11 @@ def test_only_what_the_mask_lets_through_is_drawn(drawing, rng) -> None:
     allowed = np.zeros(VOCAB, bool)
     allowed[rng.choice(VOCAB, 9, replace=False)] = True
     bits = np.packbits(np.pad(allowed, (0, -VOCAB % 32)), bitorder="little").view(np.uint32)
-    options = SamplingOptions(temperature=2.0, top_k=5, seed=3)
+    options = SamplingParams(temperature=2.0, top_k=5, seed=3)
     found = drawing.draw(logits, 40, options, mask=bits)
     assert found == on_the_host(logits, 40, options, allowed=allowed)
     assert not allowed[drawing.draw(logits, 40, options)].all()  # the control
-    greedy = drawing.draw(logits, 1, SamplingOptions(), mask=bits)
+    greedy = drawing.draw(logits, 1, SamplingParams(), mask=bits)
     assert greedy == [int(np.where(allowed, logits, -np.inf).argmax())]
 
 
@@ -167,7 +168,7 @@ def test_ties_go_to_the_lower_id_when_nothing_is_random(drawing, rng) -> None:
     logits = normal(rng, VOCAB)
     places = np.sort(rng.choice(VOCAB, 4, replace=False))
     logits[places] = 9.0
-    assert drawing.draw(logits, 2, SamplingOptions(frequency_penalty=1e-6)) == places[:2].tolist()
+    assert drawing.draw(logits, 2, SamplingParams(frequency_penalty=1e-6)) == places[:2].tolist()
 
 
 def test_draws_follow_the_truncated_softmax(drawing, rng) -> None:
@@ -175,7 +176,7 @@ def test_draws_follow_the_truncated_softmax(drawing, rng) -> None:
     logits = np.full(VOCAB, -20.0, np.float32)
     kept = np.sort(rng.choice(VOCAB, 6, replace=False))
     logits[kept] = rng.uniform(0, 1.5, 6)
-    ids = drawing.draw(logits, RING, SamplingOptions(temperature=1.5, min_p=0.01, seed=None))
+    ids = drawing.draw(logits, RING, SamplingParams(temperature=1.5, min_p=0.01, seed=None))
     share = np.exp(logits[kept] / 1.5)
     expected = RING * share / share.sum()
     found = np.array([ids.count(int(one)) for one in kept])
@@ -188,5 +189,5 @@ def test_logits_of_minus_infinity_are_never_drawn(plain_bench) -> None:
     drawing = Drawing(plain_bench, 32)
     logits = np.full(32, -np.inf, np.float32)
     logits[[3, 7]] = 0.0
-    ids = drawing.draw(logits, 32, SamplingOptions(temperature=1.0, top_k=30, top_p=0.99, seed=1))
+    ids = drawing.draw(logits, 32, SamplingParams(temperature=1.0, top_k=30, top_p=0.99, seed=1))
     assert set(ids) == {3, 7}

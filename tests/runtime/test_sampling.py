@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rdrr_format.errors import UsageError
+from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import random_words
-from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
+from rdrr_runtime.sampling.sampler import Sampler
 
 
 def draws(logits: np.ndarray, count: int, **options: float) -> np.ndarray:
-    sampler = Sampler(SamplingOptions(**options))
+    sampler = Sampler(SamplingParams(**options))
     return np.array([sampler.choose(logits) for _ in range(count)])
 
 
 def test_temperature_zero_takes_the_likeliest_and_the_lower_id_of_equals() -> None:
     logits = np.array([0.0, 3.0, 1.0, 3.0], np.float32)
-    assert Sampler(SamplingOptions()).choose(logits) == 1
+    assert Sampler(SamplingParams()).choose(logits) == 1
 
 
 def test_draws_follow_the_softmax(rng: np.random.Generator) -> None:
@@ -57,7 +58,7 @@ def test_min_p_keeps_tokens_near_the_likeliest() -> None:
 
 def test_a_repeat_penalty_lowers_seen_tokens_of_either_sign() -> None:
     logits = np.array([2.0, 1.9, -1.0, -1.1], np.float32)
-    sampler = Sampler(SamplingOptions(repeat_penalty=1.2))
+    sampler = Sampler(SamplingParams(repeat_penalty=1.2))
     assert sampler.choose(logits) == 0
     assert sampler.choose(logits, seen=[0]) == 1
     negative = np.array([-1.0, -1.1], np.float32)
@@ -66,17 +67,17 @@ def test_a_repeat_penalty_lowers_seen_tokens_of_either_sign() -> None:
 
 def test_frequency_counts_how_often_and_presence_whether() -> None:
     logits = np.array([2.0, 1.9, 1.75], np.float32)
-    often = Sampler(SamplingOptions(frequency_penalty=0.1))
+    often = Sampler(SamplingParams(frequency_penalty=0.1))
     assert often.choose(logits, seen=[0]) == 0  # ties go to the lower id
     assert often.choose(logits, seen=[0, 0]) == 1
-    once = Sampler(SamplingOptions(presence_penalty=0.2))
+    once = Sampler(SamplingParams(presence_penalty=0.2))
     assert once.choose(logits, seen=[0] * 9) == 1
     assert once.choose(logits, seen=[0, 1, 0]) == 0
 
 
 def test_a_bias_moves_a_logit() -> None:
     logits = np.array([2.0, 1.9], np.float32)
-    assert Sampler(SamplingOptions(logit_bias={1: 0.2})).choose(logits) == 1
+    assert Sampler(SamplingParams(logit_bias={1: 0.2})).choose(logits) == 1
 
 
 def test_a_temperature_near_zero_takes_the_likeliest(rng: np.random.Generator) -> None:
@@ -103,5 +104,5 @@ def test_random_words_are_uniform_over_ids_and_over_draws(seed: int) -> None:
     ids=str,
 )  # fmt: skip
 def test_an_option_out_of_range_is_wrong_usage(wrong: dict) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        SamplingOptions(**wrong)
+    with pytest.raises(UsageError, match=next(iter(wrong)).replace("_", "-")):
+        SamplingParams(**wrong)

@@ -8,7 +8,7 @@ from rdrr_format.errors import FormatError, GenerationError
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from support.packages import HEAD_DIM, VOCAB, llama_manifest, write_random_package
 
 
@@ -30,7 +30,7 @@ def test_a_text_goes_on_in_another_backend_of_another_context(package, device, d
     ids = rng.integers(0, VOCAB, 8).tolist()
     first = opened(package, device, dtype, 48)
     engine = Engine(first, [], VOCAB)
-    options = SamplingOptions(temperature=1.0, seed=7)
+    options = SamplingParams(temperature=1.0, seed=7)
     runs = engine.generate(ids, max_tokens=12, sampling=options)
     whole = [one for run in runs for one in run]
     runs = engine.generate(ids, max_tokens=5, sampling=options)
@@ -42,7 +42,7 @@ def test_a_text_goes_on_in_another_backend_of_another_context(package, device, d
     stats = GenerationStats()
     engine = Engine(other, [], VOCAB)
     engine.load_cache(text, slots, cache)
-    on = SamplingOptions(temperature=1.0, seed=7, drawn=5)
+    on = SamplingParams(temperature=1.0, seed=7, drawn=5)
     rest = [
         one for run in engine.generate(text, max_tokens=7, sampling=on, stats=stats) for one in run
     ]

@@ -15,7 +15,8 @@ from rdrr_runtime.decode.speculative import Speculative
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from rdrr_runtime.sampling.sampler import SamplingOptions, distribution
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.sampler import distribution
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 
@@ -112,7 +113,7 @@ def test_a_draft_that_is_the_model_is_always_right(tmp_path, rng):
     assert ids == model.greedy(prompt, 0, 26)
     assert stats.counts.accepted == stats.counts.drafted == 20
     assert stats.counts.forwards == 5  # 25 after the prompt's, five a pass
-    warm = SamplingOptions(temperature=1.0, top_k=40, seed=5)
+    warm = SamplingParams(temperature=1.0, top_k=40, seed=5)
     _, stats = run(model, Speculative(ModelDraft(same), 4, warm), prompt, 26)
     # Exactly as likely to both but for the rounding of passes of several rows.
     assert stats.counts.accepted >= stats.counts.drafted - 1
@@ -157,7 +158,7 @@ def pairs_drawn(strategy: Speculative | None, table: np.ndarray, runs: int) -> C
     return found
 
 
-def exact(table: np.ndarray, options: SamplingOptions) -> dict[tuple[int, ...], float]:
+def exact(table: np.ndarray, options: SamplingParams) -> dict[tuple[int, ...], float]:
     shares = [distribution(row, [], options) for row in np.asarray(table, np.float32)]
     size = len(table)
     return {
@@ -177,7 +178,7 @@ def distance(found: Counter, expected: dict[tuple[int, ...], float]) -> float:
 def test_what_is_drawn_has_the_distribution_of_the_model(rng, kind, options):
     """1500 texts of 16 possible ones lie about 0.03 from the truth."""
     runs = 1500
-    sampling = SamplingOptions(temperature=1.2, seed=None, **options)
+    sampling = SamplingParams(temperature=1.2, seed=None, **options)
     table, other = (1.5 * rng.standard_normal((4, 4)) for _ in range(2))
     draft: Draft = NgramDraft(shortest=1) if kind == "ngram" else ModelDraft(Table(other))
     expected = exact(table, sampling)
@@ -191,7 +192,7 @@ def test_a_seed_gives_one_text(rng):
     texts = []
     for seed in (1, 1, 2):
         draft = ModelDraft(Table(table + rng.standard_normal((8, 8)) * 0))
-        way = Speculative(draft, 3, SamplingOptions(temperature=1.0, seed=seed))
+        way = Speculative(draft, 3, SamplingParams(temperature=1.0, seed=seed))
         texts.append(run(Table(table), way, [1, 2], 40)[0])
     assert texts[0] == texts[1] != texts[2]
 

@@ -12,7 +12,7 @@ from rdrr_runtime.decode.wedlm import Wedlm, WedlmOptions
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 from support.wedlm_reference import Llama, Result, decode
@@ -121,9 +121,9 @@ def test_what_is_committed_is_in_the_cache_as_if_it_were_the_prompt(request, rng
 def test_drawing_at_almost_no_temperature_takes_the_likeliest(on_cpu, package, rng):
     prompt, expected = defined(package, rng, SETTINGS[2], 12)
     options = WedlmOptions(8, 4.1)
-    cold = Wedlm(MASK, options, SamplingOptions(temperature=1e-4, seed=1))
+    cold = Wedlm(MASK, options, SamplingParams(temperature=1e-4, seed=1))
     assert joined(run(on_cpu, cold, prompt, 12)[0]) == expected.ids
-    warm = Wedlm(MASK, options, SamplingOptions(temperature=1.5, seed=1))
+    warm = Wedlm(MASK, options, SamplingParams(temperature=1.5, seed=1))
     once, again = (joined(run(on_cpu, warm, prompt, 12)[0]) for _ in range(2))
     assert once == again != expected.ids
 
@@ -133,7 +133,7 @@ def test_the_entropy_over_the_temperature_fills_more_when_it_is_low(on_cpu, rng)
     passes = []
     for scaled in (False, True):
         options = WedlmOptions(8, 1.0, 0.0, scaled_entropy=scaled)
-        cold = Wedlm(MASK, options, SamplingOptions(temperature=0.1, seed=1))
+        cold = Wedlm(MASK, options, SamplingParams(temperature=0.1, seed=1))
         passes.append(run(on_cpu, cold, prompt, 24)[1].counts.forwards)
     assert passes[1] < passes[0]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as of a shell."""
+from rdrr.cli._exit_codes import INTERRUPTED
 
 
 def main() -> None:

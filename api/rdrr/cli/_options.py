@@ -7,6 +7,9 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 from rdrr_format.errors import UsageError
+from rdrr_format.options import options_of, split_pairs
+
+from rdrr._load_options import LoadOptions
 
 
 def not_empty(path: str) -> str:
@@ -30,25 +33,14 @@ PackagePath: TypeAlias = Annotated[
     ),
 ]
 JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_LOAD = options_of(LoadOptions)
 KernelHints: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--kernel-hint", metavar="KEY=VALUE", help="A kernel hint; repeatable."),
+    typer.Option("--kernel-hint", metavar="KEY=VALUE", help=_LOAD["kernel_hints"].help),
 ]
-StrictHints: TypeAlias = Annotated[
-    bool, typer.Option("--strict-hints", help="A hint that is not followed is an error.")
-]
-Backend: TypeAlias = Annotated[
-    Literal["auto", "wgpu", "cpu"],
-    typer.Option(help="auto: wgpu where there is an adapter, else torch on the CPU."),
-]
-Adapter: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Part of an adapter's name.")
-]
+Adapter: TypeAlias = Annotated[str | None, typer.Option(metavar="NAME", help=_LOAD["adapter"].help)]
 KvDtype: TypeAlias = Annotated[
-    Literal["f16", "f32", "q8_0"], typer.Option(help="Storage of the key-value cache on the GPU.")
-]
-Context: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Tokens of prompt and text together.")
+    Literal["f16", "f32", "q8_0"], typer.Option(help=_LOAD["kv_dtype"].help)
 ]
 ContextShift: TypeAlias = Annotated[
     int | None,
@@ -59,20 +51,6 @@ ContextShift: TypeAlias = Annotated[
         "and go on; the text ends there without it.",
     ),
 ]
-Temperature: TypeAlias = Annotated[
-    float, typer.Option(min=0.0, help="Divides the logits; 0 takes the likeliest token.")
-]
-TopK: TypeAlias = Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens.")]
-TopP: TypeAlias = Annotated[
-    float | None, typer.Option(help="Draw among the likeliest that reach this probability.")
-]
-MinP: TypeAlias = Annotated[
-    float | None, typer.Option(help="Draw among those at least this share of the likeliest.")
-]
-RepeatPenalty: TypeAlias = Annotated[
-    float | None, typer.Option(help="Make earlier tokens less likely; 1 changes nothing.")
-]
-Seed: TypeAlias = Annotated[int | None, typer.Option(help="Of the draws.")]
 Interval: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
 ]
@@ -84,12 +62,4 @@ def split_hints(given: Sequence[str] | None) -> dict[str, str]:
     Raises:
         UsageError: A word without `=`, or a key that is given twice.
     """
-    hints: dict[str, str] = {}
-    for word in given or ():
-        key, separator, value = word.partition("=")
-        if not separator:
-            raise UsageError("not a kernel hint", expected="KEY=VALUE", found=word)
-        if key in hints:
-            raise UsageError("kernel hint given twice", found=key)
-        hints[key] = value
-    return hints
+    return split_pairs(given or (), "kernel hint")

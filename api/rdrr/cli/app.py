@@ -20,7 +20,6 @@ import typer
 from rdrr_format.errors import RdrrError, StoreError, UsageError
 
 from rdrr.cli import (
-    INTERRUPTED,
     bench,
     chat,
     convert,
@@ -41,6 +40,7 @@ from rdrr.cli import (
     validate,
 )
 from rdrr.cli._console import note, print_error
+from rdrr.cli._exit_codes import INTERRUPTED
 from rdrr.cli._help import GroupedCommands
 
 _OUTPUT = "standard output"

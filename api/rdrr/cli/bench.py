@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rdrr_format.errors import UsageError
 
+from rdrr._units import format_size
 from rdrr.cli._bench import show_external, show_kernels, show_ratios
 from rdrr.cli._console import console, facts, note, print_json, table
 from rdrr.cli._options import Adapter, JsonFlag, KernelHints, KvDtype, split_hints
-from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,26 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rdrr_format.errors import RdrrError, UsageError
+from rdrr_runtime.sampling.params import SamplingParams
 
+from rdrr._load_options import LoadOptions
 from rdrr.cli._console import announce, note, print_error
-from rdrr.cli._options import (
-    Adapter,
-    Backend,
-    Context,
-    ContextShift,
-    Interval,
-    KernelHints,
-    KvDtype,
-    MinP,
-    PackagePath,
-    RepeatPenalty,
-    Seed,
-    StrictHints,
-    Temperature,
-    TopK,
-    TopP,
-    split_hints,
-)
+from rdrr.cli._flags import with_flags
+from rdrr.cli._options import ContextShift, Interval, PackagePath
 
 if TYPE_CHECKING:
     from rdrr._chat import Conversation
@@ -45,26 +31,18 @@ _HELP = """\
 Ctrl-C stops an answer."""
 
 
+@with_flags
 def chat(
     path: PackagePath,
+    *,
     system: Annotated[str | None, typer.Option(help="The system's message.")] = None,
     template: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A chat template in Jinja for the package's."),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 512,
-    temperature: Temperature = 0.0,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repeat_penalty: RepeatPenalty = None,
-    seed: Seed = None,
-    backend: Backend = "auto",
-    adapter: Adapter = None,
-    kernel_hint: KernelHints = None,
-    strict_hints: StrictHints = False,
-    kv_dtype: KvDtype = "f16",
-    context: Context = None,
+    sampling: SamplingParams,
+    load: LoadOptions,
     context_shift: ContextShift = None,
     interval: Interval = 8,
 ) -> int:
@@ -74,24 +52,11 @@ def chat(
 
     options = {
         "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repeat_penalty": repeat_penalty,
-        "seed": seed,
+        "sampling": sampling,
         "context_shift": context_shift,
         "interval": interval,
     }
-    with rdrr.load(
-        path,
-        backend=backend,
-        adapter=adapter,
-        kernel_hints=split_hints(kernel_hint),
-        strict_hints=strict_hints,
-        kv_dtype=kv_dtype,
-        context=context,
-    ) as model:
+    with rdrr.load(path, options=load) as model:
         model.chat_template(template)  # before anything is typed
         announce(model)
         conversation = Conversation(model, system=system, template=template)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rdrr_converter.options import ConvertOptions
 from rdrr_format.errors import UsageError
 
+from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
-from rdrr.cli._options import Adapter, JsonFlag, KernelHints, not_empty, split_hints
+from rdrr.cli._flags import with_flags
+from rdrr.cli._options import JsonFlag, not_empty
 from rdrr.cli._progress import progress_bar
-from rdrr.cli._units import format_size, parse_size
 
 if TYPE_CHECKING:
     from rdrr_converter.report import ConversionResult, TensorReport
     from rich.console import Console
 
 
+@with_flags
 def convert(
     source: Annotated[
         str,
@@ -36,149 +39,18 @@ def convert(
             help="Folder to make, or its URL on an object store.",
         ),
     ],
-    quantize: Annotated[
-        Literal[
-            "q4_k_m",
-            "q4_k_s",
-            "q5_k_m",
-            "q5_k_s",
-            "q6_k",
-            "q4_0",
-            "q5_0",
-            "q8_0",
-            "f16",
-            "f32",
-        ],
-        typer.Option(help="Storage of the weights."),
-    ] = "q4_k_m",
-    q4k_layout: Annotated[
-        Literal["row", "column", "flat"] | None,
-        typer.Option(help="Order of quantized blocks; row unless weights are transposed."),
-    ] = None,
-    transpose_weights: Annotated[
-        bool, typer.Option("--transpose-weights", help="Store matmul weights as [inputs, outputs].")
-    ] = False,
-    fuse_gate_up: Annotated[
-        bool, typer.Option("--fuse-gate-up", help="Store gate and up projections as one matrix.")
-    ] = False,
-    k_tail: Annotated[
-        Literal["pad", "ggml", "auto"],
-        typer.Option(help="Rows that are not whole blocks: pad them, or use ggml's other types."),
-    ] = "pad",
-    quality: Annotated[
-        Literal["ref", "best"],
-        typer.Option(help="ref: ggml's blocks. best: a longer search for less error."),
-    ] = "ref",
-    profile: Annotated[
-        Literal["rdrr", "doppler"],
-        typer.Option(help="doppler: only what the public runtime loads (Q4_K in rows, F16)."),
-    ] = "rdrr",
-    imatrix: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Importance matrix of llama.cpp, GGUF or .dat."),
-    ] = None,
-    tensor_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tensor-type",
-            metavar="REGEX=TYPE",
-            help="Type of the tensors whose name it finds; repeatable, the last match wins.",
-        ),
-    ] = None,
-    kernel_hint: KernelHints = None,
-    shard_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Bytes of a full shard.")
-    ] = "64MiB",
-    align: Annotated[
-        str, typer.Option(metavar="SIZE", help="Tensors begin at multiples of it; a power of two.")
-    ] = "256",
-    hash_algorithm: Annotated[
-        Literal["sha256", "blake3"], typer.Option("--hash", help="Hash of the shards.")
-    ] = "sha256",
-    compress: Annotated[
-        str | None,
-        typer.Option(metavar="zstd[:LEVEL]", help="Compress the shards; levels are 1 to 22."),
-    ] = None,
-    model_id: Annotated[
-        str | None, typer.Option(help="Name of the package; the source's unless given.")
-    ] = None,
-    arch: Annotated[
-        str | None, typer.Option(help="Architecture, whatever the configuration says.")
-    ] = None,
-    lora: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH", help="PEFT adapter (folder or URL) to merge into the weights."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and write nothing.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the package that is there.")
-    ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads; the bytes do not depend on it.", show_default="cores"),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on where a conversion to DST was killed."),
-    ] = False,
-    engine: Annotated[
-        Literal["threads", "ray"],
-        typer.Option(help="Who encodes: threads here, or the workers of a Ray cluster."),
-    ] = "threads",
-    ray_address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Ray cluster; one is started without it.")
-    ] = None,
-    device: Annotated[
-        Literal["cpu", "wgpu", "cuda"],
-        typer.Option(help="Who encodes blocks of K-quants: a GPU gives the same bytes."),
-    ] = "cpu",
-    adapter: Adapter = None,
+    options: ConvertOptions,
     json: JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
 ) -> int:
     """Make a package from a checkpoint. DST appears only when it is complete."""
     if json and quiet:
         raise UsageError("--json and --quiet contradict each other")
-    from rdrr_converter.overrides import split_overrides
-
     import rdrr
 
     start = time.perf_counter()
     with progress_bar(hidden=quiet) as progress:
-        result = rdrr.convert(
-            source,
-            destination,
-            quantize=quantize,
-            q4k_layout=q4k_layout,
-            transpose_weights=transpose_weights,
-            fuse_gate_up=fuse_gate_up,
-            k_tail=k_tail,
-            quality=quality,
-            profile=profile,
-            imatrix=imatrix,
-            tensor_types=split_overrides(tensor_type or ()),
-            kernel_hints=split_hints(kernel_hint),
-            shard_size=parse_size(shard_size),
-            align=parse_size(align),
-            hash_algorithm=hash_algorithm,
-            compress=compress,
-            model_id=model_id,
-            arch=arch,
-            lora=lora,
-            dry_run=dry_run,
-            overwrite=overwrite,
-            workers=workers,
-            resume=resume,
-            engine=engine,
-            ray_address=ray_address,
-            device=device,
-            adapter=adapter,
-            progress=progress,
-        )
+        result = rdrr.convert(source, destination, options=options, progress=progress)
     seconds = time.perf_counter() - start
     if json:
         print_json({**result.as_dict(), "seconds": round(seconds, 3)})
@@ -186,8 +58,8 @@ def convert(
         show(result)
         if result.reused_shards:
             note(f"{result.reused_shards} of {len(result.plan.shard_sizes)} shards were re-used")
-        if device != "cpu" and not dry_run:
-            note(_encoders(result, device))
+        if options.device != "cpu" and not options.dry_run:
+            note(_encoders(result, options.device))
         note(f"{seconds:.1f} s, {result.parameters / seconds / 1e6:.1f} million weights/s")
     return 0
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rdrr._units import format_size
 from rdrr.cli._console import console, facts, print_json
-from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo

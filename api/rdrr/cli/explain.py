@@ -6,29 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rdrr._load_options import LoadOptions
 from rdrr.cli._console import console, facts, note, print_json, table
-from rdrr.cli._options import (
-    Adapter,
-    Context,
-    JsonFlag,
-    KernelHints,
-    KvDtype,
-    PackagePath,
-    StrictHints,
-    split_hints,
-)
+from rdrr.cli._flags import Only, with_flags
+from rdrr.cli._options import JsonFlag, PackagePath
 
 if TYPE_CHECKING:
     from rdrr._explanation import Explanation
 
 
+@with_flags
 def explain(
     path: PackagePath,
-    adapter: Adapter = None,
-    kernel_hint: KernelHints = None,
-    strict_hints: StrictHints = False,
-    kv_dtype: KvDtype = "f16",
-    context: Context = None,
+    *,
+    load: Annotated[
+        LoadOptions, Only("adapter", "kernel_hints", "strict_hints", "kv_dtype", "context")
+    ],
     every: Annotated[
         bool, typer.Option("--all", help="Show each layer, also those served alike.")
     ] = False,
@@ -47,16 +40,16 @@ def explain(
     package = open_package(path)
     found = _explanation.explain(
         package,
-        resolve_hints(package, split_hints(kernel_hint)),
-        adapter=adapter,
-        kv_dtype=kv_dtype,
-        context=context_of(package, context),
+        resolve_hints(package, load.kernel_hints),
+        adapter=load.adapter,
+        kv_dtype=load.kv_dtype,
+        context=context_of(package, load.context),
     )
     if json:
         print_json(found.as_dict())
     else:
         _show(found, every)
-    return 1 if strict_hints and found.unhonoured else 0
+    return 1 if load.strict_hints and found.unhonoured else 0
 
 
 def _show(found: Explanation, every: bool) -> None:

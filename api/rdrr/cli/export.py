@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from rdrr._units import format_size, parse_size
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._options import JsonFlag, PackagePath
 from rdrr.cli._progress import progress_bar
-from rdrr.cli._units import format_size, parse_size
 
 if TYPE_CHECKING:
     from rdrr_converter.export import ExportedTensor, ExportResult

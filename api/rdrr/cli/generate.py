@@ -8,30 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rdrr_format.errors import UsageError
+from rdrr_runtime.sampling.params import SamplingParams
 
+from rdrr._load_options import LoadOptions
+from rdrr._units import format_size
 from rdrr.cli._console import announce, console, facts, note, print_json
 from rdrr.cli._decoding import DecodeFlags
-from rdrr.cli._options import (
-    Adapter,
-    Backend,
-    Context,
-    ContextShift,
-    Interval,
-    JsonFlag,
-    KernelHints,
-    KvDtype,
-    MinP,
-    PackagePath,
-    RepeatPenalty,
-    Seed,
-    StrictHints,
-    Temperature,
-    TopK,
-    TopP,
-    split_hints,
-)
-from rdrr.cli._sampling import read_format, split_biases
-from rdrr.cli._units import format_size
+from rdrr.cli._flags import with_flags
+from rdrr.cli._options import ContextShift, Interval, JsonFlag, PackagePath
+from rdrr.cli._response_format import read_format
 
 if TYPE_CHECKING:
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
@@ -56,28 +41,15 @@ _OF_DRAFTS = ("drafted", "accepted")
 _OF_PASSES = ("forwards", "tokens_per_forward", "wasted_rows")
 
 
+@with_flags
 def generate(
     path: PackagePath,
+    *,
     prompt: Annotated[
         str | None, typer.Option(help="Text to continue; - or none reads it from standard input.")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens.")] = 128,
-    temperature: Temperature = 0.0,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repeat_penalty: RepeatPenalty = None,
-    frequency_penalty: Annotated[
-        float, typer.Option(help="Taken off a token's logit each time it was there before.")
-    ] = 0.0,
-    presence_penalty: Annotated[
-        float, typer.Option(help="Taken off once if it was there at all.")
-    ] = 0.0,
-    logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID=VALUE", help="Added to a token's logit; repeatable."),
-    ] = None,
-    seed: Seed = None,
+    sampling: SamplingParams,
     logprobs: Annotated[
         int | None,
         typer.Option(
@@ -95,12 +67,7 @@ def generate(
     stop: Annotated[
         list[str] | None, typer.Option(help="End the text before this string; repeatable.")
     ] = None,
-    backend: Backend = "auto",
-    adapter: Adapter = None,
-    kernel_hint: KernelHints = None,
-    strict_hints: StrictHints = False,
-    kv_dtype: KvDtype = "f16",
-    context: Context = None,
+    load: LoadOptions,
     context_shift: ContextShift = None,
     interval: Interval = 8,
     decode: Annotated[
@@ -154,34 +121,18 @@ def generate(
     """Continue a prompt. The text goes to stdout as it comes, all else to stderr."""
     import rdrr
 
-    bias, response_format = split_biases(logit_bias), read_format(json_schema, regex)
+    response_format = read_format(json_schema, regex)
     if logprobs is not None and not json:
         raise UsageError("log-probabilities come in the JSON object", hint="add --json")
     way = DecodeFlags(
         decode, window, tau, slope, max_per_step, entropy_temp, draft, draft_tokens
     ).read()
     text = _read_prompt(prompt)
-    with rdrr.load(
-        path,
-        backend=backend,
-        adapter=adapter,
-        kernel_hints=split_hints(kernel_hint),
-        strict_hints=strict_hints,
-        kv_dtype=kv_dtype,
-        context=context,
-    ) as model:
+    with rdrr.load(path, options=load) as model:
         generation = model.generate(
             text,
+            sampling=sampling,
             max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repeat_penalty=repeat_penalty,
-            seed=seed,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            logit_bias=bias,
             logprobs=logprobs,
             response_format=response_format,
             stop=stop or (),

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rdrr._load_options import LoadOptions
+from rdrr._units import format_size
 from rdrr.cli._console import console, facts, print_json, table
-from rdrr.cli._options import Adapter, JsonFlag, KernelHints, PackagePath, split_hints
-from rdrr.cli._units import format_size
+from rdrr.cli._flags import Only, with_flags
+from rdrr.cli._options import JsonFlag, PackagePath
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from rdrr._survey import Memory, Survey, TensorFacts
 
 
+@with_flags
 def inspect(
     path: PackagePath,
+    *,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show the memory that running it takes.")
@@ -25,8 +29,7 @@ def inspect(
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens that --memory counts; the model's longest.")
     ] = None,
-    adapter: Adapter = None,
-    kernel_hint: KernelHints = None,
+    load: Annotated[LoadOptions, Only("adapter", "kernel_hints")],
     json: JsonFlag = False,
 ) -> int:
     """Show what a package contains; an adapter and hints matter to --memory only."""
@@ -40,8 +43,8 @@ def inspect(
     rows = tensor_facts(package.manifest) if tensors else None
     need = None
     if memory or context:
-        policy = resolve_hints(package, split_hints(kernel_hint))
-        need = estimate_memory(package, policy, context, adapter)
+        policy = resolve_hints(package, load.kernel_hints)
+        need = estimate_memory(package, policy, context, load.adapter)
     if json:
         print_json(_as_dict(overview, rows, need))
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,18 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rdrr_format.errors import UsageError
 
+from rdrr._load_options import LoadOptions
 from rdrr._texts import read_text
 from rdrr.cli._console import announce, console, facts, print_json
-from rdrr.cli._options import (
-    Adapter,
-    Backend,
-    JsonFlag,
-    KernelHints,
-    KvDtype,
-    PackagePath,
-    StrictHints,
-    split_hints,
-)
+from rdrr.cli._flags import Only, with_flags
+from rdrr.cli._options import JsonFlag, PackagePath
 from rdrr.cli._progress import window_progress
 
 if TYPE_CHECKING:
@@ -29,8 +23,10 @@ if TYPE_CHECKING:
     from rdrr.evaluate import Comparison, Perplexity
 
 
+@with_flags
 def perplexity(
     path: PackagePath,
+    *,
     text: Annotated[
         Path, typer.Option(metavar="FILE", help="Text in UTF-8 to predict.", show_default=False)
     ],
@@ -46,11 +42,9 @@ def perplexity(
         bool,
         typer.Option("--decode-path", help="One token a pass, as text is generated; slow."),
     ] = False,
-    backend: Backend = "auto",
-    adapter: Adapter = None,
-    kernel_hint: KernelHints = None,
-    strict_hints: StrictHints = False,
-    kv_dtype: KvDtype = "f16",
+    load: Annotated[
+        LoadOptions, Only("backend", "adapter", "kernel_hints", "strict_hints", "kv_dtype")
+    ],
     json: JsonFlag = False,
 ) -> int:
     """Measure how well a package predicts a text."""
@@ -58,15 +52,7 @@ def perplexity(
     from rdrr import evaluate
 
     content = read_text(text)
-    open_model = partial(
-        _open,
-        backend=backend,
-        adapter=adapter,
-        kernel_hints=split_hints(kernel_hint),
-        strict_hints=strict_hints,
-        kv_dtype=kv_dtype,
-        window=window,
-    )
+    open_model = partial(_open, load=load, window=window)
     with ExitStack() as stack:
         model: rdrr.Model = stack.enter_context(open_model(path))
         base = stack.enter_context(open_model(against)) if against is not None else None
@@ -94,16 +80,7 @@ def perplexity(
     return 0
 
 
-def _open(
-    path: str,
-    *,
-    backend: str,
-    adapter: str | None,
-    kernel_hints: dict[str, str],
-    strict_hints: bool,
-    kv_dtype: str,
-    window: int,
-) -> Model:
+def _open(path: str, *, load: LoadOptions, window: int) -> Model:
     import rdrr
 
     package = rdrr.open_package(path)
@@ -115,15 +92,7 @@ def _open(
             expected=f"at most {longest}",
             found=window,
         )
-    model = rdrr.load(
-        path,
-        backend=backend,
-        adapter=adapter,
-        kernel_hints=kernel_hints,
-        strict_hints=strict_hints,
-        kv_dtype=kv_dtype,
-        context=window,
-    )
+    model = rdrr.load(path, options=replace(load, context=window))
     announce(model, path)
     return model
 

@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rdrr_format.errors import StoreError, UsageError
 
+from rdrr._load_options import LoadOptions
 from rdrr.cli._console import console, facts, note, print_json, table
-from rdrr.cli._options import (
-    Adapter,
-    Context,
-    JsonFlag,
-    KernelHints,
-    KvDtype,
-    PackagePath,
-    split_hints,
-)
+from rdrr.cli._flags import Only, with_flags
+from rdrr.cli._options import JsonFlag, PackagePath
 
 if TYPE_CHECKING:
     from rdrr_runtime.profile import Profile
@@ -36,8 +30,10 @@ _COLUMNS = (
 )
 
 
+@with_flags
 def profile(
     path: PackagePath,
+    *,
     prompt_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens of the prompt; 512 where the context has room."),
@@ -47,10 +43,7 @@ def profile(
         Path | None,
         typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev; must not exist."),
     ] = None,
-    adapter: Adapter = None,
-    kernel_hint: KernelHints = None,
-    kv_dtype: KvDtype = "f16",
-    context: Context = None,
+    load: Annotated[LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context")],
     json: JsonFlag = False,
 ) -> int:
     """Measure GPU time by kernel, and what the host spends around it, for prompt and tokens."""
@@ -65,10 +58,10 @@ def profile(
     package = open_package(path)
     found = _profile.measure(
         package,
-        resolve_hints(package, split_hints(kernel_hint)),
-        adapter=adapter,
-        kv_dtype=kv_dtype,
-        context=context_of(package, context),
+        resolve_hints(package, load.kernel_hints),
+        adapter=load.adapter,
+        kv_dtype=load.kv_dtype,
+        context=context_of(package, load.context),
         prompt_tokens=prompt_tokens,
         tokens=tokens,
     )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rdrr._units import format_size
 from rdrr.cli._console import console, print_json, table
 from rdrr.cli._options import JsonFlag
-from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
     from rdrr._push import Pushed

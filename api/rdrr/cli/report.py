@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._options import JsonFlag, PackagePath
-from rdrr.cli._units import format_size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rdrr_format.errors import UsageError
 
+from rdrr._load_options import LoadOptions
 from rdrr.cli._console import console, facts, note, print_json, table
-from rdrr.cli._options import (
-    Adapter,
-    Context,
-    JsonFlag,
-    KernelHints,
-    KvDtype,
-    PackagePath,
-    split_hints,
-)
+from rdrr.cli._flags import Only, with_flags
+from rdrr.cli._options import JsonFlag, PackagePath
 
 if TYPE_CHECKING:
     from rdrr._tune import TuneResult
@@ -24,8 +18,10 @@ if TYPE_CHECKING:
 _COLUMNS = ("step", "default us", "tuned us", "gain", "tried", "site and parameters")
 
 
+@with_flags
 def tune(
     path: PackagePath,
+    *,
     op: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,10 +30,7 @@ def tune(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Try again what is known.")] = False,
-    adapter: Adapter = None,
-    kernel_hint: KernelHints = None,
-    kv_dtype: KvDtype = "f16",
-    context: Context = None,
+    load: Annotated[LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context")],
     rounds: Annotated[
         int | None, typer.Option(min=3, help="Measurements of each candidate.")
     ] = None,
@@ -57,10 +50,10 @@ def tune(
     package = open_package(path)
     found = tune_package(
         package,
-        resolve_hints(package, split_hints(kernel_hint)),
-        adapter=adapter,
-        kv_dtype=kv_dtype,
-        context=context_of(package, context),
+        resolve_hints(package, load.kernel_hints),
+        adapter=load.adapter,
+        kv_dtype=load.kv_dtype,
+        context=context_of(package, load.context),
         ops=frozenset(op or OPS),
         force=force,
         rounds=rounds,

@@ -14,7 +14,7 @@ from typing import Any
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures._config import Config
-from rdrr_converter.architectures._layers import FULL, SLIDING, unrotated_layers
+from rdrr_converter.architectures.layers import FULL, SLIDING, unrotated_layers
 
 
 def read_rope(config: Config) -> dict[str, object]:

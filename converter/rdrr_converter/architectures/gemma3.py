@@ -6,8 +6,6 @@ Four (1 + w) norms a layer; local layers have a window and a rope of their own.
 from __future__ import annotations
 
 from rdrr_converter.architectures import _config as read
-from rdrr_converter.architectures._base import ArchitectureRule
-from rdrr_converter.architectures._layers import every_nth_full
 from rdrr_converter.architectures._rope import read_dual_rope
 from rdrr_converter.architectures._tensors import (
     ATTENTION,
@@ -19,6 +17,8 @@ from rdrr_converter.architectures._tensors import (
     QUERY_KEY_NORMS,
     attention_biases,
 )
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import every_nth_full
 
 ATTENTION_BIAS = read.flag("attention_bias")
 

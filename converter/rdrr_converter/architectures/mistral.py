@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import _config as read
-from rdrr_converter.architectures._base import ArchitectureRule
-from rdrr_converter.architectures._layers import window_everywhere
 from rdrr_converter.architectures._tensors import (
     ATTENTION,
     EMBEDDING,
@@ -13,6 +11,8 @@ from rdrr_converter.architectures._tensors import (
     HEAD,
     TWO_NORMS,
 )
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import window_everywhere
 
 MISTRAL = ArchitectureRule(
     name="mistral",

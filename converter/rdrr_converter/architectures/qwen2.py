@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import _config as read
-from rdrr_converter.architectures._base import ArchitectureRule
-from rdrr_converter.architectures._layers import window_above
 from rdrr_converter.architectures._tensors import (
     ATTENTION,
     EMBEDDING,
@@ -14,6 +12,8 @@ from rdrr_converter.architectures._tensors import (
     TWO_NORMS,
     attention_biases,
 )
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import window_above
 
 QWEN2 = ArchitectureRule(
     name="qwen2",

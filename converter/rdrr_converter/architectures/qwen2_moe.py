@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from rdrr_converter.architectures import _config as read
-from rdrr_converter.architectures._base import ArchitectureRule
-from rdrr_converter.architectures._layers import (
-    layers_with_experts,
-    layers_without_experts,
-    window_above,
-)
 from rdrr_converter.architectures._tensors import (
     ATTENTION,
     EMBEDDING,
@@ -22,6 +16,12 @@ from rdrr_converter.architectures._tensors import (
     in_layers,
     router,
     stacked_experts,
+)
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import (
+    layers_with_experts,
+    layers_without_experts,
+    window_above,
 )
 
 QKV_BIAS = read.flag("qkv_bias")

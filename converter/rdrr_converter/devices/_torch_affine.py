@@ -1,4 +1,4 @@
-"""Q4_K and Q5_K in torch: `_affine` and `_affine_search` of the codecs, in ggml's order."""
+"""Q4_K and Q5_K in torch: `affine` and `_affine_search` of the codecs, in ggml's order."""
 
 from __future__ import annotations
 

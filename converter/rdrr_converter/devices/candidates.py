@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 from rdrr_format.codecs import Floats, q4_k, q5_k
-from rdrr_format.codecs._affine import Search
+from rdrr_format.codecs.affine import Search
 
 
 def _affine(search: Search, largest: int) -> Floats:

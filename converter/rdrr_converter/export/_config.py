@@ -23,7 +23,7 @@ from rdrr_manifests.models.inference import Inference, Rope
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_architecture
-from rdrr_converter.architectures._layers import FULL, SLIDING
+from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.reading import read_model
 from rdrr_converter.sources import Source, SourceTensor
 

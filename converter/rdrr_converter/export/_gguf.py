@@ -31,15 +31,15 @@ from rdrr_converter.export._stacks import is_of_experts, joined_experts, stacked
 from rdrr_converter.export._values import Encoder, Outgoing
 from rdrr_converter.plan import F16_OVERFLOW
 from rdrr_converter.report import Progress
-from rdrr_converter.sources._gguf_config import read_config
-from rdrr_converter.sources._gguf_names import (
+from rdrr_converter.sources.gguf_config import read_config
+from rdrr_converter.sources.gguf_names import (
     GGUF_ARCHITECTURES,
     ROPE_FREQS,
     ROPE_LONG,
     ROPE_SHORT,
     GgufArchitecture,
 )
-from rdrr_converter.sources._gguf_rope import divisors, from_factors, from_metadata
+from rdrr_converter.sources.gguf_rope import divisors, from_factors, from_metadata
 
 F32Array = npt.NDArray[np.float32]
 

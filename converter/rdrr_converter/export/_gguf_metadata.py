@@ -1,4 +1,4 @@
-"""A configuration as the metadata of a GGUF: the way back of `sources._gguf_config`.
+"""A configuration as the metadata of a GGUF: the way back of `sources.gguf_config`.
 
 What llama.cpp has no key for is found when the metadata is read back and compared. What it has a
 key for and ignores is said in notes.
@@ -11,9 +11,9 @@ from math import log, sqrt
 from types import MappingProxyType
 from typing import Any
 
-from rdrr_converter.architectures._layers import SLIDING
-from rdrr_converter.sources._gguf_config import KEYS
-from rdrr_converter.sources._gguf_names import GgufArchitecture
+from rdrr_converter.architectures.layers import SLIDING
+from rdrr_converter.sources.gguf_config import KEYS
+from rdrr_converter.sources.gguf_names import GgufArchitecture
 
 Entries = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""A `tokenizer.json` as the metadata of a GGUF: the way back of `sources._gguf_tokenizer`.
+"""A `tokenizer.json` as the metadata of a GGUF: the way back of `sources.gguf_tokenizer`.
 
 Tokens, their kinds, and merges or scores are taken over; how text is cut before merging can only
 be named. A way to cut that has no name here goes along as the whole `tokenizer.json`, which
@@ -15,9 +15,9 @@ from typing import Any
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
-from rdrr_converter.sources._base import parse_json_object
-from rdrr_converter.sources._gguf_pretokenizers import ASSUMED, PRETOKENIZERS
-from rdrr_converter.sources._gguf_tokenizer import (
+from rdrr_converter.sources.base import parse_json_object
+from rdrr_converter.sources.gguf_pretokenizers import ASSUMED, PRETOKENIZERS
+from rdrr_converter.sources.gguf_tokenizer import (
     BYTE,
     CONTROL,
     NORMAL,

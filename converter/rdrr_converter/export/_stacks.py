@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rdrr_manifests.logical import LogicalTensor
 
-from rdrr_converter.architectures._base import StackRule
+from rdrr_converter.architectures.base import StackRule
 
 Stack = tuple[str, tuple[LogicalTensor, ...]]
 """A name in the checkpoint, and the tensors under it from the top down."""

@@ -17,7 +17,7 @@ from rdrr_format.stores import store_errors
 
 from rdrr_converter.export._gguf import complete_file
 from rdrr_converter.importance import llama_name
-from rdrr_converter.sources._imatrix import COUNTS, SUMS, TYPE
+from rdrr_converter.sources.imatrix import COUNTS, SUMS, TYPE
 
 _F64 = npt.NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import read_json_object
+from rdrr_converter.sources.base import read_json_object
 
 _Number = TypeVar("_Number", int, float)
 

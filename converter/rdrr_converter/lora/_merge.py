@@ -11,7 +11,7 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.lora._config import AdapterConfig, read_adapter_config
 from rdrr_converter.lora._deltas import merged_bias, merged_weight
 from rdrr_converter.lora._weights import read_adapter_weights
-from rdrr_converter.sources._base import Source, SourceTensor
+from rdrr_converter.sources.base import Source, SourceTensor
 
 _EMBEDDING = {"embedding_A", "embedding_B"}
 _WRAPPERS = ("model", "language_model", "text_model")

@@ -7,9 +7,9 @@ then the package's bytes would, too. Importing this module imports numba.
 from __future__ import annotations
 
 import numpy as np
-from rdrr_format.codecs._compiled import compiled
+from rdrr_format.codecs.compiled import compiled
 
-from rdrr_converter.sources._base import F32Array
+from rdrr_converter.sources.base import F32Array
 
 
 @compiled

@@ -20,7 +20,7 @@ from pathlib import Path
 from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources import safetensors, torch_pickle
-from rdrr_converter.sources._base import SourceTensor
+from rdrr_converter.sources.base import SourceTensor
 
 _FILES = (
     ("adapter_model.safetensors", safetensors.read_file),

@@ -13,8 +13,8 @@ from rdrr_format.errors import SourceError
 from rdrr_manifests.models import MANIFEST_NAME
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
-from rdrr_converter.sources._base import Source, SourceTensor
 from rdrr_converter.sources._pointers import dead_links
+from rdrr_converter.sources.base import Source, SourceTensor
 from rdrr_converter.sources.quantized import dequantized
 
 __all__ = ["Source", "SourceTensor", "open_source"]

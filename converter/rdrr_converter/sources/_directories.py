@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rdrr_format.errors import SourceError
+from rdrr_format.file_names import is_plain_name
 
-from rdrr_converter.sources._base import Source, SourceTensor, read_json_object
+from rdrr_converter.sources.base import Source, SourceTensor, read_json_object
 
 ReadFile = Callable[[Path], Mapping[str, SourceTensor]]
 """The tensors of one file of weights."""
@@ -98,7 +99,7 @@ def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor
     tensors: dict[str, SourceTensor] = {}
     for name in sorted(set(weight_map.values())):
         # A path in the index must not lead out of the checkpoint.
-        if Path(name).name != name or not (index.parent / name).is_file():
+        if not is_plain_name(name) or not (index.parent / name).is_file():
             raise SourceError(
                 "a shard is missing", where=index, expected=name, hint="download it again"
             )

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_converter.sources._base import F32Array, SourceTensor
+from rdrr_converter.sources.base import F32Array, SourceTensor
 
 _Bytes = npt.NDArray[np.uint8]
 

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from rdrr_format.errors import SourceError
-from rdrr_format.stores import Store, open_store, store_errors
+from rdrr_format.opening import open_store
+from rdrr_format.stores import Store, store_errors
 
 PIECE = 4 << 20
 """Bytes of a request: large enough that its latency does not count, small enough to hold."""

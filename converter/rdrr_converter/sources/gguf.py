@@ -20,20 +20,20 @@ import numpy.typing as npt
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import Source, SourceTensor
-from rdrr_converter.sources._gguf_config import read_config
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
-from rdrr_converter.sources._gguf_names import (
+from rdrr_converter.sources._gguf_types import FOREIGN, ForeignBlocks
+from rdrr_converter.sources._pieces import present
+from rdrr_converter.sources.base import Source, SourceTensor
+from rdrr_converter.sources.gguf_config import read_config
+from rdrr_converter.sources.gguf_names import (
     ROPE_FREQS,
     ROPE_LONG,
     ROPE_SHORT,
     GgufArchitecture,
     find_gguf_architecture,
 )
-from rdrr_converter.sources._gguf_rope import from_factors, from_metadata
-from rdrr_converter.sources._gguf_tokenizer import tokenizer_files
-from rdrr_converter.sources._gguf_types import FOREIGN, ForeignBlocks
-from rdrr_converter.sources._pieces import present
+from rdrr_converter.sources.gguf_rope import from_factors, from_metadata
+from rdrr_converter.sources.gguf_tokenizer import tokenizer_files
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 SUFFIX = ".gguf"

@@ -18,8 +18,9 @@ from pathlib import Path, PurePosixPath
 from rdrr_format.errors import RdrrError, SourceError, StoreError
 from rdrr_format.hub import download, list_files
 from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
+from rdrr_format.opening import open_store
 from rdrr_format.remote_stores import FsspecStore, HttpStore
-from rdrr_format.stores import Store, open_store, store_errors
+from rdrr_format.stores import Store, store_errors
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._needed import KNOWN, Needed, needed_files

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import SourceTensor
 from rdrr_converter.sources._directories import WeightFiles
 from rdrr_converter.sources._pieces import present
 from rdrr_converter.sources._pointers import pointer_hint_of
+from rdrr_converter.sources.base import SourceTensor
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import SCALARS, SourceTensor
 from rdrr_converter.sources._directories import WeightFiles
 from rdrr_converter.sources._pointers import pointer_hint_of
+from rdrr_converter.sources.base import SCALARS, SourceTensor
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.codecs._compiled import (
+from rdrr_format.codecs.compiled import (
     IN_RANGE,
     LANES,
     ONE,

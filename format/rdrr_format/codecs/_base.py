@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.dtypes import DType
+from rdrr_format.dtypes import QUALITIES, DType
 from rdrr_format.errors import FormatError
 
 Bytes = npt.NDArray[np.uint8]
@@ -27,9 +27,6 @@ Quantizer = Callable[[Floats, Floats | None], Bytes]
 Refiner = Callable[[Floats, Floats, Bytes], Bytes]
 # Blocks [n, block_bytes] to weights [n, block_elements].
 Dequantizer = Callable[[Bytes], Floats]
-
-QUALITIES = ("ref", "best")
-"""`ref` is ggml bit for bit; `best` spends more search for less error at the same size."""
 
 # Weights worked on at once. Smaller pieces are no faster on one core, and with many threads they
 # are slower: each operation on arrays hands the interpreter's lock to another.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.codecs._compiled import ONE, TINY, ZERO, compiled, nearest
+from rdrr_format.codecs.compiled import ONE, TINY, ZERO, compiled, nearest
 
 _Array = npt.NDArray[Any]
 

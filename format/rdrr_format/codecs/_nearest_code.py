@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.codecs._compiled import ONE, ZERO, compiled
+from rdrr_format.codecs.compiled import ONE, ZERO, compiled
 
 _Array = npt.NDArray[Any]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.codecs._compiled import LANES, MAGIC, ONE, UNROLL, ZERO, compiled, inlined
+from rdrr_format.codecs.compiled import LANES, MAGIC, ONE, UNROLL, ZERO, compiled, inlined
 
 _Array = npt.NDArray[Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.codecs._compiled import (
+from rdrr_format.codecs.compiled import (
     LANES,
     TINY,
     UNROLL,

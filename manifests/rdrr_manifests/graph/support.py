@@ -5,7 +5,7 @@ from __future__ import annotations
 from rdrr_format.errors import ManifestError
 
 from rdrr_manifests.graph.names import TensorNames
-from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.base import ManifestModel
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.manifest import Manifest
 

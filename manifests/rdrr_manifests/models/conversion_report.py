@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 from rdrr_format.errors import FormatError
 
-from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.base import ManifestModel
 
 REPORT_NAME = "conversion-report.json"
 REPORT_VERSION = 1

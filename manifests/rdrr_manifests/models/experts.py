@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.base import ManifestModel
 
 
 class MoeConfig(ManifestModel):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from pydantic import Field
 from rdrr_format.errors import UsageError
 
-from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.base import ManifestModel
 
 HINT_VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.base import ManifestModel
 
 
 class Attention(ManifestModel):

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from rdrr_manifests.models._base import ManifestModel
 from rdrr_manifests.models.architecture import Architecture
+from rdrr_manifests.models.base import ManifestModel
 from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.hints import KernelHints, Optimizations
 from rdrr_manifests.models.identity import Conversion, QuantizationInfo, Shard

@@ -8,7 +8,7 @@ from pydantic import Field
 from rdrr_format.dtypes import DType, parse_dtype
 from rdrr_format.layouts import Geometry, Layout, geometry, parse_layout
 
-from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.base import ManifestModel
 
 Role = Literal["embedding", "lm_head", "norm", "matmul", "expert", "router", "bias", "other"]
 """Roles that this project writes; other writers have further ones (conv, vision, audio...)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rdrr_manifests.models._base import ManifestModel
+from rdrr_manifests.models.base import ManifestModel
 
 
 class Tokenizer(ManifestModel):

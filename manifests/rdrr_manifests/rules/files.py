@@ -11,13 +11,14 @@ from pathlib import PurePath
 
 import numpy as np
 from rdrr_format.errors import FormatError, RdrrError
+from rdrr_format.file_names import EXPECTED, is_plain_name
 from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.shard_reader import ShardReader
 from rdrr_format.stores import Store
 
 from rdrr_manifests.faults import Fault, Severity, tensor_field
 from rdrr_manifests.models import Manifest, Shard, Tensor
-from rdrr_manifests.rules.shards import is_hash, is_plain_name
+from rdrr_manifests.rules.shards import is_hash
 from rdrr_manifests.rules.subject import Finding, as_fault
 
 CHUNK_BYTES = 16 << 20
@@ -70,8 +71,7 @@ def tokenizer_file(manifest: Manifest, store: Store) -> Iterator[Finding]:
     if tokenizer is None or tokenizer.file is None:
         return
     if not is_plain_name(tokenizer.file):
-        expected = "a name without folders"
-        yield Finding("tokenizer.file", "not a plain file name", expected, tokenizer.file)
+        yield Finding("tokenizer.file", "not a plain file name", EXPECTED, tokenizer.file)
     elif not store.exists(tokenizer.file):
         yield Finding("tokenizer.file", "no such file in the package", found=tokenizer.file)
 

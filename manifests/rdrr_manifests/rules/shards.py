@@ -6,23 +6,11 @@ import re
 from collections.abc import Iterator
 
 from rdrr_format.compression import ZSTD
+from rdrr_format.file_names import EXPECTED, is_plain_name
 
 from rdrr_manifests.rules.subject import Finding, Rule, Subject
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
-_RESERVED = {"", ".", ".."}
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a file name stays inside the package's folder on every system."""
-    return (
-        name not in _RESERVED
-        and not name.startswith("~")
-        and not any(char in name for char in "/\\:")
-        and name.isprintable()
-        and name == name.strip()
-        and len(name) <= 255
-    )
 
 
 def is_hash(text: str) -> bool:
@@ -92,7 +80,7 @@ def names(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 f"shards[{position}].filename",
                 "not a plain file name",
-                "a name without folders",
+                EXPECTED,
                 shard.filename,
             )
 

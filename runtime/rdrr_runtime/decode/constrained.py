@@ -17,7 +17,7 @@ from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.host_sampling import drawing
 from rdrr_runtime.sampling.logprobs import Logprobs
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 
 
 class Constraint(Protocol):
@@ -47,7 +47,7 @@ class Constrained:
         logprobs: Filled, where wanted, with an entry for each id delivered.
     """
 
-    options: SamplingOptions
+    options: SamplingParams
     constraint: Constraint
     logprobs: Logprobs | None = None
 

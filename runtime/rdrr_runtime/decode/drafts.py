@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_runtime.backend import Backend
-from rdrr_runtime.sampling.sampler import SamplingOptions, distribution
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.sampler import distribution
 
 F64 = npt.NDArray[np.float64]
 
@@ -28,7 +29,7 @@ class Draw:
         random: Of all draws of one generation.
     """
 
-    options: SamplingOptions
+    options: SamplingParams
     random: np.random.Generator
 
     def shares(self, logits: npt.NDArray[np.float32], text: Sequence[int]) -> F64:

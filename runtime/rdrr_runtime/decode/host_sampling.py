@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from rdrr_runtime.backend import Backend, DrawingBackend, Mask
 from rdrr_runtime.sampling.logprobs import TokenLogprobs, describe
-from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.sampler import Sampler
 
 
 class HostDrawing:
@@ -27,7 +28,7 @@ class HostDrawing:
 
     def begin(
         self,
-        options: SamplingOptions,
+        options: SamplingParams,
         seen: Sequence[int],
         *,
         masked: bool = False,

@@ -10,12 +10,12 @@ from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.host_sampling import HostDrawing, drawing
 from rdrr_runtime.decode.interval import AHEAD, feed_of, in_intervals
 from rdrr_runtime.sampling.logprobs import Logprobs
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Temperature, top-k, top-p and the rest of `SamplingOptions`.
+    """Temperature, top-k, top-p and the rest of `SamplingParams`.
 
     Attributes:
         options: How each token is chosen.
@@ -24,7 +24,7 @@ class Sampled:
         ahead: Passes that the device is given before a readback, if it takes any.
     """
 
-    options: SamplingOptions
+    options: SamplingParams
     interval: int = 1
     logprobs: Logprobs | None = None
     ahead: int = AHEAD

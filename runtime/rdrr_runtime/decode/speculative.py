@@ -18,7 +18,7 @@ from rdrr_format.errors import UsageError
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode.base import Counts, Job, until_stop
 from rdrr_runtime.decode.drafts import Draft, Draw, Proposal
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Speculative:
 
     draft: Draft
     tokens: int = 5
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
 
     def __post_init__(self) -> None:
         """Check the number of guesses.
@@ -78,7 +78,7 @@ class Speculative:
 class _Judge:
     """The model's verdict on guesses; `draw` is None where it takes the likeliest."""
 
-    def __init__(self, backend: Backend, sampling: SamplingOptions) -> None:
+    def __init__(self, backend: Backend, sampling: SamplingParams) -> None:
         self._backend = backend
         random = np.random.Generator(np.random.Philox(sampling.seed))
         self.draw = None if sampling.is_greedy else Draw(sampling, random)

@@ -23,7 +23,8 @@ from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode.base import Counts, Job, until_stop
 from rdrr_runtime.sampling.entropy import entropies
-from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.sampler import Sampler
 
 F32 = npt.NDArray[np.float32]
 
@@ -128,7 +129,7 @@ class Wedlm:
 
     mask_id: int
     options: WedlmOptions = field(default_factory=WedlmOptions)
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
 
     def __post_init__(self) -> None:
         """Check that the options go together.

@@ -29,8 +29,8 @@ from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import State, need_floats
 from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import seed_words
-from rdrr_runtime.sampling.sampler import SamplingOptions
 
 MAX_GROUPS = 64
 TOKENS_OF_GROUP = 4096
@@ -128,7 +128,7 @@ def mask_words(vocabulary: int) -> int:
     return -(-vocabulary // 32)
 
 
-def pack_params(options: SamplingOptions, seed: int, *, masked: bool) -> U32:
+def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
     """`Params` of a generation, before its first draw."""
     repeat = options.repeat_penalty or 1.0
     numbers = [
@@ -148,7 +148,7 @@ def pack_params(options: SamplingOptions, seed: int, *, masked: bool) -> U32:
 
 
 def sample(
-    buffers: SampleBuffers, state: State, logits: BufferSlice, options: SamplingOptions, label: str
+    buffers: SampleBuffers, state: State, logits: BufferSlice, options: SamplingParams, label: str
 ) -> list[Dispatch]:
     """Draw the next token and advance the step.
 
@@ -183,7 +183,7 @@ def sample_rows(
     state: State,
     logits: BufferSlice,
     picks: BufferSlice,
-    options: SamplingOptions,
+    options: SamplingParams,
     label: str,
 ) -> list[Dispatch]:
     """Draw a token for each row of a pass, whose rows are of different sequences.
@@ -219,7 +219,7 @@ def _race(
     buffers: SampleBuffers,
     places: BufferSlice | None,
     logits: BufferSlice,
-    options: SamplingOptions,
+    options: SamplingParams,
     label: str,
 ) -> list[Dispatch]:
     """All but the end."""
@@ -271,12 +271,12 @@ def _kernel(
     )
 
 
-def chain_of(options: SamplingOptions) -> tuple[bool, bool]:
+def chain_of(options: SamplingParams) -> tuple[bool, bool]:
     """Whether there is a search for top-k and for top-p: what launches depend on."""
     return bool(options.top_k), options.top_p is not None and options.top_p < 1
 
 
-def _chain(options: SamplingOptions) -> str:
+def _chain(options: SamplingParams) -> str:
     """The searches of these options, in order: k, p, kp or none."""
     keeps_count, keeps_share = chain_of(options)
     return "k" * LEVELS * keeps_count + "p" * LEVELS * keeps_share

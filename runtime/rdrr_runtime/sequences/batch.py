@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_runtime.decode.base import Counts, until_stop
-from rdrr_runtime.sampling.sampler import Sampler, SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.sampler import Sampler
 
 F32 = npt.NDArray[np.float32]
 
@@ -60,7 +61,7 @@ class BatchingBackend(Protocol):
 class DrawingBatch(Protocol):
     """A batch that draws tokens itself."""
 
-    def begin(self, sequence: int, options: SamplingOptions, seen: Sequence[int]) -> None:
+    def begin(self, sequence: int, options: SamplingParams, seen: Sequence[int]) -> None:
         """Start a text in a sequence; `seen` are ids that the penalties apply to."""
         ...
 
@@ -111,7 +112,7 @@ def run_batch(
     prompts: Sequence[Sequence[int]],
     *,
     max_tokens: int,
-    sampling: SamplingOptions,
+    sampling: SamplingParams,
     interval: int,
     stop_ids: frozenset[int],
     counts: Counts,
@@ -154,7 +155,7 @@ def run_batch(
     return texts
 
 
-def _text(prompt: Sequence[int], context: int, asked: int, sampling: SamplingOptions) -> Text:
+def _text(prompt: Sequence[int], context: int, asked: int, sampling: SamplingParams) -> Text:
     sampler = None if sampling.is_greedy else Sampler(sampling)
     return Text(prompt, min(asked, context - len(prompt) + 1), sampler=sampler)
 

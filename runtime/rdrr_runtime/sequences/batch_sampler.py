@@ -23,8 +23,8 @@ from rdrr_runtime.phases.sample import (
     sample_rows,
     set_tokens,
 )
+from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
-from rdrr_runtime.sampling.sampler import SamplingOptions
 from rdrr_runtime.sequences.sampler import Entry, entries_of
 
 
@@ -48,7 +48,7 @@ class GpuBatchSampler:
             (device.bind(set_tokens(self._buffers, "sample.set", one)),) for one in range(sequences)
         ]
 
-    def begin(self, sequence: int, options: SamplingOptions, seen: Sequence[int]) -> None:
+    def begin(self, sequence: int, options: SamplingParams, seen: Sequence[int]) -> None:
         """Start a text in a sequence.
 
         Args:
@@ -66,7 +66,7 @@ class GpuBatchSampler:
             self._set(sequence, entries[start : start + ENTRIES])
 
     def draw(
-        self, state: State, logits: BufferSlice, picks: BufferSlice, options: SamplingOptions
+        self, state: State, logits: BufferSlice, picks: BufferSlice, options: SamplingParams
     ) -> list[Dispatch]:
         """The launches after the logits of a pass, see `sample_rows`."""
         return sample_rows(self._buffers, state, logits, picks, options, "sample")

@@ -28,7 +28,7 @@ from rdrr_runtime.phases.batch_advance import batch_advance
 from rdrr_runtime.phases.context import State
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.sample import chain_of
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.batch import Row
 from rdrr_runtime.sequences.batch_sampler import GpuBatchSampler
 
@@ -87,7 +87,7 @@ class GpuBatch:
         self._state = State.create(self._arena, self._most, ring, places=True)
         self._passes: dict[int, _Pass] = {}
         self._sampler: GpuBatchSampler | None = None
-        self._options = SamplingOptions()
+        self._options = SamplingParams()
         self._drawn: dict[tuple[int, bool, bool], Bound] = {}
         self._fills: dict[int, Bound] = {}
         self._prompts: dict[int, Bound] = {}
@@ -132,7 +132,7 @@ class GpuBatch:
         size = self._size(len(rows))
         return self._issue(rows, count, size, self._pass(size).to_token)
 
-    def begin(self, sequence: int, options: SamplingOptions, seen: Sequence[int]) -> None:
+    def begin(self, sequence: int, options: SamplingParams, seen: Sequence[int]) -> None:
         """Start a text that `draw` goes on with, see `DrawingBatch.begin`."""
         self._options = options
         self._drawing().begin(sequence, options, seen)

@@ -28,8 +28,8 @@ from rdrr_runtime.phases.sample import (
     set_tokens,
 )
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
+from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
-from rdrr_runtime.sampling.sampler import SamplingOptions
 
 Bound = tuple[BoundDispatch, ...]
 Entry = tuple[int, int, float]  # id, times seen, bias
@@ -50,7 +50,7 @@ class GpuSampler:
         self._state = state
         self._buffers = SampleBuffers.create(arena, vocabulary)
         self._logprobs = LogprobBuffers.create(arena, state.ring.size // 4)
-        self._options = SamplingOptions()
+        self._options = SamplingParams()
         self._top: int | None = None
         self._set_tokens = (device.bind(set_tokens(self._buffers, "sample.set")),)
         # A pass is kept beside its launches, so that its id is not given to another.
@@ -58,7 +58,7 @@ class GpuSampler:
 
     def begin(
         self,
-        options: SamplingOptions,
+        options: SamplingParams,
         seen: Sequence[int],
         *,
         masked: bool = False,
@@ -132,7 +132,7 @@ class GpuSampler:
             self._device.submit(self._set_tokens, 1)
 
 
-def entries_of(options: SamplingOptions, seen: Sequence[int]) -> list[Entry]:
+def entries_of(options: SamplingParams, seen: Sequence[int]) -> list[Entry]:
     """The tokens with counts or a bias, in order."""
     counts: dict[int, int] = {}
     if options.penalizes:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import Source, parse_json_object
+from rdrr_converter.sources.base import Source, parse_json_object
 from rdrr_converter.sources.quantized import awq, compressed, fp8, gptq
 from rdrr_converter.sources.quantized._modules import Method, decode_modules
 

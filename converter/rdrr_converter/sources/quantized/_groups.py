@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_converter.sources._base import F32Array
+from rdrr_converter.sources.base import F32Array
 from rdrr_converter.sources.quantized._modules import Module
 
 

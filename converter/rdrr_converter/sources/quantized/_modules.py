@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import Decode, SourceTensor
+from rdrr_converter.sources.base import Decode, SourceTensor
 
 Settings = Mapping[str, Any]
 """What `quantization_config` says."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import SourceTensor
+from rdrr_converter.sources.base import SourceTensor
 from rdrr_converter.sources.quantized._modules import Method, Module, Settings
 from rdrr_converter.sources.quantized._scaled import decode_scaled
 

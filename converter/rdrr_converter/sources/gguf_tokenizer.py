@@ -13,7 +13,7 @@ from typing import Any
 
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._gguf_pretokenizers import (
+from rdrr_converter.sources.gguf_pretokenizers import (
     ASSUMED,
     PRETOKENIZERS,
     Pretokenizer,

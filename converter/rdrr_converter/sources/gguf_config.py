@@ -12,8 +12,8 @@ from typing import Any
 
 from rdrr_format.errors import ConversionError, SourceError
 
-from rdrr_converter.architectures._layers import FULL, SLIDING
-from rdrr_converter.sources._gguf_names import GgufArchitecture
+from rdrr_converter.architectures.layers import FULL, SLIDING
+from rdrr_converter.sources.gguf_names import GgufArchitecture
 
 KEYS: Mapping[str, str] = MappingProxyType(
     {

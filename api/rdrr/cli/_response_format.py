@@ -1,33 +1,13 @@
-"""Options of drawing tokens that need reading: biases and what a text must be."""
+"""What a generated text must be, as `--json-schema` and `--regex` say it."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rdrr_format.errors import UsageError
-
-
-def split_biases(given: Sequence[str] | None) -> dict[int, float]:
-    """`ID=VALUE` words as a mapping.
-
-    Raises:
-        UsageError: Another word, or an id that is given twice.
-    """
-    biases: dict[int, float] = {}
-    for word in given or ():
-        key, _, value = word.partition("=")
-        try:
-            token_id, bias = int(key), float(value)
-        except ValueError:
-            raise UsageError("not a bias", expected="ID=VALUE, as in 42=-1.5", found=word) from None
-        if token_id in biases:
-            raise UsageError("bias of a token given twice", found=token_id)
-        biases[token_id] = bias
-    return biases
 
 
 def read_format(json_schema: str | None, regex: str | None) -> dict[str, Any] | None:

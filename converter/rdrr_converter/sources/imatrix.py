@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
 
-from rdrr_converter.sources._base import F32Array
 from rdrr_converter.sources._gguf_file import MAGIC, GgufTensor, read_gguf
+from rdrr_converter.sources.base import F32Array
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 TYPE_KEY, TYPE = "general.type", "imatrix"

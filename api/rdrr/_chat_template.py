@@ -1,0 +1,87 @@
+"""Where the chat template of a package lies, and how it is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rdrr_format.errors import ManifestError
+
+from rdrr._texts import read_text
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.text.chat_template import ChatTemplate
+
+_FILE, _SETTINGS, _SPECIAL = (
+    "chat_template.jinja",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+def open_template(
+    package: Package, *, file: str | Path | None = None, tools: bool = False
+) -> ChatTemplate:
+    """The template of a file, else of the package: its own file before its tokenizer's settings.
+
+    Args:
+        package: Whose.
+        file: Used instead of the package's.
+        tools: Prefer, among several named ones, the one for tools.
+
+    Raises:
+        ManifestError: There is none, or it is no template.
+        StoreError: The file cannot be read.
+    """
+    from rdrr_runtime.text.chat_template import ChatTemplate
+
+    settings = _object(package, _SETTINGS)
+    if file is not None:
+        source, where = read_text(file), str(file)
+    elif package.store.exists(_FILE):
+        source, where = _text(package, _FILE), _FILE
+    else:
+        source, where = _stated(package, settings.get("chat_template"), tools=tools), _SETTINGS
+    return ChatTemplate(source, _tokens({**_object(package, _SPECIAL), **settings}), where=where)
+
+
+def _stated(package: Package, stated: Any, *, tools: bool) -> str:
+    if isinstance(stated, list):
+        named = {one.get("name"): one.get("template") for one in stated if isinstance(one, dict)}
+        stated = (named.get("tool_use") if tools else None) or named.get("default")
+    if isinstance(stated, str):
+        return stated
+    raise ManifestError(
+        "the package has no chat template",
+        where=package.where,
+        hint="give one in a file with --template FILE (template=... in Python)",
+    )
+
+
+def _tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts of the special tokens, which settings hold as they are or in an object."""
+    found: dict[str, Any] = {}
+    for name in _TOKENS:
+        value = settings.get(f"{name}_token")
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[f"{name}_token"] = text
+    return found
+
+
+def _object(package: Package, name: str) -> dict[str, Any]:
+    if not package.store.exists(name):
+        return {}
+    try:
+        value = json.loads(_text(package, name))
+    except (ValueError, RecursionError) as error:
+        raise ManifestError("not JSON", where=name, found=error) from error
+    return value if isinstance(value, dict) else {}
+
+
+def _text(package: Package, name: str) -> str:
+    return package.store.read(name).tobytes().decode("utf-8", errors="replace")

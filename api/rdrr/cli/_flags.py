@@ -1,0 +1,162 @@
+"""Flags of the command line from the fields of option objects.
+
+A command asks for an object by its annotation:
+
+    @with_flags
+    def generate(path: PackagePath, load: LoadOptions, sampling: SamplingParams) -> int: ...
+
+Its flags are then those of the fields, in the place of the parameter, and it is called with the
+object filled from them. `Annotated[LoadOptions, Only("adapter", "context")]` offers a few of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+from rdrr_format.options import Option, options_of
+
+from rdrr._units import parse_size, spell_size
+
+F = TypeVar("F", bound=Callable[..., int])
+
+
+class Only:
+    """The fields of an option object that a command offers.
+
+    Args:
+        names: Their names.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def with_flags(command: F) -> F:
+    """Give a command a flag for each field of the option objects that it takes."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, tuple[type[Any], tuple[_Flag, ...]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        annotation = hints[parameter.name]
+        kind, only = _option_class(annotation)
+        if kind is None:
+            parameters.append(parameter.replace(annotation=annotation))
+            continue
+        flags = tuple(_flags(kind, only))
+        groups[parameter.name] = kind, flags
+        parameters += [flag.parameter() for flag in flags]
+
+    @wraps(command)
+    def run(**given: Any) -> int:
+        for name, (kind, flags) in groups.items():
+            given[name] = kind(**{flag.name: flag.read(given.pop(flag.name)) for flag in flags})
+        return command(**given)
+
+    # By keyword, because an argument without a default may follow flags that have one.
+    signature = inspect.Signature(
+        [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters],
+        return_annotation=int,
+    )
+    made: Any = run
+    made.__signature__ = signature
+    made.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": int}
+    result: F = made
+    return result
+
+
+def _option_class(annotation: Any) -> tuple[type[Any] | None, Only | None]:
+    only = None
+    if get_origin(annotation) is Annotated:
+        annotation, *details = get_args(annotation)
+        only = next((one for one in details if isinstance(one, Only)), None)
+    if not (isinstance(annotation, type) and is_dataclass(annotation)):
+        return None, only
+    return annotation, only
+
+
+def _flags(kind: type[Any], only: Only | None) -> Iterator[_Flag]:
+    declared = options_of(kind)
+    types = get_type_hints(kind)
+    for field in fields(kind):
+        if field.name in declared and (only is None or field.name in only.names):
+            yield _Flag(declared[field.name], types[field.name], _default(field))
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+@dataclass(frozen=True)
+class _Flag:
+    """A field as a flag.
+
+    Attributes:
+        option: What is declared about it.
+        type: Of the field.
+        default: Of the field.
+    """
+
+    option: Option
+    type: Any
+    default: Any
+
+    @property
+    def name(self) -> str:
+        return self.option.name
+
+    def parameter(self) -> inspect.Parameter:
+        """The parameter from which typer makes the flag."""
+        option, default = self.option, self._default_word()
+        help_text = option.help
+        if option.read_words is not None:
+            help_text = f"{help_text.removesuffix('.')}; repeatable."
+        info = typer.Option(
+            option.flag,
+            help=help_text,
+            metavar=option.metavar or ("SIZE" if option.in_bytes else None),
+            min=option.minimum,
+            case_sensitive=False,
+            show_default=option.default_text or True,
+        )
+        return inspect.Parameter(
+            self.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[self._word_type(), info],
+        )
+
+    def read(self, word: Any) -> Any:
+        """The field's value from what typer read."""
+        if self.option.in_bytes:
+            return parse_size(word)
+        if self.option.read_words is not None:
+            return self.option.read_words(word or ())
+        return word
+
+    def _default_word(self) -> Any:
+        if self.option.in_bytes:
+            return spell_size(self.default)
+        return None if self.option.read_words is not None else self.default
+
+    def _word_type(self) -> Any:
+        option = self.option
+        if option.read_words is not None:
+            return list[str] | None
+        optional = self.default is None
+        if option.choices:
+            choices: Any = Literal[option.choices]
+            return choices | None if optional else choices
+        if option.in_bytes:
+            return str
+        plain = next(one for one in _members(self.type) if one is not type(None))
+        return plain | None if optional else plain
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type that it is."""
+    return get_args(annotation) or (annotation,)

@@ -1,0 +1,88 @@
+"""Packages stay the same, byte for byte, from one version of the converter to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from rdrr_converter.options import PackageOptions
+from rdrr_converter.profiles import PROFILES
+from rdrr_converter.recipes import RECIPES, TAILS
+from rdrr_format.dtypes import QUALITIES
+from rdrr_format.integrity import ALGORITHMS
+from rdrr_format.layouts import Layout
+from support.golden_checkpoints import digest_of
+from support.golden_packages import CASES, Case, convert_case, recorded_digests, write_checkpoints
+
+DEFAULTS = {field.name: field.default for field in fields(PackageOptions)}
+CHANGED_ON_PURPOSE = "`python -m support.golden_packages` records digests that are meant to change"
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return write_checkpoints(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_package_is_the_recorded_one(tmp_path, checkpoints, case):
+    digest = convert_case(case, checkpoints[case.checkpoint], tmp_path / "made")
+    assert digest == recorded_digests()[case.name], CHANGED_ON_PURPOSE
+
+
+def test_every_case_is_recorded_and_no_other():
+    assert list(recorded_digests()) == [case.name for case in CASES]
+
+
+def test_one_changed_option_gives_another_digest(tmp_path, checkpoints):
+    case = Case("llama", {"quantize": "q4_k_m", "align": 512})
+    digest = convert_case(case, checkpoints["llama"], tmp_path / "made")
+    assert digest not in recorded_digests().values()
+
+
+@pytest.mark.parametrize("change", ["content", "name"])
+def test_one_changed_file_gives_another_digest(tmp_path, change):
+    (tmp_path / "shard").write_bytes(b"abc")
+    before = digest_of(tmp_path)
+    assert digest_of(tmp_path) == before
+    if change == "content":
+        (tmp_path / "shard").write_bytes(b"abd")
+    else:
+        (tmp_path / "shard").rename(tmp_path / "other")
+    assert digest_of(tmp_path) != before
+
+
+def test_different_conversions_give_different_packages():
+    """Only stating a default changes nothing."""
+    defaults = {field.name: field.default for field in fields(PackageOptions)} | {
+        "q4k_layout": "row"
+    }
+    digests = recorded_digests()
+    by_meaning: dict[tuple[object, ...], set[str]] = {}
+    for case in CASES:
+        stated = {key: value for key, value in case.options.items() if value != defaults[key]}
+        meaning = (case.checkpoint, repr(sorted(stated.items())))
+        by_meaning.setdefault(meaning, set()).add(digests[case.name])
+    assert all(len(found) == 1 for found in by_meaning.values())
+    assert len(set(digests.values())) == len(by_meaning)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(PackageOptions)])
+def test_every_option_that_decides_bytes_has_a_case(name):
+    assert any(name in case.options for case in CASES)
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("quantize", tuple(RECIPES)),
+        ("q4k_layout", tuple(layout.value for layout in Layout)),
+        ("k_tail", TAILS),
+        ("profile", tuple(PROFILES)),
+        ("quality", QUALITIES),
+        ("hash_algorithm", tuple(ALGORITHMS)),
+    ],
+)
+def test_every_value_of_a_choice_has_a_case(option, values):
+    assert {case.options.get(option, DEFAULTS[option]) for case in CASES} >= set(values)

@@ -1,0 +1,126 @@
+"""The options of the Python API and the flags of the command line are the same ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+import rdrr
+from rdrr.cli import app
+from rdrr_converter.devices import DEVICES as OPENED_DEVICES
+from rdrr_converter.engines import ENGINES as OPENED_ENGINES
+from rdrr_converter.options import DEVICES, ENGINES
+from rdrr_format.errors import UsageError
+from rdrr_format.options import options_of
+from rdrr_runtime.sampling.params import SamplingParams
+from support.commands import rdrr as command
+from support.safetensor_files import llama_tensors, write_llama
+from typer.main import get_group
+
+PROMPT = "And it came to pass"
+WARM = rdrr.SamplingParams(temperature=0.9, top_k=20, seed=3)
+
+
+@pytest.fixture
+def source(tmp_path, rng):
+    return write_llama(tmp_path / "source", llama_tensors(rng))
+
+
+@pytest.fixture(scope="module")
+def model(made_package):
+    with rdrr.load(made_package, options=rdrr.LoadOptions(backend="cpu", context=256)) as loaded:
+        yield loaded
+
+
+def flags_of(name: str) -> dict[str, str]:
+    """The help text of each flag of a command."""
+    found = get_group(app._build(app.COMMANDS)).commands[name].params
+    return {one.opts[0]: one.help for one in found if one.opts[0].startswith("-")}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("convert", rdrr.ConvertOptions),
+        ("generate", rdrr.LoadOptions),
+        ("generate", rdrr.SamplingParams),
+        ("chat", rdrr.LoadOptions),
+        ("chat", rdrr.SamplingParams),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+def test_every_option_of_the_api_is_a_flag_with_its_help(name, kind):
+    flags = flags_of(name)
+    for one in options_of(kind).values():
+        assert flags[one.flag].startswith(one.help.removesuffix("."))
+
+
+def test_a_command_may_offer_some_of_the_options_only():
+    assert "--adapter" in flags_of("explain")
+    assert "--backend" not in flags_of("explain")
+
+
+def test_what_may_be_chosen_is_what_can_be_opened():
+    assert ENGINES == OPENED_ENGINES
+    assert DEVICES == OPENED_DEVICES
+
+
+def digests(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_an_object_keywords_and_flags_make_one_package(tmp_path, source):
+    options = rdrr.ConvertOptions(quantize="q8_0", shard_size=1 << 18, fuse_gate_up=True)
+    rdrr.convert(source, tmp_path / "object", options=options)
+    keywords = {"quantize": "q8_0", "shard_size": 1 << 18, "fuse_gate_up": True}
+    rdrr.convert(source, tmp_path / "keywords", **keywords)
+    words = ("--quantize", "Q8_0", "--shard-size", "256KiB", "--fuse-gate-up")
+    assert command("convert", source, tmp_path / "flags", *words).code == 0
+    made = [digests(tmp_path / name) for name in ("object", "keywords", "flags")]
+    assert made[0] == made[1] == made[2]
+    rdrr.convert(source, tmp_path / "other", options=replace(options, fuse_gate_up=False))
+    assert digests(tmp_path / "other") != made[0]
+
+
+def test_names_of_types_are_taken_in_any_case_and_recorded_in_one(tmp_path, source):
+    rdrr.convert(source, tmp_path / "out", quantize="Q4_K_M")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["conversion"]["options"]["quantize"] == "q4_k_m"
+    with pytest.raises(UsageError, match="--quantize has no such value"):
+        rdrr.ConvertOptions(quantize="Q4_K_X")
+
+
+def test_options_given_twice_are_wrong_usage(tmp_path, source, made_package, model):
+    with pytest.raises(UsageError, match=r"twice.*quantize"):
+        rdrr.convert(source, tmp_path / "a", options=rdrr.ConvertOptions(), quantize="q8_0")
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(UsageError, match=r"twice.*backend"):
+        rdrr.load(made_package, options=rdrr.LoadOptions(), backend="cpu")
+    with pytest.raises(UsageError, match=r"twice.*top_k"):
+        model.generate(PROMPT, sampling=WARM, top_k=3)
+
+
+def test_sampling_parameters_mean_the_same_to_every_way_of_generating(model):
+    text = model.generate(PROMPT, sampling=WARM, max_tokens=8).read()
+    assert model.generate(PROMPT, max_tokens=8, temperature=0.9, top_k=20, seed=3).read() == text
+    assert model.generate_batch([PROMPT], sampling=WARM, max_tokens=8)[0].text == text
+    assert model.session(PROMPT, sampling=WARM).generate(max_tokens=8).read() == text
+    assert model.generate(PROMPT, max_tokens=8).read() != text  # control: greedy
+
+
+def test_an_unknown_sampling_parameter_is_wrong_usage_wherever_it_is_given(model):
+    ways = (
+        model.generate,
+        model.session,
+        lambda text, **more: model.generate_batch([text], **more),
+    )
+    for way in ways:
+        with pytest.raises(UsageError, match=r"found temprature.*did you mean temperature"):
+            way(PROMPT, temprature=1.0)
+
+
+def test_sampling_values_are_never_given_by_position():
+    with pytest.raises(TypeError):
+        SamplingParams(0.9)
+    assert {one.kw_only for one in fields(SamplingParams)} == {True}

@@ -1,0 +1,92 @@
+"""Option objects: one declaration gives the documentation, the check and the flag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, dataclass
+
+import pytest
+from rdrr_format.errors import UsageError
+from rdrr_format.options import check_fields, documented, fill, option, options_of, split_pairs
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class TeaOptions:
+    """How tea is made."""
+
+    leaf: str = option("black", "Which tea.", choices=("black", "green"))
+    minutes: float | None = option(None, "Time to steep.", minimum=1, flag="--steep")
+    sugar: int = option(0, "Lumps of sugar.", expected="an even number", holds=lambda n: n % 2 == 0)
+    notes: Mapping[str, str] = option({}, "What else to know.")
+    brewed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def test_a_field_is_declared_once_and_documented_in_its_class():
+    assert "minutes: Time to steep." in (TeaOptions.__doc__ or "")
+    declared = options_of(TeaOptions)
+    assert list(declared) == ["leaf", "minutes", "sugar", "notes"]  # brewed is no option
+    assert declared["leaf"].flag == "--leaf"
+    assert declared["minutes"].flag == "--steep"
+
+
+def test_objects_do_not_share_a_default_mapping():
+    assert TeaOptions().notes == {}
+    assert TeaOptions().notes is not TeaOptions().notes
+
+
+def test_options_are_given_by_name_and_cannot_be_changed():
+    with pytest.raises(TypeError):
+        TeaOptions("green")  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        TeaOptions().leaf = "green"  # type: ignore[misc]
+    assert TeaOptions(leaf="green").leaf == "green"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused", "message"),
+    [
+        ({"leaf": "green"}, {"leaf": "mint"}, "--leaf has no such value.*black, green.*mint"),
+        ({"minutes": 1}, {"minutes": 0.5}, "--steep is out of range.*at least 1.*0.5"),
+        ({"minutes": None}, {"minutes": float("nan")}, "--steep is out of range"),
+        ({"sugar": 2}, {"sugar": 3}, "--sugar is out of range.*an even number.*3"),
+    ],
+)
+def test_a_value_is_checked_against_what_its_field_declares(allowed, refused, message):
+    assert TeaOptions(**allowed)
+    with pytest.raises(UsageError, match=message):
+        TeaOptions(**refused)
+
+
+def test_keywords_fill_an_object_and_none_stands_for_the_default():
+    filled = fill(TeaOptions, None, {"sugar": 4, "notes": None}, parameter="tea")
+    assert filled == TeaOptions(sugar=4)
+
+
+def test_an_object_is_taken_as_it_is():
+    given = TeaOptions(sugar=4)
+    assert fill(TeaOptions, given, {}, parameter="tea") is given
+    assert fill(TeaOptions, given, {"minutes": None}, parameter="tea") is given
+
+
+def test_an_object_and_keywords_together_are_wrong_usage():
+    with pytest.raises(UsageError, match=r"twice.*tea=TeaOptions\(\.\.\.\) or keywords.*sugar"):
+        fill(TeaOptions, TeaOptions(), {"sugar": 4}, parameter="tea")
+
+
+def test_an_unknown_keyword_is_wrong_usage_and_a_close_name_is_offered():
+    with pytest.raises(UsageError, match=r"suger.*did you mean sugar"):
+        fill(TeaOptions, None, {"suger": 4}, parameter="tea")
+    with pytest.raises(UsageError, match="TeaOptions has no option of this name"):
+        fill(TeaOptions, TeaOptions(), {"milk": None}, parameter="tea")
+
+
+def test_pairs_are_read_and_what_is_none_or_comes_twice_is_wrong_usage():
+    assert split_pairs(["a=1", "b=c=2"], "pair") == {"a": "1", "b": "c=2"}
+    with pytest.raises(UsageError, match="not a pair"):
+        split_pairs(["a"], "pair")
+    with pytest.raises(UsageError, match="pair given twice"):
+        split_pairs(["a=1", "a=2"], "pair")

@@ -1,0 +1,206 @@
+"""Small checkpoints whose bytes are the same on every machine and with every library version.
+
+Weights come from raw Philox words, which NumPy promises never to change (its distributions may),
+and the files are written by hand, so that no version of torch or transformers has a say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.adapters import write_adapter
+from support.gguf_files import q4_k_m, write_gguf
+from support.imatrix_files import write_legacy_imatrix
+from support.safetensor_files import LLAMA_CONFIG, llama_shapes, to_stored, write_llama
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def values(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """float32 values with a bell-shaped distribution that depend on the name and shape alone."""
+    key = int.from_bytes(hashlib.sha256(f"{name}{shape}".encode()).digest()[:8], "little")
+    words = np.random.Philox(key=key).random_raw(int(np.prod(shape)))
+    # The sum of four 16-bit fields: exact in integers, close to normal.
+    fields = sum((words >> np.uint64(16 * field)) & np.uint64(0xFFFF) for field in range(4))
+    centred = fields.astype(np.int64) - 2 * 0xFFFF
+    scaled = centred.astype(np.float32) * np.float32(2.0**-17)
+    return (scaled + np.float32(1 if "norm" in name else 0)).reshape(shape)
+
+
+def _write(folder: Path, shapes: Shapes, dtype: str = "BF16", **config: Any) -> Path:
+    tensors = {name: to_stored(values(name, shape), dtype) for name, shape in shapes.items()}
+    return write_llama(folder, tensors, **config)
+
+
+def _layers(config: Mapping[str, Any], parts: Mapping[str, tuple[int, ...]]) -> Shapes:
+    return {
+        f"model.layers.{layer}.{part}": shape
+        for layer in range(config["num_hidden_layers"])
+        for part, shape in parts.items()
+    }
+
+
+def _llama(folder: Path) -> Path:
+    return _write(folder, llama_shapes(LLAMA_CONFIG))
+
+
+def _llama_192(folder: Path) -> Path:
+    """K = 192, in float16: no row is a multiple of 256."""
+    config = {"hidden_size": 192, "intermediate_size": 320}
+    return _write(folder, llama_shapes({**LLAMA_CONFIG, **config}), "F16", **config)
+
+
+def _llama_with_large_values(folder: Path) -> Path:
+    """A projection beyond float16 is kept in F32."""
+    shapes = llama_shapes(LLAMA_CONFIG)
+    tensors = {name: to_stored(values(name, shape), "F32") for name, shape in shapes.items()}
+    tensors["model.layers.1.self_attn.q_proj.weight"][3, 5] = 1e6
+    return write_llama(folder, tensors)
+
+
+def _qwen2(folder: Path) -> Path:
+    """Biases of queries, keys and values."""
+    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    rows = {"q_proj": (256,), "k_proj": (128,), "v_proj": (128,)}
+    biases = {f"self_attn.{part}.bias": shape for part, shape in rows.items()}
+    return _write(folder, llama_shapes(LLAMA_CONFIG) | _layers(LLAMA_CONFIG, biases), **config)
+
+
+def _gemma3(folder: Path) -> Path:
+    """A tied head, four norms in a layer, norms of queries and keys, sliding windows."""
+    config = {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "hidden_size": 384,
+        "head_dim": 64,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 48,
+        "sliding_window": 24,
+        "sliding_window_pattern": 2,
+        "tie_word_embeddings": True,
+    }
+    merged = {**LLAMA_CONFIG, **config}
+    norms = {
+        "pre_feedforward_layernorm.weight": (384,),
+        "post_feedforward_layernorm.weight": (384,),
+        "self_attn.q_norm.weight": (64,),
+        "self_attn.k_norm.weight": (64,),
+    }
+    shapes = llama_shapes(merged) | _layers(merged, norms)
+    del shapes["lm_head.weight"]
+    return _write(folder, shapes, **config)
+
+
+def _phi3(folder: Path) -> Path:
+    """Queries, keys and values in one matrix, gate and up in another, as the checkpoint has it."""
+    config = {
+        "architectures": ["Phi3ForCausalLM"],
+        "model_type": "phi3",
+        "original_max_position_embeddings": 128,
+        "rope_scaling": None,
+    }
+    shapes = {
+        name: shape
+        for name, shape in llama_shapes(LLAMA_CONFIG).items()
+        if not any(part in name for part in ("q_proj", "k_proj", "v_proj", "gate_", "up_"))
+    }
+    stacks = {"self_attn.qkv_proj.weight": (512, 256), "mlp.gate_up_proj.weight": (1024, 256)}
+    return _write(folder, shapes | _layers(LLAMA_CONFIG, stacks), **config)
+
+
+def _qwen3_moe(folder: Path) -> Path:
+    """Four experts in each layer, norms of queries and keys."""
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "head_dim": 64,
+        "moe_intermediate_size": 96,
+        "norm_topk_prob": True,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+    }
+    merged = {**LLAMA_CONFIG, **config}
+    parts = {"self_attn.q_norm.weight": (64,), "self_attn.k_norm.weight": (64,)}
+    parts["mlp.gate.weight"] = (4, 256)
+    for expert in range(4):
+        head = f"mlp.experts.{expert}."
+        parts |= {f"{head}{part}_proj.weight": (96, 256) for part in ("gate", "up")}
+        parts[f"{head}down_proj.weight"] = (256, 96)
+    dense = {n: s for n, s in llama_shapes(merged).items() if ".mlp." not in n}
+    return _write(folder, dense | _layers(merged, parts), **config)
+
+
+def _gguf(folder: Path) -> Path:
+    """A GGUF in the mix Q4_K_M, whose blocks are copied unless a type is asked for."""
+    folder.mkdir(parents=True)
+    return write_gguf(_llama(folder / "checkpoint"), folder / "model.gguf", q4_k_m)
+
+
+def _small_llama(folder: Path) -> Path:
+    """The trained checkpoint that the repository carries; nothing is written."""
+    del folder
+    return Path(__file__).parents[2] / "examples" / "small-llama"
+
+
+CHECKPOINTS: Mapping[str, Callable[[Path], Path]] = {
+    "small-llama": _small_llama,
+    "llama": _llama,
+    "llama-192": _llama_192,
+    "llama-large-values": _llama_with_large_values,
+    "qwen2": _qwen2,
+    "gemma3": _gemma3,
+    "phi3": _phi3,
+    "qwen3-moe": _qwen3_moe,
+    "gguf": _gguf,
+}
+"""What writes each checkpoint into a folder that does not exist yet, and returns its path."""
+
+
+def write_importance(path: Path) -> Path:
+    """An importance matrix for the checkpoint `llama`, without an entry for its head."""
+    counts = np.array([4])
+    entries = {
+        f"blk.{layer}.{part}.weight": (np.abs(values(f"{layer}{part}", (1, k))) + 0.01, counts)
+        for layer in range(2)
+        for part, k in (
+            ("attn_q", 256),
+            ("attn_k", 256),
+            ("attn_v", 256),
+            ("attn_output", 256),
+            ("ffn_gate", 256),
+            ("ffn_up", 256),
+            ("ffn_down", 512),
+        )
+    }
+    return write_legacy_imatrix(path, entries)
+
+
+def write_lora(folder: Path) -> Path:
+    """An adapter of rank 4 for one projection of the checkpoint `llama`."""
+    head = "base_model.model.model.layers.0.mlp.down_proj"
+    shapes = {f"{head}.lora_A.weight": (4, 512), f"{head}.lora_B.weight": (256, 4)}
+    return write_adapter(folder, {name: values(name, shape) for name, shape in shapes.items()})
+
+
+def options_of(recorded: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Options of a conversion, with the files that they name written into `folder`."""
+    writers = {"imatrix": write_importance, "lora": write_lora}
+    return {
+        name: writers[name](folder / name) if name in writers else value
+        for name, value in recorded.items()
+    }
+
+
+def digest_of(package: Path) -> str:
+    """SHA-256 over the names, sizes and bytes of all files, in the order of the names."""
+    digest = hashlib.sha256()
+    for path in sorted(package.iterdir()):
+        content = path.read_bytes()
+        digest.update(json.dumps([path.name, len(content)]).encode())
+        digest.update(content)
+    return digest.hexdigest()
