@@ -1,4 +1,4 @@
-"""The decode modes by name, and which of them is to be how much faster than which."""
+"""The decode modes by name, and how much faster some of them must be than others."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Mode:
     """A way of decoding.
 
     Attributes:
-        name: As `--mode` takes it.
-        submission: What reaches the queue, and how.
+        name: Name that `--mode` takes.
+        submission: How work reaches the queue.
         interval: Tokens between two readbacks.
-        sampler: Where the likeliest token is chosen; on the CPU all logits are read back.
-        ahead: Passes that are issued before a readback; the published modes have none.
+        sampler: Where the argmax is taken; on the CPU all logits are read back.
+        ahead: Passes that are submitted before a readback; the published modes have none.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Mode:
     ahead: int = 0
 
     def strategy(self) -> Strategy:
-        """The strategy that decodes so."""
+        """Return the decoding strategy of the mode."""
         from rdrr_runtime.decode.greedy import Greedy
         from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
 
@@ -65,13 +65,13 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Gate:
-    """That one mode is to be faster than another.
+    """The speed-up that one mode must reach over another.
 
     Attributes:
-        fast: Name of the mode.
-        slow: Of the other.
-        least: Ratio that is to be reached.
-        published: Ratio that the published system states.
+        fast: Name of the faster mode.
+        slow: Name of the slower mode.
+        least: The smallest ratio that passes.
+        published: The ratio that the published system states, or None.
     """
 
     fast: str
@@ -101,12 +101,12 @@ def chosen(
     submit: str | None = None,
     sampler: Literal["cpu", "gpu"] | None = None,
 ) -> list[Mode]:
-    """The modes of some names, `ours` and `all` included.
+    """Return the modes of some names, each once; `ours` and `all` name several.
 
     Args:
-        names: As given on the command line.
-        submit: `per-op` or `per-token` instead of what each mode says.
-        sampler: `cpu` or `gpu` instead of what each mode says.
+        names: Names as given on the command line.
+        submit: `per-op` or `per-token`, instead of the mode's own submission.
+        sampler: `cpu` or `gpu`, instead of the mode's own sampler.
 
     Raises:
         UsageError: There is no such mode.

@@ -1,7 +1,7 @@
-"""Kernels alone: the products of a model's shape, in every form that the runtime keeps them in.
+"""The matrix products of a model's shape alone, in every form that the runtime stores them in.
 
-Each product has several copies of its weights, which take turns, so that none of them is found in
-a cache; the yardstick is a copy of memory measured in the same run.
+Each product has several copies of its weights, which alternate, so that no cache serves them. The
+bandwidth is compared with that of a copy of memory in the same run.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rdrr.bench.figures import Spread
 from rdrr_format.errors import RdrrError, UsageError
 from rdrr_format.layouts import Layout
+from shapes import SHAPES, Matrix
 
-from rdrr.bench._figures import Spread
-from rdrr.bench._kernel_shapes import SHAPES, Matrix
-from rdrr.bench._lab import Lab, lab
+from published.kernels.lab import Lab, lab
 
 if TYPE_CHECKING:
     from rdrr_device.buffers import BufferSlice
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.phases.packing import GpuWeight
 
 SPREAD_BYTES = 256 << 20
-"""Copies of a matrix take at least so much together where that is not too many of them."""
+"""Least size of all copies of a matrix together, unless they would be more than `MOST_COPIES`."""
 
 MOST_COPIES = 64
 PREFILL_ROWS = 512
@@ -33,7 +33,7 @@ Maker = Callable[["OpContext", "GpuWeight", "BufferSlice", "BufferSlice"], "list
 
 
 def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Dispatch]:
-    """y = x W^T, by the general kernels."""
+    """Return the dispatches of y = x W^T by the general kernels."""
     from rdrr_runtime.phases.linear import linear
 
     return linear(ctx, weight, x, y, label="product")
@@ -44,7 +44,7 @@ def _matvec(int8: bool) -> Maker:
         from rdrr_runtime.phases.matvec import Input, Output, matvec, suits
 
         if not suits(ctx, (weight,), int8=int8):
-            raise UsageError("the matrix does not suit the kernel")
+            raise UsageError("the kernel cannot run the matrix")
         return matvec(ctx, (weight,), Input(x), Output(y), int8=int8, label="product")
 
     return make
@@ -52,7 +52,7 @@ def _matvec(int8: bool) -> Maker:
 
 @dataclass(frozen=True)
 class Form:
-    """A way of storing and multiplying a matrix."""
+    """A way to store and multiply a matrix, for a number of token rows."""
 
     name: str
     dtype: str
@@ -66,8 +66,8 @@ FORMS = (
     Form("F16, gemv", "F16", Layout.ROW, 1, product),
     Form("Q4_K, matvec int8", "Q4_K", Layout.ROW, 1, _matvec(True)),
     Form("Q4_K, matvec", "Q4_K", Layout.ROW, 1, _matvec(False)),
-    Form("Q4_K, gemv by rows", "Q4_K", Layout.ROW, 1, product),
-    Form("Q4_K, gemv by columns", "Q4_K", Layout.COLUMN, 1, product),
+    Form("Q4_K row-major, gemv", "Q4_K", Layout.ROW, 1, product),
+    Form("Q4_K column-major, gemv", "Q4_K", Layout.COLUMN, 1, product),
     Form("F16, tiled", "F16", Layout.ROW, PREFILL_ROWS, product),
     Form("Q4_K, tiled", "Q4_K", Layout.ROW, PREFILL_ROWS, product),
 )
@@ -75,15 +75,15 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Product:
-    """What one kernel took for one matrix.
+    """The GPU time of one kernel for one matrix.
 
     Attributes:
-        form: Stored and multiplied how.
-        matrix: Which.
-        seconds: GPU time of a launch.
+        form: How the matrix is stored and multiplied.
+        matrix: The matrix.
+        seconds: GPU time of a product.
         size: Bytes of the weights.
-        bandwidth: Bytes a second of the copy that is the yardstick.
-        obstacle: Why it did not run, or empty.
+        bandwidth: Bytes per second of a copy of memory in the same run.
+        obstacle: Why the kernel did not run, or an empty string.
     """
 
     form: Form
@@ -94,7 +94,7 @@ class Product:
     obstacle: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         head = {
             "matrix": self.matrix.name,
             "n": self.matrix.n,
@@ -118,17 +118,17 @@ class Product:
 def products(
     shape: str, *, adapter: str | None = None, repeat: int = 5, head: bool = True
 ) -> dict[str, Any]:
-    """Every form of every matrix of a shape.
+    """Measure every form of every matrix of a shape.
 
     Args:
         shape: One of `SHAPES`.
         adapter: Part of an adapter's name.
         repeat: Measurements of each.
-        head: Measure the output head too.
+        head: Whether the output head is measured too.
 
     Raises:
         UsageError: There is no such shape.
-        DeviceError: No adapter, or it cannot tell the time.
+        DeviceError: There is no adapter, or it has no timestamps.
     """
     from rdrr_runtime.profile import copy_bandwidth
 

@@ -1,7 +1,7 @@
-"""Which single changes `rdrr bench --ablation` measures, as a table.
+"""The single changes that can be measured, as a table.
 
-Names are of the published lists of optimizations; what has no switch in this runtime, because there
-is no worse way left in it, is not here.
+The names are those of published lists of optimizations. A change that has no switch in this
+runtime, because the slower way is gone, is not in the table.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
+from rdrr.bench.runs import LoadedAs
 from rdrr_device.submission import Submission
 
-from rdrr.bench._mode_table import MODES, Mode
-from rdrr.bench._runs import Options
+from published.modes.table import MODES, Mode
 
 BASE = MODES["ours-x8"]
 _SINGLE = MODES["ours-x1"]
+_PER_OP = replace(_SINGLE, submission=Submission(submit_per_op=True))
 _REMADE = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
 
 
@@ -26,17 +27,17 @@ class Side:
     """One of the two things that an ablation compares.
 
     Attributes:
-        name: For the table.
-        mode: How it decodes.
-        options: How it is loaded.
-        package: Name of another package (`--package NAME=PATH`); empty for the one given.
+        name: Name in the table.
+        mode: How the side decodes.
+        options: How its package is loaded.
+        package: Name of another package (`--package NAME=PATH`); empty for the given package.
         backend: `wgpu` or `cpu`.
-        cached: Use the key-value cache.
+        cached: Whether the key-value cache is used.
     """
 
     name: str
     mode: Mode = BASE
-    options: Options = field(default_factory=Options)
+    options: LoadedAs = field(default_factory=LoadedAs)
     package: str = ""
     backend: Literal["wgpu", "cpu"] = "wgpu"
     cached: bool = True
@@ -44,17 +45,17 @@ class Side:
 
 @dataclass(frozen=True)
 class Ablation:
-    """One change.
+    """One change, and the two sides that are compared.
 
     Attributes:
-        name: As `--ablation` takes it.
-        slow: Without it.
-        fast: With it.
-        phase: What is timed: `decode` a token, `prefill` to the first token, or `first`, which is
-            that of a run on a new device.
-        gate: The least that the ratio is to reach.
-        published: The ratio that was claimed or measured.
-        weights: Kind of matrices that it makes a difference to.
+        name: Name that `--ablation` takes.
+        slow: The side without the change.
+        fast: The side with the change.
+        phase: What is timed: a token (`decode`), the time to first token (`prefill`), or the time
+            to first token on a newly opened device (`first`).
+        gate: The smallest ratio that passes.
+        published: The ratio that was claimed or measured elsewhere, or None.
+        weights: Kind of matrices that the change affects.
     """
 
     name: str
@@ -67,11 +68,11 @@ class Ablation:
 
 
 def _hints(name: str, **hints: str) -> Side:
-    return Side(name, options=Options(hints))
+    return Side(name, options=LoadedAs(hints))
 
 
 def _tiers() -> list[Ablation]:
-    """Each kind of attention against the one that is chosen, which is to be near the best."""
+    """Compare each attention kernel with the chosen one, which must be close to the best."""
     keys: tuple[tuple[str, Literal["decode", "prefill"]], ...] = (
         ("attentionDecode", "decode"),
         ("attentionPrefill", "prefill"),
@@ -85,8 +86,8 @@ def _tiers() -> list[Ablation]:
     ]
 
 
-_EXPANDED = Options({"q4kMatmul": "dequant_f16"})
-_FUSED = Options({"q4kMatmul": "fused_q4k"})
+_EXPANDED = LoadedAs({"q4kMatmul": "dequant_f16"})
+_FUSED = LoadedAs({"q4kMatmul": "fused_q4k"})
 _COLUMN = Side("q4-col, expanded to f16", options=_EXPANDED, package="column")
 _FLAT = Side("q4-flat, expanded to f16", options=_EXPANDED, package="flat")
 _ROW = Side("q4-row, fused", options=_FUSED)
@@ -97,13 +98,13 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
         for one in (
             Ablation(
                 "command-batching",
-                Side("a submit an op", replace(_SINGLE, submission=Submission(submit_per_op=True))),
-                Side("a submit a token", _SINGLE),
+                Side("one submit per op", _PER_OP),
+                Side("one submit per token", _SINGLE),
                 gate=1.2,
             ),
             Ablation(
                 "buffer-reuse",
-                Side("made for each op", replace(_SINGLE, submission=_REMADE)),
+                Side("created for each op", replace(_SINGLE, submission=_REMADE)),
                 Side("kept", _SINGLE),
             ),
             Ablation(
@@ -122,31 +123,31 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
             ),
             Ablation(
                 "overlap",
-                Side("read, then issue"),
-                Side("issue, then read", MODES["ahead-x8"]),
+                Side("read, then submit"),
+                Side("submit, then read", MODES["ahead-x8"]),
             ),
             Ablation("prewarm", Side("cold"), Side("warm"), "first", 1.0),
             Ablation(
                 "kv-f16",
-                Side("cache f32", options=Options(kv_dtype="f32")),
-                Side("cache f16", options=Options(kv_dtype="f16")),
+                Side("cache f32", options=LoadedAs(kv_dtype="f32")),
+                Side("cache f16", options=LoadedAs(kv_dtype="f16")),
             ),
             Ablation(
                 "kv-q8",
-                Side("cache f16", options=Options(kv_dtype="f16")),
-                Side("cache q8_0", options=Options(kv_dtype="q8_0")),
+                Side("cache f16", options=LoadedAs(kv_dtype="f16")),
+                Side("cache q8_0", options=LoadedAs(kv_dtype="q8_0")),
             ),
             *_tiers(),
             Ablation(
                 "fused-ops",
-                Side("a dispatch an op", options=Options(fused=False)),
+                Side("one dispatch per op", options=LoadedAs(fused=False)),
                 Side("fused"),
                 gate=1.0,
                 published=1.2,
             ),
             Ablation(
                 "fused-ops-prefill",
-                Side("a dispatch an op", options=Options(fused=False)),
+                Side("one dispatch per op", options=LoadedAs(fused=False)),
                 Side("fused"),
                 "prefill",
             ),
@@ -208,5 +209,5 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
         )
     }
 )
-"""By name. The doppler rows and `column-major` report what a layout does here; the published
-systems' own kernels for a layout are slower ones."""
+"""The ablations by name. The doppler rows and `column-major` report the effect of a layout on this
+runtime's kernels; the published systems have other, slower kernels for it."""

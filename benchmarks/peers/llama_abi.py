@@ -1,4 +1,4 @@
-"""What the headers of one release of llama.cpp say: structs, defaults, functions.
+"""Structs, defaults and functions of one release of llama.cpp, as its headers declare them.
 
 The structs are those of `llama.h` in v0.5.0. Every default that the library fills in is compared
 with what the release states, so that another layout is refused and not misread.
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class UnavailableError(Exception):
-    """The peer cannot be measured here; the message says why."""
+    """llama.cpp cannot be measured here; the message says why."""
 
 
 class ModelParams(c.Structure):
@@ -128,7 +128,7 @@ CONTEXT_DEFAULTS: Mapping[str, Any] = {
     "op_offload": True,
     "swa_full": True,
 }
-"""What the release's default parameters hold; whatever is not named is zero."""
+"""Default parameters of the release; every field that is not named is zero."""
 
 LOG = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
 # The functions used beyond the parameters' defaults: result, then arguments.

@@ -1,13 +1,13 @@
-"""Opening what is measured, and one measured generation.
+"""Load a package for a benchmark, and measure one generation.
 
-All backends of a benchmark share one device, so that their runs can take turns.
+All backends of a benchmark share one device, so that their runs can alternate.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,24 +21,23 @@ from rdrr._tuned import read_profile
 if TYPE_CHECKING:
     from rdrr_device.counters import Counters, HostSeconds
     from rdrr_device.device import Device
-    from rdrr_device.submission import Submission
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.decode.base import Counts, Strategy
     from rdrr_runtime.gpu import GpuBackend
 
 MARGIN = 16
-"""Slots beyond the longest generation."""
+"""Cache slots beyond the longest generation."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What every run does.
+    """The size of every run of a benchmark.
 
     Attributes:
-        prompt_tokens: Ids of the prompt, drawn at random, always the same.
-        tokens: New ids, the first one included; never fewer, since no id ends the text.
-        repeat: Rounds.
+        prompt_tokens: Token ids of the prompt; they are random, and the same in every run.
+        tokens: New token ids, the first one included; never fewer, since no id ends a run.
+        repeat: Rounds, after one that only warms up.
     """
 
     prompt_tokens: int = 512
@@ -47,26 +46,26 @@ class Workload:
 
     @property
     def context(self) -> int:
-        """Slots that it takes."""
+        """Cache slots that a run takes."""
         return self.prompt_tokens + self.tokens + MARGIN
 
     def as_dict(self) -> dict[str, int]:
-        """For JSON."""
+        """Return the sizes for JSON."""
         return asdict(self)
 
     def ids(self, vocab: int) -> list[int]:
-        """The prompt."""
+        """Return the prompt for a vocabulary of `vocab` tokens."""
         generator = np.random.default_rng(0)
         return [int(one) for one in generator.integers(0, vocab, self.prompt_tokens)]
 
 
 @dataclass(frozen=True)
-class Options:
-    """How a package is loaded.
+class LoadedAs:
+    """How a package is loaded for a benchmark.
 
     Attributes:
         hints: Kernel hints for the run.
-        kv_dtype: Storage of the key-value cache.
+        kv_dtype: Data type of the key-value cache.
         fused: Whether ops are fused.
     """
 
@@ -77,7 +76,7 @@ class Options:
 
 @contextmanager
 def open_device(adapter: str | None) -> Iterator[Device]:
-    """A device for the length of a block.
+    """Open a device for the length of a block.
 
     Raises:
         DeviceError: No such adapter.
@@ -91,12 +90,12 @@ def open_device(adapter: str | None) -> Iterator[Device]:
         opened.close()
 
 
-def load(package: Package, device: Device, work: Workload, options: Options) -> GpuBackend:
-    """A package on a device, with room for the workload.
+def load(package: Package, device: Device, work: Workload, options: LoadedAs) -> GpuBackend:
+    """Load a package on a device, with a cache large enough for the workload.
 
     Raises:
-        UsageError: The model has no room for it, or an option is wrong.
-        DeviceError: Too little memory.
+        UsageError: The workload exceeds the model's context length, or an option is wrong.
+        DeviceError: The device has too little memory.
     """
     from rdrr_runtime.gpu import GpuBackend
 
@@ -121,16 +120,17 @@ def load(package: Package, device: Device, work: Workload, options: Options) -> 
 
 @dataclass(frozen=True)
 class Run:
-    """One generation, measured.
+    """The measurements of one generation.
 
     Attributes:
-        ids: What was generated.
-        first_seconds: From the start to the first id.
-        decode_seconds: From the first id to the last.
-        token_seconds: For each id after the first its share of the time between two readbacks.
+        ids: The generated token ids.
+        first_seconds: Time from the start to the first id.
+        decode_seconds: Time from the first id to the last.
+        token_seconds: For each id after the first, the time between two readbacks divided by the
+            number of ids that were read back together.
         counts: Forward passes and readbacks.
-        work: What the device was asked to do after the first id; None on the CPU.
-        host: The host's time for that; None on the CPU.
+        work: Work that was submitted to the device after the first id; None on the CPU.
+        host: Host time of that work; None on the CPU.
     """
 
     ids: tuple[int, ...]
@@ -143,7 +143,7 @@ class Run:
 
     @property
     def decoded(self) -> int:
-        """Ids after the first."""
+        """Number of ids after the first."""
         return len(self.token_seconds)
 
 
@@ -154,17 +154,17 @@ def generate(
     tokens: int,
     *,
     device: Device | None = None,
-    how: Submission | None = None,
+    decoding: AbstractContextManager[object] | None = None,
 ) -> Run:
-    """Generate `tokens` ids; those after the first are submitted as `how` says.
+    """Generate `tokens` ids and measure it.
 
     Args:
         backend: The loaded model.
-        strategy: How ids are chosen and read back.
+        strategy: The decoding strategy.
         prompt: Token ids.
-        tokens: New ids.
-        device: Whose counters count; None on the CPU.
-        how: Submission of the decoding; the usual one when None.
+        tokens: Number of new ids.
+        device: Device whose counters are read; None on the CPU.
+        decoding: Context in which the ids after the first are generated.
     """
     from rdrr_runtime.decode.base import Counts, Job
 
@@ -174,39 +174,30 @@ def generate(
     ids = list(next(runs))
     first = time.perf_counter()
     before = (device.counters.copy(), device.host.copy()) if device is not None else None
-    shares: list[float] = []
+    token_seconds: list[float] = []
     last = first
-    with _submitting(device, how):
+    with decoding if decoding is not None else nullcontext():
         for run in runs:
             now = time.perf_counter()
-            shares += [(now - last) / len(run)] * len(run)
+            token_seconds += [(now - last) / len(run)] * len(run)
             ids += run
             last = now
     work, host = None, None
     if device is not None and before is not None:
         work, host = device.counters.since(before[0]), device.host.since(before[1])
-    return Run(tuple(ids), first - start, last - first, tuple(shares), counts, work, host)
-
-
-@contextmanager
-def _submitting(device: Device | None, how: Submission | None) -> Iterator[None]:
-    if device is None or how is None:
-        yield
-        return
-    with device.submitting(how):
-        yield
+    return Run(tuple(ids), first - start, last - first, tuple(token_seconds), counts, work, host)
 
 
 @dataclass(frozen=True)
 class GpuTimes:
-    """GPU milliseconds of a prompt's passes and of a decode pass; None without timestamps."""
+    """GPU milliseconds of a prefill and of a decode pass; None without timestamps."""
 
     prefill: float | None = None
     decode: float | None = None
 
 
 def gpu_times(backend: GpuBackend, device: Device, prompt: Sequence[int], tokens: int) -> GpuTimes:
-    """GPU time of one generation of `tokens` ids, 2 or more, from timestamps."""
+    """Measure the GPU time of one generation of `tokens` ids, 2 or more, by timestamps."""
     from rdrr_device.pass_timer import timed
     from rdrr_device.timestamps import FEATURE
 

@@ -1,8 +1,8 @@
-"""llama.cpp driven through its shared libraries, for measuring only.
+"""A driver of llama.cpp through its shared libraries, for measuring only.
 
 The libraries come from the npm package `@node-llama-cpp/linux-x64-vulkan` (3.22.1, llama.cpp
-v0.5.0), as a folder or as the package's tarball. What that release's headers say is in
-`rdrr.bench._llama_abi`. The device is always chosen by name.
+v0.5.0), as a folder or as the package's tarball. `peers.llama_abi` holds the declarations of that
+release. The device is always chosen by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 
-from rdrr.bench._llama_abi import (
+from peers.llama_abi import (
     BASE,
     CONTEXT_DEFAULTS,
     GGML,
@@ -41,9 +41,9 @@ class PeerDevice:
 
     Attributes:
         name: llama.cpp's short name, such as `Vulkan0`.
-        description: The driver's name of it.
+        description: The driver's name of the device.
         kind: One of `DEVICE_TYPES`.
-        handle: The library's own.
+        handle: The library's handle.
     """
 
     name: str
@@ -54,7 +54,7 @@ class PeerDevice:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """The folder of the shared libraries, from a folder or the npm package's tarball.
+    """Find the folder of the shared libraries in a folder or the npm package's tarball.
 
     Raises:
         UnavailableError: There is nothing at `path`, or no llama.cpp in it.
@@ -79,20 +79,20 @@ def _load(folder: Path, pattern: str) -> c.CDLL:
 
 
 class LlamaCpp:
-    """The loaded libraries.
+    """The loaded libraries of llama.cpp.
 
     Args:
-        folder: Holds them all.
+        folder: Folder of all the libraries.
 
     Raises:
-        UnavailableError: They do not load, or belong to another release.
+        UnavailableError: The libraries do not load, or belong to another release.
     """
 
     def __init__(self, folder: Path) -> None:
         self.messages: list[str] = []
         self._log = LOG(self._take_message)
         try:
-            # In the order of their needs: each must find the ones before it.
+            # In the order of their dependencies: each library must find the ones before it.
             base = _load(folder, "libggml-base.so*")
             ggml = _load(folder, "libggml.*so*")
             llama = _load(folder, "libllama.*so*")
@@ -116,7 +116,7 @@ class LlamaCpp:
             self.messages.append(text.decode(errors="replace").strip())
 
     def devices(self) -> list[PeerDevice]:
-        """All devices, the CPU among them."""
+        """Return all devices, the CPU included."""
         found = []
         for index in range(self._ggml.ggml_backend_dev_count()):
             handle = self._ggml.ggml_backend_dev_get(index)
@@ -132,10 +132,10 @@ class LlamaCpp:
         return found
 
     def device(self, wanted: str = "Vulkan") -> PeerDevice:
-        """The first device whose name or description contains `wanted`.
+        """Return the first device whose name or description contains `wanted`.
 
         Raises:
-            UnavailableError: There is none.
+            UnavailableError: There is no such device.
         """
         devices = self.devices()
         for one in devices:
@@ -151,7 +151,7 @@ class PeerModel:
     Args:
         library: The libraries.
         path: The file.
-        device: Where all layers go.
+        device: Device of all layers.
 
     Raises:
         UnavailableError: llama.cpp refuses the file.
@@ -177,16 +177,16 @@ class PeerModel:
 
 
 class PeerContext:
-    """A model with a cache: passes over given tokens, nothing sampled.
+    """A model with a key-value cache, which runs given tokens and samples nothing.
 
     Args:
         model: The weights.
-        context: Tokens of the cache.
-        flash_attention: Use llama.cpp's fused attention.
-        ubatch: Prompt tokens that one pass computes.
-        threads: Of the CPU; llama.cpp's default when None. More than there are free cores wait for
-            each other by spinning.
-        exact_cache: Keep keys and values in f32 rather than f16.
+        context: Tokens that the cache holds.
+        flash_attention: Whether llama.cpp uses its fused attention.
+        ubatch: Prompt tokens of one pass.
+        threads: Threads of the CPU; llama.cpp's default when None. Threads beyond the number of
+            free cores wait for each other by spinning.
+        exact_cache: Whether keys and values are kept in f32 rather than f16.
 
     Raises:
         UnavailableError: llama.cpp refuses the parameters.
@@ -217,13 +217,13 @@ class PeerContext:
             raise UnavailableError(f"llama.cpp refuses the context: {reason}")
 
     def rewind(self, length: int) -> None:
-        """Forget everything from position `length` on."""
+        """Drop everything from position `length` on."""
         memory = self._llama.llama_get_memory(self.handle)
         if not self._llama.llama_memory_seq_rm(memory, 0, length, -1):
             raise UnavailableError(f"llama.cpp cannot rewind to {length}")
 
     def prefill(self, ids: Sequence[int]) -> float:
-        """Seconds of a pass over a prompt from an empty cache, its last logits on the host."""
+        """Return the seconds from an empty cache until the last logits are on the host."""
         self.rewind(0)
         start = time.perf_counter()
         self._run(ids)
@@ -231,7 +231,7 @@ class PeerContext:
         return time.perf_counter() - start
 
     def decode(self, ids: Sequence[int], length: int) -> float:
-        """Seconds of feeding `ids` one after another behind `length` tokens."""
+        """Return the seconds to run `ids` one after another behind `length` tokens."""
         self.rewind(length)
         llama, handle = self._llama, self.handle
         tokens = (c.c_int32 * 1)()
@@ -245,7 +245,7 @@ class PeerContext:
         return time.perf_counter() - start
 
     def logits(self) -> npt.NDArray[np.float32]:
-        """Logits after the last token, float32 [vocab]."""
+        """Return the logits after the last token, float32 [vocab]."""
         pointer = self._llama.llama_get_logits_ith(self.handle, -1)
         return np.ctypeslib.as_array(pointer, (self.vocab,)).copy()
 

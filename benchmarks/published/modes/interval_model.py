@@ -1,30 +1,28 @@
-"""What reading back every x tokens can gain, from what one token costs, beside what it gained."""
+"""The gain of reading back every x tokens: predicted from the cost of one token, and measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
-from rdrr.bench._figures import Spread
+from rdrr.bench.figures import Spread
 
-if TYPE_CHECKING:
-    from rdrr.bench.modes import Measured
+from published.modes.runs import ModeRuns
 
 
 @dataclass(frozen=True)
 class IntervalGain:
-    """A mode that reads back every x tokens beside the same one with x = 1.
+    """The gain of a mode that reads back every x tokens over the same mode with x = 1.
 
     Attributes:
-        name: The mode.
-        over: The one that reads back every token.
-        encode_ms: What the host takes to record and submit a token.
-        gpu_ms: What the GPU takes for it.
-        sync_ms: What is left of a token that is read back: waiting and reading.
+        name: Name of the mode.
+        over: Name of the mode that reads back every token.
+        encode_ms: Host time to record and submit a token.
+        gpu_ms: GPU time of a token.
+        sync_ms: The rest of the time of a token that is read back: waiting and reading.
         predicted: The gain if the interval hides the shorter of the first two behind the longer
             and pays the third once in x tokens.
-        measured: The gain.
+        measured: The measured gain.
     """
 
     name: str
@@ -36,14 +34,14 @@ class IntervalGain:
     measured: float
 
     def as_dict(self) -> dict[str, str | float]:
-        """For JSON."""
+        """Return the gain for JSON."""
         return asdict(self)
 
 
-def interval_gains(modes: Sequence[Measured]) -> Iterator[IntervalGain]:
-    """Of each mode with an interval whose twin without one has been measured.
+def interval_gains(modes: Sequence[ModeRuns]) -> Iterator[IntervalGain]:
+    """Yield the gain of each mode with an interval whose twin without one was measured.
 
-    Modes that go ahead of a readback are left out: they wait for less.
+    Modes that submit passes before a readback are omitted, since they wait for less.
     """
     waiting = [one for one in modes if not one.mode.ahead]
     singles = {
@@ -57,7 +55,7 @@ def interval_gains(modes: Sequence[Measured]) -> Iterator[IntervalGain]:
                 yield gain
 
 
-def _gain(one: Measured, single: Measured) -> IntervalGain | None:
+def _gain(one: ModeRuns, single: ModeRuns) -> IntervalGain | None:
     last = single.runs[-1]
     if single.gpu is None or last.host is None:
         return None

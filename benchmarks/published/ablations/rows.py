@@ -1,4 +1,4 @@
-"""What came of ablations, for tables and for JSON."""
+"""The results of ablations, for tables and for JSON."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rdrr.bench._ablation_table import Ablation
-from rdrr.bench._figures import Ratio, Spread
-from rdrr.bench._runs import GpuTimes, Run, Workload
+from rdrr.bench.figures import Spread
+from rdrr.bench.runs import GpuTimes, Run, Workload
+
+from published.ablations.table import Ablation
+from published.ratios import Ratio
 
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one ablation.
+    """The result of one ablation.
 
     Attributes:
-        ablation: Which.
+        ablation: The ablation.
         slow: Runs without the change.
-        fast: Runs with it.
-        memory: Bytes of weights and of the key-value cache, slow and fast.
-        gpu: GPU time of a usual generation of each, whatever the side's mode.
-        obstacle: Why it did not run, or empty.
-        warnings: Hints that a side did not follow.
+        fast: Runs with the change.
+        memory: Bytes of weights and of the key-value cache, of the slow and of the fast side.
+        gpu: GPU time of an ordinary generation of each side, whatever its mode.
+        obstacle: Why the ablation did not run, or an empty string.
+        warnings: Hints that were not honoured on a side.
     """
 
     ablation: Ablation
@@ -34,7 +36,7 @@ class Row:
     warnings: tuple[str, ...] = ()
 
     def ratio(self) -> Ratio:
-        """Seconds without the change over those with it, round by round."""
+        """Divide the seconds without the change by those with it, round by round."""
         one = self.ablation
         times = [[seconds(run, one) for run in runs] for runs in (self.slow, self.fast)]
         return Ratio.between(
@@ -45,14 +47,14 @@ class Row:
         )
 
     def as_dict(self, *, software: bool) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         one = self.ablation
         head = {"name": one.name, "phase": one.phase, "slow": one.slow.name, "fast": one.fast.name}
         if self.obstacle:
             return head | {"not_run": self.obstacle}
         return head | {
             "ratio": self.ratio().as_dict(software=software),
-            "same_ids": _agreeing(self.slow[-1], self.fast[-1]),
+            "same_ids": _common_prefix(self.slow[-1], self.fast[-1]),
             "warnings": list(self.warnings),
             "sides": [
                 _side(runs, one, memory, gpu)
@@ -64,7 +66,7 @@ class Row:
 
 
 def seconds(run: Run, ablation: Ablation) -> float:
-    """What an ablation looks at: seconds of a token, or to the first one."""
+    """Return the seconds that an ablation compares: of a token, or to the first token."""
     return run.decode_seconds / run.decoded if ablation.phase == "decode" else run.first_seconds
 
 
@@ -86,8 +88,8 @@ def _side(
     }
 
 
-def _agreeing(a: Run, b: Run) -> float:
-    """Share of the ids that agree before the first that does not."""
+def _common_prefix(a: Run, b: Run) -> float:
+    """Return the fraction of the ids before the first difference."""
     pairs = list(zip(a.ids, b.ids, strict=False))
     same = next((index for index, (x, y) in enumerate(pairs) if x != y), len(pairs))
     return same / len(pairs)
@@ -95,13 +97,13 @@ def _agreeing(a: Run, b: Run) -> float:
 
 @dataclass(frozen=True)
 class Table:
-    """All ablations of one benchmark.
+    """The results of all ablations of one benchmark.
 
     Attributes:
-        adapter: Where they ran.
-        software: Whether that is the CPU in disguise.
-        work: What each run did.
-        rows: In order.
+        adapter: Name of the adapter.
+        software: Whether the adapter is a software renderer on the CPU.
+        work: Size of each run.
+        rows: One row for each ablation, in the order that was asked for.
     """
 
     adapter: str
@@ -110,7 +112,7 @@ class Table:
     rows: tuple[Row, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return {
             "schema": 1,
             "adapter": self.adapter,

@@ -1,4 +1,4 @@
-"""Pairs of kernels for the same work, of which one is to be faster."""
+"""Pairs of kernels for the same work, of which one must be faster by a stated ratio."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rdrr_format.layouts import Layout
 
-from rdrr.bench._figures import Ratio
-from rdrr.bench._lab import SCRAP, Lab, lab
-from rdrr.bench.kernels import product
+from published.kernels.lab import ARBITRARY_BYTES, Lab, lab
+from published.kernels.products import product
+from published.ratios import Ratio
 
 if TYPE_CHECKING:
     from rdrr_device.kernels import Dispatch
@@ -23,12 +23,12 @@ class Pair:
     """Two kernels for the same work.
 
     Attributes:
-        name: As it is listed.
-        slow: Name of the slow one.
-        fast: Of the fast one.
-        make: Rows of the step and both, for a size.
-        gate: The least that the ratio is to reach.
-        published: What was claimed or measured.
+        name: Name in the list.
+        slow: Name of the slower kernel.
+        fast: Name of the faster kernel.
+        make: For a size, the token rows of a step and the dispatches of both kernels.
+        gate: The smallest ratio that passes.
+        published: The ratio that was claimed or measured elsewhere, or None.
     """
 
     name: str
@@ -62,7 +62,7 @@ def _half_and_int4(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Disp
     side, ctx = 4 * size, here.context(1)
     x, y = here.floats(side), here.floats(side)
     half = here.weight("F16", Layout.ROW, side, side)
-    codes = np.resize(SCRAP & 15, (side, side))
+    codes = np.resize(ARBITRARY_BYTES & 15, (side, side))
     scales = np.ones((side, side // 32), np.float32)
     small = upload_int4(here.arena, codes, scales, 8 * scales, "int4")
     return 1, product(ctx, half, x, y), gemv_int4_zp(ctx, small, x, y, label="int4")
@@ -77,7 +77,7 @@ def _shared_and_subgroups(here: Lab, size: int) -> tuple[int, list[Dispatch], li
 
 
 def _published_shape(size: int) -> tuple[int, int]:
-    """Outputs and inputs like those of gate and up in Gemma 3 1B, for a size of 1024."""
+    """Return outputs and inputs; at a size of 1024 they are those of gate-up in Gemma 3 1B."""
     return 6 * size + 3 * size // 4, size + size // 8
 
 
@@ -94,7 +94,7 @@ def _rows_and_columns(here: Lab, size: int) -> tuple[int, list[Dispatch], list[D
 
 
 def _blocks_and_expanded(here: Lab, size: int, rows: int) -> list[list[Dispatch]]:
-    """A block a thread; then the same matrix in F16, by the general kernels."""
+    """Return a product with one block per thread, and that of the same matrix in F16."""
     from rdrr_runtime.phases.matmul_by_block import matmul_by_block
 
     (n, k), ctx = _published_shape(size), here.context(rows)
@@ -134,7 +134,7 @@ PAIRS: Mapping[str, Pair] = MappingProxyType(
     {
         one.name: one
         for one in (
-            Pair("tiled-matmul", "one output a thread", "tiles", _naive_and_tiled, 1.3, 2.0),
+            Pair("tiled-matmul", "one output per thread", "tiles", _naive_and_tiled, 1.3, 2.0),
             Pair("f16-weights", "F32 weights", "F16 weights", _wide_and_half, 1.5),
             Pair("int4-zero-points", "F16 weights", "4-bit codes", _half_and_int4, 1.0),
             Pair(
@@ -142,15 +142,15 @@ PAIRS: Mapping[str, Pair] = MappingProxyType(
             ),
             Pair(
                 "column-major",
-                "rows, one output a thread",
-                "columns, one output a thread",
+                "row-major, one output per thread",
+                "column-major, one output per thread",
                 _rows_and_columns,
                 1.5,
                 1.5,
             ),
             Pair(
                 "q4k-by-block",
-                "Q4_K, a block a thread",
+                "Q4_K, one block per thread",
                 "expanded to F16",
                 _one_row_by_block,
                 1.5,
@@ -158,7 +158,7 @@ PAIRS: Mapping[str, Pair] = MappingProxyType(
             ),
             Pair(
                 "q4k-by-block-prefill",
-                "Q4_K, a block a thread",
+                "Q4_K, one block per thread",
                 "expanded to F16, tiles",
                 _prompt_by_block,
                 5.0,
@@ -168,7 +168,7 @@ PAIRS: Mapping[str, Pair] = MappingProxyType(
         )
     }
 )
-"""By name."""
+"""The pairs by name."""
 
 PAIR_SIZE, SOFTWARE_PAIR_SIZE = 1024, 64
 
@@ -176,15 +176,15 @@ PAIR_SIZE, SOFTWARE_PAIR_SIZE = 1024, 64
 def pairs(
     *, adapter: str | None = None, repeat: int = 10, size: int | None = None
 ) -> dict[str, Any]:
-    """All pairs, the two of each in turns.
+    """Measure all pairs, the two kernels of each alternately.
 
     Args:
         adapter: Part of an adapter's name.
         repeat: Measurements of each.
-        size: Rows and columns of products, keys of attention; by the adapter when None.
+        size: Rows and columns of products, keys of attention; chosen by the adapter when None.
 
     Raises:
-        DeviceError: No adapter, or it cannot tell the time.
+        DeviceError: There is no adapter, or it has no timestamps.
     """
     with lab(adapter) as here:
         software = here.device.info.software

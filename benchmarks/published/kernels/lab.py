@@ -1,18 +1,17 @@
-"""A device with operands of arbitrary bits, and launches timed on it in turns."""
+"""A device with operands of arbitrary bits, on which dispatches are timed alternately."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from _script import keep_busy
+from rdrr.bench.runs import open_device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
-
-from rdrr.bench._runs import open_device
 
 if TYPE_CHECKING:
     from rdrr_device.arena import Arena
@@ -24,19 +23,19 @@ if TYPE_CHECKING:
     from rdrr_runtime.phases.packing import GpuWeight
 
 WARM_SECONDS = 0.2
-"""Work before a measurement, so that the clocks are up; a software adapter has none."""
+"""Work before a measurement, so that the clocks are up; a software adapter needs none."""
 
-SCRAP = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8)
+ARBITRARY_BYTES = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8)
 
 
 @dataclass(frozen=True)
 class Lab:
-    """Where kernels are measured.
+    """A device for measuring kernels.
 
     Attributes:
         device: The device.
-        arena: Owner of operands.
-        timer: Of GPU time.
+        arena: Owner of the operands.
+        timer: Timer of GPU time.
     """
 
     device: Device
@@ -44,7 +43,7 @@ class Lab:
     timer: Timer
 
     def context(self, rows: int) -> OpContext:
-        """A step of `rows` token rows."""
+        """Return the context of a step of `rows` token rows."""
         from rdrr_runtime.phases.context import OpContext, State
 
         state = State.create(self.arena, rows, ring=4)
@@ -59,30 +58,29 @@ class Lab:
         )
 
     def weight(self, dtype: str, layout: Layout, n: int, k: int) -> GpuWeight:
-        """A matrix of arbitrary bits."""
+        """Upload a matrix of arbitrary bits."""
         from rdrr_runtime.phases.packing import upload_weight
 
         kind = DTYPES[dtype]
         size = geometry(kind, (n, k), layout).size
-        raw = np.resize(SCRAP, size)
+        raw = np.resize(ARBITRARY_BYTES, size)
         if not kind.is_block:
             # Bits of numbers below one: an exponent of all ones would be no number.
             raw[kind.block_bytes - 1 :: kind.block_bytes] &= 0x3B
         return upload_weight(self.arena, kind, layout, (n, k), raw, "weight")
 
     def floats(self, count: int) -> BufferSlice:
-        """A buffer of zeros."""
+        """Return a buffer of zeros."""
         return self.arena.empty("operand", 4 * count)
 
     def times(
         self, launches: Sequence[Sequence[Dispatch]], rows: int, repeat: int
     ) -> list[list[float]]:
-        """Seconds of GPU time of each entry of `launches`, each `repeat` times, in turns."""
+        """Return seconds of GPU time of each entry of `launches`, `repeat` times alternately."""
         bound = [tuple(self.device.bind(one) for one in part) for part in launches]
-        end = time.perf_counter() + (0.0 if self.device.info.software else WARM_SECONDS)
         self.timer.run(bound, rows)
-        while time.perf_counter() < end:
-            self.timer.run(bound, rows)
+        warm = 0.0 if self.device.info.software else WARM_SECONDS
+        keep_busy(lambda: self.timer.run(bound, rows), warm)
         found: list[list[float]] = [[] for _ in bound]
         for _ in range(repeat):
             for own, seconds in zip(found, self.timer.run(bound, rows).seconds, strict=True):
@@ -92,10 +90,10 @@ class Lab:
 
 @contextmanager
 def lab(adapter: str | None) -> Iterator[Lab]:
-    """A device to measure kernels on.
+    """Open a device to measure kernels on.
 
     Raises:
-        DeviceError: No such adapter, or it cannot tell the time.
+        DeviceError: There is no such adapter, or it has no timestamps.
     """
     from rdrr_device.arena import arena
     from rdrr_device.timestamps import Timer

@@ -1,4 +1,4 @@
-"""Single changes measured: one model with a thing and without it, in turns on one device."""
+"""Measure single changes: one model with and without each, alternating on one device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rdrr.bench.runs import GpuTimes, Run, Workload, generate, gpu_times, load, open_device
 from rdrr_format.errors import RdrrError, UsageError
 
-from rdrr.bench._ablation_rows import Row, Table
-from rdrr.bench._ablation_table import ABLATIONS, Ablation, Side
-from rdrr.bench._runs import GpuTimes, Run, Workload, generate, gpu_times, load, open_device
+from published.ablations.rows import Row, Table
+from published.ablations.table import ABLATIONS, Ablation, Side
 
 if TYPE_CHECKING:
     from rdrr_device.device import Device
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.base import Strategy
 
 FIRST_RUNS = 3
-"""New devices that `first` opens at most: each compiles all kernels."""
+"""Most devices that the phase `first` opens: each compiles all kernels."""
 
 CPU_TOKENS = 8
 """Most new tokens where the slow side recomputes everything or is a CPU."""
 
 
 def chosen(names: Iterable[str]) -> list[Ablation]:
-    """The ablations of some names; `all` for all.
+    """Return the ablations of some names; `all` names all of them.
 
     Raises:
-        UsageError: There is none of a name.
+        UsageError: There is no ablation of a name.
     """
     found: dict[str, Ablation] = {}
     for name in names:
@@ -43,12 +43,12 @@ def chosen(names: Iterable[str]) -> list[Ablation]:
 
 @dataclass
 class Bench:
-    """Loaded models on one device, each loaded once.
+    """The loaded models of a benchmark on one device, each loaded once.
 
     Attributes:
-        packages: By the name that a side asks for; the one without a name is the package itself.
-        device: Where.
-        work: What each run does.
+        packages: Packages by the name that a side asks for; the measured one has the empty name.
+        device: The device.
+        work: Size of each run.
     """
 
     packages: Mapping[str, Package]
@@ -57,13 +57,13 @@ class Bench:
     _loaded: dict[tuple[Any, ...], Backend] = field(default_factory=dict)
 
     def measure(self, ablation: Ablation) -> Row:
-        """Both sides in turns; a side that cannot run is an obstacle and no error."""
+        """Measure both sides alternately; a side that cannot run is an obstacle, not an error."""
         try:
             _check_weights(ablation, self._package(ablation.slow))
             if ablation.phase == "first":
                 return self._first(ablation)
             sides = [self._backend(one) for one in (ablation.slow, ablation.fast)]
-            return self._in_turns(ablation, sides)
+            return self._alternate(ablation, sides)
         except RdrrError as error:
             return Row(ablation, obstacle=str(error))
 
@@ -73,7 +73,7 @@ class Bench:
             one.close()
         self._loaded.clear()
 
-    def _in_turns(self, ablation: Ablation, backends: Sequence[Backend]) -> Row:
+    def _alternate(self, ablation: Ablation, backends: Sequence[Backend]) -> Row:
         slow_ones = ablation.slow.backend == "cpu" or not ablation.slow.cached
         tokens = min(self.work.tokens, CPU_TOKENS) if slow_ones else self.work.tokens
         repeat = 1 if ablation.slow.backend == "cpu" else self.work.repeat
@@ -105,7 +105,7 @@ class Bench:
             self.work.ids(package.manifest.architecture.vocab_size),
             tokens,
             device=self.device if on_gpu else None,
-            how=side.mode.submission if on_gpu else None,
+            decoding=self.device.submitting(side.mode.submission) if on_gpu else None,
         )
 
     def _gpu_times(self, side: Side, backend: Backend) -> GpuTimes:
@@ -117,7 +117,7 @@ class Bench:
         return gpu_times(backend, self.device, ids, self.work.tokens)
 
     def _first(self, ablation: Ablation) -> Row:
-        """The first run of new devices against their second."""
+        """Compare the first run of newly opened devices with their second run."""
         package = self._package(ablation.slow)
         ids = self.work.ids(package.manifest.architecture.vocab_size)
         runs: list[list[Run]] = [[], []]
@@ -157,7 +157,7 @@ class Bench:
 
 
 def _check_weights(ablation: Ablation, package: Package) -> None:
-    """Raises `UsageError` where an ablation makes no difference to a package's matrices."""
+    """Raise `UsageError` where an ablation does not affect any matrix of a package."""
     kinds = {
         "blocks" if tensor.parsed_dtype().is_block else "scalars"
         for tensor in package.manifest.tensors.values()
@@ -188,16 +188,16 @@ def measure(
     *,
     adapter: str | None = None,
 ) -> Table:
-    """Measure ablations one after the other, the two sides of each in turns.
+    """Measure ablations one after the other, the two sides of each alternately.
 
     Args:
-        packages: By name; the one that is measured has the empty name.
-        ablations: Which.
-        work: What each run does.
+        packages: Packages by name; the measured one has the empty name.
+        ablations: The ablations.
+        work: Size of each run.
         adapter: Part of an adapter's name.
 
     Raises:
-        DeviceError: No adapter.
+        DeviceError: There is no adapter.
     """
     with open_device(adapter) as device, ExitStack() as stack:
         bench = Bench(packages, device, work)

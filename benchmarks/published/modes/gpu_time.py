@@ -1,9 +1,9 @@
-"""What the GPU takes for a token in each mode: as it is submitted, and for its kernels alone.
+"""GPU time of a token in each mode: as it is submitted, and of its kernels alone.
 
-Kernels are timed one by one, each in a pass and commands of its own. Such a pass takes some
-microseconds around its kernel, and not the same when the GPU has idled before it as when it follows
-another. So the smallest launch is timed in the same mode, and taken off each pass: what is left is
-the kernels' own, and is to be equal in all modes.
+Each dispatch is timed in a pass and commands of its own. Such a pass takes some microseconds around
+its kernel, more when the GPU was idle before it than when it follows another pass. So the smallest
+dispatch is timed in the same mode and subtracted from each pass: the rest is the time of the
+kernels, which must be equal in all modes.
 """
 
 from __future__ import annotations
@@ -11,37 +11,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import TYPE_CHECKING
 
-from rdrr.bench._lab import Lab
+from _script import keep_busy
+
+from published.kernels.lab import Lab
 
 if TYPE_CHECKING:
+    from rdrr.bench.runs import Workload
     from rdrr_device.device import Device
     from rdrr_device.pass_timer import PassTimer
     from rdrr_device.pipelines import BoundDispatch
     from rdrr_device.submission import Submission
     from rdrr_runtime.gpu import GpuBackend
 
-    from rdrr.bench._mode_table import Mode
-    from rdrr.bench._runs import Workload
+    from published.modes.table import Mode
 
 TOKENS = 16
 ROUNDS = 3
 BUSY_SECONDS = 0.3
 SMALLEST = 64
-"""Numbers that the smallest launch scales: a workgroup."""
+"""Elements that the smallest dispatch scales: those of one workgroup."""
 
 
 @dataclass(frozen=True)
 class GpuTime:
-    """GPU time of a token in one mode; of each figure the least of some rounds.
+    """GPU time of a token in one mode; each figure is the smallest of some rounds.
 
     Attributes:
-        token_ms: As the mode submits it.
-        passes_ms: With each dispatch in a pass and commands of its own.
-        smallest_us: What the smallest launch takes in such a pass.
-        dispatches: Of a token.
+        token_ms: GPU time as the mode submits the token.
+        passes_ms: GPU time with each dispatch in a pass and commands of its own.
+        smallest_us: GPU time of the smallest dispatch in such a pass.
+        dispatches: Dispatches of a token.
     """
 
     token_ms: float
@@ -51,14 +52,14 @@ class GpuTime:
 
     @property
     def kernels_ms(self) -> float:
-        """What the kernels take beyond as many of the smallest launches."""
+        """Return the time of the kernels beyond that of as many of the smallest dispatches."""
         return self.passes_ms - 1e-3 * self.dispatches * self.smallest_us
 
 
 def gpu_times(
     backend: GpuBackend, device: Device, modes: Sequence[Mode], prompt: list[int], work: Workload
 ) -> list[GpuTime | None]:
-    """GPU times of the modes, measured in turns; None without timestamps.
+    """Measure the GPU times of the modes, alternating; None without timestamps.
 
     Raises:
         DeviceError: The device reports no time.
@@ -96,7 +97,7 @@ def _least(times: Sequence[GpuTime]) -> GpuTime:
 
 @contextmanager
 def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]:
-    """As many of the smallest launches as a token has dispatches, one after the other."""
+    """Bind as many of the smallest dispatches as a token has dispatches."""
     from rdrr_device.arena import arena
     from rdrr_device.timestamps import Timer
     from rdrr_runtime.phases.elementwise import scale
@@ -110,7 +111,7 @@ def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]
 
 @dataclass(frozen=True)
 class _Meter:
-    """Measures one mode after the other on a warm device."""
+    """A stopwatch of GPU time for one mode after the other, on a warm device."""
 
     device: Device
     decode: Callable[[], None]
@@ -119,10 +120,11 @@ class _Meter:
     dispatches: int
 
     def measure(self, how: Submission) -> GpuTime:
-        """The GPU time of a token that is submitted so."""
+        """Measure the GPU time of a token that is submitted as `how` says."""
         from rdrr_device.pass_timer import timed
 
-        self._keep_busy()
+        # Modes leave a device idle to different degrees, and its clocks follow.
+        keep_busy(self.decode, 0.0 if self.device.info.software else BUSY_SECONDS)
         with timed(self.device) as timer:
             apart = replace(how, pass_per_op=True)
             passes = self._of(apart, self.decode, timer)
@@ -131,7 +133,7 @@ class _Meter:
         return GpuTime(1e3 * token, 1e3 * passes, 1e6 * smallest / self.dispatches, self.dispatches)
 
     def _of(self, how: Submission, run: Callable[[], None], timer: PassTimer) -> float:
-        """Seconds of a token's passes."""
+        """Return the seconds of a token's passes."""
         timer.take()
         with self.device.submitting(how):
             run()
@@ -140,9 +142,3 @@ class _Meter:
     def _launch_smallest(self) -> None:
         for _ in range(self.tokens):
             self.device.submit(self.smallest, 1)
-
-    def _keep_busy(self) -> None:
-        """Decode for a while: modes leave a device idle to different degrees, and clocks follow."""
-        end = perf_counter() + (0.0 if self.device.info.software else BUSY_SECONDS)
-        while perf_counter() < end:
-            self.decode()
