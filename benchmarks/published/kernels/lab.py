@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from _script import keep_busy
 from rdrr.bench.runs import open_device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
+
+from published.rivals.weights import StoredWeight, upload_stored
 
 if TYPE_CHECKING:
     from rdrr_device.arena import Arena
@@ -58,16 +61,16 @@ class Lab:
         )
 
     def weight(self, dtype: str, layout: Layout, n: int, k: int) -> GpuWeight:
-        """Upload a matrix of arbitrary bits."""
+        """Upload a matrix of arbitrary bits for the kernels of the runtime."""
         from rdrr_runtime.phases.packing import upload_weight
 
-        kind = DTYPES[dtype]
-        size = geometry(kind, (n, k), layout).size
-        raw = np.resize(ARBITRARY_BYTES, size)
-        if not kind.is_block:
-            # Bits of numbers below one: an exponent of all ones would be no number.
-            raw[kind.block_bytes - 1 :: kind.block_bytes] &= 0x3B
-        return upload_weight(self.arena, kind, layout, (n, k), raw, "weight")
+        raw = arbitrary_bits(dtype, layout, (n, k))
+        return upload_weight(self.arena, DTYPES[dtype], layout, (n, k), raw, "weight")
+
+    def stored(self, dtype: str, layout: Layout, n: int, k: int) -> StoredWeight:
+        """Upload a matrix of arbitrary bits for the kernels of published systems."""
+        raw = arbitrary_bits(dtype, layout, (n, k))
+        return upload_stored(self.arena, dtype, layout, (n, k), raw, "weight")
 
     def floats(self, count: int) -> BufferSlice:
         """Return a buffer of zeros."""
@@ -86,6 +89,16 @@ class Lab:
             for own, seconds in zip(found, self.timer.run(bound, rows).seconds, strict=True):
                 own.append(float(seconds))
         return found
+
+
+def arbitrary_bits(dtype: str, layout: Layout, shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Return the stored bytes of a matrix of arbitrary finite numbers."""
+    kind = DTYPES[dtype]
+    raw = np.resize(ARBITRARY_BYTES, geometry(kind, shape, layout).size)
+    if not kind.is_block:
+        # Bits of numbers below one: an exponent of all ones would be no number.
+        raw[kind.block_bytes - 1 :: kind.block_bytes] &= 0x3B
+    return raw
 
 
 @contextmanager

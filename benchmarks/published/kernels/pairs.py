@@ -41,11 +41,13 @@ class Pair:
 
 def _naive_and_tiled(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
     from rdrr_runtime.phases.linear import linear
-    from rdrr_runtime.phases.matmul_naive import matmul_naive
+
+    from published.rivals.matmul_naive import matmul_naive
 
     ctx, weight = here.context(size), here.weight("F32", Layout.ROW, size, size)
     x, y = here.floats(size * size), here.floats(size * size)
-    naive = matmul_naive(ctx, weight, x, y, label="naive")
+    stored = here.stored("F32", Layout.ROW, size, size)
+    naive = matmul_naive(ctx, stored, x, y, label="naive")
     return size, naive, linear(ctx, weight, x, y, tiled=True, label="tiled")
 
 
@@ -57,7 +59,7 @@ def _wide_and_half(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Disp
 
 
 def _half_and_int4(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
-    from rdrr_runtime.phases.gemv_int4_zp import gemv_int4_zp, upload_int4
+    from published.rivals.gemv_int4_zp import gemv_int4_zp, upload_int4
 
     side, ctx = 4 * size, here.context(1)
     x, y = here.floats(side), here.floats(side)
@@ -82,12 +84,12 @@ def _published_shape(size: int) -> tuple[int, int]:
 
 
 def _rows_and_columns(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
-    from rdrr_runtime.phases.matmul_naive import matmul_naive
+    from published.rivals.matmul_naive import matmul_naive
 
     (n, k), ctx = _published_shape(size), here.context(1)
     x, y = here.floats(k), here.floats(n)
     by_row, by_column = (
-        matmul_naive(ctx, here.weight("F16", layout, n, k), x, y, label=layout.value)
+        matmul_naive(ctx, here.stored("F16", layout, n, k), x, y, label=layout.value)
         for layout in (Layout.ROW, Layout.COLUMN)
     )
     return 1, by_row, by_column
@@ -95,11 +97,11 @@ def _rows_and_columns(here: Lab, size: int) -> tuple[int, list[Dispatch], list[D
 
 def _blocks_and_expanded(here: Lab, size: int, rows: int) -> list[list[Dispatch]]:
     """Return a product with one block per thread, and that of the same matrix in F16."""
-    from rdrr_runtime.phases.matmul_by_block import matmul_by_block
+    from published.rivals.matmul_by_block import matmul_by_block
 
     (n, k), ctx = _published_shape(size), here.context(rows)
     x, y = here.floats(rows * k), here.floats(rows * n)
-    fused = here.weight("Q4_K", Layout.ROW, n, k)
+    fused = here.stored("Q4_K", Layout.ROW, n, k)
     expanded = here.weight("F16", Layout.ROW, n, k)
     return [matmul_by_block(ctx, fused, x, y, label="fused"), product(ctx, expanded, x, y)]
 
@@ -117,8 +119,9 @@ def _prompt_by_block(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Di
 
 def _three_and_one(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
     from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention
-    from rdrr_runtime.phases.attention_three import attention_three
     from rdrr_runtime.phases.kv_cache import KvSpec
+
+    from published.rivals.attention_three import attention_three
 
     spec = AttentionSpec(16, KvSpec(4, 64, size, "f32"), 0.125)
     ctx = here.context(size)

@@ -1,8 +1,8 @@
-// y[r, n] = sum_k x[r, k] W[n, k], one output a thread and nothing shared.
+// y[r, n] = sum_k x[r, k] W[n, k], one output per thread and nothing shared.
 //
 // current  Step
 // x        f32 [rows, K]
-// weight   {{ WEIGHT }} [N, ROW] by rows, [K, ROW] by columns; f16 two to a word
+// weight   {{ WEIGHT }} row-major [N, ROW], or column-major [K, ROW]; f16 two to a word
 // y        f32 [rows, N]
 {% include "snippets/step.wgsl" %}
 @group(0) @binding(0) var<storage, read> current: Step;

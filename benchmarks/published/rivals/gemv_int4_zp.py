@@ -1,6 +1,6 @@
-"""Products with 4-bit codes that have a scale and a zero point for each group, unpacked on the fly.
+"""Products with 4-bit codes that have a scale and a zero point for each group of inputs.
 
-The format of systems that are measured here, not one of packages; no graph is lowered to it.
+The format is that of published systems; no package holds it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, dispatch, flat_grid
-
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.shaders import kernel
-from rdrr_runtime.phases.weight_units import power_of_two
+
+from published.rivals.shaders import rival
 
 F32 = npt.NDArray[np.float32]
 OUTPUTS = 4  # of a workgroup
@@ -41,24 +40,24 @@ class Int4Weight:
 
     @property
     def size(self) -> int:
-        """Bytes of GPU memory."""
+        """Return the bytes of GPU memory."""
         return self.codes.size + self.scales.size
 
 
 def upload_int4(
     arena: Arena, codes: npt.NDArray[np.uint8], scales: F32, zeros: F32, label: str
 ) -> Int4Weight:
-    """Put a matrix into GPU memory.
+    """Copy a matrix into GPU memory.
 
     Args:
         arena: Owner of the buffers.
         codes: 0 to 15, uint8 [N, K].
         scales: float32 [N, K / group].
         zeros: Zero points, float32 [N, K / group].
-        label: What it is.
+        label: Name in messages and profiles.
 
     Raises:
-        FormatError: A group of no whole words.
+        FormatError: The group is not a multiple of 8 codes.
     """
     n, k = codes.shape
     group = k // scales.shape[1]
@@ -74,25 +73,25 @@ def upload_int4(
 def gemv_int4_zp(
     ctx: OpContext, weight: Int4Weight, x: BufferSlice, y: BufferSlice, *, label: str
 ) -> list[Dispatch]:
-    """y[rows, N] = x[rows, K] W[N, K]^T with W = (code - zero) * scale.
+    """Return the dispatch of y[rows, N] = x[rows, K] W[N, K]^T with W = (code - zero) * scale.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Context of the step.
         weight: The matrix.
         x: f32 [rows, K].
         y: f32 [rows, N]; another buffer than x.
-        label: What it is.
+        label: Name in messages and profiles.
 
     Raises:
-        FormatError: A buffer that is too small.
+        FormatError: A buffer is too small.
     """
     need_floats(f"{label}: x", x, ctx.max_rows * weight.k)
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
-    what = kernel(
+    what = rival(
         "gemv_int4_zp",
         variables={"SUBGROUPS": ctx.subgroups},
         constants={
-            "WG": power_of_two(weight.k // 8, 32, 128),
+            "WG": _threads(weight.k // 8),
             "K": weight.k,
             "N": weight.n,
             "GROUP": weight.group,
@@ -106,3 +105,8 @@ def gemv_int4_zp(
         "y": y,
     }
     return [dispatch(what, buffers, flat_grid(-(-weight.n // OUTPUTS), rows_axis=2), label)]
+
+
+def _threads(words: int) -> int:
+    """Return the smallest power of two from 32 to 128 that gives each word a thread, or 128."""
+    return min(128, max(32, 1 << (words - 1).bit_length()))

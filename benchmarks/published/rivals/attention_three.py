@@ -1,17 +1,17 @@
-"""Causal attention in three launches with all scores in memory, to measure fused attention against.
+"""Causal attention in three dispatches with all scores in memory.
 
-Scores by a tiled product, a softmax in place, values by a tiled product. Caches in f32, no window;
-no graph is lowered to it.
+Scores by a tiled product, a softmax in place, values by a tiled product. The cache is in f32, and
+there is no sliding window. Fused attention is measured beside it.
 """
 
 from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, Grid, dispatch
-
 from rdrr_runtime.phases.attention import AttentionSpec
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.shaders import kernel
+
+from published.rivals.shaders import rival
 
 TILE = 16
 WORKGROUP = 128
@@ -28,27 +28,29 @@ def attention_three(
     spec: AttentionSpec,
     label: str,
 ) -> list[Dispatch]:
-    """Attention of `ctx.max_rows` rows from slot 0 on; all of them, whatever the step says.
+    """Return the dispatches of attention of `ctx.max_rows` rows from slot 0 on.
+
+    All rows are computed, whatever the step holds.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Context of the step.
         q: f32 [rows, heads, head_dim].
         k_cache: f32 [kv_heads, context, head_dim].
         v_cache: f32 [kv_heads, context, head_dim].
-        scores: Scratch, f32 [heads, rows, rows].
+        scores: Scratch memory, f32 [heads, rows, rows].
         out: f32 [rows, heads, head_dim].
-        spec: What is computed.
-        label: What it is.
+        spec: Heads, widths and scale.
+        label: Name in messages and profiles.
 
     Raises:
-        FormatError: A buffer that is too small.
+        FormatError: A buffer is too small.
     """
     rows, heads, width = ctx.max_rows, spec.heads, spec.cache.head_dim
     need_floats(f"{label}: scores", scores, heads * rows * rows)
     of_rows = {"BATCH": width, "ROW": heads * width}
     of_cache = {"BATCH": spec.cache.context * width, "ROW": width}
     of_scores = {"BATCH": rows * rows, "ROW": rows}
-    softmax = kernel(
+    softmax = rival(
         "softmax_causal",
         variables={"SUBGROUPS": ctx.subgroups},
         constants={"WG": WORKGROUP, "ROWS": rows},
@@ -86,7 +88,7 @@ def _product(
         for name, (_, given) in operands.items()
         for kind, value in given.items()
     }
-    what = kernel(
+    what = rival(
         "matmul_batched",
         variables={"TRANSPOSED": transposed},
         constants={

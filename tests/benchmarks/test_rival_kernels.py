@@ -1,20 +1,19 @@
-"""Kernels that exist to be measured: plain products, 4-bit zero points, attention in three."""
+"""Kernels of published systems equal numpy and torch, and refuse what they cannot read."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from rdrr_format.dtypes import DTYPES
+from published.rivals.attention_three import attention_three
+from published.rivals.gemv_int4_zp import gemv_int4_zp, upload_int4
+from published.rivals.matmul_by_block import matmul_by_block
+from published.rivals.matmul_naive import matmul_naive
+from published.rivals.weights import upload_stored
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.attention import AttentionSpec
-from rdrr_runtime.phases.attention_three import attention_three
-from rdrr_runtime.phases.gemv_int4_zp import gemv_int4_zp, upload_int4
 from rdrr_runtime.phases.kv_cache import KvSpec
-from rdrr_runtime.phases.matmul_by_block import matmul_by_block
-from rdrr_runtime.phases.matmul_naive import matmul_naive
-from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.reference import ops
 from support.gpu import TOLERANCE, normal, random_tensor, relative_error
 
@@ -25,7 +24,7 @@ from support.gpu import TOLERANCE, normal, random_tensor, relative_error
 def test_the_naive_product_equals_numpy(bench, rng, case, dtype, layout):
     rows, n, k = case
     raw, values = random_tensor(rng, dtype, layout, (n, k))
-    weight = upload_weight(bench.arena, DTYPES[dtype], layout, (n, k), raw, "weight")
+    weight = upload_stored(bench.arena, dtype, layout, (n, k), raw, "weight")
     x, y = normal(rng, rows, k), bench.poisoned(rows, n)
     bench.run(matmul_naive(bench.context(rows), weight, bench.upload(x), y, label="t"), rows)
     expected = x.astype(np.float64) @ values.astype(np.float64).T
@@ -34,7 +33,7 @@ def test_the_naive_product_equals_numpy(bench, rng, case, dtype, layout):
 
 def test_the_naive_product_refuses_other_types(bench, rng):
     raw, _ = random_tensor(rng, "Q8_0", Layout.ROW, (8, 32))
-    weight = upload_weight(bench.arena, DTYPES["Q8_0"], Layout.ROW, (8, 32), raw, "weight")
+    weight = upload_stored(bench.arena, "Q8_0", Layout.ROW, (8, 32), raw, "weight")
     with pytest.raises(FormatError, match="F32 or F16"):
         matmul_naive(bench.context(1), weight, bench.poisoned(32), bench.poisoned(8), label="t")
 
@@ -43,7 +42,7 @@ def test_the_naive_product_refuses_other_types(bench, rng):
 def test_the_product_by_blocks_equals_numpy(any_bench, rng, case):
     rows, n, k = case
     raw, values = random_tensor(rng, "Q4_K", Layout.ROW, (n, k))
-    weight = upload_weight(any_bench.arena, DTYPES["Q4_K"], Layout.ROW, (n, k), raw, "weight")
+    weight = upload_stored(any_bench.arena, "Q4_K", Layout.ROW, (n, k), raw, "weight")
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, n)
     made = matmul_by_block(any_bench.context(rows), weight, any_bench.upload(x), y, label="t")
     any_bench.run(made, rows)
@@ -53,8 +52,8 @@ def test_the_product_by_blocks_equals_numpy(any_bench, rng, case):
 
 def test_the_product_by_blocks_refuses_columns(bench, rng):
     raw, _ = random_tensor(rng, "Q4_K", Layout.COLUMN, (256, 8))
-    weight = upload_weight(bench.arena, DTYPES["Q4_K"], Layout.COLUMN, (256, 8), raw, "weight")
-    with pytest.raises(FormatError, match="Q4_K by rows"):
+    weight = upload_stored(bench.arena, "Q4_K", Layout.COLUMN, (256, 8), raw, "weight")
+    with pytest.raises(FormatError, match="Q4_K, row-major"):
         matmul_by_block(bench.context(1), weight, bench.poisoned(8), bench.poisoned(256), label="t")
 
 

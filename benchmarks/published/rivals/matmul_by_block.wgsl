@@ -1,8 +1,8 @@
-// y[r, n] = sum_k x[r, k] W[n, k], a block of 256 weights a thread.
+// y[r, n] = sum_k x[r, k] W[n, k], one block of 256 weights per thread.
 //
 // current  Step
 // x        f32 [rows, K]
-// weight   [N, ROW_WORDS] words of Q4_K by rows
+// weight   [N, ROW_WORDS] words of Q4_K, row-major
 // y        f32 [rows, N]
 //
 // A workgroup computes one output for {{ ROWS }} token rows. Its threads take whole blocks, so with K
@@ -20,7 +20,7 @@ override N: u32;
 override BLOCKS: u32;      // of a stored row
 override ROW_WORDS: u32;
 
-{% include "snippets/weight_q4_k.wgsl" %}
+{% include "snippets/q4_k_block.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
 @compute @workgroup_size(WG)
