@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from rdrr_format.errors import RdrrError, UsageError
 
 from published.ablations.rows import Row, Table
 from published.ablations.table import ABLATIONS, Ablation, Side
+from published.modes.submission import Submitters
 
 if TYPE_CHECKING:
     from rdrr_device.device import Device
@@ -47,14 +48,19 @@ class Bench:
 
     Attributes:
         packages: Packages by the name that a side asks for; the measured one has the empty name.
-        device: The device.
+        submitters: The device, and how modes submit to it.
         work: Size of each run.
     """
 
     packages: Mapping[str, Package]
-    device: Device
+    submitters: Submitters
     work: Workload
     _loaded: dict[tuple[Any, ...], Backend] = field(default_factory=dict)
+
+    @property
+    def device(self) -> Device:
+        """Return the device of all models."""
+        return self.submitters.device
 
     def measure(self, ablation: Ablation) -> Row:
         """Measure both sides alternately; a side that cannot run is an obstacle, not an error."""
@@ -105,7 +111,7 @@ class Bench:
             self.work.ids(package.manifest.architecture.vocab_size),
             tokens,
             device=self.device if on_gpu else None,
-            decoding=self.device.submitting(side.mode.submission) if on_gpu else None,
+            decoding=self.submitters.submitting(side.mode.submission) if on_gpu else None,
         )
 
     def _gpu_times(self, side: Side, backend: Backend) -> GpuTimes:
@@ -200,7 +206,8 @@ def measure(
         DeviceError: There is no adapter.
     """
     with open_device(adapter) as device, ExitStack() as stack:
-        bench = Bench(packages, device, work)
+        submitters = stack.enter_context(closing(Submitters(device)))
+        bench = Bench(packages, submitters, work)
         stack.callback(bench.close)
         rows = tuple(bench.measure(one) for one in ablations)
         return Table(device.info.name, device.info.software, work, rows)

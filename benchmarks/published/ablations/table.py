@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from rdrr.bench.runs import LoadedAs
-from rdrr_device.submission import Submission
 
+from published.modes.submission import Submission
 from published.modes.table import MODES, Mode
 
 BASE = MODES["ours-x8"]

@@ -7,6 +7,7 @@ That the kernels take the same GPU time in each mode is measured and stated.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,11 @@ from rdrr_format.errors import DeviceError
 from published.modes.gpu_time import gpu_times
 from published.modes.interval_model import interval_gains
 from published.modes.runs import ModeRuns
+from published.modes.submission import Submitters
 from published.modes.table import GATES, Mode
 from published.ratios import NOT_GATED, Ratio
 
 if TYPE_CHECKING:
-    from rdrr_device.device import Device
     from rdrr_manifests.package import Package
     from rdrr_runtime.gpu import GpuBackend
 
@@ -111,12 +112,12 @@ def compare(
         UsageError: The workload exceeds the model's context length.
         DeviceError: There is no adapter, too little memory, or modes generate different ids.
     """
-    with open_device(adapter) as device:
+    with open_device(adapter) as device, closing(Submitters(device)) as submitters:
         backend = load(package, device, work, options or LoadedAs())
         try:
             prompt = work.ids(package.manifest.architecture.vocab_size)
-            runs = _alternate(backend, device, modes, prompt, work)
-            gpu = gpu_times(backend, device, modes, prompt, work)
+            runs = _alternate(backend, submitters, modes, prompt, work)
+            gpu = gpu_times(backend, submitters, modes, prompt, work)
         finally:
             backend.close()
         found = (
@@ -127,7 +128,11 @@ def compare(
 
 
 def _alternate(
-    backend: GpuBackend, device: Device, modes: Sequence[Mode], prompt: list[int], work: Workload
+    backend: GpuBackend,
+    submitters: Submitters,
+    modes: Sequence[Mode],
+    prompt: list[int],
+    work: Workload,
 ) -> list[list[Run]]:
     runs: list[list[Run]] = [[] for _ in modes]
     for index in range(work.repeat + 1):
@@ -137,8 +142,8 @@ def _alternate(
                 mode.strategy(),
                 prompt,
                 work.tokens,
-                device=device,
-                decoding=device.submitting(mode.submission),
+                device=submitters.device,
+                decoding=submitters.submitting(mode.submission),
             )
             _check_ids(mode, run, runs[0][0] if runs[0] else run)
             own[:] = [*own, run] if index > 1 else [run]  # the first round only warms up

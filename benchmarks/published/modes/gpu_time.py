@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_device.pass_timer import PassTimer
     from rdrr_device.pipelines import BoundDispatch
-    from rdrr_device.submission import Submission
     from rdrr_runtime.gpu import GpuBackend
 
+    from published.modes.submission import Submission, Submitters
     from published.modes.table import Mode
 
 TOKENS = 16
@@ -57,7 +57,11 @@ class GpuTime:
 
 
 def gpu_times(
-    backend: GpuBackend, device: Device, modes: Sequence[Mode], prompt: list[int], work: Workload
+    backend: GpuBackend,
+    submitters: Submitters,
+    modes: Sequence[Mode],
+    prompt: list[int],
+    work: Workload,
 ) -> list[GpuTime | None]:
     """Measure the GPU times of the modes, alternating; None without timestamps.
 
@@ -66,6 +70,7 @@ def gpu_times(
     """
     from rdrr_device.timestamps import FEATURE
 
+    device = submitters.device
     if FEATURE not in device.features:
         return [None] * len(modes)
     tokens = min(work.tokens - 1, TOKENS)
@@ -79,7 +84,7 @@ def gpu_times(
     dispatches = (device.counters.dispatches - before) // tokens
     found: list[list[GpuTime]] = [[] for _ in modes]
     with _smallest(device, dispatches) as smallest:
-        meter = _Meter(device, decode, smallest, tokens, dispatches)
+        meter = _Meter(submitters, decode, smallest, tokens, dispatches)
         for _ in range(min(ROUNDS, work.repeat)):
             for mode, own in zip(modes, found, strict=True):
                 own.append(meter.measure(mode.submission))
@@ -113,7 +118,7 @@ def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]
 class _Meter:
     """A stopwatch of GPU time for one mode after the other, on a warm device."""
 
-    device: Device
+    submitters: Submitters
     decode: Callable[[], None]
     smallest: tuple[BoundDispatch, ...]
     tokens: int
@@ -124,8 +129,9 @@ class _Meter:
         from rdrr_device.pass_timer import timed
 
         # Modes leave a device idle to different degrees, and its clocks follow.
-        keep_busy(self.decode, 0.0 if self.device.info.software else BUSY_SECONDS)
-        with timed(self.device) as timer:
+        device = self.submitters.device
+        keep_busy(self.decode, 0.0 if device.info.software else BUSY_SECONDS)
+        with timed(device) as timer:
             apart = replace(how, pass_per_op=True)
             passes = self._of(apart, self.decode, timer)
             smallest = self._of(apart, self._launch_smallest, timer)
@@ -135,10 +141,10 @@ class _Meter:
     def _of(self, how: Submission, run: Callable[[], None], timer: PassTimer) -> float:
         """Return the seconds of a token's passes."""
         timer.take()
-        with self.device.submitting(how):
+        with self.submitters.submitting(how):
             run()
         return timer.take() / self.tokens
 
     def _launch_smallest(self) -> None:
         for _ in range(self.tokens):
-            self.device.submit(self.smallest, 1)
+            self.submitters.device.submit(self.smallest, 1)

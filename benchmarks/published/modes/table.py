@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from rdrr_device.submission import OURS, Submission
 from rdrr_format.errors import UsageError
 from rdrr_runtime.decode.interval import AHEAD
+
+from published.modes.submission import OURS, Submission
 
 if TYPE_CHECKING:
     from rdrr_runtime.decode.base import Strategy

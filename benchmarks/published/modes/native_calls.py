@@ -1,8 +1,8 @@
-"""The calls of `rdrr_device.op_calls` through the C library beneath wgpu-py.
+"""The calls of `published.modes.op_calls` through the C library beneath wgpu-py.
 
-wgpu-py's wrappers take 20 to 120 us for the objects and the submission of one op, many times what
-the API itself takes; a mode that makes them for each op would be measured by its language. The
-calls are the same and so is their order: descriptors alone are filled in once and used again.
+wgpu-py's wrappers take 20 to 120 us for the objects and the submission of one op, many times the
+time of the API itself; a mode that makes them for each op would measure Python. The calls and their
+order are the same; only the descriptors are filled in once and reused.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.op_calls import Op, op_of
 from rdrr_device.pipelines import BoundDispatch
 
+from published.modes.op_calls import Op, op_of
+
 SCOPE = "rdrr"
-"""Of the errors of calls that bypass wgpu-py."""
+"""Name of the scope that collects errors of calls that bypass wgpu-py."""
 
 
 @dataclass(frozen=True)
 class Handles:
-    """An op in C.
+    """The handles and descriptors of an op in C.
 
     Attributes:
-        pipeline: Its pipeline.
-        group: Its own bind group.
-        group_descriptor: To make another one.
-        uniform_descriptor: To make its uniform buffer.
-        content: Of that buffer.
-        size: Bytes of it.
-        kept: What the descriptors point to.
+        pipeline: The pipeline.
+        group: The bind group that the op keeps.
+        group_descriptor: Descriptor of a new bind group.
+        uniform_descriptor: Descriptor of its uniform buffer.
+        content: Content of the uniform buffer.
+        size: Bytes of the content.
+        kept: Objects that the descriptors point to.
     """
 
     pipeline: Any

@@ -1,7 +1,7 @@
-"""The calls of modes that bring objects of their own for each op, through the public wgpu API.
+"""The calls of modes that create objects for each op, through the public wgpu API.
 
-`rdrr_device.native_ops` makes the same calls beneath it, and is what measurements use. Which calls
-a mode makes, and when, is decided in `rdrr_device.submission`.
+`published.modes.native_calls` makes the same calls beneath that API, and is what measurements use.
+Which calls a mode makes, and when, is decided in `published.modes.submission`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-
 from rdrr_device.buffers import bind_group_entries
 from rdrr_device.pipelines import BoundDispatch
 
@@ -22,14 +21,14 @@ UNIFORM_ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class Op:
-    """A bound dispatch for some token rows, with what its calls need.
+    """A bound dispatch for some token rows, prepared for its calls.
 
     Attributes:
         bound: The dispatch.
-        counts: Its workgroups.
-        content: Of its uniform.
-        key: The same as bytes.
-        handles: What else the calls want ready.
+        counts: Workgroups of the dispatch.
+        content: Content of its uniform buffer.
+        key: The content as bytes.
+        handles: What else the calls prepare.
     """
 
     bound: BoundDispatch
