@@ -34,7 +34,7 @@ class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec publishes
 
     protocol = "slow"
     delay, rate = 0.0, 1e12
-    bytes = requests = 0
+    received = requests = 0
     lock = threading.Lock()
 
     @classmethod
@@ -53,7 +53,7 @@ class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec publishes
         kind = type(self)
         with kind.lock:
             kind.requests += 1
-            kind.bytes += len(content)
+            kind.received += len(content)
         return content
 
 
@@ -83,7 +83,7 @@ def download(source: str, folder: Path) -> Path:
 
 def measure(source: str, out: Path, *, first: bool) -> dict[str, Any]:
     """Convert once, either way."""
-    SlowFileSystem.requests = SlowFileSystem.bytes = 0
+    SlowFileSystem.requests = SlowFileSystem.received = 0
     start = time.perf_counter()
     fetched = download(source, out.with_name("fetched")) if first else None
     options = {"quantize": "q4_k_m", "model_id": "model", "overwrite": True}
@@ -91,7 +91,7 @@ def measure(source: str, out: Path, *, first: bool) -> dict[str, Any]:
     return {
         "seconds": round(time.perf_counter() - start, 2),
         "requests": SlowFileSystem.requests,
-        "bytes": SlowFileSystem.bytes,
+        "bytes": SlowFileSystem.received,
     }
 
 

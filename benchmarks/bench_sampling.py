@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import median
 
 import numpy as np
@@ -90,6 +90,10 @@ class Bench:
         self.device.wait()
         return (time.perf_counter() - start) / draws
 
+    def sample(self, options: SamplingOptions, draws: int) -> float:
+        """Return the seconds of a sampled token on the GPU."""
+        return self.gpu(self.begin(options), draws)
+
     def host(self, options: SamplingOptions) -> float:
         """Seconds of a draw on the host, the logits read back before it."""
         sampler = Sampler(options)
@@ -120,8 +124,8 @@ def measure(device: Device, vocab: int, draws: int) -> dict[str, float]:
         greedy = bench.argmax(buffers)
         runs: dict[str, Callable[[], float]] = {"argmax": lambda: bench.gpu(greedy, draws)}
         for name, options in VARIANTS.items():
-            runs[name] = lambda options=options: bench.gpu(bench.begin(options), draws)
-            runs[f"host: {name}"] = lambda options=options: bench.host(options)
+            runs[name] = partial(bench.sample, options, draws)
+            runs[f"host: {name}"] = partial(bench.host, options)
         rounds = [{name: run() for name, run in runs.items()} for _ in range(ROUNDS)]
     return {name: 1e6 * median(one[name] for one in rounds) for name in runs}
 
