@@ -2,7 +2,7 @@
 
     python benchmarks/bench_quantize.py --peer path/to/libggml-base.so
 
-Both work on the same rows in the same thread, taking turns, and CPU time of that thread is
+Both work on the same rows alternately in the same thread, and CPU time of that thread is
 counted, so that other work on the machine does not favour either. The best of several rounds is
 reported, in millions of weights a second, and the blocks are compared. The last line is one JSON
 object. Without `--peer` only ours is measured. `--quality best` times the longer search, which
