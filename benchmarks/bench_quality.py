@@ -4,7 +4,8 @@
 
 The exact path computes with float32 activations and a float32 cache; `int8` asks for int8 dot
 products wherever a kernel has them; `default` is what `rdrr generate` does. Prefill and decode use
-different kernels, and so do batches and draft tokens to verify. The text goes through all three: many tokens a pass, one token a pass (which is slow), and a few. Differences come with their
+different kernels, and so do batches and draft tokens to verify. The text goes through all three:
+many tokens a pass, one token a pass (which is slow), and a few. Differences come with their
 standard error: below two or three of them a difference means nothing, so give enough tokens. A
 checkpoint's folder is converted first, to `--quantize`. The last line is one JSON object.
 

@@ -25,7 +25,6 @@ from support.decoding import (
     endless_prompt,
     generated,
     prompt,
-    varied_prompt,
 )
 from support.packages import CONTEXT, llama_manifest, write_random_package
 
@@ -130,7 +129,7 @@ def test_what_does_not_validate_is_an_error_in_every_mode(bench, name):
 
 
 def test_ids_are_the_same_in_every_mode_and_end_where_the_sequence_ends(backend, rng):
-    ids, stops = varied_prompt(backend, rng), frozenset({Ending.EOS})
+    ids, stops = endless_prompt(backend, rng, 6), frozenset({Ending.EOS})
     plain, _ = generated(backend, GreedyOnHost(), ids, 10, frozenset())
     for how, end in ((PER_OP, 2), (FRESH, 3), (CACHED, 5)):
         with submitting(backend, how):
