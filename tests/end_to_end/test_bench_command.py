@@ -38,7 +38,7 @@ def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
     assert found["decode_tokens_per_second"]["median"] > 0
 
 
-def test_a_hint_that_is_not_followed_is_said(folder):
+def test_a_hint_that_is_not_honoured_is_reported(folder):
     words = ("bench", folder, *SHORT, "--kernel-hint")
     found = rdrr(*words, "f16Matmul=gemv", "--json").json()
     assert found["warnings"] == []
@@ -51,7 +51,7 @@ def test_a_hint_that_is_not_followed_is_said(folder):
         "q4kMatmul=fused_q4k_int8",
         "--json",
     ).json()
-    assert any("is not followed" in line for line in other["warnings"])
+    assert any("is not honoured" in line for line in other["warnings"])
 
 
 @pytest.mark.parametrize(
