@@ -1,12 +1,14 @@
-"""What a benchmark of decoding is run on: a checkpoint of a shape, packages of it, a GGUF file."""
+"""Files that benchmarks measure: a checkpoint of a shape, packages of it, and a GGUF file.
+
+Each is made once and kept in the working folder under a name that says what it is.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,9 @@ from typing import Any
 from shapes import SHAPES
 from synthesize import synthesize
 
-LAYOUTS: Mapping[str, dict[str, Any]] = {
-    "row": {},
-    "fused": {"fuse_gate_up": True},
-    "column": {"transpose_weights": True, "fuse_gate_up": True},
-}
-"""Packages by name: the options of the conversion that makes each."""
-
 
 class Clock:
-    """Says on stderr how long each step of the preparation took."""
+    """A clock that prints on stderr how long each step of the preparation took."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -37,52 +32,54 @@ class Clock:
         print(f"{name}: {self.seconds[name]} s", file=sys.stderr, flush=True)
 
 
-def prepare(options: argparse.Namespace, work: Path, clock: Clock) -> dict[str, Path]:
-    """Write the checkpoint and its packages unless they are there already; packages by layout."""
+def checkpoint(work: Path, shape: str, clock: Clock) -> Path:
+    """Return the checkpoint of a shape, with random weights; make it unless it is there."""
+    made = work / shape
+    if not (made / "model.safetensors.index.json").is_file():
+        with clock.step(f"synthesize {shape}"):
+            synthesize(SHAPES[shape], made)
+    return made
+
+
+def package(
+    work: Path, shape: str, name: str, clock: Clock, *, quantize: str, **options: Any
+) -> Path:
+    """Return a package of a shape; make it unless it is there.
+
+    Args:
+        work: Folder of all files.
+        shape: Name of the shape.
+        name: Name of the package among those of the shape and type.
+        clock: Clock of the steps.
+        quantize: Type of the weights.
+        options: Further options of the conversion.
+    """
     from rdrr_converter.convert import convert
 
-    checkpoint = work / options.shape
-    if not (checkpoint / "model.safetensors.index.json").is_file():
-        with clock.step("synthesize"):
-            synthesize(SHAPES[options.shape], checkpoint)
-    packages = {}
-    for layout in options.layouts.split(","):
-        packages[layout] = work / f"{options.shape}-{options.quantize}-{layout}"
-        if not packages[layout].exists():
-            with clock.step(f"convert {layout}"):
-                convert(
-                    checkpoint,
-                    packages[layout],
-                    quantize=options.quantize,
-                    workers=os.cpu_count(),
-                    **LAYOUTS[layout],
-                )
-    return packages
+    made = work / f"{shape}-{quantize}-{name}"
+    if not made.exists():
+        source = checkpoint(work, shape, clock)
+        with clock.step(f"convert {shape} {quantize} {name}"):
+            convert(source, made, quantize=quantize, workers=os.cpu_count(), **options)
+    return made
 
 
-def prepare_gguf(options: argparse.Namespace, work: Path, clock: Clock) -> Path:
-    """The GGUF file of the checkpoint, rows that are not whole blocks stored as llama.cpp does."""
+def gguf_file(work: Path, shape: str, quantize: str, clock: Clock) -> Path:
+    """Return a GGUF file of a shape in llama.cpp's types; make it unless it is there.
+
+    It holds the blocks of the package `row`; only Q4_K_M of a shape whose row lengths are not
+    multiples of the block size is converted again, to the types that llama.cpp falls back to.
+    """
     from _gguf import write_gguf
-    from rdrr_converter.convert import convert
     from rdrr_manifests.package import open_package
 
-    path = work / f"{options.shape}-{options.quantize}.gguf"
-    if path.is_file():
-        return path
-    folder = work / f"{options.shape}-{options.quantize}-row"
-    rows = SHAPES[options.shape].tensors()
-    uneven = any(len(shape) == 2 and shape[1] % 256 for _, shape in rows)
-    if (uneven and options.quantize == "q4_k_m") or not folder.exists():
-        folder = folder.with_name(f"{options.shape}-{options.quantize}-ggml")
-        with clock.step("convert for the peer"):
-            convert(
-                work / options.shape,
-                folder,
-                quantize=options.quantize,
-                k_tail="ggml",
-                overwrite=True,
-                workers=os.cpu_count(),
-            )
-    with clock.step("gguf"):
-        write_gguf(open_package(folder), path)
-    return path
+    made = work / f"{shape}-{quantize}.gguf"
+    if not made.is_file():
+        matrices = SHAPES[shape].tensors()
+        uneven = any(len(size) == 2 and size[1] % 256 for _, size in matrices)
+        falls_back = uneven and quantize == "q4_k_m"
+        name, options = ("ggml", {"k_tail": "ggml"}) if falls_back else ("row", {})
+        folder = package(work, shape, name, clock, quantize=quantize, **options)
+        with clock.step(f"gguf {shape} {quantize}"):
+            write_gguf(open_package(folder), made)
+    return made

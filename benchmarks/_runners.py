@@ -1,6 +1,6 @@
-"""What the benchmark times, ours and the peer's, behind one small interface.
+"""Loaded models that benchmarks time, ours and llama.cpp's, behind one small interface.
 
-Times only; what to run how often, in which order, is the benchmark's business.
+Runners only take times. What runs how often, and in which order, is up to the benchmark.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from rdrr.bench.figures import Spread
+from rdrr.bench.runs import LoadedAs, Workload, load
 
 if TYPE_CHECKING:
-    from rdrr.bench.llama_cpp import PeerModel
+    from peers.llama_cpp import PeerModel
     from rdrr_device.device import Device
 
 INTERVAL = 8  # tokens between two readbacks
@@ -25,18 +27,19 @@ class Runner(Protocol):
     """A loaded model that can be timed."""
 
     name: str
+    vocab: int
     load_seconds: float
 
     def prefill(self, ids: Sequence[int]) -> float:
-        """Seconds from an empty cache to the end of a prompt."""
+        """Return the seconds from an empty cache to the end of a prompt."""
         ...
 
     def decode(self, ids: Sequence[int], length: int) -> float:
-        """Seconds of as many single-token passes as `ids` behind `length` cached tokens."""
+        """Return the seconds of one pass for each of `ids`, behind `length` cached tokens."""
         ...
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits after a prompt, float32 [vocab]."""
+        """Return the logits after a prompt, float32 [vocab]."""
         ...
 
     def close(self) -> None:
@@ -45,36 +48,37 @@ class Runner(Protocol):
 
 
 class Ours:
-    """A package on our GPU backend; greedy, each token chosen on the GPU.
+    """A package on our GPU backend with greedy decoding; the argmax is taken on the GPU.
 
     Args:
-        name: Shown in the table.
+        name: Name in the table.
         folder: The package.
-        device: Where.
-        context: KV slots.
+        device: The device.
+        work: Sizes that the key-value cache must hold.
     """
 
-    def __init__(self, name: str, folder: Path, device: Device, context: int) -> None:
+    def __init__(self, name: str, folder: Path, device: Device, work: Workload) -> None:
         from rdrr_manifests.package import open_package
-        from rdrr_runtime.gpu import GpuBackend
 
         self.name = name
         self.device = device
         start = time.perf_counter()
-        self._backend = GpuBackend(open_package(folder), context=context, device=device)
+        package = open_package(folder)
+        self._backend = load(package, device, work, LoadedAs())
         self._backend.greedy([3], 0, 1)
         self.load_seconds = time.perf_counter() - start
         self.weights_bytes = self._backend.info.weights_bytes
+        self.vocab = package.manifest.architecture.vocab_size
         self._last = 3
 
     def prefill(self, ids: Sequence[int]) -> float:
-        """As `Runner.prefill`; the first new token is chosen and read back too."""
+        """See `Runner.prefill`; the first new token is read back too."""
         start = time.perf_counter()
         self._last = self._backend.greedy(ids, 0, 1)[-1]
         return time.perf_counter() - start
 
     def decode(self, ids: Sequence[int], length: int) -> float:
-        """As `Runner.decode`, but the tokens are those that the model chooses."""
+        """See `Runner.decode`; the tokens are those that the model generates."""
         from rdrr_runtime.decode.base import Counts, Job
         from rdrr_runtime.decode.greedy import Greedy
 
@@ -84,53 +88,54 @@ class Ours:
         return time.perf_counter() - start
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """As `Runner.logits`."""
+        """See `Runner.logits`."""
         last: npt.NDArray[np.float32] = self._backend.logits(ids, 0)[0]
         return last
 
-    def batch(self, texts: int, length: int, slots: int) -> Callable[[int], float]:
-        """Fill `length` slots of each of some texts; a function that times steps of all of them.
+    def batch(self, sequences: int, length: int, slots: int) -> Callable[[int], float]:
+        """Fill the caches of a batch, and return a function that times some steps of it.
 
         Args:
-            texts: Rows of a step.
-            length: Tokens behind which each of them stands.
-            slots: Of each cache.
+            sequences: Sequences of the batch, one token row each.
+            length: Tokens in the cache of each sequence.
+            slots: Slots of each cache.
         """
         from rdrr_runtime.sequences.batch import Row
 
-        batch = self._backend.batch(texts, slots)
-        ids = np.random.default_rng(0).integers(3, 100, (texts, length)).tolist()
+        batch = self._backend.batch(sequences, slots)
+        ids = np.random.default_rng(0).integers(3, 100, (sequences, length)).tolist()
         batch.fill(
             [Row(one, at, slot) for at, row in enumerate(ids) for slot, one in enumerate(row)]
         )
 
         def run(steps: int) -> float:
             start = time.perf_counter()
-            batch.greedy([Row(3 + at, at, length) for at in range(texts)], steps)
+            batch.greedy([Row(3 + at, at, length) for at in range(sequences)], steps)
             return time.perf_counter() - start
 
         return run
 
     @property
     def kv_bytes_per_slot(self) -> float:
-        """Keys and values of a token, of all layers."""
+        """Return the bytes of a token's keys and values, of all layers."""
         info = self._backend.info
         return info.kv_bytes / info.context
 
     def close(self) -> None:
-        """Free its memory, not the device."""
+        """Free the memory of the model, but not the device."""
         self._backend.close()
 
 
 class LlamaCppRunner:
-    """llama.cpp with one choice of its own options; given tokens, nothing sampled.
+    """llama.cpp with one choice of its options; it runs given tokens and samples nothing.
 
     Args:
         model: The weights, which several runners may share.
-        context: Tokens of the cache.
-        flash_attention: Use its fused attention.
-        ubatch: Prompt tokens that one of its passes computes.
-        load_seconds: What loading the weights took.
+        context: Tokens that the cache must hold.
+        flash_attention: Whether llama.cpp uses its fused attention.
+        ubatch: Prompt tokens of one pass.
+        threads: Threads of the CPU; llama.cpp's default when None.
+        load_seconds: Seconds in which the weights were loaded.
     """
 
     def __init__(
@@ -138,11 +143,12 @@ class LlamaCppRunner:
         model: PeerModel,
         context: int,
         *,
-        flash_attention: bool,
-        ubatch: int,
-        load_seconds: float,
+        flash_attention: bool = True,
+        ubatch: int = 512,
+        threads: int | None = None,
+        load_seconds: float = 0.0,
     ) -> None:
-        from rdrr.bench.llama_cpp import PeerContext
+        from peers.llama_cpp import PeerContext
 
         attention = "flash attention" if flash_attention else "no flash attention"
         self.name = f"llama.cpp, {attention}, ubatch {ubatch}"
@@ -150,24 +156,30 @@ class LlamaCppRunner:
         # Contexts of llama.cpp are whole multiples of 256 tokens.
         slots = -(-context // 256) * 256
         self._context = PeerContext(
-            model, context=slots, flash_attention=flash_attention, ubatch=ubatch
+            model, context=slots, flash_attention=flash_attention, ubatch=ubatch, threads=threads
         )
+        self.vocab = model.vocab
         self._context.prefill([3])
         self.load_seconds = load_seconds + time.perf_counter() - start
 
     def prefill(self, ids: Sequence[int]) -> float:
-        """As `Runner.prefill`; the last logits reach the host."""
+        """See `Runner.prefill`; the last logits reach the host."""
         return self._context.prefill(ids)
 
     def decode(self, ids: Sequence[int], length: int) -> float:
-        """As `Runner.decode`; logits reach the host after every token."""
+        """See `Runner.decode`; logits reach the host after every token."""
         return self._context.decode(ids, length)
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """As `Runner.logits`."""
+        """See `Runner.logits`."""
         self._context.prefill(ids)
         return self._context.logits()
 
     def close(self) -> None:
-        """Free its cache."""
+        """Free the cache."""
         self._context.close()
+
+
+def rates(tokens: int, seconds: Sequence[float]) -> Spread:
+    """Return tokens per second of runs over `tokens` tokens that took `seconds` each."""
+    return Spread.of([tokens / one for one in seconds])

@@ -13,7 +13,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -46,7 +46,7 @@ STEPS = (
 
 
 @contextmanager
-def timed(spent: Counter[str], name: str, owner: Any, attribute: str) -> Iterator[None]:
+def timed(spent: dict[str, float], name: str, owner: Any, attribute: str) -> Iterator[None]:
     """Within the block, CPU time in a function is added to `spent`."""
     function: Callable[..., Any] = getattr(owner, attribute)
 
@@ -68,7 +68,7 @@ def measure(source: Path, options: dict[str, Any]) -> tuple[ConversionResult, di
     """Convert, and give the seconds of each step, of all CPUs and of the wall."""
     for name in ("Q4_K", "Q6_K"):
         CODECS[name].quantize(np.ones((2, 256), np.float32))
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     with tempfile.TemporaryDirectory(dir=source.parent) as folder, ExitStack() as stack:
         for step in STEPS:
             stack.enter_context(timed(spent, *step))

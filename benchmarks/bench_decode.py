@@ -2,80 +2,75 @@
 
     python benchmarks/bench_decode.py --shape llama-1b --quantize q4_k_m --peer PATH
 
-Makes everything itself: a checkpoint with random weights, packages of it by our converter, and a
-GGUF file of the same blocks. All runners take turns; each is kept busy for a while before its
-turn, so that the clocks are up, and medians with the extremes are printed. Ratios are to the
-fastest of the peer's variants. Before any time is taken the logits are compared, so that nobody
-is measured on another model. `--peer` is the npm package that `rdrr.bench.llama_cpp` names, as a
-tarball or a folder; without it the peer is "not run". The last line is one JSON object.
+The script makes everything itself: a checkpoint with random weights, packages of it by our
+converter, and a GGUF file of the same blocks. The runners alternate; each is kept busy for a while
+before it is timed, so that the clocks are up, and medians with the extremes are printed. Ratios are
+to the fastest variant of llama.cpp. Before anything is timed the logits are compared, so that every
+runner is measured on the same model. `--peer` is the npm package that `peers/llama_cpp.py` names,
+as a tarball or a folder; without it llama.cpp is "not run". The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from _prepared import LAYOUTS, Clock, prepare, prepare_gguf
-from _runners import LlamaCppRunner, Ours, Runner
+from _prepared import Clock, gguf_file, package
+from _runners import LlamaCppRunner, Ours, Runner, rates
+from _script import keep_busy, prepare_environment, table
+from rdrr.bench.figures import Spread
+from rdrr.bench.runs import Workload
 from shapes import SHAPES
 
+LAYOUTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "row": {},
+        "fused": {"fuse_gate_up": True},
+        "column": {"transpose_weights": True, "fuse_gate_up": True},
+    }
+)
+"""Options of the conversion that makes each package, by the name of the package."""
+
 PEER_VARIANTS = ((True, 512), (False, 512), (True, 256))
-"""Flash attention, tokens of a pass."""
+"""Flash attention and prompt tokens of a pass, of each variant of llama.cpp."""
 
 
 @dataclass
 class Times:
-    """Seconds that a runner took, in the order of the rounds."""
+    """Seconds of a runner, in the order of the rounds."""
 
     prefill: list[float] = field(default_factory=list)
     decode: list[float] = field(default_factory=list)
     far: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Tokens a second over the rounds."""
-
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, tokens: int, seconds: Sequence[float]) -> Rates:
-        """Of passes over `tokens` tokens that took `seconds` each."""
-        rates = [tokens / one for one in seconds]
-        return cls(median(rates), min(rates), max(rates))
-
-    def __str__(self) -> str:
-        return f"{self.median:,.0f} ({self.least:,.0f} to {self.most:,.0f})"
-
-    def as_list(self) -> list[float]:
-        """Median, least, most."""
-        return [round(value, 1) for value in (self.median, self.least, self.most)]
+def as_list(spread: Spread) -> list[float]:
+    """Return median, least and most for JSON, with one digit."""
+    return [round(value, 1) for value in (spread.median, spread.least, spread.most)]
 
 
 def open_ours(
-    options: argparse.Namespace, packages: dict[str, Path], context: int, stack: ExitStack
+    options: argparse.Namespace, packages: dict[str, Path], work: Workload, stack: ExitStack
 ) -> list[Runner]:
-    """Our packages on one device."""
+    """Load our packages on one device."""
     from rdrr_device.device import open_device
 
     device = open_device(options.adapter)
     stack.callback(device.close)
     runners: list[Runner] = []
     for layout, folder in packages.items():
-        runner = Ours(f"rdrr, {layout}", folder, device, context)
+        runner = Ours(f"rdrr, {layout}", folder, device, work)
         stack.callback(runner.close)
         runners.append(runner)
     return runners
@@ -84,8 +79,8 @@ def open_ours(
 def open_peers(
     options: argparse.Namespace, work: Path, context: int, stack: ExitStack, clock: Clock
 ) -> tuple[list[Runner], str]:
-    """The peer's variants, and which device they run on or why there are none."""
-    from rdrr.bench.llama_cpp import LlamaCpp, PeerModel, UnavailableError, unpacked
+    """Load llama.cpp's variants; also return their device, or why there are none."""
+    from peers.llama_cpp import LlamaCpp, PeerModel, UnavailableError, unpacked
 
     if options.peer is None:
         return [], "not run: no --peer given"
@@ -93,7 +88,7 @@ def open_peers(
     try:
         library = LlamaCpp(stack.enter_context(unpacked(options.peer)))
         device = library.device(options.peer_device)
-        path = prepare_gguf(options, work, clock)
+        path = gguf_file(work, options.shape, options.quantize, clock)
         start = time.perf_counter()
         model = PeerModel(library, path, device)
         seconds = time.perf_counter() - start
@@ -111,7 +106,7 @@ def open_peers(
 
 
 def agreement(runners: Sequence[Runner], ids: Sequence[int]) -> dict[str, float]:
-    """Relative distance of each runner's logits from the first one's."""
+    """Return the relative distance of each runner's logits from those of the first runner."""
     first = runners[0].logits(ids)
     scale = float(np.linalg.norm(first))
     return {
@@ -120,17 +115,10 @@ def agreement(runners: Sequence[Runner], ids: Sequence[int]) -> dict[str, float]
     }
 
 
-def keep_busy(run: Callable[[], float], seconds: float) -> None:
-    """Repeat until `seconds` are over: a GPU at rest needs a while to raise its clocks."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        run()
-
-
 def measure(
     runners: Sequence[Runner], options: argparse.Namespace, ids: Sequence[int]
 ) -> dict[str, Times]:
-    """Prefill and decode of all runners in turn, then decode behind a long context."""
+    """Measure prefill and decode of all runners alternately, then decode behind a long context."""
     times = {runner.name: Times() for runner in runners}
     prompt, tokens = ids[: options.prompt], ids[: options.tokens]
     busy = tokens[:16]
@@ -155,17 +143,17 @@ def measure(
 def summarize(
     runners: Sequence[Runner], times: dict[str, Times], options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """For each runner the rates, the seconds to load it and what its weights' traffic is."""
+    """Return the rates of each runner, and the seconds in which it was loaded."""
     rows: dict[str, dict[str, Any]] = {}
     for runner in runners:
         taken = times[runner.name]
         row: dict[str, Any] = {
-            "prefill": Rates.of(options.prompt, taken.prefill),
-            "decode": Rates.of(options.tokens, taken.decode),
+            "prefill": rates(options.prompt, taken.prefill),
+            "decode": rates(options.tokens, taken.decode),
             "load_seconds": round(runner.load_seconds, 2),
         }
         if taken.far:
-            row["far"] = Rates.of(options.tokens, taken.far)
+            row["far"] = rates(options.tokens, taken.far)
         rows[runner.name] = row
     return rows
 
@@ -173,44 +161,43 @@ def summarize(
 def measure_batches(
     runner: Ours, folder: Path, options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """Tokens a second of several texts in one pass, and the bytes that a token moves."""
+    """Measure tokens per second of batches, and the bytes that a token moves, by batch size."""
     found: dict[str, dict[str, Any]] = {}
     sizes = sorted(map(int, options.batch.split(",")), reverse=True)  # the largest caches once
     weights = bytes_per_token(folder)
     slot = runner.kv_bytes_per_slot
-    for texts in sizes:
-        run = runner.batch(texts, options.prompt, options.prompt + options.tokens)
+    for size in sizes:
+        run = runner.batch(size, options.prompt, options.prompt + options.tokens)
         run(2)
         seconds = []
         for _ in range(options.repeat):
             keep_busy(partial(run, 8), options.warm)
             seconds.append(run(options.tokens))
-        rates = Rates.of(texts * options.tokens, seconds)
         keys = slot * (options.prompt + options.tokens / 2)
-        found[str(texts)] = {
-            "tokens_per_second": rates.as_list(),
+        found[str(size)] = {
+            "tokens_per_second": as_list(rates(size * options.tokens, seconds)),
             "step_ms": round(1e3 * median(seconds) / options.tokens, 3),
-            "weight_bytes_per_token": round(weights / texts),
+            "weight_bytes_per_token": round(weights / size),
             "kv_bytes_per_token": round(keys),
         }
     return dict(reversed(found.items()))
 
 
 def show_batches(name: str, found: dict[str, dict[str, Any]]) -> None:
-    """The table of batches."""
-    print(f"{name}, several texts in one pass")
-    headings = ("texts", "tokens/s", "ms a step", "MB a token", "over one text")
-    print("".join(f"{heading:>16}" for heading in headings))
+    """Print the table of batches."""
+    print(f"{name}, batches")
     first = next(iter(found.values()))["tokens_per_second"][0]
-    for texts, row in found.items():
+    rows = []
+    for size, row in found.items():
         moved = (row["weight_bytes_per_token"] + row["kv_bytes_per_token"]) / 1e6
         rate = row["tokens_per_second"][0]
-        cells = texts, f"{rate:,.0f}", row["step_ms"], f"{moved:,.1f}", f"{rate / first:.2f}"
-        print("".join(f"{cell!s:>16}" for cell in cells))
+        rows.append((size, f"{rate:,.0f}", row["step_ms"], f"{moved:,.1f}", f"{rate / first:.2f}"))
+    headings = ("sequences", "tokens/s", "ms per step", "MB per token", "over the smallest batch")
+    table(headings, rows)
 
 
 def bytes_per_token(folder: Path) -> int:
-    """Bytes of the weights that one token needs: all but the embedding, unless it is the head."""
+    """Return the bytes of weights that one token reads: all but an untied embedding."""
     from rdrr_manifests.package import open_package
 
     manifest = open_package(folder).manifest
@@ -221,7 +208,7 @@ def bytes_per_token(folder: Path) -> int:
 
 
 def ratios(rows: dict[str, dict[str, Any]], ours: set[str]) -> dict[str, dict[str, float]]:
-    """Each of our medians over the best median of the peer."""
+    """Divide each of our medians by the best median of llama.cpp."""
     peers = [row for name, row in rows.items() if name not in ours]
     if not peers:
         return {}
@@ -238,26 +225,33 @@ def ratios(rows: dict[str, dict[str, Any]], ours: set[str]) -> dict[str, dict[st
 
 
 def show(rows: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
-    """The table of rates."""
-    width = max(map(len, rows)) + 2
-    far = f"decode at {options.context}" if options.context else ""
-    print(f"tokens a second, median (least to most) of {options.repeat}")
-    headings = f"prefill {options.prompt}", f"decode at {options.prompt}", far, "load s"
-    print(f"{'':{width}}" + "".join(f"{heading:>26}" for heading in headings))
-    for name, row in rows.items():
-        cells = row["prefill"], row["decode"], row.get("far", ""), row["load_seconds"]
-        print(f"{name:{width}}" + "".join(f"{cell!s:>26}" for cell in cells))
+    """Print the table of rates."""
+    print(f"tokens per second, median (least to most) of {options.repeat}")
+    keys = {"prefill": f"prefill {options.prompt}", "decode": f"decode at {options.prompt}"}
+    if options.context:
+        keys["far"] = f"decode at {options.context}"
+    table(
+        ("runner", *keys.values(), "load s"),
+        [
+            (name, *(row[key].show(0) for key in keys), row["load_seconds"])
+            for name, row in rows.items()
+        ],
+    )
 
 
 def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, Any]:
-    """The whole benchmark; prints the table and returns what goes into the JSON object."""
+    """Run the whole benchmark, print the tables and return the figures for JSON."""
     clock = Clock()
-    packages = prepare(options, work, clock)
-    context = max(options.prompt, options.context) + options.tokens + 16
-    ids = np.random.default_rng(0).integers(3, SHAPES[options.shape].vocab, context).tolist()
+    shape, quantize = options.shape, options.quantize
+    packages = {
+        layout: package(work, shape, layout, clock, quantize=quantize, **LAYOUTS[layout])
+        for layout in options.layouts.split(",")
+    }
+    size = Workload(max(options.prompt, options.context), options.tokens)
+    ids = np.random.default_rng(0).integers(3, SHAPES[shape].vocab, size.context).tolist()
     with clock.step("load"):
-        ours = open_ours(options, packages, context, stack)
-    peers, peer = open_peers(options, work, context, stack, clock)
+        ours = open_ours(options, packages, size, stack)
+    peers, peer = open_peers(options, work, size.context, stack, clock)
     runners = [*ours, *peers]
     with clock.step("compare"):
         distances = agreement(runners, ids[: min(64, options.prompt)])
@@ -266,7 +260,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
     rows = summarize(runners, times, options)
     first = ours[0]
     assert isinstance(first, Ours)
-    print(f"\n{options.shape}, {options.quantize}, on {first.device.info.name}; peer {peer}")
+    print(f"\n{shape}, {quantize}, on {first.device.info.name}; peer {peer}")
     show(rows, options)
     found = ratios(rows, {runner.name for runner in ours})
     traffic = {}
@@ -289,8 +283,8 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
     return {
         "benchmark": "decode",
         "batches": batches,
-        "shape": options.shape,
-        "quantize": options.quantize,
+        "shape": shape,
+        "quantize": quantize,
         "adapter": first.device.info.name,
         "peer": peer,
         "prompt": options.prompt,
@@ -299,7 +293,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
         "repeat": options.repeat,
         "rates": {
             name: {
-                key: value.as_list() if isinstance(value, Rates) else value
+                key: as_list(value) if isinstance(value, Spread) else value
                 for key, value in row.items()
             }
             for name, row in rows.items()
@@ -312,7 +306,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--shape", choices=tuple(SHAPES), default="llama-1b")
@@ -323,8 +317,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--adapter", help="part of the name of our adapter")
     add("--prompt", type=int, default=512)
     add("--tokens", type=int, default=128)
-    add("--context", type=int, default=0, help="also decode behind so many tokens")
-    add("--batch", metavar="N,N", help="also decode so many texts in one pass, as 1,2,4,8,16")
+    add("--context", type=int, default=0, help="also decode with so many tokens in the cache")
+    add("--batch", metavar="N,N", help="also decode batches of so many sequences, as 1,2,4,8,16")
     add("--repeat", type=int, default=5)
     add("--warm", type=float, default=0.4, help="seconds of work before each measurement")
     add("--work", type=Path, help="folder for the files, kept; a temporary one by default")
@@ -336,10 +330,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run and print one JSON object last."""
+    """Run the command line."""
     options = parse()
-    # Mesa's drivers complain, once an adapter, where no desktop session has set it.
-    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    prepare_environment()
     with ExitStack() as stack:
         work = options.work or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import rdrr
 from gguf import GGUFReader
+from peers.llama_cpp import LlamaCpp, unpacked
 from peers.llama_quantizer import FILE_TYPES, quantize
-from rdrr.bench.llama_cpp import LlamaCpp, unpacked
 from rdrr_converter.sources.imatrix import read_imatrix
 
 

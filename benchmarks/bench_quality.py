@@ -3,9 +3,9 @@
     python benchmarks/bench_quality.py PACKAGE --text FILE [--tokens 4000]
 
 The exact path computes with float32 activations and a float32 cache; `int8` asks for int8 dot
-products wherever a kernel has them; `default` is what `rdrr generate` does. Reading a prompt and
-generating use different kernels, and so do batches and guesses to verify. The text goes through all
-three: many tokens a pass, one token a pass (which is slow), and a few. Differences come with their
+products wherever a kernel has them; `default` is what `rdrr generate` does. Prefill and decode use
+different kernels, and so do batches and draft tokens to verify. The text goes through all three:
+many tokens a pass, one token a pass (which is slow), and a few. Differences come with their
 standard error: below two or three of them a difference means nothing, so give enough tokens. A
 checkpoint's folder is converted first, to `--quantize`. The last line is one JSON object.
 
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -77,6 +77,10 @@ class FewTokens:
             ]
         )
 
+    def as_model(self) -> rdrr.Model:
+        """Return this object as the model whose logits, tokens and package it has."""
+        return cast("rdrr.Model", self)
+
     def close(self) -> None:
         """Free its memory."""
         self._backend.close()
@@ -103,7 +107,7 @@ def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[
                     passes: compare(model, exact, text, stepwise=stepwise, **sizes)
                     for passes, stepwise in PASSES.items()
                 }
-                found[f"{FEW} tokens a pass"] = compare(few, exact, text, **sizes)
+                found[f"{FEW} tokens a pass"] = compare(few.as_model(), exact, text, **sizes)
                 few.close()
                 not_followed = {"not_followed": list(model.unhonoured_hints)}
             rows += [

@@ -2,7 +2,7 @@
 
     python benchmarks/bench_quantize.py --peer path/to/libggml-base.so
 
-Both work on the same rows in the same thread, taking turns, and CPU time of that thread is
+Both work on the same rows alternately in the same thread, and CPU time of that thread is
 counted, so that other work on the machine does not favour either. The best of several rounds is
 reported, in millions of weights a second, and the blocks are compared. The last line is one JSON
 object. Without `--peer` only ours is measured. `--quality best` times the longer search, which
@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.codecs import CODECS
 
-Quantize = Callable[[npt.NDArray[np.float32], "npt.NDArray[np.float32] | None"], npt.NDArray]
+F32 = npt.NDArray[np.float32]
+Quantize = Callable[[F32, F32 | None], npt.NDArray[np.uint8]]
 
 # Numbers of ggml's public enum ggml_type.
 GGML_TYPES = {"Q4_0": 2, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
@@ -48,7 +49,7 @@ def peer_quantizer(library: ctypes.CDLL, name: str) -> Quantize:
     return quantize
 
 
-def seconds(quantize: Quantize, rows: npt.NDArray, importance: npt.NDArray | None) -> float:
+def seconds(quantize: Quantize, rows: F32, importance: F32 | None) -> float:
     """CPU seconds of this thread for one call."""
     start = time.thread_time()
     quantize(rows, importance)

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def alone(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> floa
     if isinstance(device, WebGpuDevice):
         device.upload(dtype, [weights])
         runs = [
-            fastest(lambda times=times: device.run(dtype, len(weights), times), rounds)
+            fastest(partial(device.run, dtype, len(weights), times), rounds)
             for times in (1, REPEATS + 1)
         ]
         return (runs[1] - runs[0]) / REPEATS

@@ -3,7 +3,7 @@
     python benchmarks/bench_remote.py [--gigabytes 1] [--delay 0.05] [--megabytes 100]
 
 The network is a folder that answers each request after a delay and then at a given rate for each
-connection. A download makes eight requests at once. The ways take turns, and the quickest turn of
+connection. A download makes eight requests at once. The ways alternate, and the quickest round of
 each counts. The last line is one JSON object.
 """
 
@@ -34,7 +34,7 @@ class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec publishes
 
     protocol = "slow"
     delay, rate = 0.0, 1e12
-    bytes = requests = 0
+    received = requests = 0
     lock = threading.Lock()
 
     @classmethod
@@ -53,7 +53,7 @@ class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec publishes
         kind = type(self)
         with kind.lock:
             kind.requests += 1
-            kind.bytes += len(content)
+            kind.received += len(content)
         return content
 
 
@@ -83,7 +83,7 @@ def download(source: str, folder: Path) -> Path:
 
 def measure(source: str, out: Path, *, first: bool) -> dict[str, Any]:
     """Convert once, either way."""
-    SlowFileSystem.requests = SlowFileSystem.bytes = 0
+    SlowFileSystem.requests = SlowFileSystem.received = 0
     start = time.perf_counter()
     fetched = download(source, out.with_name("fetched")) if first else None
     options = {"quantize": "q4_k_m", "model_id": "model", "overwrite": True}
@@ -91,7 +91,7 @@ def measure(source: str, out: Path, *, first: bool) -> dict[str, Any]:
     return {
         "seconds": round(time.perf_counter() - start, 2),
         "requests": SlowFileSystem.requests,
-        "bytes": SlowFileSystem.bytes,
+        "bytes": SlowFileSystem.received,
     }
 
 
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--delay", type=float, default=0.05, help="seconds before an answer")
     parser.add_argument("--megabytes", type=float, default=100.0, help="a second, a connection")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path, default=None)
     arguments = parser.parse_args()
     fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
@@ -115,11 +115,13 @@ def main() -> None:
         size = synthesize(shape, folder / "model")
         source = f"slow://{folder / 'model'}"
         convert(folder / "model", folder / "out", overwrite=True)  # compiles, and fills the cache
-        turns = [
+        rounds = [
             [measure(source, folder / "out", first=first) for first in (False, True)]
-            for _ in range(arguments.turns)
+            for _ in range(arguments.rounds)
         ]
-    ranges, whole = (min(ways, key=lambda one: one["seconds"]) for ways in zip(*turns, strict=True))
+    ranges, whole = (
+        min(ways, key=lambda one: one["seconds"]) for ways in zip(*rounds, strict=True)
+    )
     print(json.dumps({"benchmark": "remote", "size": size, "ranges": ranges, "download": whole}))
 
 

@@ -1,10 +1,10 @@
-"""What drawing a token costs on the GPU, beside the argmax of greedy decoding and the host's draw.
+"""Time to sample a token on the GPU, beside the argmax of greedy decoding and the host's sampler.
 
-    python benchmarks/bench_sampling.py [--vocab 262144] [--draws 200] [--adapter NAME]
+    python benchmarks/bench_sampling.py [--vocab 262144] [--samples 200] [--adapter NAME]
 
-Logits are random and stay in place, so only the choice of the token is timed: many draws in one
-submission, medians over rounds in which all variants take turns. Each variant must first draw the
-ids that the host draws with the same seed. The host's time has the transfer of the logits in it.
+Logits are random and stay on the GPU, so only sampling is timed: many samples in one submission,
+medians over rounds in which all variants alternate. Each variant must first sample the ids that the
+host samples with the same seed. The host's time includes the transfer of the logits.
 The last line is one JSON object.
 """
 
@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import median
 
 import numpy as np
@@ -69,7 +69,7 @@ class Bench:
         return Bench(device, state, logits, held, GpuSampler(device, buffers, state, vocab))
 
     def begin(self, options: SamplingParams) -> tuple[BoundDispatch, ...]:
-        """The launches of a draw."""
+        """Return the dispatches that sample a token."""
         self.device.write(self.state.step, np.array([1, 0, 0, 0], np.uint32))
         self.sampler.begin(options, ())
         return self.sampler.to_token(self._pass)
@@ -90,18 +90,22 @@ class Bench:
         for _ in range(CHECKED):
             ids.append(sampler.choose(self.logits, ids))
         if found != ids:
-            raise SystemExit(f"{name}: the GPU draws {found}, the host {ids}")
+            raise SystemExit(f"{name}: the GPU samples {found}, the host {ids}")
 
-    def gpu(self, launches: tuple[BoundDispatch, ...], draws: int) -> float:
-        """Seconds of a draw on the GPU."""
+    def gpu(self, launches: tuple[BoundDispatch, ...], samples: int) -> float:
+        """Return the seconds of a sample on the GPU."""
         self.device.wait()
         start = time.perf_counter()
-        self.device.submit(launches, 1, times=draws)
+        self.device.submit(launches, 1, times=samples)
         self.device.wait()
-        return (time.perf_counter() - start) / draws
+        return (time.perf_counter() - start) / samples
+
+    def sample(self, options: SamplingParams, samples: int) -> float:
+        """Return the seconds of a sampled token on the GPU."""
+        return self.gpu(self.begin(options), samples)
 
     def host(self, options: SamplingParams) -> float:
-        """Seconds of a draw on the host, the logits read back before it."""
+        """Return the seconds of a sample on the host, with the logits read back before it."""
         sampler = Sampler(options)
         start = time.perf_counter()
         logits = self.device.read(self.held).view(np.float32)[: len(self.logits)]
@@ -121,17 +125,17 @@ class Bench:
         return tuple(self.device.bind(one) for one in made)
 
 
-def measure(device: Device, vocab: int, draws: int) -> dict[str, float]:
-    """Microseconds of a draw, by variant; `host: NAME` for those of the host."""
+def measure(device: Device, vocab: int, samples: int) -> dict[str, float]:
+    """Return microseconds of a sample by variant; `host: NAME` names those of the host."""
     with arena(device, "bench") as buffers:
         bench = Bench.make(device, buffers, vocab)
         for name, options in VARIANTS.items():
             bench.check(name, options)
         greedy = bench.argmax(buffers)
-        runs: dict[str, Callable[[], float]] = {"argmax": lambda: bench.gpu(greedy, draws)}
+        runs: dict[str, Callable[[], float]] = {"argmax": lambda: bench.gpu(greedy, samples)}
         for name, options in VARIANTS.items():
-            runs[name] = lambda options=options: bench.gpu(bench.begin(options), draws)
-            runs[f"host: {name}"] = lambda options=options: bench.host(options)
+            runs[name] = partial(bench.sample, options, samples)
+            runs[f"host: {name}"] = partial(bench.host, options)
         rounds = [{name: run() for name, run in runs.items()} for _ in range(ROUNDS)]
     return {name: 1e6 * median(one[name] for one in rounds) for name in runs}
 
@@ -140,15 +144,15 @@ def main() -> None:
     """Print a table and a JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--vocab", type=int, default=262_144)
-    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--adapter")
     given = parser.parse_args()
     device = open_device(given.adapter)
-    times = measure(device, given.vocab, given.draws)
+    times = measure(device, given.vocab, given.samples)
     for name, value in times.items():
         print(f"{name:20} {value:10.1f} us")
-    told = {"adapter": device.info.name, "vocab": given.vocab, "microseconds": times}
-    print(json.dumps(told))
+    found = {"adapter": device.info.name, "vocab": given.vocab, "microseconds": times}
+    print(json.dumps(found))
     device.close()
 
 

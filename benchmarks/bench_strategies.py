@@ -1,17 +1,17 @@
-"""Ways of decoding one package, in turns in one process: WeDLM and drafts beside plain decoding.
+"""Decoding strategies of one package, alternating in one process: WeDLM, speculative and plain.
 
     python benchmarks/bench_strategies.py PACKAGE --tau 0.4,0.6 --draft ngram --draft SMALLER
 
-WeDLM fills several places at once where the text leaves little choice, so two prompts are measured:
-`plain`, and `low-entropy`, whose continuation a model of manual pages knows by heart. `--prompt`
-takes one of these names, or a text.
+WeDLM fills several positions at once where the text leaves little choice, so two prompts are
+measured: `plain`, and `low-entropy`, whose continuation a model of manual pages knows by heart.
+`--prompt` takes one of these names, or any text.
 
-Every way gets the same prompt and as many tokens; nothing ends a text early. Both baselines are
+Every way gets the same prompt and as many tokens; nothing ends a sequence early. Both baselines are
 given: greedy with a key-value cache, eight tokens to a readback, and greedy without one, which is
 what the published ratio of WeDLM is to. Times include the prompt. Then passes of several rows are
 timed beside the pass of one, both with what they read back, since a way of decoding gains tokens a
-pass over that. WeDLM needs a package of a model that was trained for it; elsewhere it is left out.
-A way that writes other ids than the baseline is judged by its text: `agrees` is the share of ids
+pass over that. WeDLM needs a package of a model that was trained for it; elsewhere it is omitted.
+A way that writes other ids than the baseline is judged by its text: `agrees` is the fraction of ids
 before the first that differs, `longest run` and `repeats` tell whether it goes in circles. The last
 line is one JSON object.
 """
@@ -69,7 +69,7 @@ PASSES = 20  # of each size in a round
 
 
 def text_figures(ids: Sequence[int], plain: Sequence[int]) -> dict[str, float]:
-    """How a text compares with plain decoding's, and how much it repeats itself."""
+    """Compare ids with those of plain decoding, and measure how much they repeat themselves."""
     pairs = zip(ids, plain, strict=False)
     same = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(plain)))
     run = longest = 1
@@ -96,7 +96,7 @@ def generate(
 def measure_ways(
     engine: Engine, ways: Mapping[str, Strategy], prompt: Sequence[int], tokens: int, rounds: int
 ) -> dict[str, Any]:
-    """All ways in turns; of each the medians, after a round that only warms up."""
+    """Measure all strategies alternately; return medians, after a round that only warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     last: dict[str, tuple[list[int], dict[str, Any]]] = {}
     for index in range(rounds + 1):
@@ -158,7 +158,7 @@ def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, 
         try:
             way = Wedlm(window=window, tau=tau).strategy(package, SamplingParams())
         except UsageError as error:
-            print(f"wedlm is left out: {error}")
+            print(f"wedlm is omitted: {error}")
             return {}
         found[f"wedlm tau {word}"] = way
     return found

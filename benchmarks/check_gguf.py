@@ -33,7 +33,7 @@ def main(argv):\n\treturn 12345 + x[0]  # don't
 
 def their_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
     """Logits of llama.cpp after each token, float32 [tokens, vocab]."""
-    from rdrr.bench.llama_cpp import PeerContext, PeerModel
+    from peers.llama_cpp import PeerContext, PeerModel
 
     model = PeerModel(library, path, library.device("CPU"))
     context = PeerContext(
@@ -50,7 +50,7 @@ def their_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
 
 def their_ids(library: Any, path: Path, lines: Sequence[str]) -> list[list[int]]:
     """Ids that llama.cpp's tokenizer gives, without special tokens."""
-    from rdrr.bench.llama_cpp import PeerModel
+    from peers.llama_cpp import PeerModel
 
     model = PeerModel(library, path, library.device("CPU"))
     llama = library.llama
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--quantize", default="f32,f16,q8_0,q4_k_m", help="types, by commas")
     options = parser.parse_args()
-    from rdrr.bench.llama_cpp import LlamaCpp, unpacked
+    from peers.llama_cpp import LlamaCpp, unpacked
 
     text = options.text.read_text(encoding="utf-8") if options.text else TEXT
     with unpacked(options.peer) as folder:

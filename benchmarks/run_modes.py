@@ -1,18 +1,18 @@
-"""Everything of docs/MODES.md in one call: packages made, measured, one small table last.
+"""Measure everything in docs/MODES.md with one command: make packages, run scripts, print lines.
 
     python benchmarks/run_modes.py OUT [--work DIR] [--peer PATH] [--only STEPS] [--quick]
 
-Each step is one `rdrr bench` command in a process of its own, whose JSON goes to OUT/NAME.json; a
-step that fails or takes too long is named in the table and the others go on. Weights are random,
-at true shapes: SmolLM 135M in F16 and Gemma 3 1B in Q4_K_M. Packages are made for the steps that
-need them. `--quick` tries all steps on tiny shapes.
+Each step is one command in a process of its own, whose JSON object goes to OUT/NAME.json. A step
+that fails or takes too long is reported, and the others go on. Weights are random, at true shapes:
+SmolLM 135M in F16 and Gemma 3 1B in Q4_K_M. Packages are made for the steps that need them.
+`--quick` tries all steps on tiny shapes. The last line is one JSON object: which steps ran and
+which failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -24,19 +24,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shapes import SHAPES
-from synthesize import synthesize
+from _prepared import Clock, gguf_file, package
+from _script import prepare_environment
 
-PACKAGES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
+PACKAGES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = MappingProxyType(
     {
-        "small-f16": ("small", {"quantize": "f16"}),
-        "q4-row": ("large", {"quantize": "q4_k_m"}),
-        "q4-col": ("large", {"quantize": "q4_k_m", "q4k_layout": "column"}),
-        "q4-fused": ("large", {"quantize": "q4_k_m", "fuse_gate_up": True}),
-        "q4-flat": ("large", {"quantize": "q4_k_m", "q4k_layout": "flat"}),
+        "small-f16": ("small", "row", {"quantize": "f16"}),
+        "q4-row": ("large", "row", {"quantize": "q4_k_m"}),
+        "q4-col": ("large", "blocks-column", {"quantize": "q4_k_m", "q4k_layout": "column"}),
+        "q4-fused": ("large", "fused", {"quantize": "q4_k_m", "fuse_gate_up": True}),
+        "q4-flat": ("large", "flat", {"quantize": "q4_k_m", "q4k_layout": "flat"}),
     }
 )
-"""Packages by name: which shape, and the options of the conversion."""
+"""Size of the shape, name among its packages, and options of the conversion, by package."""
 
 SHAPE_OF = {"small": "smollm-135m", "large": "gemma3-1b"}
 QUICK = {"small": "tiny", "large": "tiny-gemma3"}
@@ -49,11 +49,13 @@ class Step:
     """One command.
 
     Attributes:
-        name: Of its JSON file.
-        words: What follows `rdrr bench`; `{name}` stands for a package's folder.
+        name: Name of its JSON file.
+        program: A script beside this one, or `rdrr bench`.
+        words: Arguments of the program; `{name}` stands for the path of a package or file.
     """
 
     name: str
+    program: str
     words: tuple[str, ...]
 
 
@@ -64,91 +66,89 @@ _OF_WEIGHTS = (
 )
 _TEN = ("--tokens", "64", "--repeat", "10")
 
+MODES, ABLATIONS, SPEED = "bench_modes.py", "bench_ablations.py", "rdrr bench"
 STEPS = (
-    Step("modes-small", ("{small-f16}", "--mode", "all", *_TEN)),
-    Step("modes-large", ("{q4-row}", "--mode", "all", *_TEN)),
-    Step("ablations-small", ("{small-f16}", "--ablation", "all", *_TEN)),
+    Step("modes-small", MODES, ("{small-f16}", "--mode", "all", *_TEN)),
+    Step("modes-large", MODES, ("{q4-row}", "--mode", "all", *_TEN)),
+    Step("ablations-small", ABLATIONS, ("{small-f16}", "--ablation", "all", *_TEN)),
     Step(
         "ablations-large",
+        ABLATIONS,
         ("{q4-row}", "--ablation", _OF_WEIGHTS, *_OTHERS, "--package", "fused={q4-fused}", *_TEN),
     ),
-    *(Step(f"kernels-{one}", ("kernels", "--shape", f"{{{one}}}")) for one in KERNEL_SHAPES),
-    Step("speed-small", ("{small-f16}",)),
-    Step("speed-large", ("{q4-row}",)),
+    *(
+        Step(f"kernels-{one}", "bench_kernels.py", ("--shape", f"{{{one}}}"))
+        for one in KERNEL_SHAPES
+    ),
+    Step("speed-small", SPEED, ("{small-f16}", "--json")),
+    Step("speed-large", SPEED, ("{q4-row}", "--json")),
 )
 
 EXTERNAL = Step(
     "external",
-    ("external", "--llama-cpp", "{peer}", "--gguf", "{gguf}", "--package", "ours={q4-row}"),
+    "bench_llama_cpp.py",
+    ("--llama-cpp", "{peer}", "--gguf", "{gguf}", "--package", "{q4-row}"),
 )
-"""Only with `--peer`."""
+"""The step that runs only with `--peer`."""
+
+SIZED = (MODES, ABLATIONS, SPEED, EXTERNAL.program)
+"""Programs that take the size of a workload."""
 
 
-def prepare_gguf(work: Path, shape: str) -> None:
-    """The large checkpoint as a GGUF file of llama.cpp's types, unless it is there."""
-    from _gguf import write_gguf
-    from rdrr_converter.convert import convert
-    from rdrr_manifests.package import open_package
-
-    path, folder = work / "large.gguf", work / f"{shape}-ggml"
-    if path.is_file():
-        return
-    if not folder.exists():
-        convert(work / shape, folder, quantize="q4_k_m", k_tail="ggml", workers=os.cpu_count())
-    write_gguf(open_package(folder), path)
-
-
-def prepare(work: Path, shapes: Mapping[str, str], steps: Sequence[Step]) -> dict[str, Path]:
-    """Make what steps need, checkpoints and packages, unless it is there; packages by name."""
-    from rdrr_converter.convert import convert
-
+def prepare(work: Path, shapes: Mapping[str, str], steps: Sequence[Step]) -> dict[str, str]:
+    """Make the files that the steps need, unless they are there; paths by name."""
     words = " ".join(word for step in steps for word in step.words)
-    found = {}
-    for name, (size, options) in PACKAGES.items():
-        if f"{{{name}}}" not in words:
-            continue
-        shape = shapes[size]
-        checkpoint, package = work / shape, work / f"{shape}-{name}"
-        if not (checkpoint / "model.safetensors.index.json").is_file():
-            synthesize(SHAPES[shape], checkpoint)
-        if not package.exists():
-            start = time.perf_counter()
-            convert(checkpoint, package, workers=os.cpu_count(), **options)
-            print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-        found[name] = package
+    clock = Clock()
+    found = {
+        name: str(package(work, shapes[size], kind, clock, **options))
+        for name, (size, kind, options) in PACKAGES.items()
+        if f"{{{name}}}" in words
+    }
+    if EXTERNAL in steps:
+        found["gguf"] = str(gguf_file(work, shapes["large"], "q4_k_m", clock))
     return found
 
 
-def run(
-    step: Step, places: Mapping[str, str], more: Sequence[str], limit: float = STEP_SECONDS
-) -> dict[str, Any]:
-    """The JSON object of a step, or `{"failed": why}`; `places` is what marks stand for."""
-    folders = {f"{{{name}}}": place for name, place in places.items()}
-    words = []
-    for word in step.words:
-        for mark, folder in folders.items():
-            word = word.replace(mark, folder)
-        words.append(word)
-    command = [sys.executable, "-m", "rdrr", "bench", *words, *more, "--json"]
+def command(step: Step, places: Mapping[str, str], more: Sequence[str]) -> list[str]:
+    """Return the command line of a step.
+
+    Args:
+        step: The step.
+        places: Replacements of `{name}` in its words.
+        more: Further words for a program that takes the size of a workload.
+    """
+    if step.program == SPEED:
+        program = ["-m", "rdrr", "bench"]
+    else:
+        program = [str(Path(__file__).with_name(step.program))]
+    words = list(step.words)
+    for name, place in places.items():
+        words = [word.replace(f"{{{name}}}", place) for word in words]
+    return [sys.executable, *program, *words, *(more if step.program in SIZED else ())]
+
+
+def run(words: Sequence[str], limit: float = STEP_SECONDS) -> dict[str, Any]:
+    """Run a command and return the JSON object on its last line, or `{"failed": why}`."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired:
         return {"failed": f"took more than {limit:.0f} s"}
-    try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
+    if done.returncode:
         return {"failed": done.stderr.strip()[-400:] or f"exit code {done.returncode}"}
-    return found if done.returncode == 0 else {"failed": found}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _gpu(row: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-    """GPU time of a side's phase."""
+    """Return the GPU time of a side in the measured phase."""
     key = "gpu_decode_ms_per_token" if row["phase"] == "decode" else "gpu_prefill_ms"
     return f"{side[key]:.3f}" if side[key] is not None else "-"
 
 
 def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """What the last table says of a step."""
+    """Yield the lines that report a step."""
     if "failed" in found:
         yield f"{name}: FAILED {found['failed']}"
     for key, mode in found.get("modes", {}).items():
@@ -207,44 +207,43 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("out", type=Path, help="folder for the JSON files")
-    add("--work", type=Path, help="folder for checkpoints and packages, kept")
+    add("--work", type=Path, help="folder that keeps checkpoints and packages")
     add("--peer", type=Path, help="llama.cpp's libraries: the npm tarball or a folder")
     add("--only", help="names of steps, with commas between")
-    add("--step-seconds", type=float, default=STEP_SECONDS, help="the most that a step may take")
+    add("--step-seconds", type=float, default=STEP_SECONDS, help="time limit of a step")
     add("--quick", action="store_true", help="tiny shapes and few tokens, to try the script")
     options = parser.parse_args()
-    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    prepare_environment()
     options.out.mkdir(parents=True, exist_ok=True)
     more = ("--prompt-tokens", "8", "--tokens", "5", "--repeat", "1") if options.quick else ()
-    shapes = QUICK if options.quick else SHAPE_OF
     steps = [*STEPS, EXTERNAL] if options.peer is not None else [*STEPS]
     if options.only:
         names = options.only.split(",")
         steps = [one for one in steps if one.name in names]
+    report: list[str] = []
+    failed: list[str] = []
     with ExitStack() as stack:
         work = options.work or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="modes-"))
         )
         work.mkdir(parents=True, exist_ok=True)
-        packages = prepare(work, shapes, steps)
-        places = {name: str(folder) for name, folder in packages.items()}
+        places = prepare(work, QUICK if options.quick else SHAPE_OF, steps)
         places |= {one: "tiny" if options.quick else one for one in KERNEL_SHAPES}
-        places |= {"gguf": str(work / "large.gguf"), "peer": str(options.peer)}
-        if EXTERNAL in steps:
-            prepare_gguf(work, shapes["large"])
-        said: list[str] = []
+        places |= {"peer": str(options.peer)}
         for step in steps:
             start = time.perf_counter()
-            found = run(step, places, more, options.step_seconds)
+            found = run(command(step, places, more), options.step_seconds)
             (options.out / f"{step.name}.json").write_text(json.dumps(found, indent=1) + "\n")
-            said += lines(step.name, found)
+            report += lines(step.name, found)
+            failed += [step.name] if "failed" in found else []
             seconds = time.perf_counter() - start
             print(f"{step.name}: {seconds:.1f} s", file=sys.stderr, flush=True)
-    print("\n".join(said))
+    print("\n".join(report))
+    print(json.dumps({"steps": [one.name for one in steps], "failed": failed}))
 
 
 if __name__ == "__main__":

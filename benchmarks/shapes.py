@@ -1,6 +1,6 @@
 """Shapes of models that benchmarks run: sizes only, as a Hugging Face configuration states them.
 
-No weights: `synthesize.py` draws those.
+`synthesize.py` makes checkpoints of them, with random weights.
 """
 
 from __future__ import annotations
@@ -16,6 +16,21 @@ _CLASSES = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
 }
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One matrix product of a model.
+
+    Attributes:
+        name: What it computes.
+        n: Outputs.
+        k: Inputs.
+    """
+
+    name: str
+    n: int
+    k: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,17 @@ class Shape:
         yield "model.norm.weight", (self.hidden,)
         if not self.tied:
             yield "lm_head.weight", (self.vocab, self.hidden)
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Return the different products of one token, with q, k, v and gate, up fused."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return (
+            Matrix("qkv", queries + 2 * keys, self.hidden),
+            Matrix("output", self.hidden, queries),
+            Matrix("gate-up", 2 * self.intermediate, self.hidden),
+            Matrix("down", self.hidden, self.intermediate),
+            Matrix("head", self.vocab, self.hidden),
+        )
 
     def _layer(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim

@@ -3,7 +3,7 @@
     python benchmarks/synthesize.py SHAPE OUT
 
 The weights are normal with a deviation of 0.02, bfloat16, the same on every machine for one seed,
-whatever the number of threads. Pieces are drawn and written side by side; nothing large is held.
+whatever the number of threads. Pieces are sampled and written side by side; nothing large is held.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from shapes import SHAPES, Shape
 
 DEVIATION = 0.02
-PIECE = 1 << 22  # weights drawn at once by one thread
+PIECE = 1 << 22  # weights sampled at once by one thread
 SHARD_BYTES = 4 << 30
 
 

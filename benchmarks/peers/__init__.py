@@ -1,1 +1,1 @@
-"""Other programs that benchmarks measure beside this one; never needed to run it."""
+"""Other programs that benchmarks measure beside this one; rdrr never needs them."""

@@ -9,7 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
-from rdrr.bench.llama_cpp import LlamaCpp, UnavailableError
+
+from peers.llama_cpp import LlamaCpp, UnavailableError
 
 FILE_TYPES: Mapping[str, int] = MappingProxyType(
     {"q4_0": 2, "q8_0": 7, "q5_0": 8, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17,

@@ -23,7 +23,7 @@ from rdrr_device.handle import DeviceHandle, PassClock
 from rdrr_device.kernels import Dispatch, Kernel
 from rdrr_device.pipelines import BoundDispatch, Pipelines, Recorder
 from rdrr_device.readback import Fetch, Readback
-from rdrr_device.submission import Submission, Submitter
+from rdrr_device.submission import PassSubmitter, Submitter
 from rdrr_device.wgpu_errors import device_errors
 
 WANTED_FEATURES = frozenset({"shader-f16", "subgroup", "timestamp-query"})
@@ -66,8 +66,7 @@ class Device:
         self._pipelines = Pipelines(gpu, self.handle.native, self.counters)
         self._recorder = Recorder(self.handle.native)
         self._readback = Readback(self.handle)
-        self._submitter = Submitter(self.handle, self._recorder)
-        self._submitters: dict[Submission, Submitter] = {}
+        self._submitter: Submitter = PassSubmitter(self.handle, self._recorder)
         self._unsubmitted = 0
         self._freed: WeakSet[Any] = WeakSet()
 
@@ -181,7 +180,7 @@ class Device:
         for part in parts:
             self._check_alive(part)
         with device_errors("reading a buffer"):
-            return self._readback.begin(parts, fresh=self.submission.fresh_staging)
+            return self._readback.begin(parts, fresh=self._submitter.fresh_staging)
 
     def read(
         self, source: BufferSlice, offset: int = 0, size: int | None = None
@@ -218,9 +217,9 @@ class Device:
         self.counters.dispatches += len(bound)
 
     def submit(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
-        """Run bound dispatches in order, `times` times over, in one submission.
+        """Run bound dispatches in order, `times` times over.
 
-        Inside `submitting` it is as many submissions as that says.
+        That is one submission, or two for a long prompt; within `submitting` the submitter decides.
 
         Raises:
             DeviceError: A dispatch does not validate, or the device is lost.
@@ -231,18 +230,9 @@ class Device:
             self.host.submit += perf_counter() - start
         self._unsubmitted = 0
 
-    @property
-    def submission(self) -> Submission:
-        """How programs reach the queue now."""
-        return self._submitter.how
-
     @contextmanager
-    def submitting(self, how: Submission) -> Iterator[None]:
-        """Run programs another way for the length of a block.
-
-        What that way caches is there again when it is entered again.
-        """
-        submitter = self._submitters.setdefault(how, Submitter(self.handle, self._recorder, how))
+    def submitting(self, submitter: Submitter) -> Iterator[None]:
+        """Run programs through another submitter for the length of a block."""
         before, self._submitter = self._submitter, submitter
         try:
             yield
@@ -252,7 +242,6 @@ class Device:
     def close(self) -> None:
         """Free the device; nothing of it must be used afterwards."""
         self._recorder.clear()
-        self._submitters.clear()
         self._pipelines.clear()
         self._readback.close()
         self.wgpu.destroy()

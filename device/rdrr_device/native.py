@@ -5,8 +5,6 @@
                        indices can do without, and run up to twice as fast
     submit, read       the public API waits for all that was submitted, in a thread of its own; to
                        keep the device busy the host must wait for one submission alone
-    single ops         objects and a submission for one op cost 90 us through the public API, 30 to
-                       40 here (`rdrr_device.native_ops`)
 
 Beside them the unit of timestamps, which the public API does not tell. All need internals of
 wgpu-py (tried with 0.32). Where those are missing, `load` returns None and the caller goes through
@@ -87,8 +85,8 @@ class Native:
         del message, unused
         self._ffi.from_handle(statuses).append(int(status))
 
-    def op_calls_parts(self) -> tuple[Any, Any, Any]:
-        """Return the cffi instance, the library and the wrapper module, for `native_ops`."""
+    def internals(self) -> tuple[Any, Any, Any]:
+        """Return the cffi instance, the library and the wrapper module, for further raw calls."""
         return self._ffi, self._lib, self._api
 
     def timestamp_period(self, device: Any) -> float:

@@ -1,106 +1,18 @@
-"""Figures of benchmarks: spreads, percentiles, ratios round by round, gates, and mode names."""
+"""Figures of `rdrr bench`: spreads and percentiles."""
 
 from __future__ import annotations
 
 import pytest
-from rdrr.bench._figures import NOT_GATED, Ratio, Spread, percentile
-from rdrr.bench._gpu_time import GpuTime
-from rdrr.bench._interval_model import interval_gains
-from rdrr.bench._mode_table import GATES, MODES, chosen
-from rdrr.bench._runs import Run, Workload
-from rdrr.bench.modes import Comparison, Measured
-from rdrr_device.counters import Counters, HostSeconds
-from rdrr_format.errors import UsageError
-from rdrr_runtime.decode.base import Counts
+from rdrr.bench.figures import Spread, percentile
 
 
-def test_a_ratio_is_taken_round_by_round():
-    ratio = Ratio.between("a over b", [4.0, 6.0, 9.0], [2.0, 2.0, 9.0], gate=1.5)
-    assert ratio.spread == Spread(2.0, 1.0, 3.0)
-    assert ratio.verdict(software=False) == "pass"
-    assert ratio.verdict(software=True) == NOT_GATED
-    slow = Ratio.between("a over b", [1.0], [1.0], gate=1.5)
-    assert slow.verdict(software=False) == "missed"
-    assert Ratio.between("a over b", [1.0], [1.0]).verdict(software=False) == ""
+def test_a_spread_is_the_median_between_the_extremes():
+    spread = Spread.of([4.0, 1.0, 2.0])
+    assert spread == Spread(median=2.0, least=1.0, most=4.0)
+    assert spread.show(1) == "2.0 (1.0 to 4.0)"
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(50, 50), (95, 95), (99, 99), (100, 100)])
 def test_percentiles_of_a_hundred_values_are_their_ranks(percent, expected):
     assert percentile(list(range(100, 0, -1)), percent) == expected
     assert percentile([7.0], percent) == 7.0
-
-
-def test_modes_are_found_by_name_and_by_group_each_once():
-    names = [one.name for one in chosen(["webllm", "ours", "ours-x2"])]
-    assert names == ["webllm", "ours-x1", "ours-x2", "ours-x4", "ours-x8"]
-    assert [one.name for one in chosen(["all"])] == list(MODES)
-    with pytest.raises(UsageError, match=r"one of webllm.*found webgpu"):
-        chosen(["webgpu"])
-
-
-def test_submission_and_sampler_can_be_set_for_all_modes():
-    per_op, cached = chosen(["ours-x1", "webllm+cache"], submit="per-op", sampler="cpu")
-    assert per_op.submission.submit_per_op
-    assert (per_op.sampler, cached.sampler) == ("cpu", "cpu")
-    whole = chosen(["webllm+cache"], submit="per-token")[0]
-    assert not whole.submission.submit_per_op
-    assert whole.submission.uniforms == "cached"  # nothing else has changed
-
-
-def test_every_gate_names_modes_that_there_are():
-    assert {name for gate in GATES for name in (gate.fast, gate.slow)} <= set(MODES)
-
-
-def measured(name: str, milliseconds: float, *, encode: float = 0.0, gpu: float = 1.0) -> Measured:
-    """A mode whose tokens, ten of them, took so long."""
-    seconds = 1e-3 * milliseconds
-    host = HostSeconds(submit=10 * 1e-3 * encode)
-    run = Run((0,), 0.0, 10 * seconds, (seconds,) * 10, Counts(), Counters(dispatches=10), host)
-    return Measured(MODES[name], (run, run), GpuTime(gpu, gpu + 1.0, 100.0, 10))
-
-
-def test_the_gain_of_an_interval_is_predicted_from_what_one_token_costs():
-    modes = (
-        measured("ours-x1", 6.0, encode=1.0, gpu=2.0),
-        measured("ours-x4", 3.0, gpu=2.0),
-        measured("ahead-x1", 4.0, encode=1.0, gpu=2.0),  # no twin of a mode that waits
-        measured("ahead-x8", 2.0, encode=1.0, gpu=2.0),
-    )
-    (found,) = interval_gains(modes)
-    # The host encodes for 1 ms while the GPU works for 2, and 3 ms of waiting come once in four.
-    assert (found.name, found.over) == ("ours-x4", "ours-x1")
-    assert found.sync_ms == pytest.approx(3.0)
-    assert found.predicted == pytest.approx(6 / (2 + 3 / 4))
-    assert found.measured == pytest.approx(2.0)
-
-
-def test_a_submission_an_op_overlaps_host_and_gpu_also_without_an_interval():
-    cached, every_fourth = "webllm+cache", "webllm+cache+interval"
-    modes = (measured(cached, 6.0, encode=4.0, gpu=2.0), measured(every_fourth, 5.0))
-    (found,) = interval_gains(modes)
-    assert (found.name, found.over) == (every_fourth, cached)
-    assert found.sync_ms == pytest.approx(2.0)
-    assert found.predicted == pytest.approx(6 / (4 + 2 / 4))
-    assert not list(interval_gains((measured("webllm", 6.0), measured(every_fourth, 5.0))))
-
-
-def test_what_a_pass_costs_around_its_kernel_is_no_time_of_kernels():
-    after_idling, after_another = GpuTime(1.1, 1.1, 4.0, 150), GpuTime(0.7, 1.2, 5.0, 150)
-    assert after_idling.kernels_ms == pytest.approx(0.5)
-    assert after_another.kernels_ms == pytest.approx(0.45)
-    same = (measured("webllm", 5.0, gpu=1.0), measured("ours-x1", 5.0, gpu=-1.0))
-    found = Comparison("fake", False, Workload(), same)
-    assert found.gpu_spread() is None
-    assert "coarse" in found.gpu_verdict()
-
-
-@pytest.mark.parametrize(("times", "verdict"), [((1.0, 1.04), "pass"), ((1.0, 1.2), "missed")])
-def test_modes_whose_kernels_take_other_times_are_not_compared_in_silence(times, verdict):
-    modes = tuple(
-        measured(name, 5.0, gpu=gpu) for name, gpu in zip(("webllm", "ours-x1"), times, strict=True)
-    )
-    found = Comparison("fake", False, Workload(), modes)
-    assert found.gpu_spread() == pytest.approx(times[1] - 1)
-    assert found.as_dict()["gpu_time_verdict"] == verdict
-    ratio = next(one for one in found.ratios() if one.name == "ours-x1 over webllm")
-    assert ratio.verdict(software=False) == "missed"  # both took as long, and 1.2 is asked for

@@ -10,18 +10,18 @@ from types import SimpleNamespace
 import bench_decode
 import numpy as np
 import pytest
-from bench_decode import Rates, Times
+from _runners import rates
+from bench_decode import Times
 from support.commands import ROOT, environment
 
 
 def test_rates_are_medians_of_tokens_over_seconds():
-    rates = Rates.of(100, [1.0, 4.0, 2.0])
-    assert rates.as_list() == [50.0, 25.0, 100.0]
+    assert bench_decode.as_list(rates(100, [1.0, 4.0, 2.0])) == [50.0, 25.0, 100.0]
 
 
 def test_ratios_are_to_the_fastest_variant_of_the_peer_in_each_figure():
     def row(prefill, decode):
-        return {"prefill": Rates.of(1, [1 / prefill]), "decode": Rates.of(1, [1 / decode])}
+        return {"prefill": rates(1, [1 / prefill]), "decode": rates(1, [1 / decode])}
 
     rows = {"ours": row(300, 30), "peer a": row(100, 20), "peer b": row(200, 10)}
     assert bench_decode.ratios(rows, {"ours"}) == {"ours": {"prefill": 1.5, "decode": 1.5}}

@@ -1,4 +1,4 @@
-"""The benchmark of drawing, on a small vocabulary."""
+"""The benchmark of sampling, on a small vocabulary."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def device():
 
 
 def test_every_variant_is_checked_and_timed(device, monkeypatch):
-    times = bench_sampling.measure(device, vocab=500, draws=2)
+    times = bench_sampling.measure(device, vocab=500, samples=2)
     variants = set(bench_sampling.VARIANTS)
     assert set(times) == {"argmax", *variants, *(f"host: {name}" for name in variants)}
     assert min(times.values()) > 0
     # The control: a host that chooses otherwise is noticed.
     monkeypatch.setattr(Sampler, "choose", lambda *_: 3)
-    with pytest.raises(SystemExit, match="the GPU draws"):
-        bench_sampling.measure(device, vocab=500, draws=2)
+    with pytest.raises(SystemExit, match="the GPU samples"):
+        bench_sampling.measure(device, vocab=500, samples=2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rdrr
 from _gguf import ggml_name, write_gguf
-from rdrr.bench import _llama_abi, llama_cpp
+from peers import llama_abi, llama_cpp
 from shapes import SHAPES
 from synthesize import synthesize
 
@@ -80,27 +80,27 @@ def test_padded_rows_cannot_be_written(packages, tmp_path):
 
 
 def test_structs_have_the_sizes_that_the_release_fills():
-    assert ctypes.sizeof(_llama_abi.ModelParams) == 80
-    assert ctypes.sizeof(_llama_abi.ContextParams) == 160
-    assert ctypes.sizeof(_llama_abi.Batch) == 56
-    assert _llama_abi.ContextParams.flash_attn_type.offset == 52
-    assert _llama_abi.ModelParams.use_extra_bufts.offset == 74
+    assert ctypes.sizeof(llama_abi.ModelParams) == 80
+    assert ctypes.sizeof(llama_abi.ContextParams) == 160
+    assert ctypes.sizeof(llama_abi.Batch) == 56
+    assert llama_abi.ContextParams.flash_attn_type.offset == 52
+    assert llama_abi.ModelParams.use_extra_bufts.offset == 74
 
 
 @pytest.mark.parametrize(
     ("struct", "defaults"),
     [
-        (_llama_abi.ModelParams, _llama_abi.MODEL_DEFAULTS),
-        (_llama_abi.ContextParams, _llama_abi.CONTEXT_DEFAULTS),
+        (llama_abi.ModelParams, llama_abi.MODEL_DEFAULTS),
+        (llama_abi.ContextParams, llama_abi.CONTEXT_DEFAULTS),
     ],
 )
 def test_defaults_of_another_release_are_refused(struct, defaults):
     params = struct(**defaults)
-    _llama_abi.check_defaults(params, defaults)
+    llama_abi.check_defaults(params, defaults)
     # What a release with one more field in front would leave in these places.
     moved = struct.from_buffer_copy(bytes(4) + bytes(params)[:-4])
     with pytest.raises(llama_cpp.UnavailableError, match=struct.__name__):
-        _llama_abi.check_defaults(moved, defaults)
+        llama_abi.check_defaults(moved, defaults)
 
 
 def test_a_tarball_or_a_folder_is_found_and_nothing_else(tmp_path):

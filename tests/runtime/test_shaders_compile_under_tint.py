@@ -35,7 +35,7 @@ from rdrr_runtime.phases.context import State
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.sample import SampleBuffers, sample, sample_rows
-from rdrr_runtime.sampling.sampler import SamplingOptions
+from rdrr_runtime.sampling.params import SamplingParams
 from support.dawn import FOLDER, Compiled, compile_requests, request_of
 from support.manifests import write_manifest
 from support.packages import VOCAB, llama_manifest
@@ -172,7 +172,7 @@ def test_tint_compiles_the_kernels_of_every_product_hint(device, tmp_path, fused
 def test_tint_compiles_the_kernels_of_sampling(device):
     arena = PaperArena(device)
     state = State.create(arena, 4, places=True)
-    options = SamplingOptions(temperature=1.0, top_k=5, top_p=0.9)
+    options = SamplingParams(temperature=1.0, top_k=5, top_p=0.9)
     logits = arena.empty("logits", 16 * VOCAB)
     alone = SampleBuffers.create(arena, VOCAB)
     several = SampleBuffers.create(arena, VOCAB, rows=4, sequences=4)

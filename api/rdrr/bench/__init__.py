@@ -1,1 +1,1 @@
-"""What `rdrr bench` measures. Nothing is printed here, and nothing is measured on import."""
+"""What `rdrr bench PATH` measures. Nothing is printed here, and nothing is measured on import."""

@@ -1,4 +1,4 @@
-"""The figures that published tables print, for one package: speed, work a token, and memory."""
+"""Measure one package: speed, work per token, and memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rdrr.bench._figures import Spread, percentile
-from rdrr.bench._runs import (
+from rdrr.bench.figures import Spread, percentile
+from rdrr.bench.runs import (
     GpuTimes,
-    Options,
+    LoadedAs,
     Run,
     Workload,
     generate,
@@ -24,39 +24,38 @@ if TYPE_CHECKING:
     from rdrr_runtime.gpu import GpuBackend
 
 SCHEMA = 1
-"""Raised when a key of the JSON object changes its meaning or goes."""
+"""Version of the JSON object; it is raised when a key changes its meaning or is removed."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What `rdrr bench PATH` found; the fields are the keys of its JSON object.
+    """The result of `rdrr bench PATH`; the fields are the keys of its JSON object.
 
     Attributes:
         schema: Version of these keys.
         model: The package's model id.
-        adapter: Where it ran.
-        software: Whether that is the CPU in disguise.
-        prompt_tokens: Ids of the prompt.
-        tokens: New ids of a run.
-        repeat: Runs.
+        adapter: Name of the adapter.
+        software: Whether the adapter is a software renderer on the CPU.
+        prompt_tokens: Token ids of the prompt.
+        tokens: New token ids of a run.
+        repeat: Number of runs.
         interval: Tokens between two readbacks.
-        load_ms: From the package to a loaded model.
+        load_ms: Time to load the model.
         first_run_ms: Time to first token of the first run, in which kernels are compiled.
-        time_to_first_token_ms: Of the later runs.
-        prefill_tokens_per_second: Prompt tokens over the time to first token.
-        decode_tokens_per_second: Ids after the first over their time.
+        time_to_first_token_ms: Time to first token of the later runs.
+        prefill_tokens_per_second: Prompt tokens divided by the time to first token.
+        decode_tokens_per_second: Ids after the first divided by their time.
         ms_per_token: p50, p95 and p99 over all ids after the first; ids that were read back
             together share their time.
-        gpu_prefill_ms: GPU time of the prompt's passes; None without timestamps.
+        gpu_prefill_ms: GPU time of the prefill; None without timestamps.
         gpu_decode_ms_per_token: GPU time of a decode pass; None without timestamps.
-        host_ms_per_token: The host's time of a decoded token: `upload` (writes), `encode`
-            (recording and submitting), `download` (waiting for the device and copying back).
-        work_per_token: Dispatches, submits, objects made, maps and bytes of a decoded token.
+        host_ms_per_token: Host time of a decoded token: `upload` (writes), `encode` (recording and
+            submitting), `download` (waiting for the device and copying back).
+        work_per_token: Dispatches, submits, created objects, maps and bytes of a decoded token.
         weights_bytes: GPU memory of the weights.
-        kv_bytes: Of the key-value cache.
-        peak_gpu_bytes: Most that was held at once, by weights, cache, intermediate values and
-            staging.
-        warnings: A line for each hint that was not followed.
+        kv_bytes: GPU memory of the key-value cache.
+        peak_gpu_bytes: Peak GPU memory of weights, cache, intermediate values and staging.
+        warnings: One line for each hint that was not honoured.
     """
 
     schema: int
@@ -83,7 +82,7 @@ class Speed:
     warnings: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return asdict(self)
 
 
@@ -92,27 +91,27 @@ def measure(
     work: Workload,
     *,
     adapter: str | None = None,
-    options: Options | None = None,
+    options: LoadedAs | None = None,
     interval: int = 8,
 ) -> Speed:
     """Load a package and measure it.
 
     Args:
-        package: What to run.
+        package: The package to run.
         work: Prompt, new tokens (2 or more) and runs.
         adapter: Part of an adapter's name.
-        options: How it is loaded.
+        options: How the package is loaded.
         interval: Tokens between two readbacks.
 
     Raises:
-        UsageError: The model has no room for the workload.
-        DeviceError: No adapter, or too little memory.
+        UsageError: The workload exceeds the model's context length.
+        DeviceError: There is no adapter, or the device has too little memory.
     """
     from rdrr_runtime.decode.greedy import Greedy
 
     with open_device(adapter) as device:
         start = time.perf_counter()
-        backend = load(package, device, work, options or Options())
+        backend = load(package, device, work, options or LoadedAs())
         loaded = time.perf_counter() - start
         try:
             prompt = work.ids(package.manifest.architecture.vocab_size)
@@ -121,12 +120,12 @@ def measure(
                 for _ in range(work.repeat + 1)
             ]
             gpu = gpu_times(backend, device, prompt, work.tokens)
-            return _found(package, work, device, backend, loaded, runs, gpu, interval)
+            return _summary(package, work, device, backend, loaded, runs, gpu, interval)
         finally:
             backend.close()
 
 
-def _found(
+def _summary(
     package: Package,
     work: Workload,
     device: Device,
@@ -144,7 +143,7 @@ def _found(
     assert last.host is not None, "a GPU run times its calls"
     host = {"upload": last.host.write, "encode": last.host.submit, "download": last.host.read}
     firsts = [run.first_seconds for run in warm]
-    shares = [1e3 * one for run in warm for one in run.token_seconds]
+    per_token = [1e3 * one for run in warm for one in run.token_seconds]
     info = backend.info
     return Speed(
         schema=SCHEMA,
@@ -160,7 +159,7 @@ def _found(
         time_to_first_token_ms=Spread.of([1e3 * one for one in firsts]),
         prefill_tokens_per_second=Spread.of([work.prompt_tokens / one for one in firsts]),
         decode_tokens_per_second=Spread.of([run.decoded / run.decode_seconds for run in warm]),
-        ms_per_token={f"p{p}": percentile(shares, p) for p in (50, 95, 99)},
+        ms_per_token={f"p{p}": percentile(per_token, p) for p in (50, 95, 99)},
         gpu_prefill_ms=gpu.prefill,
         gpu_decode_ms_per_token=gpu.decode,
         host_ms_per_token={name: 1e3 * one / last.decoded for name, one in host.items()},

@@ -1,0 +1,62 @@
+"""Kernels alone: the products of a shape beside a copy of memory, and pairs for the same work.
+
+    python benchmarks/bench_kernels.py --shape gemma3-1b
+
+Without `--shape` only the pairs are measured: this runtime's kernels beside each other and beside
+those of published systems (`benchmarks/published/kernels`). The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from _script import add_adapter, finish, table
+from published.ratios import show_ratios
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure, print the tables and return the figures."""
+    from published.kernels.pairs import pairs
+    from published.kernels.products import products
+
+    given = {"adapter": options.adapter, "repeat": options.repeat}
+    found = products(options.shape, **given) if options.shape is not None else {}
+    compared = pairs(**given)
+    print(compared["adapter"])
+    if found:
+        print(f"a copy moves {found['copy_gigabytes_per_second']:,.1f} GB/s")
+        headings = ("matrix", "rows", "kernel", "us", "GB/s", "GFLOP/s", "of the copy")
+        table(headings, [_cells(one) for one in found["products"]])
+    show_ratios(compared["ratios"])
+    return compared | found
+
+
+def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    head = (f"{one['matrix']} {one['n']} x {one['k']}", str(one["rows"]), str(one["kernel"]))
+    if "not_run" in one:
+        return (*head, "not run", "", "", str(one["not_run"]))
+    return (
+        *head,
+        f"{one['microseconds']['median']:,.1f}",
+        f"{one['gigabytes_per_second']:,.1f}",
+        f"{one['gigaflops']:,.0f}",
+        f"{100 * one['share_of_copy']:.1f} %",
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--shape", metavar="NAME", help="whose matrices to measure, a shape of shapes.py")
+    add("--repeat", type=int, default=5, metavar="N", help="measurements of each kernel")
+    add_adapter(parser)
+    options = parser.parse_args(arguments)
+    return finish(lambda: measure(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

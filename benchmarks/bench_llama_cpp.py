@@ -1,0 +1,191 @@
+"""A package beside llama.cpp's GPU and CPU on a GGUF file of the same model, measured alternately.
+
+    python benchmarks/bench_llama_cpp.py --llama-cpp FOLDER --gguf FILE --package PATH
+
+What cannot run is listed with the reason. llama.cpp gets its tokens given and samples nothing; its
+logits reach the host after each token, as in its own benchmark. Ours chooses tokens on the GPU and
+reads eight at a time. `bench_decode.py` makes both files itself and tries llama.cpp's variants. The
+last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from _runners import LlamaCppRunner, Ours, Runner, rates
+from _script import add_workload, finish, table, workload
+from peers.llama_cpp import LlamaCpp, PeerModel, UnavailableError, unpacked
+from published.ratios import Ratio, show_ratios
+from rdrr.bench.runs import Workload, open_device
+
+OURS = "rdrr"
+CPU = "llama.cpp, CPU"
+DEVICES: Mapping[str, str] = MappingProxyType({"llama.cpp, GPU": "Vulkan", CPU: "CPU"})
+"""Part of the name of llama.cpp's device, by runner."""
+
+GATES: Mapping[str, tuple[float, float | None]] = MappingProxyType(
+    {"llama.cpp, GPU": (0.36, 0.54), CPU: (1.0, None)}
+)
+"""The smallest ratio of our decoding to llama.cpp's that passes, and the published ratio."""
+
+CPU_TOKENS = 16
+"""Most new tokens of a run on the CPU."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A runner and its measurements.
+
+    Attributes:
+        runner: What is timed.
+        device: Where it runs, in words.
+        tokens: New tokens of a run.
+        prefill: Seconds of the prompt, round by round.
+        decode: Seconds per decoded token, round by round.
+    """
+
+    runner: Runner
+    device: str
+    tokens: int
+    prefill: list[float] = field(default_factory=list)
+    decode: list[float] = field(default_factory=list)
+
+    def run(self, work: Workload) -> tuple[float, float]:
+        """Return the seconds of the prompt and of a decoded token."""
+        ids = work.ids(self.runner.vocab)
+        prefill = self.runner.prefill(ids)
+        given = (ids * -(-self.tokens // len(ids)))[: self.tokens]
+        return prefill, self.runner.decode(given, len(ids)) / self.tokens
+
+    def measure(self, work: Workload) -> None:
+        """Run one round and keep its times."""
+        prefill, decode = self.run(work)
+        self.prefill.append(prefill)
+        self.decode.append(decode)
+
+    def as_dict(self, work: Workload) -> dict[str, Any]:
+        """Return tokens per second for JSON."""
+        return {
+            "prefill_tokens_per_second": rates(work.prompt_tokens, self.prefill).as_dict(),
+            "decode_tokens_per_second": rates(1, self.decode).as_dict(),
+        }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what can run here, print the table and return the figures."""
+    work = workload(options)
+    with ExitStack() as stack:
+        obstacles: dict[str, str] = {}
+        found = dict(_peers(options.llama_cpp, options.gguf, work, stack, obstacles))
+        software = False
+        if options.package is None:
+            obstacles[OURS] = "no --package given"
+        else:
+            device = stack.enter_context(open_device(options.adapter))
+            software = device.info.software
+            ours = Ours(OURS, options.package, device, work)
+            stack.callback(ours.close)
+            found[OURS] = Contender(ours, device.info.name, work.tokens)
+        for one in found.values():
+            one.run(work)  # kernels are compiled here
+        for _ in range(work.repeat):
+            for one in found.values():
+                one.measure(work)
+        result = {
+            "schema": 1,
+            **work.as_dict(),
+            "devices": {name: one.device for name, one in found.items()},
+            "runners": {name: one.as_dict(work) for name, one in found.items()},
+            "not_run": obstacles,
+            "ratios": [one.as_dict(software=software) for one in _ratios(found)],
+        }
+    show(result)
+    return result
+
+
+def _ratios(found: Mapping[str, Contender]) -> Iterator[Ratio]:
+    """Yield the ratio of our decoding to that of each other runner."""
+    ours = found.get(OURS)
+    for name, one in found.items():
+        if ours is not None and one is not ours:
+            gate, published = GATES[name]
+            yield Ratio.between(
+                f"{OURS} over {name}", one.decode, ours.decode, gate=gate, published=published
+            )
+
+
+def _peers(
+    libraries: Path | None,
+    gguf: Path | None,
+    work: Workload,
+    stack: ExitStack,
+    obstacles: dict[str, str],
+) -> Iterator[tuple[str, Contender]]:
+    """Yield llama.cpp on each of its devices; what is missing goes to `obstacles`."""
+    given = (("--llama-cpp", libraries), ("--gguf", gguf))
+    missing = [f"no {name} given" for name, value in given if value is None]
+    missing += [f"nothing at {one}" for _, one in given if one is not None and not one.exists()]
+    if missing or libraries is None or gguf is None:
+        obstacles |= dict.fromkeys(DEVICES, "; ".join(missing))
+        return
+    try:
+        library = LlamaCpp(stack.enter_context(unpacked(libraries)))
+    except UnavailableError as error:
+        obstacles |= dict.fromkeys(DEVICES, str(error))
+        return
+    for name in DEVICES:
+        try:
+            yield name, _peer(library, gguf, name, work, stack)
+        except UnavailableError as error:
+            obstacles[name] = str(error)
+
+
+def _peer(library: LlamaCpp, gguf: Path, name: str, work: Workload, stack: ExitStack) -> Contender:
+    device = library.device(DEVICES[name])
+    model = PeerModel(library, gguf, device)
+    stack.callback(model.close)
+    runner = LlamaCppRunner(model, work.context, threads=_cores())
+    stack.callback(runner.close)
+    where = f"llama.cpp {library.version} on {device.name} ({device.description})"
+    return Contender(runner, where, min(work.tokens, CPU_TOKENS) if name == CPU else work.tokens)
+
+
+def _cores() -> int:
+    """Return the cores that this process may use; llama.cpp's own default is four threads."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """Print the rates, what did not run, and the ratios."""
+    rows = [
+        (name, *(f"{one[key]['median']:,.1f}" for key in one), found["devices"][name])
+        for name, one in found["runners"].items()
+    ]
+    rows += [(name, "not run", "not run", why) for name, why in found["not_run"].items()]
+    table(("runner", "prefill tokens/s", "decode tokens/s", ""), rows)
+    show_ratios(found["ratios"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--llama-cpp", type=Path, metavar="PATH", help="its libraries: the npm tarball or a folder")
+    add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp")
+    add("--package", type=Path, metavar="PATH", help="the same model as a package")
+    add_workload(parser)
+    options = parser.parse_args(arguments)
+    return finish(lambda: measure(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""A driver of llama.cpp through its shared libraries, for measuring only.
+
+The libraries come from the npm package `@node-llama-cpp/linux-x64-vulkan` (3.22.1, llama.cpp
+v0.5.0), as a folder or as the package's tarball. `peers.llama_abi` holds the declarations of that
+release. The device is always chosen by name.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+
+from peers.llama_abi import (
+    BASE,
+    CONTEXT_DEFAULTS,
+    GGML,
+    LLAMA,
+    LOG,
+    MODEL_DEFAULTS,
+    UnavailableError,
+    check_defaults,
+)
+
+__all__ = ["LlamaCpp", "PeerContext", "PeerDevice", "PeerModel", "UnavailableError", "unpacked"]
+
+DEVICE_TYPES = ("CPU", "GPU", "IGPU", "ACCEL")
+
+
+@dataclass(frozen=True)
+class PeerDevice:
+    """A device that the libraries offer.
+
+    Attributes:
+        name: llama.cpp's short name, such as `Vulkan0`.
+        description: The driver's name of the device.
+        kind: One of `DEVICE_TYPES`.
+        handle: The library's handle.
+    """
+
+    name: str
+    description: str
+    kind: str
+    handle: int
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """Find the folder of the shared libraries in a folder or the npm package's tarball.
+
+    Raises:
+        UnavailableError: There is nothing at `path`, or no llama.cpp in it.
+    """
+    with TemporaryDirectory(prefix="llama-cpp-") as scratch:
+        root = path
+        if path.is_file():
+            root = Path(scratch)
+            with tarfile.open(path) as archive:
+                archive.extractall(root, filter="data")
+        found = sorted(root.rglob("libllama.*so*")) if root.is_dir() else []
+        if not found:
+            raise UnavailableError(f"no libllama at {path}")
+        yield found[0].parent
+
+
+def _load(folder: Path, pattern: str) -> c.CDLL:
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise OSError(f"no {pattern} in {folder}")
+    return c.CDLL(str(found[0]), mode=c.RTLD_GLOBAL)
+
+
+class LlamaCpp:
+    """The loaded libraries of llama.cpp.
+
+    Args:
+        folder: Folder of all the libraries.
+
+    Raises:
+        UnavailableError: The libraries do not load, or belong to another release.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.messages: list[str] = []
+        self._log = LOG(self._take_message)
+        try:
+            # In the order of their dependencies: each library must find the ones before it.
+            base = _load(folder, "libggml-base.so*")
+            ggml = _load(folder, "libggml.*so*")
+            llama = _load(folder, "libllama.*so*")
+            for library, prototypes in ((base, BASE), (ggml, GGML), (llama, LLAMA)):
+                for name, (result, arguments) in prototypes.items():
+                    function = getattr(library, name)
+                    function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            raise UnavailableError(f"the libraries do not load: {error}") from error
+        self._base, self._ggml, self.llama = base, ggml, llama
+        llama.llama_log_set(self._log, None)
+        check_defaults(llama.llama_model_default_params(), MODEL_DEFAULTS)
+        check_defaults(llama.llama_context_default_params(), CONTEXT_DEFAULTS)
+        self.version = llama.llama_version().decode()
+        llama.llama_backend_init()
+        ggml.ggml_backend_load_all_from_path(str(folder).encode())
+
+    def _take_message(self, level: int, text: bytes, _: int | None) -> None:
+        # 3 and 4 are the library's numbers of warnings and errors.
+        if level in (3, 4):
+            self.messages.append(text.decode(errors="replace").strip())
+
+    def devices(self) -> list[PeerDevice]:
+        """Return all devices, the CPU included."""
+        found = []
+        for index in range(self._ggml.ggml_backend_dev_count()):
+            handle = self._ggml.ggml_backend_dev_get(index)
+            base = self._base
+            found.append(
+                PeerDevice(
+                    base.ggml_backend_dev_name(handle).decode(),
+                    base.ggml_backend_dev_description(handle).decode(),
+                    DEVICE_TYPES[base.ggml_backend_dev_type(handle)],
+                    handle,
+                )
+            )
+        return found
+
+    def device(self, wanted: str = "Vulkan") -> PeerDevice:
+        """Return the first device whose name or description contains `wanted`.
+
+        Raises:
+            UnavailableError: There is no such device.
+        """
+        devices = self.devices()
+        for one in devices:
+            if wanted.lower() in f"{one.name} {one.description}".lower():
+                return one
+        names = ", ".join(f"{one.name} ({one.description})" for one in devices) or "none"
+        raise UnavailableError(f"no device named {wanted}; there are: {names}")
+
+
+class PeerModel:
+    """A GGUF file in the memory of one device.
+
+    Args:
+        library: The libraries.
+        path: The file.
+        device: Device of all layers.
+
+    Raises:
+        UnavailableError: llama.cpp refuses the file.
+    """
+
+    def __init__(self, library: LlamaCpp, path: Path, device: PeerDevice) -> None:
+        self.library = library
+        self._devices = (c.c_void_p * 2)(device.handle, None)
+        params = library.llama.llama_model_default_params()
+        params.devices = c.cast(self._devices, c.POINTER(c.c_void_p))
+        params.n_gpu_layers = 9999
+        self.handle = library.llama.llama_model_load_from_file(str(path).encode(), params)
+        if not self.handle:
+            raise UnavailableError(
+                "llama.cpp refuses the model: " + "; ".join(library.messages[-3:])
+            )
+        vocab = library.llama.llama_model_get_vocab(self.handle)
+        self.vocab = library.llama.llama_vocab_n_tokens(vocab)
+
+    def close(self) -> None:
+        """Free its memory."""
+        self.library.llama.llama_model_free(self.handle)
+
+
+class PeerContext:
+    """A model with a key-value cache, which runs given tokens and samples nothing.
+
+    Args:
+        model: The weights.
+        context: Tokens that the cache holds.
+        flash_attention: Whether llama.cpp uses its fused attention.
+        ubatch: Prompt tokens of one pass.
+        threads: Threads of the CPU; llama.cpp's default when None. Threads beyond the number of
+            free cores wait for each other by spinning.
+        exact_cache: Whether keys and values are kept in f32 rather than f16.
+
+    Raises:
+        UnavailableError: llama.cpp refuses the parameters.
+    """
+
+    def __init__(
+        self,
+        model: PeerModel,
+        *,
+        context: int,
+        flash_attention: bool = True,
+        ubatch: int = 512,
+        threads: int | None = None,
+        exact_cache: bool = False,
+    ) -> None:
+        self._llama = llama = model.library.llama
+        self.vocab = model.vocab
+        params = llama.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = context, max(2048, ubatch), ubatch
+        params.flash_attn_type = int(flash_attention)
+        if exact_cache:
+            params.type_k = params.type_v = 0
+        if threads is not None:
+            params.n_threads = params.n_threads_batch = threads
+        self.handle = llama.llama_init_from_model(model.handle, params)
+        if not self.handle:
+            reason = "; ".join(model.library.messages[-3:])
+            raise UnavailableError(f"llama.cpp refuses the context: {reason}")
+
+    def rewind(self, length: int) -> None:
+        """Drop everything from position `length` on."""
+        memory = self._llama.llama_get_memory(self.handle)
+        if not self._llama.llama_memory_seq_rm(memory, 0, length, -1):
+            raise UnavailableError(f"llama.cpp cannot rewind to {length}")
+
+    def prefill(self, ids: Sequence[int]) -> float:
+        """Return the seconds from an empty cache until the last logits are on the host."""
+        self.rewind(0)
+        start = time.perf_counter()
+        self._run(ids)
+        self._llama.llama_synchronize(self.handle)
+        return time.perf_counter() - start
+
+    def decode(self, ids: Sequence[int], length: int) -> float:
+        """Return the seconds to run `ids` one after another behind `length` tokens."""
+        self.rewind(length)
+        llama, handle = self._llama, self.handle
+        tokens = (c.c_int32 * 1)()
+        batch = llama.llama_batch_get_one(tokens, 1)
+        start = time.perf_counter()
+        for token in ids:
+            tokens[0] = token
+            if llama.llama_decode(handle, batch):
+                raise UnavailableError("llama_decode failed")
+            llama.llama_synchronize(handle)
+        return time.perf_counter() - start
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """Return the logits after the last token, float32 [vocab]."""
+        pointer = self._llama.llama_get_logits_ith(self.handle, -1)
+        return np.ctypeslib.as_array(pointer, (self.vocab,)).copy()
+
+    def close(self) -> None:
+        """Free its memory."""
+        self._llama.llama_free(self.handle)
+
+    def _run(self, ids: Sequence[int]) -> None:
+        for first in range(0, len(ids), 2048):
+            part = ids[first : first + 2048]
+            tokens = (c.c_int32 * len(part))(*part)
+            batch = self._llama.llama_batch_get_one(tokens, len(part))
+            if self._llama.llama_decode(self.handle, batch):
+                raise UnavailableError("llama_decode failed")

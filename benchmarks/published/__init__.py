@@ -1,0 +1,1 @@
+"""Published systems replayed around the kernels of this runtime: decode modes, changes, kernels."""

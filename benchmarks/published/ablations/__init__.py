@@ -1,0 +1,1 @@
+"""Single changes, each measured with and without."""

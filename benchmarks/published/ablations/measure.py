@@ -1,0 +1,213 @@
+"""Measure single changes: one model with and without each, alternating on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rdrr.bench.runs import GpuTimes, Run, Workload, generate, gpu_times, load, open_device
+from rdrr_format.errors import RdrrError, UsageError
+
+from published.ablations.rows import Row, Table
+from published.ablations.table import ABLATIONS, Ablation, Side
+from published.modes.submission import Submitters
+
+if TYPE_CHECKING:
+    from rdrr_device.device import Device
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.backend import Backend
+    from rdrr_runtime.decode.base import Strategy
+
+FIRST_RUNS = 3
+"""Most devices that the phase `first` opens: each compiles all kernels."""
+
+CPU_TOKENS = 8
+"""Most new tokens where the slow side recomputes everything or is a CPU."""
+
+
+def chosen(names: Iterable[str]) -> list[Ablation]:
+    """Return the ablations of some names; `all` names all of them.
+
+    Raises:
+        UsageError: There is no ablation of a name.
+    """
+    found: dict[str, Ablation] = {}
+    for name in names:
+        if name != "all" and name not in ABLATIONS:
+            known = ", ".join([*ABLATIONS, "all"])
+            raise UsageError("unknown ablation", expected=f"one of {known}", found=name)
+        found |= ABLATIONS if name == "all" else {name: ABLATIONS[name]}
+    return list(found.values())
+
+
+@dataclass
+class Bench:
+    """The loaded models of a benchmark on one device, each loaded once.
+
+    Attributes:
+        packages: Packages by the name that a side asks for; the measured one has the empty name.
+        submitters: The device, and how modes submit to it.
+        work: Size of each run.
+    """
+
+    packages: Mapping[str, Package]
+    submitters: Submitters
+    work: Workload
+    _loaded: dict[tuple[Any, ...], Backend] = field(default_factory=dict)
+
+    @property
+    def device(self) -> Device:
+        """Return the device of all models."""
+        return self.submitters.device
+
+    def measure(self, ablation: Ablation) -> Row:
+        """Measure both sides alternately; a side that cannot run is an obstacle, not an error."""
+        try:
+            _check_weights(ablation, self._package(ablation.slow))
+            if ablation.phase == "first":
+                return self._first(ablation)
+            sides = [self._backend(one) for one in (ablation.slow, ablation.fast)]
+            return self._alternate(ablation, sides)
+        except RdrrError as error:
+            return Row(ablation, obstacle=str(error))
+
+    def close(self) -> None:
+        """Free all models."""
+        for one in self._loaded.values():
+            one.close()
+        self._loaded.clear()
+
+    def _alternate(self, ablation: Ablation, backends: Sequence[Backend]) -> Row:
+        slow_ones = ablation.slow.backend == "cpu" or not ablation.slow.cached
+        tokens = min(self.work.tokens, CPU_TOKENS) if slow_ones else self.work.tokens
+        repeat = 1 if ablation.slow.backend == "cpu" else self.work.repeat
+        runs: list[list[Run]] = [[], []]
+        for index in range(repeat + 1):
+            sides = zip((ablation.slow, ablation.fast), backends, runs, strict=True)
+            for side, backend, own in sides:
+                run = self._run(side, backend, tokens)
+                own[:] = [*own, run] if index > 1 else [run]  # the first round only warms up
+        infos = [one.info for one in backends]
+        return Row(
+            ablation,
+            tuple(runs[0]),
+            tuple(runs[1]),
+            memory=tuple((one.weights_bytes, one.kv_bytes) for one in infos),
+            gpu=tuple(
+                self._gpu_times(side, backend)
+                for side, backend in zip((ablation.slow, ablation.fast), backends, strict=True)
+            ),
+            warnings=tuple(line for one in infos for line in _unhonoured(one.decisions)),
+        )
+
+    def _run(self, side: Side, backend: Backend, tokens: int) -> Run:
+        package = self._package(side)
+        on_gpu = side.backend == "wgpu"
+        return generate(
+            backend,
+            _strategy(side),
+            self.work.ids(package.manifest.architecture.vocab_size),
+            tokens,
+            device=self.device if on_gpu else None,
+            decoding=self.submitters.submitting(side.mode.submission) if on_gpu else None,
+        )
+
+    def _gpu_times(self, side: Side, backend: Backend) -> GpuTimes:
+        from rdrr_runtime.gpu import GpuBackend
+
+        if not isinstance(backend, GpuBackend):
+            return GpuTimes()
+        ids = self.work.ids(self._package(side).manifest.architecture.vocab_size)
+        return gpu_times(backend, self.device, ids, self.work.tokens)
+
+    def _first(self, ablation: Ablation) -> Row:
+        """Compare the first run of newly opened devices with their second run."""
+        package = self._package(ablation.slow)
+        ids = self.work.ids(package.manifest.architecture.vocab_size)
+        runs: list[list[Run]] = [[], []]
+        for _ in range(min(FIRST_RUNS, self.work.repeat)):
+            with open_device(self.device.info.name) as device, ExitStack() as stack:
+                backend = load(package, device, self.work, ablation.slow.options)
+                stack.callback(backend.close)
+                for own in runs:
+                    own.append(generate(backend, _strategy(ablation.slow), ids, 2, device=device))
+                memory = (backend.info.weights_bytes, backend.info.kv_bytes)
+        return Row(ablation, tuple(runs[0]), tuple(runs[1]), memory=(memory, memory))
+
+    def _package(self, side: Side) -> Package:
+        if side.package not in self.packages:
+            raise UsageError(
+                f"no package {side.package}", hint=f"give one with --package {side.package}=PATH"
+            )
+        return self.packages[side.package]
+
+    def _backend(self, side: Side) -> Backend:
+        options = side.options
+        hints = tuple(sorted(options.hints.items()))
+        key = (side.backend, side.package, hints, options.kv_dtype, options.fused)
+        if key not in self._loaded:
+            self._loaded[key] = self._load(side)
+        return self._loaded[key]
+
+    def _load(self, side: Side) -> Backend:
+        package = self._package(side)
+        if side.backend == "wgpu":
+            return load(package, self.device, self.work, side.options)
+        from rdrr_runtime.reference.backend import CpuBackend
+
+        package.fetch()
+        longest = package.manifest.architecture.max_seq_len
+        return CpuBackend(package, context=min(longest, self.work.context))
+
+
+def _check_weights(ablation: Ablation, package: Package) -> None:
+    """Raise `UsageError` where an ablation does not affect any matrix of a package."""
+    kinds = {
+        "blocks" if tensor.parsed_dtype().is_block else "scalars"
+        for tensor in package.manifest.tensors.values()
+        if tensor.role == "matmul"
+    }
+    if ablation.weights != "any" and ablation.weights not in kinds:
+        raise UsageError(f"the package has no matrices in {ablation.weights}")
+
+
+def _strategy(side: Side) -> Strategy:
+    if side.cached:
+        return side.mode.strategy()
+    from rdrr_runtime.decode.uncached import Uncached
+
+    return Uncached()
+
+
+def _unhonoured(choices: Sequence[Any]) -> tuple[str, ...]:
+    from rdrr_runtime.compile.decision import unhonoured
+
+    return unhonoured(choices)
+
+
+def measure(
+    packages: Mapping[str, Package],
+    ablations: Sequence[Ablation],
+    work: Workload,
+    *,
+    adapter: str | None = None,
+) -> Table:
+    """Measure ablations one after the other, the two sides of each alternately.
+
+    Args:
+        packages: Packages by name; the measured one has the empty name.
+        ablations: The ablations.
+        work: Size of each run.
+        adapter: Part of an adapter's name.
+
+    Raises:
+        DeviceError: There is no adapter.
+    """
+    with open_device(adapter) as device, ExitStack() as stack:
+        submitters = stack.enter_context(closing(Submitters(device)))
+        bench = Bench(packages, submitters, work)
+        stack.callback(bench.close)
+        rows = tuple(bench.measure(one) for one in ablations)
+        return Table(device.info.name, device.info.software, work, rows)

@@ -1,0 +1,115 @@
+"""A device with operands of arbitrary bits, on which dispatches are timed alternately."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from _script import keep_busy
+from rdrr.bench.runs import open_device
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout, geometry
+
+from published.rivals.weights import StoredWeight, upload_stored
+
+if TYPE_CHECKING:
+    from rdrr_device.arena import Arena
+    from rdrr_device.buffers import BufferSlice
+    from rdrr_device.device import Device
+    from rdrr_device.kernels import Dispatch
+    from rdrr_device.timestamps import Timer
+    from rdrr_runtime.phases.context import OpContext
+    from rdrr_runtime.phases.gpu_weight import GpuWeight
+
+WARM_SECONDS = 0.2
+"""Work before a measurement, so that the clocks are up; a software adapter needs none."""
+
+ARBITRARY_BYTES = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A device for measuring kernels.
+
+    Attributes:
+        device: The device.
+        arena: Owner of the operands.
+        timer: Timer of GPU time.
+    """
+
+    device: Device
+    arena: Arena
+    timer: Timer
+
+    def context(self, rows: int) -> OpContext:
+        """Return the context of a step of `rows` token rows."""
+        from rdrr_runtime.phases.context import OpContext, State
+
+        state = State.create(self.arena, rows, ring=4)
+        self.device.write(state.step, np.array([rows, 0, 0, 0], np.uint32))
+        limits = self.device.limits
+        return OpContext(
+            state,
+            rows,
+            self.device.features,
+            limits["max-compute-workgroup-storage-size"],
+            limits["max-compute-invocations-per-workgroup"],
+        )
+
+    def weight(self, dtype: str, layout: Layout, n: int, k: int) -> GpuWeight:
+        """Upload a matrix of arbitrary bits for the kernels of the runtime."""
+        from rdrr_runtime.phases.packing import upload_weight
+
+        raw = arbitrary_bits(dtype, layout, (n, k))
+        return upload_weight(self.arena, DTYPES[dtype], layout, (n, k), raw, "weight")
+
+    def stored(self, dtype: str, layout: Layout, n: int, k: int) -> StoredWeight:
+        """Upload a matrix of arbitrary bits for the kernels of published systems."""
+        raw = arbitrary_bits(dtype, layout, (n, k))
+        return upload_stored(self.arena, dtype, layout, (n, k), raw, "weight")
+
+    def floats(self, count: int) -> BufferSlice:
+        """Return a buffer of zeros."""
+        return self.arena.empty("operand", 4 * count)
+
+    def times(
+        self, launches: Sequence[Sequence[Dispatch]], rows: int, repeat: int
+    ) -> list[list[float]]:
+        """Return seconds of GPU time of each entry of `launches`, `repeat` times alternately."""
+        bound = [tuple(self.device.bind(one) for one in part) for part in launches]
+        self.timer.run(bound, rows)
+        warm = 0.0 if self.device.info.software else WARM_SECONDS
+        keep_busy(lambda: self.timer.run(bound, rows), warm)
+        found: list[list[float]] = [[] for _ in bound]
+        for _ in range(repeat):
+            for own, seconds in zip(found, self.timer.run(bound, rows).seconds, strict=True):
+                own.append(float(seconds))
+        return found
+
+
+def arbitrary_bits(dtype: str, layout: Layout, shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Return the stored bytes of a matrix of arbitrary finite numbers."""
+    kind = DTYPES[dtype]
+    raw = np.resize(ARBITRARY_BYTES, geometry(kind, shape, layout).size)
+    if not kind.is_block:
+        # Bits of numbers below one: an exponent of all ones would be no number.
+        raw[kind.block_bytes - 1 :: kind.block_bytes] &= 0x3B
+    return raw
+
+
+@contextmanager
+def lab(adapter: str | None) -> Iterator[Lab]:
+    """Open a device to measure kernels on.
+
+    Raises:
+        DeviceError: There is no such adapter, or it has no timestamps.
+    """
+    from rdrr_device.arena import arena
+    from rdrr_device.timestamps import Timer
+
+    with open_device(adapter) as device, arena(device, "bench") as buffers:
+        yield Lab(device, buffers, Timer(device))

@@ -1,0 +1,175 @@
+"""The matrix products of a model's shape alone, in every form that the runtime stores them in.
+
+Each product has several copies of its weights, which alternate, so that no cache serves them. The
+bandwidth is compared with that of a copy of memory in the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rdrr.bench.figures import Spread
+from rdrr_format.errors import RdrrError, UsageError
+from rdrr_format.layouts import Layout
+from shapes import SHAPES, Matrix
+
+from published.kernels.lab import Lab, lab
+
+if TYPE_CHECKING:
+    from rdrr_device.buffers import BufferSlice
+    from rdrr_device.kernels import Dispatch
+    from rdrr_runtime.phases.context import OpContext
+    from rdrr_runtime.phases.gpu_weight import GpuWeight
+
+SPREAD_BYTES = 256 << 20
+"""Least size of all copies of a matrix together, unless they would be more than `MOST_COPIES`."""
+
+MOST_COPIES = 64
+PREFILL_ROWS = 512
+
+Maker = Callable[["OpContext", "GpuWeight", "BufferSlice", "BufferSlice"], "list[Dispatch]"]
+
+
+def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Dispatch]:
+    """Return the dispatches of y = x W^T by the general kernels."""
+    from rdrr_runtime.phases.linear import linear
+
+    return linear(ctx, weight, x, y, label="product")
+
+
+def _matvec(int8: bool) -> Maker:
+    def make(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Dispatch]:
+        from rdrr_runtime.phases.matvec import Input, Output, matvec, suits
+
+        if not suits(ctx, (weight,), int8=int8):
+            raise UsageError("the kernel cannot run the matrix")
+        return matvec(ctx, (weight,), Input(x), Output(y), int8=int8, label="product")
+
+    return make
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to store and multiply a matrix, for a number of token rows."""
+
+    name: str
+    dtype: str
+    layout: Layout
+    rows: int
+    make: Maker
+
+
+FORMS = (
+    Form("F16, matvec", "F16", Layout.ROW, 1, _matvec(False)),
+    Form("F16, gemv", "F16", Layout.ROW, 1, product),
+    Form("Q4_K, matvec int8", "Q4_K", Layout.ROW, 1, _matvec(True)),
+    Form("Q4_K, matvec", "Q4_K", Layout.ROW, 1, _matvec(False)),
+    Form("Q4_K row-major, gemv", "Q4_K", Layout.ROW, 1, product),
+    Form("Q4_K column-major, gemv", "Q4_K", Layout.COLUMN, 1, product),
+    Form("F16, tiled", "F16", Layout.ROW, PREFILL_ROWS, product),
+    Form("Q4_K, tiled", "Q4_K", Layout.ROW, PREFILL_ROWS, product),
+)
+
+
+@dataclass(frozen=True)
+class Product:
+    """The GPU time of one kernel for one matrix.
+
+    Attributes:
+        form: How the matrix is stored and multiplied.
+        matrix: The matrix.
+        seconds: GPU time of a product.
+        size: Bytes of the weights.
+        bandwidth: Bytes per second of a copy of memory in the same run.
+        obstacle: Why the kernel did not run, or an empty string.
+    """
+
+    form: Form
+    matrix: Matrix
+    seconds: Spread
+    size: int
+    bandwidth: float
+    obstacle: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures for JSON."""
+        head = {
+            "matrix": self.matrix.name,
+            "n": self.matrix.n,
+            "k": self.matrix.k,
+            "rows": self.form.rows,
+            "kernel": self.form.name,
+        }
+        if self.obstacle:
+            return head | {"not_run": self.obstacle}
+        rate = self.size / self.seconds.median
+        operations = 2 * self.matrix.n * self.matrix.k * self.form.rows
+        return head | {
+            "microseconds": {key: 1e6 * one for key, one in self.seconds.as_dict().items()},
+            "weight_bytes": self.size,
+            "gigabytes_per_second": rate / 1e9,
+            "gigaflops": operations / self.seconds.median / 1e9,
+            "share_of_copy": rate / self.bandwidth,
+        }
+
+
+def products(
+    shape: str, *, adapter: str | None = None, repeat: int = 5, head: bool = True
+) -> dict[str, Any]:
+    """Measure every form of every matrix of a shape.
+
+    Args:
+        shape: One of `SHAPES`.
+        adapter: Part of an adapter's name.
+        repeat: Measurements of each.
+        head: Whether the output head is measured too.
+
+    Raises:
+        UsageError: There is no such shape.
+        DeviceError: There is no adapter, or it has no timestamps.
+    """
+    from rdrr_runtime.profile import copy_bandwidth
+
+    if shape not in SHAPES:
+        raise UsageError("unknown shape", expected=" or ".join(SHAPES), found=shape)
+    matrices = [one for one in SHAPES[shape].matrices() if head or one.name != "head"]
+    with lab(adapter) as here:
+        bandwidth, _ = copy_bandwidth(here.device, here.timer)
+        rows = [
+            _measured(here, form, matrix, repeat, bandwidth)
+            for matrix in matrices
+            for form in FORMS
+            if form.rows == 1 or matrix.name != "head"  # a prompt needs one row of the head
+        ]
+        info = here.device.info
+        return {
+            "schema": 1,
+            "adapter": info.name,
+            "software": info.software,
+            "shape": shape,
+            "copy_gigabytes_per_second": bandwidth / 1e9,
+            "products": [one.as_dict() for one in rows],
+        }
+
+
+def _measured(here: Lab, form: Form, matrix: Matrix, repeat: int, bandwidth: float) -> Product:
+    with here.arena.temporary() as buffers:
+        own = Lab(here.device, buffers, here.timer)
+        try:
+            ctx = own.context(form.rows)
+            x, y = own.floats(form.rows * matrix.k), own.floats(form.rows * matrix.n)
+            first = own.weight(form.dtype, form.layout, matrix.n, matrix.k)
+            copies = min(MOST_COPIES, -(-SPREAD_BYTES // first.size))
+            if own.device.info.software or form.rows > 1:
+                copies = 1
+            weights = [first] + [
+                own.weight(form.dtype, form.layout, matrix.n, matrix.k) for _ in range(copies - 1)
+            ]
+            launches = [one for w in weights for one in form.make(ctx, w, x, y)]
+            (seconds,) = own.times([launches], form.rows, repeat)
+        except RdrrError as error:
+            return Product(form, matrix, Spread(0, 0, 0), 0, bandwidth, str(error))
+    each = Spread.of([one / copies for one in seconds])
+    return Product(form, matrix, each, first.size, bandwidth)

@@ -1,0 +1,1 @@
+"""Decode modes of published systems: how they submit, allocate and read back, measured."""

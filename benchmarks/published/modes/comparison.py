@@ -1,0 +1,163 @@
+"""The decode modes of published systems around the same kernels, measured alternately.
+
+Modes differ in submission, allocation and synchronisation only, and in where the argmax is taken.
+That the kernels take the same GPU time in each mode is measured and stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rdrr.bench.runs import LoadedAs, Run, Workload, generate, load, open_device
+from rdrr_format.errors import DeviceError
+
+from published.modes.gpu_time import gpu_times
+from published.modes.interval_model import interval_gains
+from published.modes.runs import ModeRuns
+from published.modes.submission import Submitters
+from published.modes.table import GATES, Mode
+from published.ratios import NOT_GATED, Ratio
+
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.gpu import GpuBackend
+
+GPU_TOLERANCE = 0.05
+"""Relative difference of the kernels' GPU time that is allowed between modes."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of all modes of one benchmark.
+
+    Attributes:
+        adapter: Name of the adapter.
+        software: Whether the adapter is a software renderer on the CPU.
+        work: Size of each run.
+        modes: The runs of each mode, in the order that was asked for.
+    """
+
+    adapter: str
+    software: bool
+    work: Workload
+    modes: tuple[ModeRuns, ...]
+
+    def ratios(self) -> list[Ratio]:
+        """Return the ratio of each pair that has a gate, then of each mode over the first."""
+        by_name = {one.mode.name: one.seconds() for one in self.modes}
+        gated = [
+            Ratio.between(
+                f"{gate.fast} over {gate.slow}",
+                by_name[gate.slow],
+                by_name[gate.fast],
+                gate=gate.least,
+                published=gate.published,
+            )
+            for gate in GATES
+            if gate.fast in by_name and gate.slow in by_name
+        ]
+        names = {one.name for one in gated}
+        first, *others = by_name
+        more = (
+            Ratio.between(f"{name} over {first}", by_name[first], by_name[name]) for name in others
+        )
+        return gated + [one for one in more if one.name not in names]
+
+    def gpu_spread(self) -> float | None:
+        """Return how far the longest GPU time of a token's kernels exceeds the shortest."""
+        times = [one.gpu.kernels_ms for one in self.modes if one.gpu is not None]
+        if not times or min(times) <= 0:
+            return None
+        return max(times) / min(times) - 1
+
+    def gpu_verdict(self) -> str:
+        """Say whether the kernels take the same time in each mode."""
+        spread = self.gpu_spread()
+        if spread is None:
+            return "not measured: the adapter has no timestamps, or coarse ones"
+        if spread <= GPU_TOLERANCE:
+            return "pass"
+        return NOT_GATED if self.software else "missed"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures for JSON."""
+        return {
+            "schema": 1,
+            "adapter": self.adapter,
+            "software": self.software,
+            **self.work.as_dict(),
+            "same_ids": True,
+            "modes": {one.mode.name: one.as_dict() for one in self.modes},
+            "ratios": [one.as_dict(software=self.software) for one in self.ratios()],
+            "interval_model": [one.as_dict() for one in interval_gains(self.modes)],
+            "gpu_time_spread": self.gpu_spread(),
+            "gpu_time_verdict": self.gpu_verdict(),
+        }
+
+
+def compare(
+    package: Package,
+    modes: Sequence[Mode],
+    work: Workload,
+    *,
+    adapter: str | None = None,
+    options: LoadedAs | None = None,
+) -> Comparison:
+    """Measure modes alternately, in one process, on one loaded model.
+
+    Raises:
+        UsageError: The workload exceeds the model's context length.
+        DeviceError: There is no adapter, too little memory, or modes generate different ids.
+    """
+    with open_device(adapter) as device, closing(Submitters(device)) as submitters:
+        backend = load(package, device, work, options or LoadedAs())
+        try:
+            prompt = work.ids(package.manifest.architecture.vocab_size)
+            runs = _alternate(backend, submitters, modes, prompt, work)
+            gpu = gpu_times(backend, submitters, modes, prompt, work)
+        finally:
+            backend.close()
+        found = (
+            ModeRuns(mode, tuple(one), time)
+            for mode, one, time in zip(modes, runs, gpu, strict=True)
+        )
+        return Comparison(device.info.name, device.info.software, work, tuple(found))
+
+
+def _alternate(
+    backend: GpuBackend,
+    submitters: Submitters,
+    modes: Sequence[Mode],
+    prompt: list[int],
+    work: Workload,
+) -> list[list[Run]]:
+    runs: list[list[Run]] = [[] for _ in modes]
+    for index in range(work.repeat + 1):
+        for mode, own in zip(modes, runs, strict=True):
+            run = generate(
+                backend,
+                mode.strategy(),
+                prompt,
+                work.tokens,
+                device=submitters.device,
+                decoding=submitters.submitting(mode.submission),
+            )
+            _check_ids(mode, run, runs[0][0] if runs[0] else run)
+            own[:] = [*own, run] if index > 1 else [run]  # the first round only warms up
+    return runs
+
+
+def _check_ids(mode: Mode, run: Run, first: Run) -> None:
+    if run.ids != first.ids:
+        at = next(
+            i for i, pair in enumerate(zip(run.ids, first.ids, strict=True)) if len({*pair}) > 1
+        )
+        raise DeviceError(
+            f"mode {mode.name} generates other ids",
+            where=f"token {at}",
+            expected=first.ids[at],
+            found=run.ids[at],
+        )

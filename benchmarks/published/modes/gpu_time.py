@@ -1,0 +1,150 @@
+"""GPU time of a token in each mode: as it is submitted, and of its kernels alone.
+
+Each dispatch is timed in a pass and commands of its own. Such a pass takes some microseconds around
+its kernel, more when the GPU was idle before it than when it follows another pass. So the smallest
+dispatch is timed in the same mode and subtracted from each pass: the rest is the time of the
+kernels, which must be equal in all modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from _script import keep_busy
+
+from published.kernels.lab import Lab
+
+if TYPE_CHECKING:
+    from rdrr.bench.runs import Workload
+    from rdrr_device.device import Device
+    from rdrr_device.pass_timer import PassTimer
+    from rdrr_device.pipelines import BoundDispatch
+    from rdrr_runtime.gpu import GpuBackend
+
+    from published.modes.submission import Submission, Submitters
+    from published.modes.table import Mode
+
+TOKENS = 16
+ROUNDS = 3
+BUSY_SECONDS = 0.3
+SMALLEST = 64
+"""Elements that the smallest dispatch scales: those of one workgroup."""
+
+
+@dataclass(frozen=True)
+class GpuTime:
+    """GPU time of a token in one mode; each figure is the smallest of some rounds.
+
+    Attributes:
+        token_ms: GPU time as the mode submits the token.
+        passes_ms: GPU time with each dispatch in a pass and commands of its own.
+        smallest_us: GPU time of the smallest dispatch in such a pass.
+        dispatches: Dispatches of a token.
+    """
+
+    token_ms: float
+    passes_ms: float
+    smallest_us: float
+    dispatches: int
+
+    @property
+    def kernels_ms(self) -> float:
+        """Return the time of the kernels beyond that of as many of the smallest dispatches."""
+        return self.passes_ms - 1e-3 * self.dispatches * self.smallest_us
+
+
+def gpu_times(
+    backend: GpuBackend,
+    submitters: Submitters,
+    modes: Sequence[Mode],
+    prompt: list[int],
+    work: Workload,
+) -> list[GpuTime | None]:
+    """Measure the GPU times of the modes, alternating; None without timestamps.
+
+    Raises:
+        DeviceError: The device reports no time.
+    """
+    from rdrr_device.timestamps import FEATURE
+
+    device = submitters.device
+    if FEATURE not in device.features:
+        return [None] * len(modes)
+    tokens = min(work.tokens - 1, TOKENS)
+    ids = backend.greedy(prompt, 0, 1)
+
+    def decode() -> None:
+        backend.greedy(ids, len(prompt), tokens)
+
+    before = device.counters.dispatches
+    decode()
+    dispatches = (device.counters.dispatches - before) // tokens
+    found: list[list[GpuTime]] = [[] for _ in modes]
+    with _smallest(device, dispatches) as smallest:
+        meter = _Meter(submitters, decode, smallest, tokens, dispatches)
+        for _ in range(min(ROUNDS, work.repeat)):
+            for mode, own in zip(modes, found, strict=True):
+                own.append(meter.measure(mode.submission))
+    return [_least(one) for one in found]
+
+
+def _least(times: Sequence[GpuTime]) -> GpuTime:
+    return GpuTime(
+        min(one.token_ms for one in times),
+        min(one.passes_ms for one in times),
+        min(one.smallest_us for one in times),
+        times[0].dispatches,
+    )
+
+
+@contextmanager
+def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]:
+    """Bind as many of the smallest dispatches as a token has dispatches."""
+    from rdrr_device.arena import arena
+    from rdrr_device.timestamps import Timer
+    from rdrr_runtime.phases.elementwise import scale
+
+    with arena(device, "bench") as buffers:
+        lab = Lab(device, buffers, Timer(device))
+        x = lab.floats(SMALLEST)
+        (one,) = scale(lab.context(1), x, width=SMALLEST, factor=1.0, label="smallest")
+        yield (device.bind(one),) * count
+
+
+@dataclass(frozen=True)
+class _Meter:
+    """A stopwatch of GPU time for one mode after the other, on a warm device."""
+
+    submitters: Submitters
+    decode: Callable[[], None]
+    smallest: tuple[BoundDispatch, ...]
+    tokens: int
+    dispatches: int
+
+    def measure(self, how: Submission) -> GpuTime:
+        """Measure the GPU time of a token that is submitted as `how` says."""
+        from rdrr_device.pass_timer import timed
+
+        # Modes leave a device idle to different degrees, and its clocks follow.
+        device = self.submitters.device
+        keep_busy(self.decode, 0.0 if device.info.software else BUSY_SECONDS)
+        with timed(device) as timer:
+            apart = replace(how, pass_per_op=True)
+            passes = self._of(apart, self.decode, timer)
+            smallest = self._of(apart, self._launch_smallest, timer)
+            token = passes if how.submit_per_op else self._of(how, self.decode, timer)
+        return GpuTime(1e3 * token, 1e3 * passes, 1e6 * smallest / self.dispatches, self.dispatches)
+
+    def _of(self, how: Submission, run: Callable[[], None], timer: PassTimer) -> float:
+        """Return the seconds of a token's passes."""
+        timer.take()
+        with self.submitters.submitting(how):
+            run()
+        return timer.take() / self.tokens
+
+    def _launch_smallest(self) -> None:
+        for _ in range(self.tokens):
+            self.submitters.device.submit(self.smallest, 1)

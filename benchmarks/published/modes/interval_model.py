@@ -1,0 +1,76 @@
+"""The gain of reading back every x tokens: predicted from the cost of one token, and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from rdrr.bench.figures import Spread
+
+from published.modes.runs import ModeRuns
+
+
+@dataclass(frozen=True)
+class IntervalGain:
+    """The gain of a mode that reads back every x tokens over the same mode with x = 1.
+
+    Attributes:
+        name: Name of the mode.
+        over: Name of the mode that reads back every token.
+        encode_ms: Host time to record and submit a token.
+        gpu_ms: GPU time of a token.
+        sync_ms: The rest of the time of a token that is read back: waiting and reading.
+        predicted: The gain if the interval hides the shorter of the first two behind the longer
+            and pays the third once in x tokens.
+        measured: The measured gain.
+    """
+
+    name: str
+    over: str
+    encode_ms: float
+    gpu_ms: float
+    sync_ms: float
+    predicted: float
+    measured: float
+
+    def as_dict(self) -> dict[str, str | float]:
+        """Return the gain for JSON."""
+        return asdict(self)
+
+
+def interval_gains(modes: Sequence[ModeRuns]) -> Iterator[IntervalGain]:
+    """Yield the gain of each mode with an interval whose twin without one was measured.
+
+    Modes that submit passes before a readback are omitted, since they wait for less.
+    """
+    waiting = [one for one in modes if not one.mode.ahead]
+    singles = {
+        (one.mode.submission, one.mode.sampler): one for one in waiting if one.mode.interval == 1
+    }
+    for one in waiting:
+        single = singles.get((one.mode.submission, one.mode.sampler))
+        if one.mode.interval > 1 and single is not None:
+            gain = _gain(one, single)
+            if gain is not None:
+                yield gain
+
+
+def _gain(one: ModeRuns, single: ModeRuns) -> IntervalGain | None:
+    last = single.runs[-1]
+    if single.gpu is None or last.host is None:
+        return None
+    alone = 1e3 * Spread.of(single.seconds()).median
+    encode, gpu = 1e3 * last.host.submit / last.decoded, single.gpu.token_ms
+    busy = max(encode, gpu)
+    # A submission an op lets the GPU begin while the host still records.
+    before_sync = busy if single.mode.submission.submit_per_op else encode + gpu
+    sync = max(0.0, alone - before_sync)
+    return IntervalGain(
+        one.mode.name,
+        single.mode.name,
+        encode,
+        gpu,
+        sync,
+        predicted=alone / (busy + sync / one.mode.interval),
+        measured=alone / (1e3 * Spread.of(one.seconds()).median),
+    )

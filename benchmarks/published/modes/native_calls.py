@@ -1,0 +1,174 @@
+"""The calls of `published.modes.op_calls` through the C library beneath wgpu-py.
+
+wgpu-py's wrappers take 20 to 120 us for the objects and the submission of one op, many times the
+time of the API itself; a mode that makes them for each op would measure Python. The calls and their
+order are the same; only the descriptors are filled in once and reused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.pipelines import BoundDispatch
+
+from published.modes.op_calls import Op, op_of
+
+SCOPE = "rdrr"
+"""Name of the scope that collects errors of calls that bypass wgpu-py."""
+
+
+@dataclass(frozen=True)
+class Handles:
+    """The handles and descriptors of an op in C.
+
+    Attributes:
+        pipeline: The pipeline.
+        group: The bind group that the op keeps.
+        group_descriptor: Descriptor of a new bind group.
+        uniform_descriptor: Descriptor of its uniform buffer.
+        content: Content of the uniform buffer.
+        size: Bytes of the content.
+        kept: Objects that the descriptors point to.
+    """
+
+    pipeline: Any
+    group: Any
+    group_descriptor: Any
+    uniform_descriptor: Any
+    content: Any
+    size: int
+    kept: tuple[Any, ...]
+
+
+class NativeCalls:
+    """`OpCalls` of wgpu-native.
+
+    Args:
+        ffi: The cffi instance of wgpu-py.
+        lib: Its library handle.
+        api: The module with the wrapper classes.
+        gpu: The `GPUDevice`.
+    """
+
+    def __init__(self, ffi: Any, lib: Any, api: Any, gpu: Any) -> None:
+        self._ffi, self._lib = ffi, lib
+        self._checked, self._errors = api.libf, api.error_handler
+        self._device, self._queue = gpu._internal, gpu.queue._internal
+        self._plain_encoder = ffi.new("WGPUCommandEncoderDescriptor *")
+        self._plain_pass = ffi.new("WGPUComputePassDescriptor *")
+        self._timed_pass = ffi.new("WGPUComputePassDescriptor *")
+        self._writes = ffi.new("WGPUPassTimestampWrites *")
+        self._timed_pass.timestampWrites = self._writes
+        self._plain_commands = ffi.new("WGPUCommandBufferDescriptor *")
+        self._finished: list[Any] = []
+        self._encoder: Any = None
+        self._pass: Any = None
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Collect the errors of the calls in the block, and raise the last one at its end.
+
+        Raises:
+            GPUError: A call did not validate, or the device is lost.
+        """
+        import wgpu
+
+        self._encoder = self._pass = None
+        self._finished.clear()
+        self._errors.capture(SCOPE)
+        try:
+            yield
+        finally:
+            found = self._errors.release(SCOPE)
+        if found is not None:
+            raise wgpu.GPUError(found[1])
+
+    def prepare(self, bound: BoundDispatch, rows: int) -> Op:
+        """See `OpCalls.prepare`."""
+        import wgpu
+
+        made = op_of(bound, rows)
+        content = self._ffi.from_buffer("char[]", made.content)
+        uniform = self._ffi.new("WGPUBufferDescriptor *")
+        uniform.usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+        uniform.size = made.content.nbytes
+        entries = self._entries(bound.dispatch.buffers)
+        group = self._ffi.new("WGPUBindGroupDescriptor *")
+        group.layout = bound.layout._internal
+        group.entries, group.entryCount = entries, len(bound.dispatch.buffers)
+        handles = Handles(
+            bound.pipeline._internal,
+            bound.bind_group._internal,
+            group,
+            uniform,
+            content,
+            made.content.nbytes,
+            (entries, made.content),
+        )
+        return replace(made, handles=handles)
+
+    def _entries(self, buffers: Sequence[BufferSlice]) -> Any:
+        entries = self._ffi.new("WGPUBindGroupEntry[]", len(buffers))
+        for index, one in enumerate(buffers):
+            entry = entries[index]
+            entry.binding, entry.buffer = index, one.buffer._internal
+            entry.offset, entry.size = one.offset, one.size
+        return entries
+
+    def uniform(self, op: Op) -> Any:
+        """See `OpCalls.uniform`."""
+        lib, own = self._lib, op.handles
+        made = lib.wgpuDeviceCreateBuffer(self._device, own.uniform_descriptor)
+        lib.wgpuQueueWriteBuffer(self._queue, made, 0, own.content, own.size)
+        return self._ffi.gc(made, lib.wgpuBufferRelease)
+
+    def bind(self, op: Op) -> Any:
+        """See `OpCalls.bind`."""
+        lib = self._lib
+        made = lib.wgpuDeviceCreateBindGroup(self._device, op.handles.group_descriptor)
+        return self._ffi.gc(made, lib.wgpuBindGroupRelease)
+
+    def begin(self, writes: Mapping[str, Any] | None) -> None:
+        """See `OpCalls.begin`."""
+        lib, descriptor = self._lib, self._plain_pass
+        if self._encoder is None:
+            self._encoder = lib.wgpuDeviceCreateCommandEncoder(self._device, self._plain_encoder)
+        if writes is not None:
+            descriptor, own = self._timed_pass, self._writes
+            own.querySet = writes["query_set"]._internal
+            own.beginningOfPassWriteIndex = writes["beginning_of_pass_write_index"]
+            own.endOfPassWriteIndex = writes["end_of_pass_write_index"]
+        self._pass = lib.wgpuCommandEncoderBeginComputePass(self._encoder, descriptor)
+
+    def dispatch(self, op: Op, group: Any = None) -> None:
+        """See `OpCalls.dispatch`."""
+        lib, own, handle = self._lib, op.handles, self._pass
+        lib.wgpuComputePassEncoderSetPipeline(handle, own.pipeline)
+        group = own.group if group is None else group
+        lib.wgpuComputePassEncoderSetBindGroup(handle, 0, group, 0, self._ffi.NULL)
+        lib.wgpuComputePassEncoderDispatchWorkgroups(handle, *op.counts)
+
+    def end(self) -> None:
+        """See `OpCalls.end`."""
+        self._lib.wgpuComputePassEncoderEnd(self._pass)
+        self._lib.wgpuComputePassEncoderRelease(self._pass)
+
+    def finish(self) -> None:
+        """See `OpCalls.finish`."""
+        lib, encoder, self._encoder = self._lib, self._encoder, None
+        try:
+            # Raises: submitting what did not validate would end the process.
+            made = self._checked.wgpuCommandEncoderFinish(encoder, self._plain_commands)
+        finally:
+            lib.wgpuCommandEncoderRelease(encoder)
+        self._finished.append(self._ffi.gc(made, lib.wgpuCommandBufferRelease))
+
+    def submit(self) -> None:
+        """See `OpCalls.submit`."""
+        commands = self._ffi.new("WGPUCommandBuffer[]", self._finished)
+        self._lib.wgpuQueueSubmit(self._queue, len(self._finished), commands)
+        self._finished.clear()

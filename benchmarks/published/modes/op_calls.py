@@ -1,0 +1,153 @@
+"""The calls of modes that create objects for each op, through the public wgpu API.
+
+`published.modes.native_calls` makes the same calls beneath that API, and is what measurements use.
+Which calls a mode makes, and when, is decided in `published.modes.submission`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_device.buffers import bind_group_entries
+from rdrr_device.pipelines import BoundDispatch
+
+UNIFORM_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Op:
+    """A bound dispatch for some token rows, prepared for its calls.
+
+    Attributes:
+        bound: The dispatch.
+        counts: Workgroups of the dispatch.
+        content: Content of its uniform buffer.
+        key: The content as bytes.
+        handles: What else the calls prepare.
+    """
+
+    bound: BoundDispatch
+    counts: tuple[int, int, int]
+    content: npt.NDArray[np.float32]
+    key: bytes
+    handles: Any = None
+
+
+class OpCalls(Protocol):
+    """Objects made for an op, and passes recorded and submitted with them."""
+
+    def checked(self) -> Any:
+        """A context manager that raises the errors of the calls in it, at its end at the latest."""
+
+    def prepare(self, bound: BoundDispatch, rows: int) -> Op:
+        """What the calls for a dispatch need, to be used any number of times."""
+
+    def uniform(self, op: Op) -> Any:
+        """Make a uniform buffer and write an op's content; it lives as long as it is held."""
+
+    def bind(self, op: Op) -> Any:
+        """Make a bind group of an op's buffers; it lives as long as it is held."""
+
+    def begin(self, writes: Mapping[str, Any] | None) -> None:
+        """Open a pass, and an encoder unless one is open; `writes` asks for timestamps."""
+
+    def dispatch(self, op: Op, group: Any = None) -> None:
+        """Record an op with a bind group that `bind` made, or with the op's own."""
+
+    def end(self) -> None:
+        """End the pass."""
+
+    def finish(self) -> None:
+        """Finish the encoder: what it has waits for the next submission."""
+
+    def submit(self) -> None:
+        """Submit all that has been finished."""
+
+
+class WgpuCalls:
+    """`OpCalls` of wgpu-py.
+
+    Args:
+        gpu: The `GPUDevice`.
+    """
+
+    def __init__(self, gpu: Any) -> None:
+        self._gpu = gpu
+        self._encoder: Any = None
+        self._pass: Any = None
+        self._finished: list[Any] = []
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Each call raises its own errors; what they leave half recorded is dropped."""
+        self._encoder = self._pass = None
+        self._finished.clear()
+        yield
+
+    def prepare(self, bound: BoundDispatch, rows: int) -> Op:
+        """See `OpCalls.prepare`."""
+        return op_of(bound, rows)
+
+    def uniform(self, op: Op) -> Any:
+        """See `OpCalls.uniform`."""
+        import wgpu
+
+        usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+        size = op.content.nbytes
+        made = self._gpu.create_buffer(label=op.bound.label, size=size, usage=usage)
+        self._gpu.queue.write_buffer(made, 0, op.content)
+        return made
+
+    def bind(self, op: Op) -> Any:
+        """See `OpCalls.bind`."""
+        layout, buffers = op.bound.layout, op.bound.dispatch.buffers
+        return self._gpu.create_bind_group(
+            label=op.bound.label, layout=layout, entries=bind_group_entries(buffers)
+        )
+
+    def begin(self, writes: Mapping[str, Any] | None) -> None:
+        """See `OpCalls.begin`."""
+        if self._encoder is None:
+            self._encoder = self._gpu.create_command_encoder(label="program")
+        self._pass = self._encoder.begin_compute_pass(label="program", timestamp_writes=writes)
+
+    def dispatch(self, op: Op, group: Any = None) -> None:
+        """See `OpCalls.dispatch`."""
+        self._pass.set_pipeline(op.bound.pipeline)
+        self._pass.set_bind_group(0, op.bound.bind_group if group is None else group)
+        self._pass.dispatch_workgroups(*op.counts)
+
+    def end(self) -> None:
+        """See `OpCalls.end`."""
+        self._pass.end()
+
+    def finish(self) -> None:
+        """See `OpCalls.finish`."""
+        encoder, self._encoder = self._encoder, None
+        self._finished.append(encoder.finish())
+
+    def submit(self) -> None:
+        """See `OpCalls.submit`."""
+        self._gpu.queue.submit(self._finished)
+        self._finished.clear()
+
+
+def op_of(bound: BoundDispatch, rows: int, handles: Any = None) -> Op:
+    """An op with the content of its uniform."""
+    content = uniform_content(bound, rows)
+    return Op(bound, bound.grid.counts(rows), content, content.tobytes(), handles)
+
+
+def uniform_content(one: BoundDispatch, rows: int) -> npt.NDArray[np.float32]:
+    """What a uniform of a dispatch would hold: its constants, then its grid; whole 16 bytes."""
+    values = [float(value) for _, value in one.dispatch.kernel.overrides]
+    values += [float(count) for count in one.grid.counts(rows)]
+    words = -(-4 * len(values) // UNIFORM_ALIGNMENT) * UNIFORM_ALIGNMENT // 4
+    content = np.zeros(words, np.float32)
+    content[: len(values)] = values
+    return content

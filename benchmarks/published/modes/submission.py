@@ -1,0 +1,180 @@
+"""Decode modes as submitters: in one submission or in many, with objects kept or created anew.
+
+Published runtimes differ here more than in their kernels. The switches below replay their ways
+around the very same dispatches, so that only submission, allocation and synchronisation are
+measured. `OURS` is how models run.
+
+The kernels of this runtime read what changes from token to token from buffers and have everything
+else as override constants, so they bind no uniform. Where a mode has uniforms, each op gets a
+buffer with as many bytes as its constants and its grid, created and written as the mode says, but
+not bound: the further cost of a real uniform is omitted, in favour of that mode.
+
+Objects and submissions of single ops go through `published.modes.native_calls`, which costs little
+more than the API does, so that a mode is measured by its calls and not by Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rdrr_device.device import Device
+from rdrr_device.handle import DeviceHandle
+from rdrr_device.pipelines import BoundDispatch
+
+from published.modes.native_calls import NativeCalls
+from published.modes.op_calls import Op, OpCalls, WgpuCalls
+
+REMEMBERED_PROGRAMS = 16
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The switches of a mode.
+
+    Attributes:
+        submit_per_op: Every dispatch is an encoder, a pass and a submission of its own.
+        pass_per_op: Every dispatch is a pass of its own in commands of their own, in one submission
+            unless `submit_per_op` is set. The GPU time of modes is compared in this way: the time
+            between timestamps then covers the same work in all modes, while within the same
+            commands it also covers the waiting for the writes of earlier passes.
+        uniforms: `none`; `fresh`, one created and written for each dispatch; or `cached`, one
+            created for each content and kept.
+        fresh_bind_groups: Every dispatch gets a new bind group.
+        fresh_staging: Every readback gets a new mappable buffer.
+    """
+
+    submit_per_op: bool = False
+    pass_per_op: bool = False
+    uniforms: Literal["none", "fresh", "cached"] = "none"
+    fresh_bind_groups: bool = False
+    fresh_staging: bool = False
+
+
+OURS = Submission()
+
+
+class Submitters:
+    """The submitters of the modes on one device; what a mode caches is kept between its runs.
+
+    Attributes:
+        device: The device.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._made: dict[Submission, ModeSubmitter] = {}
+
+    def submitting(self, how: Submission) -> AbstractContextManager[None]:
+        """Return a context in which the device runs programs as a mode does."""
+        if how == OURS:
+            return nullcontext()
+        if how not in self._made:
+            handle = self.device.handle
+            self._made[how] = ModeSubmitter(handle, how, op_calls(handle))
+        return self.device.submitting(self._made[how])
+
+    def close(self) -> None:
+        """Drop everything that the modes cached; to be called before the device is closed."""
+        self._made.clear()
+
+
+class ModeSubmitter:
+    """A submitter that runs programs as a `Submission` says.
+
+    Args:
+        device: The device.
+        how: The switches.
+        calls: Calls for objects and submissions of single ops.
+    """
+
+    def __init__(self, device: DeviceHandle, how: Submission, calls: OpCalls) -> None:
+        self.how = how
+        self.fresh_staging = how.fresh_staging
+        self._device = device
+        self._calls = calls
+        self._uniforms: dict[bytes, Any] = {}
+        self._known: dict[tuple[int, int], tuple[Sequence[BoundDispatch], list[Op]]] = {}
+
+    def run(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
+        """See `rdrr_device.submission.Submitter.run`."""
+        with self._calls.checked():
+            self._run(self._ops(bound, rows), times)
+
+    def _run(self, ops: Sequence[Op], times: int) -> None:
+        how, counters = self.how, self._device.counters
+        separate = how.submit_per_op or how.pass_per_op
+        self._reserve(len(ops) * times if separate else 1)
+        if not separate:
+            self._begin()
+        for _ in range(times):
+            for op in ops:
+                if how.uniforms != "none":
+                    self._provide_uniform(op)
+                group = self._group(op)
+                if separate:
+                    self._begin()
+                self._calls.dispatch(op, group)
+                counters.dispatches += 1
+                if separate:
+                    self._end()
+                if how.submit_per_op:
+                    self._submit()
+        if not separate:
+            self._end()
+        if not how.submit_per_op:
+            self._submit()
+
+    def _reserve(self, passes: int) -> None:
+        if self._device.timer is not None:
+            self._device.timer.reserve(passes)
+
+    def _begin(self) -> None:
+        timer = self._device.timer
+        self._calls.begin(timer.writes() if timer is not None else None)
+
+    def _end(self) -> None:
+        self._calls.end()
+        self._calls.finish()
+
+    def _submit(self) -> None:
+        self._calls.submit()
+        self._device.counters.submits += 1
+
+    def _group(self, op: Op) -> Any:
+        """Return a new bind group where the mode creates one, else None."""
+        if not self.how.fresh_bind_groups:
+            return None
+        self._device.counters.bind_group_creates += 1
+        return self._calls.bind(op)
+
+    def _provide_uniform(self, op: Op) -> None:
+        counters = self._device.counters
+        if self.how.uniforms == "cached" and op.key in self._uniforms:
+            counters.uniform_hits += 1
+            return
+        buffer = self._calls.uniform(op)
+        counters.uniform_creates += 1
+        counters.buffer_creates += 1
+        counters.bytes_written += op.content.nbytes
+        if self.how.uniforms == "cached":
+            self._uniforms[op.key] = buffer
+
+    def _ops(self, bound: Sequence[BoundDispatch], rows: int) -> list[Op]:
+        """Return the prepared ops of a program, remembered while the same object comes again."""
+        key = (id(bound), rows)
+        found = self._known.get(key)
+        if found is None or found[0] is not bound:
+            found = self._known[key] = (bound, [self._calls.prepare(one, rows) for one in bound])
+            while len(self._known) > REMEMBERED_PROGRAMS:
+                self._known.pop(next(iter(self._known)))
+        return found[1]
+
+
+def op_calls(device: DeviceHandle) -> OpCalls:
+    """Return the calls for objects of single ops, as fast as this wgpu-py lets them be."""
+    if device.native is None:
+        return WgpuCalls(device.wgpu)
+    return NativeCalls(*device.native.internals(), device.wgpu)

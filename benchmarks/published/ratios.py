@@ -1,0 +1,80 @@
+"""Speed-ups of one thing over another, round by round, and whether they reach their gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from _script import table
+from rdrr.bench.figures import Spread
+
+NOT_GATED = "software-adapter: P not gated"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast one thing is as another, over alternating runs.
+
+    Attributes:
+        name: What is compared.
+        spread: The ratios of the rounds.
+        gate: The smallest median that passes, or None.
+        published: The ratio that the published system states, or None.
+    """
+
+    name: str
+    spread: Spread
+    gate: float | None = None
+    published: float | None = None
+
+    @staticmethod
+    def between(
+        name: str,
+        slow: Sequence[float],
+        fast: Sequence[float],
+        *,
+        gate: float | None = None,
+        published: float | None = None,
+    ) -> Ratio:
+        """Divide the seconds of the slow thing by those of the fast one, round by round."""
+        rounds = [a / b for a, b in zip(slow, fast, strict=True)]
+        return Ratio(name, Spread.of(rounds), gate, published)
+
+    def verdict(self, *, software: bool) -> str:
+        """Return `pass`, `missed`, that a software adapter is not gated, or an empty string."""
+        if self.gate is None:
+            return ""
+        if software:
+            return NOT_GATED
+        return "pass" if self.spread.median >= self.gate else "missed"
+
+    def as_dict(self, *, software: bool) -> dict[str, Any]:
+        """Return the ratio and its verdict for JSON."""
+        return {
+            "name": self.name,
+            **self.spread.as_dict(),
+            "gate": self.gate,
+            "published": self.published,
+            "verdict": self.verdict(software=software),
+        }
+
+
+def show_ratios(ratios: Iterable[Mapping[str, Any]]) -> None:
+    """Print ratios, as `Ratio.as_dict` gives them, beside their gates and what was published."""
+    rows = [
+        (
+            one["name"],
+            f"{one['median']:,.2f} ({one['least']:,.2f} to {one['most']:,.2f})",
+            _two_digits(one["gate"]),
+            _two_digits(one["published"]),
+            one["verdict"],
+        )
+        for one in ratios
+    ]
+    if rows:
+        table(("ratio", "median (least to most)", "gate", "published", ""), rows)
+
+
+def _two_digits(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

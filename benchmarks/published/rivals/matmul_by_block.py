@@ -1,0 +1,57 @@
+"""Products with Q4_K as a published system first had them: one block of 256 weights per thread."""
+
+from __future__ import annotations
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.kernels import Dispatch, dispatch, flat_grid
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
+
+from published.rivals.shaders import rival
+from published.rivals.weights import StoredWeight
+
+BLOCK_BYTES = 144
+THREADS = 256
+ROWS = 4  # token rows of a workgroup, in passes of several rows
+
+
+def matmul_by_block(
+    ctx: OpContext, weight: StoredWeight, x: BufferSlice, y: BufferSlice, *, label: str
+) -> list[Dispatch]:
+    """Return the dispatch of y[rows, N] = x[rows, K] W[N, K]^T.
+
+    Args:
+        ctx: Context of the step.
+        weight: Row-major matrix in Q4_K.
+        x: f32 [rows, K].
+        y: f32 [rows, N]; another buffer than x.
+        label: Name in messages and profiles.
+
+    Raises:
+        FormatError: The matrix has another form, K is not a multiple of 4, or a buffer is too
+            small.
+    """
+    if weight.dtype != "Q4_K" or weight.layout is not Layout.ROW:
+        raise FormatError(
+            f"{label}: the product by blocks cannot read the matrix",
+            expected="Q4_K, row-major",
+            found=f"{weight.dtype}, {weight.layout.value}",
+        )
+    need_multiple(f"{label}: K", weight.k, 4)
+    need_floats(f"{label}: x", x, ctx.max_rows * weight.k)
+    need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
+    rows = ROWS if ctx.max_rows > 1 else 1
+    what = rival(
+        "matmul_by_block",
+        variables={"ROWS": rows, "SUBGROUPS": ctx.subgroups},
+        constants={
+            "WG": THREADS,
+            "K": weight.k,
+            "N": weight.n,
+            "BLOCKS": weight.row_bytes // BLOCK_BYTES,
+            "ROW_WORDS": weight.row_bytes // 4,
+        },
+    )
+    buffers = {"current": ctx.state.step, "x": x, "weight": weight.words, "y": y}
+    return [dispatch(what, buffers, flat_grid(weight.n, rows_axis=2, rows_per_group=rows), label)]

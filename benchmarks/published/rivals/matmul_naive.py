@@ -1,0 +1,60 @@
+"""The plainest matrix product, one output per thread, beside which tiled products are measured.
+
+With one token row it is the product of a published system for column-major matrices.
+"""
+
+from __future__ import annotations
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.kernels import Dispatch, Grid, dispatch
+from rdrr_format.errors import FormatError
+from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.context import OpContext, need_floats
+
+from published.rivals.shaders import rival
+from published.rivals.weights import StoredWeight
+
+WEIGHT_BYTES = {"F32": 4, "F16": 2}
+SQUARE, LINE = (8, 8), (256, 1)
+"""Threads of a workgroup along outputs and token rows: for many rows, and for one."""
+
+
+def matmul_naive(
+    ctx: OpContext, weight: StoredWeight, x: BufferSlice, y: BufferSlice, *, label: str
+) -> list[Dispatch]:
+    """Return the dispatch of y[rows, N] = x[rows, K] W[N, K]^T, summed in f32.
+
+    Args:
+        ctx: Context of the step.
+        weight: Matrix in F32 or F16.
+        x: f32 [rows, K].
+        y: f32 [rows, N]; another buffer than x.
+        label: Name in messages and profiles.
+
+    Raises:
+        FormatError: The matrix has another type, or a buffer is too small.
+    """
+    size = WEIGHT_BYTES.get(weight.dtype)
+    if size is None:
+        raise FormatError(
+            f"{label}: the naive product cannot read the type",
+            expected="F32 or F16",
+            found=weight.dtype,
+        )
+    need_floats(f"{label}: x", x, ctx.max_rows * weight.k)
+    need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
+    wide, high = SQUARE if ctx.max_rows > 1 else LINE
+    what = rival(
+        "matmul_naive",
+        variables={"WEIGHT": weight.dtype.lower()},
+        constants={
+            "K": weight.k,
+            "N": weight.n,
+            "ROW": weight.row_bytes // size,
+            "COLUMN": weight.layout is Layout.COLUMN,
+            "WIDE": wide,
+            "HIGH": high,
+        },
+    )
+    buffers = {"current": ctx.state.step, "x": x, "weight": weight.words, "y": y}
+    return [dispatch(what, buffers, Grid(-(-weight.n // wide), 1, 1, 1, high), label)]

@@ -1,0 +1,56 @@
+"""Kernels alone: every form of a shape's matrices runs or says why not, with consistent rates."""
+
+from __future__ import annotations
+
+import pytest
+from published.kernels import products
+from published.kernels.pairs import PAIRS
+from rdrr_format.errors import UsageError
+from shapes import SHAPES, Shape
+from support.commands import error_line
+from support.scripts import script
+
+
+def test_rates_follow_from_the_time_and_the_sizes(monkeypatch):
+    shapes = {"one": Shape("llama", 64, 64, 1, 2, 1, 32, 128, tied=False)}
+    monkeypatch.setattr(products, "SHAPES", shapes)
+    names = ("F16, gemv", "Q4_K row-major, gemv")
+    forms = [one for one in products.FORMS if one.name in names]
+    assert len(forms) == 2
+    monkeypatch.setattr(products, "FORMS", forms)
+    found = products.products("one", repeat=1, head=False)
+    assert {one["matrix"] for one in found["products"]} == {"qkv", "output", "gate-up", "down"}
+    for one in found["products"]:
+        seconds = one["microseconds"]["median"] * 1e-6
+        assert one["gigabytes_per_second"] == pytest.approx(one["weight_bytes"] / seconds / 1e9)
+        assert one["gigaflops"] == pytest.approx(2 * one["n"] * one["k"] / seconds / 1e9)
+        share = one["gigabytes_per_second"] / found["copy_gigabytes_per_second"]
+        assert one["share_of_copy"] == pytest.approx(share)
+
+
+def test_shapes_have_the_sizes_of_their_models():
+    sizes = {one.name: (one.n, one.k) for one in SHAPES["gemma3-1b"].matrices()}
+    assert sizes["gate-up"] == (2 * 6912, 1152)
+    assert sizes["qkv"] == (1024 + 2 * 256, 1152)
+
+
+def test_a_shape_that_is_not_known_is_wrong_usage_and_names_those_that_are():
+    with pytest.raises(UsageError, match="gemma3-1b"):
+        products.products("gemma4")
+
+
+def test_pairs_of_kernels_are_compared_and_what_was_published_is_stated():
+    done = script("bench_kernels", "--repeat", 1)
+    found = done.json()
+    assert [one["name"].partition(":")[0] for one in found["ratios"]] == list(PAIRS)
+    assert [one["published"] for one in found["ratios"]] == [
+        one.published for one in PAIRS.values()
+    ]
+    assert all(one["median"] > 0 for one in found["ratios"])
+    assert "flash-attention" in done.out  # the table for people comes first
+
+
+def test_a_shape_that_is_not_known_is_one_line_and_exit_code_2():
+    done = script("bench_kernels", "--shape", "gemma4")
+    assert done.code == 2
+    assert "unknown shape" in error_line(done)

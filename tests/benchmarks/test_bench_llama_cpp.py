@@ -1,0 +1,41 @@
+"""`bench_llama_cpp.py` without llama.cpp: what is missing is listed, and ours runs all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.packages import llama_manifest, write_random_package
+from support.scripts import script
+
+SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("bench")
+    write_random_package(made, llama_manifest(), np.random.default_rng())
+    return made
+
+
+def test_what_is_missing_for_llama_cpp_is_said_and_no_error():
+    done = script("bench_llama_cpp")
+    found = done.json()
+    assert done.code == 0
+    assert found["runners"] == {}
+    assert found["not_run"] == {
+        "llama.cpp, GPU": "no --llama-cpp given; no --gguf given",
+        "llama.cpp, CPU": "no --llama-cpp given; no --gguf given",
+        "rdrr": "no --package given",
+    }
+
+
+def test_libraries_that_are_none_are_said_and_ours_runs_all_the_same(folder, tmp_path):
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    words = ("--llama-cpp", tmp_path, "--gguf", model, "--package", folder)
+    found = script("bench_llama_cpp", *SHORT, *words).json()
+    assert list(found["runners"]) == ["rdrr"]
+    assert "no libllama" in found["not_run"]["llama.cpp, GPU"]
+    assert found["runners"]["rdrr"]["decode_tokens_per_second"]["median"] > 0

@@ -1,0 +1,80 @@
+"""`bench_modes.py` and `bench_ablations.py`: exact counts of work, the same ids, wrong usage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.commands import error_line
+from support.packages import llama_manifest, write_random_package
+from support.scripts import script
+
+SHORT = ("--prompt-tokens", 4, "--tokens", 5, "--repeat", 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("bench")
+    write_random_package(made, llama_manifest(), np.random.default_rng())
+    return made
+
+
+def test_modes_alternate_with_the_same_ids_and_count_their_work(folder):
+    modes = "webllm,webllm+cache+interval,ours-x4"
+    found = script("bench_modes", folder, *SHORT, "--mode", modes).json()
+    assert list(found["modes"]) == modes.split(",")
+    assert found["same_ids"] is True
+    fresh, cached, ours = found["modes"].values()
+    assert fresh["tokens"] == fresh["forwards"] == 4
+    assert fresh["work"]["submits"] == fresh["work"]["dispatches"] + 4
+    assert fresh["work"]["uniform_creates"] == fresh["work"]["dispatches"]
+    assert (
+        cached["work"]["uniform_hits"] + cached["work"]["uniform_creates"]
+        == (cached["work"]["dispatches"])
+    )
+    assert (cached["readbacks"], ours["readbacks"]) == (2, 2)  # the prompt's is one of them
+    assert ours["work"]["submits"] == 5
+    assert "webllm+cache+interval over webllm" in [one["name"] for one in found["ratios"]]
+    if found["software"]:
+        gated = [one for one in found["ratios"] if one["gate"] is not None]
+        assert {one["verdict"] for one in gated} == {"software-adapter: P not gated"}
+
+
+def test_ablations_state_both_sides_and_say_what_did_not_run(folder):
+    names = "command-batching,kv-f16,kv-cache,gate-up-fusion,subgroup-gemv"
+    found = script("bench_ablations", folder, *SHORT, "--ablation", names).json()
+    batching, cache_type, cache, fusion, subgroups = found["ablations"]
+    slow, fast = (side["work_per_token"] for side in batching["sides"])
+    assert slow["submits"] == slow["dispatches"] + 1
+    assert fast["submits"] == 2
+    assert all(side["gpu_decode_ms_per_token"] > 0 for side in batching["sides"])
+    assert batching["same_ids"] == cache["same_ids"] == 1.0
+    wide, narrow = (side["kv_bytes"] for side in cache_type["sides"])
+    assert wide == 2 * narrow
+    assert [side["forwards"] for side in cache["sides"]] == [4, 4]
+    assert cache["sides"][0]["work_per_token"]["bytes_written"] > 0  # the text, again and again
+    assert "no package fused" in fusion["not_run"]
+    assert "no matrices in scalars" in subgroups["not_run"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "line"),
+    [
+        ("bench_modes", ("--mode", "webgpu"), "unknown mode"),
+        ("bench_modes", ("--kernel-hint", "f16Matmul"), "expected KEY=VALUE"),
+        ("bench_modes", ("--prompt-tokens", 400, "--tokens", 400), "no room"),
+        ("bench_ablations", ("--ablation", "magic"), "unknown ablation"),
+        ("bench_ablations", ("--ablation", "all", "--package", "fused"), "expected NAME=PATH"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(folder, name, words, line):
+    done = script(name, folder, *words)
+    assert done.code == 2
+    assert line in error_line(done)
+
+
+def test_a_run_of_one_token_has_nothing_to_decode_and_is_refused(folder):
+    done = script("bench_modes", folder, "--tokens", 1)
+    assert done.code == 2
+    assert "must be at least 2" in done.err

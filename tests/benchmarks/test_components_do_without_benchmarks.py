@@ -1,0 +1,39 @@
+"""No component imports anything of benchmarks/, which is not in the wheel."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.commands import ROOT
+
+
+def own_names(folder: Path) -> set[str]:
+    """Names under which the modules and packages of a folder are imported."""
+    return {one.stem for one in folder.iterdir() if one.suffix == ".py" or one.is_dir()}
+
+
+def imports(source: str) -> Iterator[str]:
+    """Top-level names that a module imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_no_module_of_the_wheel_imports_a_benchmark():
+    names = own_names(ROOT / "benchmarks")
+    assert {"published", "peers", "_runners"} <= names
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert not [one for one in packages if one.startswith("benchmarks")]
+    modules = [path for one in packages for path in (ROOT / one).rglob("*.py")]
+    assert len(modules) > 100
+    found = {path.name: names & set(imports(path.read_text(encoding="utf-8"))) for path in modules}
+    assert not {name: those for name, those in found.items() if those}
+    # The control: a benchmark does import others.
+    script = (ROOT / "benchmarks" / "bench_modes.py").read_text(encoding="utf-8")
+    assert names & set(imports(script))

@@ -1,0 +1,174 @@
+"""Modes of submission: exact counts of what each asks of the device, and the same ids in all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+import numpy as np
+import pytest
+from published.modes.op_calls import WgpuCalls, uniform_content
+from published.modes.submission import OURS, ModeSubmitter, Submission, Submitters, op_calls
+from rdrr_device import pass_timer
+from rdrr_device.kernels import Grid, dispatch
+from rdrr_device.pass_timer import PassTimer, timed
+from rdrr_format.errors import DeviceError
+from rdrr_runtime.decode.greedy import Greedy
+from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
+from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.elementwise import scale
+from rdrr_runtime.phases.shaders import kernel
+from support.comparison import relative_error
+from support.decoding import (
+    Ending,
+    decode_dispatches,
+    endless_prompt,
+    generated,
+    prompt,
+)
+from support.packages import CONTEXT, llama_manifest, write_random_package
+
+PER_OP = Submission(submit_per_op=True)
+REMADE = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
+FRESH = Submission(submit_per_op=True, uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
+CACHED = Submission(
+    submit_per_op=True, uniforms="cached", fresh_bind_groups=True, fresh_staging=True
+)
+RIVALS = {"per op": PER_OP, "remade": REMADE, "fresh": FRESH, "cached": CACHED}
+ALL = {"ours": OURS, **RIVALS}
+APIS = ("native", "public")
+
+
+@pytest.fixture(scope="module")
+def backend(device, tmp_path_factory) -> Iterator[GpuBackend]:
+    folder = tmp_path_factory.mktemp("submission")
+    package = write_random_package(folder, llama_manifest(), np.random.default_rng())
+    made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
+    made.greedy(made.greedy([1, 2], 0, 1), 2, 1)  # all passes are built
+    yield made
+    made.close()
+
+
+def submitting(
+    backend: GpuBackend, how: Submission, api: str = "native"
+) -> AbstractContextManager[None]:
+    """A context in which programs run as a mode says, beneath wgpu-py or through its public API."""
+    handle = backend.device.handle
+    if how == OURS:
+        return Submitters(backend.device).submitting(how)
+    calls = op_calls(handle) if api == "native" else WgpuCalls(handle.wgpu)
+    return backend.device.submitting(ModeSubmitter(handle, how, calls))
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("interval", [1, 4])
+@pytest.mark.parametrize("api", APIS)
+def test_each_mode_does_exactly_the_work_that_it_says(backend, rng, name, interval, api):
+    how, ids = ALL[name], prompt(rng, 5)
+    bound = decode_dispatches(backend)
+    with submitting(backend, how, api):
+        last = backend.greedy(backend.greedy(ids, 0, 1), 5, 1)
+        before = backend.device.counters.copy()
+        backend.greedy(last, 6, interval)
+        work = backend.device.counters.since(before)
+    ops = len(bound) * interval
+    assert work.dispatches == ops
+    assert work.submits == (ops if how.submit_per_op else interval) + 1
+    assert work.maps == 1
+    assert work.bytes_read == 4 * interval
+    assert work.bind_group_creates == (ops if how.fresh_bind_groups else 0)
+    assert work.uniform_creates == (ops if how.uniforms == "fresh" else 0)
+    assert work.uniform_hits == (ops if how.uniforms == "cached" else 0)
+    assert work.buffer_creates == work.uniform_creates + how.fresh_staging
+    written = interval * sum(uniform_content(one, 1).nbytes for one in bound)
+    assert work.bytes_written == (written if how.uniforms == "fresh" else 0)
+    assert work.pipeline_creates == 0
+
+
+def test_a_cache_makes_one_uniform_for_each_content_and_keeps_it(backend, rng):
+    contents = {uniform_content(one, 1).tobytes() for one in decode_dispatches(backend)}
+    assert len(contents) < len(decode_dispatches(backend))  # layers are alike
+    first = backend.greedy(prompt(rng, 5), 0, 1)
+    submitters, how = Submitters(backend.device), Submission(uniforms="cached")
+    for created in (len(contents), 0):
+        with submitters.submitting(how):
+            before = backend.device.counters.copy()
+            backend.greedy(first, 5, 3)
+            work = backend.device.counters.since(before)
+        assert work.uniform_creates == created
+        assert work.uniform_hits == work.dispatches - created
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("name", RIVALS)
+def test_both_apis_compute_the_same_in_every_mode(backend, rng, name, api):
+    ids = prompt(rng, 5)
+    plain = backend.logits(ids, 0)
+    assert not np.array_equal(plain, backend.logits(ids[:-1], 0))  # the control
+    with submitting(backend, RIVALS[name], api):
+        assert np.array_equal(backend.logits(ids, 0), plain)
+
+
+def test_this_wgpu_lets_the_calls_bypass_its_public_api(backend):
+    assert not isinstance(op_calls(backend.device.handle), WgpuCalls)
+
+
+@pytest.mark.parametrize("name", ["per op", "fresh"])
+def test_what_does_not_validate_is_an_error_in_every_mode(bench, name):
+    x = bench.poisoned(64)
+    context = bench.context(1)
+    what = kernel("copy_row", constants={"WIDTH": 64})
+    made = dispatch(what, {"current": context.state.step, "x": x, "y": x}, Grid(), "t")
+    right = scale(context, x, width=64, factor=2.0, label="right")
+    with Submitters(bench.device).submitting(RIVALS[name]):
+        with pytest.raises(DeviceError, match="conflicting usages"):
+            bench.device.submit([bench.device.bind(made)], 1)
+        bench.device.write(x, np.ones(64, np.float32))
+        bench.run(right, 1)  # nothing of the failure is left
+    assert np.array_equal(bench.download(x, 64), np.full(64, 2.0, np.float32))
+
+
+def test_ids_are_the_same_in_every_mode_and_end_where_the_sequence_ends(backend, rng):
+    ids, stops = endless_prompt(backend, rng, 6), frozenset({Ending.EOS})
+    plain, _ = generated(backend, GreedyOnHost(), ids, 10, frozenset())
+    for how, end in ((PER_OP, 2), (FRESH, 3), (CACHED, 5)):
+        with submitting(backend, how):
+            found, _ = generated(Ending(backend, len(ids) + end), Greedy(4), ids, 9, stops)
+        assert found == [*plain[:end], Ending.EOS]
+
+
+def test_after_an_early_end_the_next_prompt_equals_a_fresh_run(backend, rng):
+    ids, turn = endless_prompt(backend, rng, 7), prompt(rng, 4)
+    ending = Ending(backend, len(ids) + 3)
+    with submitting(backend, CACHED):
+        delivered, counts = generated(ending, Greedy(8), ids, 17, frozenset({Ending.EOS}))
+        assert (len(delivered), counts.wasted) == (4, 5)
+        text = [*ids, *delivered]
+        # The last id has not been run: it begins the next turn.
+        second = backend.logits([delivered[-1], *turn], len(text) - 1)
+        fresh = backend.logits([*text, *turn], 0)
+        other = backend.logits([*text[:-1], *turn], 0)
+    assert relative_error(second, fresh) < 1e-5
+    assert relative_error(other, fresh) > 1e-3  # the control
+
+
+def test_a_timer_with_little_room_collects_between_submissions_only(backend, rng, monkeypatch):
+    device, first = backend.device, backend.greedy(prompt(rng, 5), 0, 1)
+    ops = len(decode_dispatches(backend))
+    collected = []
+    monkeypatch.setattr(pass_timer, "PASSES", ops + 1)
+    collect = PassTimer._collect
+    monkeypatch.setattr(
+        PassTimer, "_collect", lambda self: (collected.append(self._pending), collect(self))
+    )
+    with submitting(backend, Submission(pass_per_op=True)), timed(device) as timer:
+        backend.greedy(first, 5, 3)
+        assert timer.take() > 0
+    assert collected == [ops, ops, ops]  # whole tokens, though there was room for one pass more
+    monkeypatch.setattr(pass_timer, "PASSES", ops - 1)
+    with (
+        submitting(backend, Submission(pass_per_op=True)),
+        timed(device),
+        pytest.raises(DeviceError, match="too many passes"),
+    ):
+        backend.greedy(first, 5, 1)

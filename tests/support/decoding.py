@@ -1,0 +1,66 @@
+"""Decoding a small model with random weights: prompts, runs, and a sequence that ends early."""
+
+from __future__ import annotations
+
+import numpy as np
+from rdrr_runtime.backend import Backend
+from rdrr_runtime.compile.pass_spec import DECODE
+from rdrr_runtime.decode.base import Counts, Job
+from rdrr_runtime.gpu import GpuBackend
+from support.packages import VOCAB
+
+
+def prompt(rng, size: int) -> list[int]:
+    return rng.integers(0, VOCAB, size).tolist()
+
+
+def decode_dispatches(backend: GpuBackend) -> list:
+    return list(backend._program.get(DECODE).to_token)
+
+
+def generated(
+    backend: Backend, strategy, ids: list[int], max_tokens: int, stops: frozenset[int]
+) -> tuple[list[int], Counts]:
+    counts = Counts()
+    runs = strategy.run(backend, Job(ids, 0, max_tokens, stops), counts)
+    return [one for run in runs for one in run], counts
+
+
+class Ending:
+    """A backend that says `EOS` as the id of one slot, whatever it computes there."""
+
+    EOS = 0
+
+    def __init__(self, backend: GpuBackend, slot: int) -> None:
+        self.info = backend.info
+        self._backend = backend
+        self._slot = slot
+
+    def logits(self, ids, base, *, all_rows=False):
+        found = self._backend.logits(ids, base, all_rows=all_rows)
+        if base + len(ids) == self._slot:
+            found[0, self.EOS] = np.inf
+        return found
+
+    def greedy(self, ids, base, count):
+        found = self._backend.greedy(ids, base, count)
+        start = base + len(ids)
+        return [self.EOS if start + i == self._slot else one for i, one in enumerate(found)]
+
+    def close(self) -> None:
+        """The backend is another's."""
+
+
+def endless_prompt(backend: GpuBackend, rng, size: int) -> list[int]:
+    """A prompt that random weights do not continue with the id that is to be the end."""
+    for _ in range(100):
+        ids = prompt(rng, size)
+        if Ending.EOS not in backend.greedy(ids, 0, 20):
+            return ids
+    raise AssertionError("every text ends")
+
+
+def varied_prompt(backend: GpuBackend, rng) -> list[int]:
+    """The prompt, of several, that random weights continue with the most different ids."""
+    prompts = [endless_prompt(backend, rng, 6) for _ in range(6)]
+    return max(prompts, key=lambda ids: len(set(backend.greedy(ids, 0, 10))))

@@ -1,0 +1,33 @@
+"""Running a benchmark script in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from support.commands import Done
+
+
+@dataclass(frozen=True)
+class ScriptDone(Done):
+    """What a script left behind."""
+
+    def json(self) -> Any:
+        """The object on the last line of stdout."""
+        assert self.code == 0, self.err
+        return json.loads(self.out.splitlines()[-1])
+
+
+def script(name: str, *words: object) -> ScriptDone:
+    """Run `benchmarks/<name>.py` with some words and collect what it printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = import_module(name).main([str(word) for word in words])
+        except SystemExit as stopped:  # argparse leaves so on wrong usage
+            code = stopped.code
+    return ScriptDone(code, out.getvalue(), err.getvalue())
