@@ -143,7 +143,7 @@ def test_rows_of_several_texts_are_what_each_text_gives_alone(any_bench, rng, no
     places = np.array([*zip(sequences, slots, strict=True)], np.uint32)
     ctx = bench.context(rows, positions=slots, max_rows=rows + 2)
     padded = np.concatenate([places, places[:2]])
-    ctx = replace(ctx, state=replace(ctx.state, places=bench.upload(padded)))
+    ctx = replace(ctx, state=replace(ctx.state, slot_mapping=bench.upload(padded)))
     assert spec.suits(ctx, 16)
     found = run(ctx, spec, projected, tuple(stored(bench, one, "f16") for one in held), rows)
     lone = replace(spec, cache=replace(cache, sequences=1))

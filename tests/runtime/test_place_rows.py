@@ -30,7 +30,7 @@ def test_one_launch_does_what_three_do(any_bench, rng, head_dim, heads, kv_heads
     ctx = bench.context(ROWS, base=base, positions=positions, max_rows=HELD)
     if apart:
         places = np.array([(2, 5), (0, 9), (2, 6), (1, CONTEXT), (0, 0)], np.uint32)
-        ctx = replace(ctx, state=replace(ctx.state, places=bench.upload(places)))
+        ctx = replace(ctx, state=replace(ctx.state, slot_mapping=bench.upload(places)))
     angles = rng.uniform(0, 6.28, (CONTEXT, max(pairs, 1)))
     table = bench.upload(np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32))
     gains = [bench.upload(0.1 * normal(rng, head_dim)) for _ in range(2)]

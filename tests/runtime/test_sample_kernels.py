@@ -93,9 +93,9 @@ def test_one_seed_draws_the_ids_that_the_host_draws(drawing, rng, set_options) -
 def test_rows_of_several_texts_draw_what_each_draws_alone(bench, rng, set_options) -> None:
     rows, steps, seeds = 3, 6, rng.integers(2**63, size=3).tolist()
     sequences = [2, 0, 3]
-    state = State.create(bench.arena, rows, ring=rows * steps, places=True)
+    state = State.create(bench.arena, rows, ring=rows * steps, slot_mapping=True)
     places = np.array([(one, 0) for one in sequences], np.uint32)
-    bench.device.write(state.places, places)
+    bench.device.write(state.slot_mapping, places)
     bench.device.write(state.step, np.array([rows, 0, 0, 0], np.uint32))
     logits = 3 * normal(rng, rows, VOCAB)
     sampler = GpuBatchSampler(bench.device, bench.arena, VOCAB, rows=rows, sequences=4)

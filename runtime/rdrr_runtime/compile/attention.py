@@ -61,7 +61,7 @@ class AttentionCandidate:
         spec, ctx = request.spec, request.ctx
         if self.kernel in TILE_ROWS:
             rows = TILE_ROWS[self.kernel]
-            if ctx.state.places is not None:
+            if ctx.state.slot_mapping is not None:
                 return "rows of several sequences share no keys"
             if not tile_keys(spec, rows, ctx.workgroup_storage):
                 size = f"{rows} rows of {spec.cache.head_dim} elements"
@@ -96,7 +96,7 @@ def choose_attention(
 
 def _useful(request: AttentionRequest) -> frozenset[AttentionKernel]:
     """Return the kernels that suit the rows of a pass, where all of them can run."""
-    rows, mapped = request.ctx.max_rows, request.ctx.state.places is not None
+    rows, mapped = request.ctx.max_rows, request.ctx.state.slot_mapping is not None
     if rows > 1 and not mapped:
         tiles = {AttentionKernel.TILED_LARGE, AttentionKernel.TILED_SMALL}
         return frozenset({*tiles, AttentionKernel.STREAMING})

@@ -199,7 +199,7 @@ class Plan:
     def _on_paper(self, spec: PassSpec) -> Lowered:
         """Return the dispatches of a mapped pass in caches that are not allocated."""
         paper, rows = PaperArena(self._device), self.rows(spec)
-        state = State.create(paper, rows, RING, places=True)
+        state = State.create(paper, rows, RING, slot_mapping=True)
         kind = self.cache.spec
         cache = KvCache.allocate(paper, self.graph, kind.context, kind.dtype, rows)
         return self.lower(spec, state=state, cache=cache)

@@ -132,7 +132,7 @@ def attention(
 ) -> list[Dispatch]:
     """Row r attends to the slots 0..base+r; its own key must have been stored.
 
-    Where the state has places, it attends to the slots of its own sequence up to its own.
+    Where the state has a slot mapping, it attends to its own sequence's slots up to its own.
 
     Args:
         ctx: Where it is lowered to.
@@ -166,7 +166,7 @@ def attention(
     if which is AttentionKernel.STREAMING:
         return [_scan(ctx, spec, {**buffers, "out": out}, 1, label)]
     if which in TILE_ROWS:
-        if ctx.state.places is not None:
+        if ctx.state.slot_mapping is not None:
             raise FormatError("rows of several sequences share no tile", where=label, found=which)
         return [_tiled(ctx, spec, {**buffers, "out": out}, TILE_ROWS[which], label)]
     if scratch is None or scratch.size < spec.scratch_size(ctx.max_rows):
@@ -253,10 +253,10 @@ def _scan(
     label: str,
     sites: tuple[AnySite, ...] = (),
 ) -> Dispatch:
-    cache, places = spec.cache, ctx.state.places
+    cache, slot_mapping = spec.cache, ctx.state.slot_mapping
     split = "sums" in buffers
-    if places is not None:
-        buffers = {**buffers, "places": places}
+    if slot_mapping is not None:
+        buffers = {**buffers, "places": slot_mapping}
     site = ctx.site(
         f"attention attention.{'split_kv' if split else 'streaming'}.{spec.shape}, "
         f"{ctx.max_rows} rows",
@@ -270,7 +270,7 @@ def _scan(
             "SPLIT": split,
             "SUBGROUPS": ctx.subgroups,
             "VALUE": ctx.values,
-            "PLACES": places is not None,
+            "PLACES": slot_mapping is not None,
         },
         constants={"WG": site.used.workgroup, "SPLITS": splits, **_constants(spec)},
         variant=f"{'split_kv' if split else 'streaming'}.{cache.dtype}",

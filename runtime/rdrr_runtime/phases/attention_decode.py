@@ -135,14 +135,14 @@ class DecodeAttention:
         """Whether the kernel can run it."""
         group, head_dim = self.heads // self.cache.kv_heads, self.cache.head_dim
         return (
-            (ctx.max_rows == 1 or ctx.state.places is not None)
+            (ctx.max_rows == 1 or ctx.state.slot_mapping is not None)
             and group <= MAX_GROUP
             and 8 * (group + 1) <= WORKGROUPS[-1]
             and head_dim // 4 <= WORKGROUPS[-1]
             and head_dim % WHOLE_WORDS[self.cache.dtype] == 0
             and self.threads(ctx) > 0
-            and limits_buffers >= BINDINGS + (ctx.state.places is not None)
-            and (ctx.state.places is None or self.cache.dtype != "q8_0")
+            and limits_buffers >= BINDINGS + (ctx.state.slot_mapping is not None)
+            and (ctx.state.slot_mapping is None or self.cache.dtype != "q8_0")
         )
 
     def _memory(self, threads: int) -> int:
@@ -166,7 +166,7 @@ def attention_decode(
     label: str,
     sites: tuple[AnySite, ...] = (),
 ) -> list[Dispatch]:
-    """One launch; `spec.suits` must hold, and rows with places must be of different texts.
+    """One launch; `spec.suits` must hold, and mapped rows must be of different sequences.
 
     Args:
         ctx: Where it is lowered to.
@@ -193,10 +193,10 @@ def attention_decode(
     }
     if gains is not None:
         buffers |= {"q_gain": gains[0], "k_gain": gains[1]}
-    places = ctx.state.places
-    if places is not None:
-        buffers["places"] = places
-    rows = "" if places is None else f", {ctx.max_rows} rows"
+    slot_mapping = ctx.state.slot_mapping
+    if slot_mapping is not None:
+        buffers["places"] = slot_mapping
+    rows = "" if slot_mapping is None else f", {ctx.max_rows} rows"
     site = ctx.site(
         f"attention attention_decode.{spec.shape}{rows}",
         DecodeTuning(spec.threads(ctx)),
@@ -211,7 +211,7 @@ def attention_decode(
             "ROPE": table is not None,
             "VALUE": ctx.values,
             "SUBGROUPS": ctx.subgroups,
-            "PLACES": places is not None,
+            "PLACES": slot_mapping is not None,
         },
         constants={
             "WG": site.used.workgroup,
@@ -232,5 +232,5 @@ def attention_decode(
         variant=cache.dtype,
         trusted=True,
     )
-    grid = Grid(cache.kv_heads, spec.splits, 1, None if places is None else 2)
+    grid = Grid(cache.kv_heads, spec.splits, 1, None if slot_mapping is None else 2)
     return [dispatch(what, buffers, grid, label, (site, *sites))]

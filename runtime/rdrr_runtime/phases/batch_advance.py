@@ -15,21 +15,23 @@ MAX_ROWS = 64
 def batch_advance(
     state: State, picks: BufferSlice, *, rows: int, steps: int, label: str
 ) -> list[Dispatch]:
-    """tokens[r] = ring[step.ring mod steps, r] = picks[r], and each row's place moves on by one.
+    """tokens[r] = ring[step.ring mod steps, r] = picks[r], and each row moves on by one slot.
 
     Args:
-        state: With places; its ring is u32[steps, rows].
+        state: With a slot mapping; its ring is u32[steps, rows].
         picks: (u32 id, f32 entropy) of each row.
         rows: Most rows of a pass, at most `MAX_ROWS`.
         steps: Passes that the ring holds.
         label: What the op is.
 
     Raises:
-        FormatError: No places, too many rows, or too small a buffer.
+        FormatError: No slot mapping, too many rows, or too small a buffer.
     """
-    if state.places is None or rows > MAX_ROWS:
+    if state.slot_mapping is None or rows > MAX_ROWS:
         raise FormatError(
-            f"{label}: not a pass of a batch", expected=f"places, {MAX_ROWS} rows", found=rows
+            f"{label}: not a pass of a batch",
+            expected=f"a slot mapping, {MAX_ROWS} rows",
+            found=rows,
         )
     need_floats(f"{label}: picks", picks, 2 * rows)
     need_floats(f"{label}: ring", state.ring, steps * rows)
@@ -38,7 +40,7 @@ def batch_advance(
         "current": state.step,
         "tokens": state.tokens,
         "positions": state.positions,
-        "places": state.places,
+        "places": state.slot_mapping,
         "ring": state.ring,
     }
     what = kernel("batch_advance", constants={"MAX_ROWS": rows, "STEPS": steps})

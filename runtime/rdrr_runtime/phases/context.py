@@ -3,14 +3,14 @@
 Per-call values never come from the CPU per dispatch. Kernels read them from buffers that the GPU
 itself advances after sampling, so one bound program is replayed for each token:
 
-    step       struct { rows, base, ring, pad } of u32: token rows of this pass, KV slot of row 0,
-               tokens sampled so far
-    positions  u32[max_rows], logical position of each row (rope); the KV slot of row r is
-               base + r, and row r attends to the slots 0..base+r
-    tokens     u32[max_rows], input ids; the sampled id becomes tokens[0]
-    ring       u32[n], sampled ids; the id of step s is ring[s mod n]
-    places     u32[max_rows, 2], only where rows are of several sequences: the sequence and the KV
-               slot of each row, which attends to the slots of its sequence up to its own
+    step          struct { rows, base, ring, pad } of u32: token rows of this pass, KV slot of
+                  row 0, tokens sampled so far
+    positions     u32[max_rows], logical position of each row (rope); the KV slot of row r is
+                  base + r, and row r attends to the slots 0..base+r
+    tokens        u32[max_rows], input ids; the sampled id becomes tokens[0]
+    ring          u32[n], sampled ids; the id of step s is ring[s mod n]
+    slot_mapping  u32[max_rows, 2], only where rows are of several sequences: the sequence and the
+                  KV slot of each row, which attends to its sequence's slots up to its own
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class State:
     positions: BufferSlice
     tokens: BufferSlice
     ring: BufferSlice
-    places: BufferSlice | None = None
+    slot_mapping: BufferSlice | None = None
 
     @staticmethod
-    def create(arena: Arena, max_rows: int, ring: int = 64, *, places: bool = False) -> State:
+    def create(arena: Arena, max_rows: int, ring: int = 64, *, slot_mapping: bool = False) -> State:
         """Zeroed state for passes of up to `max_rows` token rows."""
         return State(
             arena.empty("step", 4 * STEP_WORDS),
             arena.empty("positions", 4 * max_rows),
             arena.empty("tokens", 4 * max_rows),
             arena.empty("ring", 4 * ring),
-            arena.empty("places", 8 * max_rows) if places else None,
+            arena.empty("slot mapping", 8 * max_rows) if slot_mapping else None,
         )
 
 

@@ -21,7 +21,7 @@ def kv_store(
     cache: KvSpec,
     label: str,
 ) -> list[Dispatch]:
-    """Store the pass's keys and values at the slots base, base + 1..., or at their `places`.
+    """Store the pass's keys and values at the slots base, base + 1..., or by the slot mapping.
 
     Args:
         ctx: Where it is lowered to.
@@ -39,11 +39,11 @@ def kv_store(
     cache.check(label, k_cache, v_cache)
     ctx.need_values(f"{label}: k", k, ctx.max_rows * width)
     ctx.need_values(f"{label}: v", v, ctx.max_rows * width)
-    block, places = KV_TYPES[cache.dtype].block, ctx.state.places
+    block, slot_mapping = KV_TYPES[cache.dtype].block, ctx.state.slot_mapping
     variables: dict[str, str | int | bool] = {"KV": cache.dtype, "VALUE": ctx.values}
     if block == 1:
-        variables["PLACES"] = places is not None
-    elif places is not None:
+        variables["PLACES"] = slot_mapping is not None
+    elif slot_mapping is not None:
         raise FormatError(
             "blocks of a cache are stored for one sequence only", where=label, found=cache.dtype
         )
@@ -65,6 +65,6 @@ def kv_store(
         "k_cache": k_cache,
         "v_cache": v_cache,
     }
-    if places is not None:
-        buffers["places"] = places
+    if slot_mapping is not None:
+        buffers["places"] = slot_mapping
     return [dispatch(what, buffers, Grid(-(-width // (64 * max(block, 4))), 1, 1, 1), label)]

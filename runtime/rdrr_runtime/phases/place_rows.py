@@ -17,7 +17,7 @@ from rdrr_runtime.phases.shaders import kernel
 from rdrr_runtime.phases.weight_units import power_of_two
 
 BINDINGS = 8
-"""Storage buffers, without those of norms and places."""
+"""Storage buffers, without those of the norms and the slot mapping."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Placing:
 
     def suits(self, ctx: OpContext, max_buffers: int, *, normed: bool) -> bool:
         """Whether the kernel can do it."""
-        bound = BINDINGS + 2 * normed + (ctx.state.places is not None)
+        bound = BINDINGS + 2 * normed + (ctx.state.slot_mapping is not None)
         return KV_TYPES[self.cache.dtype].block == 1 and bound <= max_buffers
 
 
@@ -69,7 +69,7 @@ def place_rows(
     Raises:
         FormatError: Sizes that do not suit.
     """
-    cache, places = spec.cache, ctx.state.places
+    cache, slot_mapping = spec.cache, ctx.state.slot_mapping
     cache.check(label, *caches)
     need_multiple(f"{label}: head size", cache.head_dim, 4)
     if 2 * spec.pairs > cache.head_dim:
@@ -93,15 +93,15 @@ def place_rows(
     }
     if gains is not None:
         buffers |= {"q_gain": gains[0], "k_gain": gains[1]}
-    if places is not None:
-        buffers["places"] = places
+    if slot_mapping is not None:
+        buffers["places"] = slot_mapping
     what = kernel(
         "place_rows",
         variables={
             "KV": cache.dtype,
             "NORM": gains is not None,
             "ROPE": table is not None,
-            "PLACES": places is not None,
+            "PLACES": slot_mapping is not None,
             "SUBGROUPS": ctx.subgroups,
             "VALUE": ctx.values,
         },

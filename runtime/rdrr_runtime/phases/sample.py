@@ -190,49 +190,49 @@ def sample_rows(
 
     Args:
         buffers: The sampler's.
-        state: With places.
+        state: With a slot mapping.
         logits: f32 [rows, vocabulary].
         picks: (u32, f32) [rows]: where the ids go; the second words are left zero.
         options: As of `sample`.
         label: What the op is.
 
     Raises:
-        FormatError: Sizes that do not suit, or no places.
+        FormatError: A buffer is too small, or there is no slot mapping.
     """
-    if state.places is None:
-        raise FormatError(f"{label}: not a pass of a batch", expected="places")
+    if state.slot_mapping is None:
+        raise FormatError(f"{label}: not a pass of a batch", expected="a slot mapping")
     finish = {
         "best": buffers.best,
         "picks": picks,
         "all_params": buffers.params,
         "counts": buffers.counts,
-        "places": state.places,
+        "places": state.slot_mapping,
     }
     what = _kernel("sample_rows_finish", buffers, {"COUNTS": buffers.counts_stride}, rows=True)
     return [
-        *_race(buffers, state.places, logits, options, label),
+        *_race(buffers, state.slot_mapping, logits, options, label),
         dispatch(what, finish, Grid(1, 1, 1, 1), f"{label}.finish"),
     ]
 
 
 def _race(
     buffers: SampleBuffers,
-    places: BufferSlice | None,
+    slot_mapping: BufferSlice | None,
     logits: BufferSlice,
     options: SamplingParams,
     label: str,
 ) -> list[Dispatch]:
     """All but the end."""
     need_floats(f"{label}: logits", logits, buffers.vocabulary)
-    chain, several = _chain(options), places is not None
+    chain, several = _chain(options), slot_mapping is not None
     shared = {
         "all_params" if several else "params": buffers.params,
         "keys": buffers.keys,
         "group_tops": buffers.tops,
         "bins": buffers.bins,
     }
-    if places is not None:
-        shared["places"] = places
+    if slot_mapping is not None:
+        shared["places"] = slot_mapping
     scores = {**shared, "logits": logits, "counts": buffers.counts, "bias": buffers.bias}
     if not several:
         scores["mask"] = buffers.mask

@@ -84,7 +84,7 @@ class GpuBatch:
         self._cache = KvCache.allocate(self._arena, plan.graph, context, dtype, sequences)
         self._most = plan.rows(PREFILL)
         ring = STEPS * MOST_SEQUENCES
-        self._state = State.create(self._arena, self._most, ring, places=True)
+        self._state = State.create(self._arena, self._most, ring, slot_mapping=True)
         self._passes: dict[int, _Pass] = {}
         self._sampler: GpuBatchSampler | None = None
         self._options = SamplingParams()
@@ -211,7 +211,9 @@ class GpuBatch:
             cache = self._cache.of_sequence(sequence)
             if cache is None:
                 return None
-            made = self._plan.lower(PREFILL, state=replace(self._state, places=None), cache=cache)
+            made = self._plan.lower(
+                PREFILL, state=replace(self._state, slot_mapping=None), cache=cache
+            )
             self._prompts[sequence] = tuple(self._device.bind(one) for one in made.body)
         return self._prompts[sequence]
 
@@ -238,13 +240,13 @@ class GpuBatch:
 
     def _write(self, rows: Sequence[Row]) -> None:
         state, device = self._state, self._device
-        assert state.places is not None
+        assert state.slot_mapping is not None
         slots = [one.slot for one in rows]
         device.write(state.step, np.array([len(rows), 0, 0, 0], np.uint32))
         device.write(state.tokens, np.array([one.token for one in rows], np.uint32))
         device.write(state.positions, np.array(slots, np.uint32))
         places = np.array([[one.sequence, one.slot] for one in rows], np.uint32)
-        device.write(state.places, places)
+        device.write(state.slot_mapping, places)
 
 
 def _ids_of(fetch: Fetch, size: int) -> npt.NDArray[np.uint32]:
