@@ -100,7 +100,7 @@ class Ours:
             length: Tokens in the cache of each sequence.
             slots: Slots of each cache.
         """
-        from rdrr_runtime.sequences.batch import Row
+        from rdrr_runtime.backend import Row
 
         batch = self._backend.batch(sequences, slots)
         ids = np.random.default_rng(0).integers(3, 100, (sequences, length)).tolist()

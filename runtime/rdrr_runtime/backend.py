@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,7 @@ class Backend(Protocol):
         ...
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the likeliest token; `count` new ids, read back at once.
+        """Run `ids`, then feed back the most probable token; `count` new ids, read back at once.
 
         The last of them has not been run: the cache then holds base + len(ids) + count - 1 tokens.
         """
@@ -86,7 +86,7 @@ class Backend(Protocol):
             ids: Row r goes to slot base + r and sees the slots up to its own.
             base: Tokens in the cache.
             wanted: Rows whose logits are wanted, the last ones; with 0 none are computed.
-            positions: Where each row stands in the text; at its slot when None.
+            positions: Position of each row in the sequence; its slot when None.
         """
         ...
 
@@ -98,7 +98,7 @@ class Backend(Protocol):
         wanted: int,
         positions: Sequence[int] | None = None,
     ) -> tuple[list[int], F32]:
-        """As `window_logits`, but the likeliest id of each row and its entropy in nats."""
+        """Return the most probable id of each of these rows and its entropy in nats."""
         ...
 
     def close(self) -> None:
@@ -127,8 +127,8 @@ class StoringBackend(Protocol):
 
 
 @runtime_checkable
-class DrawingBackend(Protocol):
-    """What a backend that chooses tokens on its device has besides; `HostDrawing` for the rest."""
+class SamplingBackend(Protocol):
+    """What a backend that samples on its device has besides; `HostSampling` serves the rest."""
 
     def begin(
         self,
@@ -142,18 +142,19 @@ class DrawingBackend(Protocol):
 
         Args:
             options: How tokens are chosen.
-            seen: Ids that the penalties apply to, as often as they were there.
-            masked: Whether tokens come from `draw_among`, and not from `draw`.
-            logprobs: How many of the likeliest tokens `told` tells; None to tell nothing.
+            seen: Ids that the penalties apply to, as often as they occurred.
+            masked: Whether tokens come from `sample_masked`, and not from `sample`.
+            logprobs: Record log-probabilities, for this many of the most probable tokens too;
+                None to record nothing.
         """
         ...
 
-    def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the token drawn; `count` new ids, as `Backend.greedy`."""
+    def sample(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        """Run `ids`, then feed back the sampled token; `count` new ids, as `Backend.greedy`."""
         ...
 
-    def draw_among(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
-        """Run `ids`, then draw one id of those that a mask lets through.
+    def sample_masked(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
+        """Run `ids`, then sample one id among those that a mask allows.
 
         Args:
             ids: Token ids.
@@ -163,28 +164,28 @@ class DrawingBackend(Protocol):
         """
         ...
 
-    def told(self) -> list[TokenLogprobs]:
-        """Log-probabilities of the ids drawn since the last call."""
+    def take_logprobs(self) -> list[TokenLogprobs]:
+        """Return the log-probabilities recorded for the ids sampled since the last call."""
         ...
 
 
 class Feed(Protocol):
-    """A run of passes, each of which has its token from the one before, on the device.
+    """A run of passes, each of which has its tokens from the one before, on the device.
 
     The first pass runs the ids that the feed begins with. Ids of a feed that is given up are never
     read; the passes after them leave nothing that a rewound cache shows.
     """
 
-    def issue(self, count: int) -> None:
-        """Submit what gives so many further ids; it does not wait."""
+    def submit(self, count: int) -> None:
+        """Submit the passes that give `count` further ids; it does not wait."""
         ...
 
-    def cut(self) -> None:
-        """What has been issued since the last cut, one pass at least, is taken together."""
+    def fence(self) -> None:
+        """End a group: the ids submitted since the last fence, at least one, come together."""
         ...
 
-    def take(self) -> list[int]:
-        """Wait for the ids of the oldest cut, and for nothing that was issued after it."""
+    def collect(self) -> list[list[int]]:
+        """Wait for the ids of the oldest fence, not for later passes; return those of each row."""
         ...
 
 
@@ -192,13 +193,57 @@ class Feed(Protocol):
 class FeedingBackend(Protocol):
     """What a backend has besides that takes passes before their tokens are known to the host."""
 
-    def feed(self, ids: Sequence[int], base: int, *, drawn: bool = False) -> Feed:
-        """A feed that begins with `ids`; one at a time.
+    def feed(self, ids: Sequence[int], base: int, *, sampled: bool = False) -> Feed:
+        """Return a feed of one row that begins with `ids`; one at a time.
 
         Args:
             ids: Token ids, at least one.
             base: Tokens already in the cache.
-            drawn: Tokens are drawn as the last `DrawingBackend.begin` says, which also tells of
-                those that were taken; else the likeliest.
+            sampled: Tokens are sampled as the last `SamplingBackend.begin` says, which may also
+                record log-probabilities; else they are the most probable.
         """
+        ...
+
+
+class Row(NamedTuple):
+    """A token of a sequence: its id, the sequence that it belongs to, and its slot in it."""
+
+    token: int
+    sequence: int
+    slot: int
+
+
+class BatchBackend(Protocol):
+    """What runs rows of several sequences in one pass."""
+
+    sequences: int
+    context: int
+
+    def fill(self, rows: Sequence[Row]) -> None:
+        """Run rows for their keys and values alone: of a sequence one slot after the other."""
+        ...
+
+    def greedy(self, rows: Sequence[Row], count: int) -> list[list[int]]:
+        """Run a row of each of some sequences, then feed back the most probable tokens.
+
+        Returns:
+            For each row its `count` new ids, of which the last has not been run.
+        """
+        ...
+
+    def begin(self, sequence: int, options: SamplingParams, seen: Sequence[int]) -> None:
+        """Start a generation in a sequence; `seen` are ids that the penalties apply to."""
+        ...
+
+    def sample(self, rows: Sequence[Row], count: int) -> list[list[int]]:
+        """Do as `greedy` with the tokens that are sampled for each sequence."""
+        ...
+
+
+@runtime_checkable
+class BatchingBackend(Protocol):
+    """A backend that has sequences of a batch besides its own."""
+
+    def batch(self, sequences: int, context: int) -> BatchBackend:
+        """Return caches of at least as many sequences of at least as many slots."""
         ...

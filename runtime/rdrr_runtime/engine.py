@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import GenerationError, UsageError
 
-from rdrr_runtime.backend import Backend, StoringBackend
+from rdrr_runtime.backend import Backend, BatchingBackend, StoringBackend
 from rdrr_runtime.decode.base import Counts, Job, Strategy
+from rdrr_runtime.decode.batch import BatchSequence, run_batch
 from rdrr_runtime.decode.constrained import Constrained, Constraint
 from rdrr_runtime.decode.greedy import Greedy
 from rdrr_runtime.decode.sampled import Sampled
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
-from rdrr_runtime.sequences.batch import BatchingBackend, Text, run_batch
 from rdrr_runtime.sequences.held_ids import HeldIds, check_keep, shifted
 
 SLOTS = 256
@@ -245,7 +245,7 @@ class Engine:
         stop_ids: Sequence[int] = (),
         sequences: int = 16,
         counts: Counts | None = None,
-    ) -> list[Text]:
+    ) -> list[BatchSequence]:
         """Continue several prompts, together where the backend can, else one after the other.
 
         Args:
@@ -290,7 +290,7 @@ class Engine:
         sampling: SamplingParams,
         stop_ids: Sequence[int],
         counts: Counts,
-    ) -> list[Text]:
+    ) -> list[BatchSequence]:
         texts = []
         for prompt in prompts:
             stats = GenerationStats(counts=counts)
@@ -298,7 +298,7 @@ class Engine:
                 prompt, max_tokens=max_tokens, sampling=sampling, stats=stats, stop_ids=stop_ids
             )
             new = [one for run in runs for one in run]
-            texts.append(Text(prompt, max_tokens - len(new), new, stats.finish))
+            texts.append(BatchSequence(prompt, max_tokens - len(new), new, stats.finish))
         return texts
 
     def _check_prompt(self, prompt: Sequence[int], *, shifts: bool) -> None:

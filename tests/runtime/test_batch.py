@@ -1,4 +1,4 @@
-"""Several texts in one pass: each is the text that its prompt gives alone."""
+"""Several sequences in one pass: each is the one that its prompt gives alone."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
+from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.decode.base import Counts
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
-from rdrr_runtime.sequences.batch import Row
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 
@@ -40,7 +40,7 @@ def prompts(rng, *sizes: int) -> list[list[int]]:
     return [rng.integers(0, VOCAB, size).tolist() for size in sizes]
 
 
-def test_logits_of_rows_are_those_of_their_own_texts(backend, package, rng):
+def test_logits_of_rows_are_those_of_their_own_sequences(backend, package, rng):
     reference = CpuBackend(package, context=CONTEXT)
     batch = backend.batch(3, CONTEXT)
     texts = prompts(rng, 9, 40, 1)
@@ -63,7 +63,7 @@ def test_logits_of_rows_are_those_of_their_own_texts(backend, package, rng):
 @pytest.mark.parametrize(
     "sampling", [None, SamplingParams(temperature=1.0, top_k=40, presence_penalty=0.2, seed=3)]
 )
-def test_a_batch_gives_the_texts_of_single_runs(backend, rng, sampling):
+def test_a_batch_gives_the_sequences_of_single_runs(backend, rng, sampling):
     texts = prompts(rng, 5, 30, 1, 12, 3)
     expected = []
     engine = Engine(backend, [], VOCAB)
@@ -71,7 +71,7 @@ def test_a_batch_gives_the_texts_of_single_runs(backend, rng, sampling):
     for ids in texts:
         runs = engine.generate(ids, **options)
         expected.append([one for run in runs for one in run])
-    # An id that ends some texts sooner, so that others take their sequences.
+    # An id that ends some sooner, so that others take their slots.
     stop = expected[1][4]
     counts = Counts()
     found = engine.generate_batch(
@@ -85,8 +85,8 @@ def test_a_batch_gives_the_texts_of_single_runs(backend, rng, sampling):
 
 
 @pytest.mark.parametrize("window", [None, 24])
-def test_a_batch_in_int8_is_as_near_as_a_lone_text(device, tmp_path, rng, window):
-    """Rows of texts take fused kernels, several rows of one text do not; both fill one cache."""
+def test_a_batch_in_int8_is_as_near_as_a_single_sequence(device, tmp_path, rng, window):
+    """Rows of several sequences take fused kernels, those of one do not; both fill one cache."""
     manifest = llama_manifest("Q4_K", embedding="Q6_K")
     manifest["inference"]["attention"]["slidingWindow"] = window
     package = write_random_package(tmp_path / "package", manifest, rng)
@@ -132,21 +132,23 @@ def test_many_steps_at_once_give_the_ids_of_the_steps_one_by_one(backend, rng):
     assert found == [ids[1:] for ids in expected]
 
 
-def test_of_drawn_tokens_nothing_but_their_ids_is_read_back(backend, rng):
-    batch = backend.batch(4, CONTEXT)
-    options = SamplingParams(temperature=0.9, top_k=40, top_p=0.9, seed=5)
+def test_of_sampled_tokens_nothing_but_their_ids_is_read_back(backend, rng):
+    batch, options = (
+        backend.batch(4, CONTEXT),
+        SamplingParams(temperature=0.9, top_k=40, top_p=0.9, seed=5),
+    )
     rows = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(4)]
     for one in rows:
         batch.begin(one.sequence, options, [])
-    batch.draw(rows, 2)
+    batch.sample(rows, 2)
     before = backend.device.counters.copy()
-    batch.draw(rows, 8)
+    batch.sample(rows, 8)
     done = backend.device.counters.since(before)
     assert (done.bytes_read, done.maps) == (4 * 4 * 8, 1)
     assert done.buffer_creates + done.bind_group_creates + done.pipeline_creates == 0
 
 
-def test_a_text_ends_where_its_context_does(backend, rng):
+def test_a_sequence_ends_where_its_context_does(backend, rng):
     texts = prompts(rng, CONTEXT - 3, 2)
     long, short = Engine(backend, [], VOCAB).generate_batch(texts, max_tokens=6)
     assert (len(long.new), long.finish) == (4, "context")

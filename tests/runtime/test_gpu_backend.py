@@ -78,13 +78,13 @@ def test_reading_every_token_stays_within_the_budget_of_bytes(backend, rng):
     assert 0 < backend.device.counters.since(elsewhere).bytes_written <= 256
 
 
-def test_drawing_creates_writes_and_reads_no_more_than_greedy(backend, rng):
+def test_sampling_creates_writes_and_reads_no_more_than_greedy(backend, rng):
     ids = prompt(rng, 9)
     options = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, repeat_penalty=1.1, seed=4)
     backend.begin(options, ids)
-    out = backend.draw(backend.draw(ids, 0, 1), 9, 1)
+    out = backend.sample(backend.sample(ids, 0, 1), 9, 1)
     before = backend.device.counters.copy()
-    out = backend.draw(out, 10, 8)
+    out = backend.sample(out, 10, 8)
     work = backend.device.counters.since(before)
     assert work.buffer_creates + work.bind_group_creates + work.pipeline_creates == 0
     assert (work.bytes_written, work.bytes_read) == (0, 4 * 8)
@@ -94,7 +94,7 @@ def test_drawing_creates_writes_and_reads_no_more_than_greedy(backend, rng):
     assert backend.device.counters.since(before).bind_group_creates == 0
 
 
-def test_the_device_draws_what_the_host_draws_from_its_logits(backend, rng):
+def test_the_device_samples_what_the_host_samples_from_its_logits(backend, rng):
     ids = prompt(rng, 12)
     options = SamplingParams(
         temperature=1.2, top_k=50, top_p=0.95, presence_penalty=0.5, seed=int(rng.integers(2**40))
@@ -156,9 +156,9 @@ def test_a_masked_token_is_two_submits_and_writes_its_mask_alone(backend, rng):
     ids = prompt(rng, 9)
     backend.begin(SamplingParams(temperature=1.0, seed=1), ids, masked=True)
     every = np.full(-(-VOCAB // 32), 2**32 - 1, np.uint32)
-    out = backend.draw_among(backend.draw_among(ids, 0, lambda: every), 9, lambda: every)
+    out = backend.sample_masked(backend.sample_masked(ids, 0, lambda: every), 9, lambda: every)
     before = backend.device.counters.copy()
-    backend.draw_among(out, 10, lambda: every)
+    backend.sample_masked(out, 10, lambda: every)
     work = backend.device.counters.since(before)
     assert work.buffer_creates + work.bind_group_creates + work.pipeline_creates == 0
     assert (work.bytes_written, work.bytes_read) == (every.nbytes, 4)
@@ -169,9 +169,9 @@ def test_a_masked_token_is_two_submits_and_writes_its_mask_alone(backend, rng):
 def test_logprobs_read_eight_bytes_a_token_and_eight_for_each_of_the_likeliest(backend, rng, top):
     ids = prompt(rng, 9)
     backend.begin(SamplingParams(), ids, logprobs=top)
-    out = backend.draw(backend.draw(ids, 0, 1), 9, 1)
+    out = backend.sample(backend.sample(ids, 0, 1), 9, 1)
     before = backend.device.counters.copy()
-    backend.draw(out, 10, 4)
+    backend.sample(out, 10, 4)
     work = backend.device.counters.since(before)
     assert work.bytes_read == 4 * (4 + 8 + 8 * top)
     assert work.bytes_written == 0

@@ -168,23 +168,23 @@ def test_a_shift_keeps_at_most_half_of_the_context(keep):
 def test_penalties_count_what_was_dropped_too():
     seen: list[list[int]] = []
 
-    class Drawing(Hashing):
+    class Sampling(Hashing):
         def begin(self, options, given, *, masked=False, logprobs=None):
             assert (options.presence_penalty, masked, logprobs) == (1.0, False, None)
             seen.append(list(given))
 
-        def draw_among(self, ids, base, mask):
+        def sample_masked(self, ids, base, mask):
             raise AssertionError(ids, base, mask)
 
-        def draw(self, ids, base, count):
+        def sample(self, ids, base, count):
             return self.greedy(ids, base, count)
 
-        def told(self):
+        def take_logprobs(self):
             return []
 
     ids = list(range(10))
     sampling = SamplingParams(presence_penalty=1.0)
-    engine = Engine(Drawing(16), [], VOCAB)
+    engine = Engine(Sampling(16), [], VOCAB)
     options = {"max_tokens": 12, "sampling": sampling, "context_shift": 2}
     out, _ = generate(engine, ids, **options)
     assert len(seen) == 2

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 from rdrr_runtime.exec.program import Pass
-from rdrr_runtime.phases.batch_advance import batch_advance
 from rdrr_runtime.phases.context import State
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
-from rdrr_runtime.sequences.batch_sampler import GpuBatchSampler
+from rdrr_runtime.sequences.passes import BATCH_STEPS
 from rdrr_runtime.sequences.sampler import GpuSampler
 from support.gpu import Bench, normal
 
@@ -19,7 +18,7 @@ VOCAB = 12_365  # of four workgroups, the last of which has little
 RING = 512
 
 
-class Drawing:
+class Sampling:
     """A sampler after a pass that only has logits."""
 
     def __init__(self, bench: Bench, vocab: int = VOCAB) -> None:
@@ -29,7 +28,7 @@ class Drawing:
         self.sampler = GpuSampler(bench.device, bench.arena, self.state, vocab)
         self.which = Pass(1, (), (), (), self.logits)
 
-    def draw(
+    def sample(
         self,
         logits: np.ndarray,
         count: int,
@@ -48,8 +47,8 @@ class Drawing:
 
 
 @pytest.fixture
-def drawing(bench) -> Iterator[Drawing]:
-    return Drawing(bench)
+def sampling(bench) -> Iterator[Sampling]:
+    return Sampling(bench)
 
 
 def on_the_host(
@@ -78,11 +77,11 @@ OPTIONS: Sequence[Mapping[str, float]] = (
 
 
 @pytest.mark.parametrize("set_options", OPTIONS, ids=str)
-def test_one_seed_draws_the_ids_that_the_host_draws(drawing, rng, set_options) -> None:
+def test_one_seed_draws_the_ids_that_the_host_draws(sampling, rng, set_options) -> None:
     logits = 3 * normal(rng, VOCAB)
     given = {"temperature": 1.0, "seed": int(rng.integers(2**63)), **set_options}
     options = SamplingParams(**given)
-    assert drawing.draw(logits, 16, options) == on_the_host(logits, 16, options)
+    assert sampling.sample(logits, 16, options) == on_the_host(logits, 16, options)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +89,15 @@ def test_one_seed_draws_the_ids_that_the_host_draws(drawing, rng, set_options) -
     [{"top_k": 60, "top_p": 0.8, "min_p": 0.02}, {"frequency_penalty": 0.6, "repeat_penalty": 1.3}],
     ids=str,
 )
-def test_rows_of_several_texts_draw_what_each_draws_alone(bench, rng, set_options) -> None:
+def test_rows_of_several_sequences_sample_what_each_samples_alone(bench, rng, set_options) -> None:
     rows, steps, seeds = 3, 6, rng.integers(2**63, size=3).tolist()
     sequences = [2, 0, 3]
-    state = State.create(bench.arena, rows, ring=rows * steps, slot_mapping=True)
+    state = State.create(bench.arena, rows, ring=rows * BATCH_STEPS, slot_mapping=True)
     places = np.array([(one, 0) for one in sequences], np.uint32)
     bench.device.write(state.slot_mapping, places)
     bench.device.write(state.step, np.array([rows, 0, 0, 0], np.uint32))
     logits = 3 * normal(rng, rows, VOCAB)
-    sampler = GpuBatchSampler(bench.device, bench.arena, VOCAB, rows=rows, sequences=4)
+    sampler = GpuSampler(bench.device, bench.arena, state, VOCAB, rows=rows, sequences=4)
     seen = [rng.integers(0, VOCAB, 5).tolist() for _ in range(rows)]
     biased = int(rng.integers(VOCAB))
     given = [
@@ -106,35 +105,35 @@ def test_rows_of_several_texts_draw_what_each_draws_alone(bench, rng, set_option
         for seed in seeds
     ]
     for sequence, options, ids in zip(sequences, given, seen, strict=True):
-        sampler.begin(sequence, options, ids)
+        sampler.begin(options, ids, sequence=sequence)
     picks = bench.poisoned(rows, 2)
-    made = sampler.draw(state, bench.upload(logits), picks, given[0])
-    made += batch_advance(state, picks, rows=rows, steps=steps, label="advance")
-    bench.device.submit([bench.device.bind(one) for one in made], rows, times=steps)
-    found = np.array(bench.words(state.ring)).reshape(steps, rows).T.tolist()
+    which = Pass(rows, (), (), (), bench.upload(logits), picks)
+    bench.device.submit(sampler.to_token(which), rows, times=steps)
+    found = np.array(bench.words(state.ring)).reshape(-1, rows)[:steps].T.tolist()
     for row in range(rows):
         assert found[row] == on_the_host(logits[row], steps, given[row], seen[row])
 
 
-def test_top_p_adds_up_many_tokens_of_little_weight(drawing, rng) -> None:
+def test_top_p_adds_up_many_tokens_of_little_weight(sampling, rng) -> None:
     """One token has two fifths of the mass, and thousands share the rest."""
     logits = 0.01 * normal(rng, VOCAB)
     logits[77] = 9.0
     options = SamplingParams(temperature=1.0, top_p=0.7, seed=int(rng.integers(2**63)))
-    found = drawing.draw(logits, 64, options)
+    found = sampling.sample(logits, 64, options)
     assert found == on_the_host(logits, 64, options)
     assert len(set(found)) > 10
 
 
-def test_another_seed_draws_other_ids(drawing, rng) -> None:
+def test_another_seed_draws_other_ids(sampling, rng) -> None:
     logits = normal(rng, VOCAB)
     one, other, again = (
-        drawing.draw(logits, 16, SamplingParams(temperature=1.0, seed=seed)) for seed in (1, 2, 1)
+        sampling.sample(logits, 16, SamplingParams(temperature=1.0, seed=seed))
+        for seed in (1, 2, 1)
     )
     assert one == again != other
 
 
-def test_penalties_count_what_was_drawn_and_what_was_there_before(drawing, rng) -> None:
+def test_penalties_count_what_was_drawn_and_what_was_there_before(sampling, rng) -> None:
     logits = normal(rng, VOCAB)
     seen = np.argsort(-logits)[:20].repeat(2).tolist()
     options = SamplingParams(
@@ -144,39 +143,39 @@ def test_penalties_count_what_was_drawn_and_what_was_there_before(drawing, rng) 
         presence_penalty=0.4,
         logit_bias={5: 2.5, int(logits.argmax()): -100.0},
     )
-    found = drawing.draw(logits, 30, options, seen)
+    found = sampling.sample(logits, 30, options, seen)
     assert found == on_the_host(logits, 30, options, seen)
     assert len(set(found)) > 5
     without = SamplingParams(temperature=0.0, logit_bias={5: -1.0})
-    assert drawing.draw(logits, 4, without) == [int(logits.argmax())] * 4  # all is as before
+    assert sampling.sample(logits, 4, without) == [int(logits.argmax())] * 4  # all is as before
 
 
-def test_only_what_the_mask_lets_through_is_drawn(drawing, rng) -> None:
+def test_only_what_the_mask_lets_through_is_drawn(sampling, rng) -> None:
     logits = normal(rng, VOCAB)
     allowed = np.zeros(VOCAB, bool)
     allowed[rng.choice(VOCAB, 9, replace=False)] = True
     bits = np.packbits(np.pad(allowed, (0, -VOCAB % 32)), bitorder="little").view(np.uint32)
     options = SamplingParams(temperature=2.0, top_k=5, seed=3)
-    found = drawing.draw(logits, 40, options, mask=bits)
+    found = sampling.sample(logits, 40, options, mask=bits)
     assert found == on_the_host(logits, 40, options, allowed=allowed)
-    assert not allowed[drawing.draw(logits, 40, options)].all()  # the control
-    greedy = drawing.draw(logits, 1, SamplingParams(), mask=bits)
+    assert not allowed[sampling.sample(logits, 40, options)].all()  # the control
+    greedy = sampling.sample(logits, 1, SamplingParams(), mask=bits)
     assert greedy == [int(np.where(allowed, logits, -np.inf).argmax())]
 
 
-def test_ties_go_to_the_lower_id_when_nothing_is_random(drawing, rng) -> None:
+def test_ties_go_to_the_lower_id_when_nothing_is_random(sampling, rng) -> None:
     logits = normal(rng, VOCAB)
     places = np.sort(rng.choice(VOCAB, 4, replace=False))
     logits[places] = 9.0
-    assert drawing.draw(logits, 2, SamplingParams(frequency_penalty=1e-6)) == places[:2].tolist()
+    assert sampling.sample(logits, 2, SamplingParams(frequency_penalty=1e-6)) == places[:2].tolist()
 
 
-def test_draws_follow_the_truncated_softmax(drawing, rng) -> None:
+def test_draws_follow_the_truncated_softmax(sampling, rng) -> None:
     """Chi-square over 512 draws of six kept tokens; beyond 30 once in 70,000 runs by chance."""
     logits = np.full(VOCAB, -20.0, np.float32)
     kept = np.sort(rng.choice(VOCAB, 6, replace=False))
     logits[kept] = rng.uniform(0, 1.5, 6)
-    ids = drawing.draw(logits, RING, SamplingParams(temperature=1.5, min_p=0.01, seed=None))
+    ids = sampling.sample(logits, RING, SamplingParams(temperature=1.5, min_p=0.01, seed=None))
     share = np.exp(logits[kept] / 1.5)
     expected = RING * share / share.sum()
     found = np.array([ids.count(int(one)) for one in kept])
@@ -186,8 +185,8 @@ def test_draws_follow_the_truncated_softmax(drawing, rng) -> None:
 
 def test_logits_of_minus_infinity_are_never_drawn(plain_bench) -> None:
     """On a device without optional features, and with a vocabulary of one word's bits."""
-    drawing = Drawing(plain_bench, 32)
+    sampling = Sampling(plain_bench, 32)
     logits = np.full(32, -np.inf, np.float32)
     logits[[3, 7]] = 0.0
-    ids = drawing.draw(logits, 32, SamplingParams(temperature=1.0, top_k=30, top_p=0.99, seed=1))
+    ids = sampling.sample(logits, 32, SamplingParams(temperature=1.0, top_k=30, top_p=0.99, seed=1))
     assert set(ids) == {3, 7}

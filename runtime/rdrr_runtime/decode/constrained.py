@@ -15,7 +15,7 @@ from rdrr_format.errors import GenerationError
 
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode.base import Counts, Job
-from rdrr_runtime.decode.host_sampling import drawing
+from rdrr_runtime.decode.host_sampling import sampling_backend
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 
@@ -57,18 +57,18 @@ class Constrained:
         Raises:
             GenerationError: Nothing may come, and the constraint is not complete.
         """
-        source, told = drawing(backend), self.logprobs
+        source, recorded = sampling_backend(backend), self.logprobs
         seen = [*job.seen, *job.prompt]
-        top = None if told is None else told.top
+        top = None if recorded is None else recorded.top
         source.begin(self.options, seen, masked=True, logprobs=top)
         pending, base = list(job.prompt), job.base
         for index in range(job.max_tokens):
-            ids = source.draw_among(pending, base, self._mask)
+            ids = source.sample_masked(pending, base, self._mask)
             counts.readbacks += 1
             counts.forwards += index > 0
             counts.rows += index > 0
-            if told is not None:
-                told.tokens += source.told()
+            if recorded is not None:
+                recorded.tokens += source.take_logprobs()
             base += len(pending)
             ended = ids[0] in job.stop_ids
             if not ended:
@@ -82,5 +82,5 @@ class Constrained:
     def _mask(self) -> npt.NDArray[np.uint32]:
         mask = self.constraint.mask()
         if not mask.any():
-            raise GenerationError("the constraint lets no token come")
+            raise GenerationError("no token satisfies the constraint")
         return mask

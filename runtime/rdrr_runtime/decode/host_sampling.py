@@ -1,4 +1,4 @@
-"""Sampling for a backend that gives logits only, behind the interface of one that draws."""
+"""Sampling for a backend that gives logits only, behind the interface of one that samples."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_runtime.backend import Backend, DrawingBackend, Mask
+from rdrr_runtime.backend import Backend, Mask, SamplingBackend
 from rdrr_runtime.sampling.logprobs import TokenLogprobs, describe
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 
 
-class HostDrawing:
-    """Draws on the host from a backend's logits, one pass a token.
+class HostSampling:
+    """Samples on the host from a backend's logits, one pass a token.
 
     Args:
         backend: Where logits come from.
@@ -24,7 +24,7 @@ class HostDrawing:
         self._backend = backend
         self._top: int | None = None
         self._allowed: npt.NDArray[np.bool_] | None = None
-        self._told: list[TokenLogprobs] = []
+        self._recorded: list[TokenLogprobs] = []
 
     def begin(
         self,
@@ -34,36 +34,36 @@ class HostDrawing:
         masked: bool = False,
         logprobs: int | None = None,
     ) -> None:
-        """Start a generation, see `DrawingBackend.begin`."""
+        """Start a generation, see `SamplingBackend.begin`."""
         del masked
         self._sampler, self._seen, self._top = Sampler(options), list(seen), logprobs
 
-    def draw(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the token drawn; `count` new ids."""
+    def sample(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        """Run `ids`, then feed back the sampled token; `count` new ids."""
         out: list[int] = []
         for _ in range(count):
             logits = self._backend.logits(ids, base)[0]
             allowed = None if self._allowed is None else self._allowed[: len(logits)]
             token_id = self._sampler.choose(logits, self._seen, allowed)
             if self._top is not None:
-                self._told.append(describe(logits, token_id, self._top))
+                self._recorded.append(describe(logits, token_id, self._top))
             base += len(ids)
             ids = [token_id]
             out.append(token_id)
             self._seen.append(token_id)
         return out
 
-    def draw_among(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
-        """Run `ids`, then draw one id of those that a mask lets through."""
+    def sample_masked(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
+        """Run `ids`, then sample one id among those that a mask allows."""
         self._allowed = np.unpackbits(mask().view(np.uint8), bitorder="little").astype(bool)
-        return self.draw(ids, base, 1)
+        return self.sample(ids, base, 1)
 
-    def told(self) -> list[TokenLogprobs]:
-        """Log-probabilities of the ids drawn since the last call."""
-        told, self._told = self._told, []
-        return told
+    def take_logprobs(self) -> list[TokenLogprobs]:
+        """Return the log-probabilities of the ids sampled since the last call."""
+        recorded, self._recorded = self._recorded, []
+        return recorded
 
 
-def drawing(backend: Backend) -> DrawingBackend:
-    """The backend itself where it draws, else a host that draws from its logits."""
-    return backend if isinstance(backend, DrawingBackend) else HostDrawing(backend)
+def sampling_backend(backend: Backend) -> SamplingBackend:
+    """Return the backend itself where it samples, else the host's sampling from its logits."""
+    return backend if isinstance(backend, SamplingBackend) else HostSampling(backend)

@@ -1,4 +1,4 @@
-"""Decoding by drawing from the distribution: on the device where it can, else on the host."""
+"""Sampling, on the device where it can, else on the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.decode.base import Counts, Job
-from rdrr_runtime.decode.host_sampling import HostDrawing, drawing
+from rdrr_runtime.decode.host_sampling import HostSampling, sampling_backend
 from rdrr_runtime.decode.interval import AHEAD, feed_of, in_intervals
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
@@ -19,7 +19,7 @@ class Sampled:
 
     Attributes:
         options: How each token is chosen.
-        interval: Tokens between two readbacks from a device that draws.
+        interval: Tokens between two readbacks from a device that samples.
         logprobs: Filled, where wanted, with an entry for each id delivered.
         ahead: Passes that the device is given before a readback, if it takes any.
     """
@@ -31,12 +31,12 @@ class Sampled:
 
     def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
         """Runs of ids: one, then `interval` at a time; one by one on the host."""
-        source, told = drawing(backend), self.logprobs
-        top = None if told is None else told.top
+        source, recorded = sampling_backend(backend), self.logprobs
+        top = None if recorded is None else recorded.top
         source.begin(self.options, [*job.seen, *job.prompt], logprobs=top)
-        interval = 1 if isinstance(source, HostDrawing) else self.interval
-        feed, ahead = feed_of(source, job, source.draw, self.ahead, drawn=True)
+        interval = 1 if isinstance(source, HostSampling) else self.interval
+        feed, ahead = feed_of(source, job, source.sample, self.ahead, sampled=True)
         for ids in in_intervals(feed, job, counts, interval, ahead):
-            if told is not None:
-                told.tokens += source.told()[: len(ids)]
+            if recorded is not None:
+                recorded.tokens += source.take_logprobs()[: len(ids)]
             yield ids

@@ -1,8 +1,9 @@
 """Passes that hand their tokens to each other on the GPU, and how the ids come to the host.
 
-A pass leaves its token and the next position where the next pass reads them, and the id in a ring.
-So the host writes nothing between tokens, and it can submit passes before it knows what came of
-those before. What is run in a pass is not this module's business.
+A pass leaves its tokens and the next positions where the next pass reads them, and the ids in a
+ring. So the host writes nothing between tokens, and it can submit passes before it knows what came
+of those before. It is the same for one sequence and for several; what is run in a pass is not this
+module's business.
 """
 
 from __future__ import annotations
@@ -10,52 +11,78 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
 from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.readback import Bytes, Fetch
 
-from rdrr_runtime.exec.program import RING
-from rdrr_runtime.phases.context import State
+from rdrr_runtime.backend import Row
+from rdrr_runtime.sequences.step import Step
 
 Bound = tuple[BoundDispatch, ...]
-Records = Callable[[int, int], BufferSlice]
-"""The part of the records that belongs to a first place of the ring and a count."""
 
 
-class Place:
-    """Where the GPU stands by itself, without the host's writing.
+@dataclass(frozen=True)
+class Ring:
+    """The layout of the ids that wait to be read back, u32[steps, width].
 
     Attributes:
-        written: Ids in the ring since the host last wrote the step.
+        steps: Steps that it holds.
+        width: Ids of a step.
     """
 
-    def __init__(self) -> None:
-        self.written = 0
-        self._next: tuple[int, int] | None = None
+    steps: int
+    width: int = 1
 
-    def lose(self) -> None:
-        """Something else has run, or ids are on their way that the host does not know."""
-        self._next = None
+    def runs(self, first: int, count: int) -> list[tuple[int, int]]:
+        """Return (start, size) of `count` steps from the `first` on: one run, or two at the end."""
+        start = first % self.steps
+        size = min(count, self.steps - start)
+        return [(start, size)] if size == count else [(start, size), (0, count - size)]
 
-    def reach(self, token_id: int, base: int) -> None:
-        """The GPU has put this token and its slot where the next pass reads them."""
-        self._next = (token_id, base)
+    def slice(self, ring: BufferSlice, start: int, size: int) -> BufferSlice:
+        """Return the ids of consecutive steps."""
+        return ring.range(4 * self.width * start, 4 * self.width * size)
 
-    def take(self, ids: Sequence[int], base: int) -> bool:
-        """Whether a pass over these needs no writing; the place is lost in any case."""
-        resumes = len(ids) == 1 and self._next == (ids[0], base)
-        self.lose()
-        if not resumes:
-            self.written = 0
-        return resumes
+
+class Recorder(Protocol):
+    """What keeps a record of each token on the GPU besides its id."""
+
+    def records(self, start: int, count: int) -> BufferSlice:
+        """Return the records of consecutive steps of the ring."""
+        ...
+
+    def receive(self, ids: Sequence[int], data: Bytes) -> None:
+        """Take the bytes of the records of these ids."""
+        ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a feed runs.
+
+    Attributes:
+        rows: The rows whose tokens the first step gives, one of each sequence.
+        first: Prepares the first step, and returns how many steps it has submitted, 0 or 1.
+        again: The dispatches of a further step.
+        ring: Where the steps leave their ids.
+        together: Most steps of a submission.
+    """
+
+    rows: Sequence[Row]
+    first: Callable[[], int]
+    again: Callable[[], Bound]
+    ring: Ring
+    together: int = 1
 
 
 @dataclass
 class _Copy:
-    """Ids on their way to the host, from one place of the ring or from its end and beginning."""
+    """Ids on their way to the host, from one part of the ring or from its end and beginning."""
 
     count: int
     runs: int
@@ -63,100 +90,82 @@ class _Copy:
 
 
 class GpuFeed:
-    """One run of passes, see `rdrr_runtime.backend.Feed`.
+    """One run of passes over one sequence or several, see `rdrr_runtime.backend.Feed`.
 
     Args:
-        device: Where.
-        state: Holds the ring.
-        place: Of the GPU; shared by all feeds of a backend.
-        first: Runs the ids that the feed begins with, up to the first token.
-        again: The launches of every further token.
-        end: Slots of the cache that are filled after `first`.
-        together: Passes of a submission, at most.
-        records: Where records of the tokens are, if they are wanted.
-        told: Is given the records' bytes and their ids.
+        device: Where the passes run.
+        step: The step of the sequences, which all their feeds share.
+        run: What is run.
+        recorder: Keeps records of the tokens; None where there are none.
     """
 
     def __init__(
-        self,
-        device: Device,
-        state: State,
-        place: Place,
-        *,
-        first: Callable[[], object],
-        again: Callable[[], Bound],
-        end: int,
-        together: int = 1,
-        records: Records | None = None,
-        told: Callable[[Sequence[int], Bytes], None] | None = None,
+        self, device: Device, step: Step, run: Run, recorder: Recorder | None = None
     ) -> None:
-        self._device, self._state, self._place = device, state, place
-        self._first: Callable[[], object] | None = first
-        self._again = again
-        self._end = end
-        self._together = together
-        self._records, self._told = records, told
+        self._device, self._step, self._run = device, step, run
+        self._recorder = recorder
+        self._rows = tuple(run.rows)
+        self._began = False
         self._copied = 0
         self._open: list[_Copy] = []
-        self._cuts: deque[list[_Copy]] = deque()
+        self._fenced: deque[list[_Copy]] = deque()
 
-    def issue(self, count: int) -> None:
-        """Submit what gives so many further ids."""
+    def submit(self, count: int) -> None:
+        """Submit the passes that give `count` further ids of each row; it does not wait."""
         while count:
-            count -= self._submit(count)
-            if self._place.written - self._copied == RING:
+            count -= self._submit_some(count)
+            if self._step.recorded - self._copied == self._run.ring.steps:
                 self._copy()
 
-    def cut(self) -> None:
-        """Start to copy the ids that were issued since the last cut."""
+    def fence(self) -> None:
+        """Start to copy the ids that were submitted since the last fence."""
         self._copy()
-        self._cuts.append(self._open)
+        self._fenced.append(self._open)
         self._open = []
 
-    def take(self) -> list[int]:
-        """Wait for the ids of the oldest cut."""
-        ids = [token_id for one in self._cuts.popleft() for token_id in self._read(one)]
-        self._end += len(ids)
-        if not self._cuts and self._copied == self._place.written:
-            self._place.reach(ids[-1], self._end - 1)
+    def collect(self) -> list[list[int]]:
+        """Wait for the ids of the oldest fence, and return those of each row."""
+        copies = [self._read(one) for one in self._fenced.popleft()]
+        ids: list[list[int]] = np.concatenate(copies)[:, : len(self._rows)].T.tolist()
+        self._rows = tuple(
+            Row(new[-1], row.sequence, row.slot + len(new))
+            for row, new in zip(self._rows, ids, strict=True)
+        )
+        if not self._fenced and self._copied == self._step.recorded:
+            self._step.advance(self._rows)
         return ids
 
-    def _submit(self, most: int) -> int:
-        """Submit some passes, at most so many; how many they were."""
-        place, passes = self._place, 1
-        if self._first is not None:
-            self._first()
-            self._first = None
-            self._copied = place.written
-        else:
-            room = RING - (place.written - self._copied)
-            passes = min(self._together, most, room)
-            place.lose()
-            self._device.submit(self._again(), 1, passes)
-        place.written += passes
-        return passes
+    def _submit_some(self, most: int) -> int:
+        """Submit some steps, at most `most`, and return how many they were."""
+        step, steps = self._step, 0
+        if not self._began:
+            self._began = True
+            steps = self._run.first()
+            self._copied = step.recorded
+        if not steps:
+            room = self._run.ring.steps - (step.recorded - self._copied)
+            steps = min(self._run.together, most, room)
+            step.invalidate()
+            self._device.submit(self._run.again(), len(self._rows), steps)
+        step.recorded += steps
+        return steps
 
     def _copy(self) -> None:
-        start, count = self._copied, self._place.written - self._copied
+        start, count = self._copied, self._step.recorded - self._copied
         if not count:
             return
-        runs = _ring_runs(start, count)
-        parts = [self._state.ring.range(4 * at, 4 * size) for at, size in runs]
-        if self._records is not None:
-            parts += [self._records(at, size) for at, size in runs]
+        ring = self._run.ring
+        runs = ring.runs(start, count)
+        parts = [ring.slice(self._step.state.ring, at, size) for at, size in runs]
+        if self._recorder is not None:
+            parts += [self._recorder.records(at, size) for at, size in runs]
         self._open.append(_Copy(count, len(runs), self._device.fetch(*parts)))
         self._copied += count
 
-    def _read(self, one: _Copy) -> list[int]:
+    def _read(self, one: _Copy) -> npt.NDArray[np.uint32]:
+        """Return the ids [steps, width] of a copy."""
         parts = one.fetch.take()
-        found: list[int] = np.concatenate(parts[: one.runs]).view(np.uint32).tolist()
-        if self._told is not None and one.runs < len(parts):
-            self._told(found, np.concatenate(parts[one.runs :]))
-        return found
-
-
-def _ring_runs(first: int, count: int) -> list[tuple[int, int]]:
-    """(start, size) of `count` ids from the `first` on: one run, or two around the ring's end."""
-    start = first % RING
-    size = min(count, RING - start)
-    return [(start, size)] if size == count else [(start, size), (0, count - size)]
+        ids = np.concatenate(parts[: one.runs]).view(np.uint32).reshape(one.count, -1)
+        if self._recorder is not None:
+            self._recorder.receive(ids[:, 0].tolist(), np.concatenate(parts[one.runs :]))
+        return ids

@@ -1,8 +1,9 @@
-"""The sampler of a GPU backend: its buffers, its launches after a pass, and what the host writes.
+"""The sampler of a GPU backend: its buffers, its dispatches after a pass, and what the host writes.
 
 The host writes when a generation begins (parameters, and the tokens that were seen or biased); for
-a token it writes nothing, but for a mask where one is set. How the launches work is told in
-`phases/sample.py`. Nothing is made before the first generation that draws.
+a token it writes nothing, but for a mask where one is set. How the dispatches work is told in
+`phases/sample.py`. One sequence is a case of several: what belongs to a generation is kept for each
+sequence, and a pass of mapped rows samples for each row.
 """
 
 from __future__ import annotations
@@ -14,46 +15,68 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
+from rdrr_device.kernels import Dispatch
 from rdrr_device.pipelines import BoundDispatch
+from rdrr_device.readback import Bytes
+from rdrr_format.errors import UsageError
 
 from rdrr_runtime.exec.program import Pass
 from rdrr_runtime.phases.context import State
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
 from rdrr_runtime.phases.sample import (
     ENTRIES,
+    PARAM_WORDS,
     SampleBuffers,
     chain_of,
     pack_params,
     sample,
+    sample_rows,
     set_tokens,
 )
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
+from rdrr_runtime.sequences.passes import advance_rows
 
 Bound = tuple[BoundDispatch, ...]
 Entry = tuple[int, int, float]  # id, times seen, bias
 
 
 class GpuSampler:
-    """Draws tokens after the passes of one model.
+    """Samples tokens after the passes of one sequence or of several.
 
     Args:
-        device: Where.
+        device: Where the passes run.
         arena: Owner of the buffers.
-        state: The step that a draw advances.
-        vocabulary: Logits of a pass.
+        state: The step that sampling advances.
+        vocabulary: Logits of a row.
+        rows: Most rows of a pass.
+        sequences: Sequences that have a generation of their own.
     """
 
-    def __init__(self, device: Device, arena: Arena, state: State, vocabulary: int) -> None:
+    def __init__(
+        self,
+        device: Device,
+        arena: Arena,
+        state: State,
+        vocabulary: int,
+        *,
+        rows: int = 1,
+        sequences: int = 1,
+    ) -> None:
         self._device = device
         self._state = state
-        self._buffers = SampleBuffers.create(arena, vocabulary)
-        self._logprobs = LogprobBuffers.create(arena, state.ring.size // 4)
+        self._buffers = SampleBuffers.create(arena, vocabulary, rows=rows, sequences=sequences)
+        self._is_mapped = state.slot_mapping is not None
+        ring = 0 if self._is_mapped else state.ring.size // 4
+        self._logprobs = LogprobBuffers.create(arena, ring) if ring else None
         self._options = SamplingParams()
         self._top: int | None = None
-        self._set_tokens = (device.bind(set_tokens(self._buffers, "sample.set")),)
-        # A pass is kept beside its launches, so that its id is not given to another.
+        self._received: list[TokenLogprobs] = []
+        self._set_tokens = [
+            (device.bind(set_tokens(self._buffers, "sample.set", one)),) for one in range(sequences)
+        ]
+        # A pass is kept beside its dispatches, so that its id is not given to another.
         self._made: dict[tuple[int, bool, bool, int | None], tuple[Bound, Bound, Pass]] = {}
 
     def begin(
@@ -61,66 +84,89 @@ class GpuSampler:
         options: SamplingParams,
         seen: Sequence[int],
         *,
+        sequence: int = 0,
         masked: bool = False,
         top: int | None = None,
     ) -> None:
-        """Start a generation.
+        """Start a generation in a sequence.
 
         Args:
-            options: How tokens are chosen.
-            seen: Ids that the penalties apply to, as often as they were there.
+            options: How its tokens are chosen; bias, top-k and top-p are those of the last
+                generation that began.
+            seen: Ids that the penalties apply to, as often as they occurred.
+            sequence: Where.
             masked: Whether `allow` is called for every token.
-            top: How many of the likeliest tokens records tell; None for no records.
+            top: How many of the most probable tokens are recorded; None to record nothing.
+
+        Raises:
+            UsageError: Masks or log-probabilities for mapped rows.
         """
-        self._options, self._top = options, top
+        if self._is_mapped and (masked or top is not None):
+            raise UsageError("masks and log-probabilities are for a single sequence")
+        self._options, self._top, self._received = options, top, []
         seed = fresh_seed() if options.seed is None else options.seed
-        self._device.write(self._buffers.params, pack_params(options, seed, masked=masked))
-        self._set(entries_of(options, seen))
+        params = pack_params(options, seed, masked=masked)
+        self._device.write(self._buffers.params, params, offset=4 * PARAM_WORDS * sequence)
+        self._set(sequence, entries_of(options, seen))
 
     def allow(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Set the mask of the next token: bit i mod 32 of word i / 32 lets token i be drawn."""
+        """Set the mask of the next token: bit i mod 32 of word i / 32 lets token i be sampled."""
         self._device.write(self._buffers.mask, mask)
 
     def to_token(self, which: Pass) -> Bound:
-        """Body, head and the draw; the same object each time, so that it is encoded quickly."""
-        return self._launches(which)[0]
+        """Return body, head and sampling; the same object each time, so that it encodes quickly."""
+        return self._dispatches(which)[0]
 
-    def draw(self, which: Pass) -> Bound:
-        """The draw alone, after `which.to_logits`."""
-        return self._launches(which)[1]
+    def sample(self, which: Pass) -> Bound:
+        """Return the sampling alone, which goes after `which.to_logits`."""
+        return self._dispatches(which)[1]
 
-    def _launches(self, which: Pass) -> tuple[Bound, Bound, Pass]:
-        options, top = self._options, self._top
-        key = (id(which), *chain_of(options), top)
+    def _dispatches(self, which: Pass) -> tuple[Bound, Bound, Pass]:
+        key = (id(which), *chain_of(self._options), self._top)
         if key not in self._made:
-            made = sample(self._buffers, self._state, which.logits, options, "sample")
-            if top is not None:
-                width = self._buffers.vocabulary
-                made += logprobs(
-                    self._logprobs, self._state, which.logits, vocabulary=width, top=top
-                )
-            draw = tuple(self._device.bind(one) for one in made)
-            self._made[key] = ((*which.to_logits, *draw), draw, which)
+            made = self._of_row(which) if which.picks is None else self._of_rows(which, which.picks)
+            bound = tuple(self._device.bind(one) for one in made)
+            self._made[key] = ((*which.to_logits, *bound), bound, which)
         return self._made[key]
+
+    def _of_row(self, which: Pass) -> list[Dispatch]:
+        made = sample(self._buffers, self._state, which.logits, self._options, "sample")
+        if self._top is None or self._logprobs is None:
+            return made
+        width = self._buffers.vocabulary
+        return made + logprobs(
+            self._logprobs, self._state, which.logits, vocabulary=width, top=self._top
+        )
+
+    def _of_rows(self, which: Pass, picks: BufferSlice) -> list[Dispatch]:
+        made = sample_rows(self._buffers, self._state, which.logits, picks, self._options, "sample")
+        return [*made, *advance_rows(self._state, picks, which.rows)]
 
     @property
     def has_records(self) -> bool:
-        """Whether the generation wants records."""
+        """Whether log-probabilities are recorded."""
         return self._top is not None
 
     def records(self, start: int, count: int) -> BufferSlice:
-        """The records of so many places of the ring from `start` on."""
+        """Return the records of consecutive steps of the ring."""
+        assert self._logprobs is not None, "mapped rows have no records"
         size = record_bytes(self._top or 0)
         return self._logprobs.records.range(start * size, count * size)
 
-    def unpack(self, ids: Sequence[int], data: npt.NDArray[np.uint8]) -> list[TokenLogprobs]:
-        """What the bytes of records tell of their ids."""
-        return unpack(ids, data, vocabulary=self._buffers.vocabulary, top=self._top or 0)
+    def receive(self, ids: Sequence[int], data: Bytes) -> None:
+        """Keep the log-probabilities that the records of these ids hold."""
+        width = self._buffers.vocabulary
+        self._received += unpack(ids, data, vocabulary=width, top=self._top or 0)
 
-    def _set(self, entries: Sequence[Entry]) -> None:
+    def take_logprobs(self) -> list[TokenLogprobs]:
+        """Return the log-probabilities received since the last call."""
+        received, self._received = self._received, []
+        return received
+
+    def _set(self, sequence: int, entries: Sequence[Entry]) -> None:
         """Make these the only tokens with counts or a bias."""
         buffers = self._buffers
-        self._device.clear(buffers.counts)
+        self._device.clear(buffers.counts_of(sequence))
         self._device.clear(buffers.bias)
         for start in range(0, len(entries), ENTRIES):
             part = entries[start : start + ENTRIES]
@@ -129,11 +175,11 @@ class GpuSampler:
             words[:, 2] = np.array([entry[2] for entry in part], np.float32).view(np.uint32)
             self._device.write(buffers.entries, np.array([len(part)], np.uint32))
             self._device.write(buffers.entries, words, offset=4)
-            self._device.submit(self._set_tokens, 1)
+            self._device.submit(self._set_tokens[sequence], 1)
 
 
 def entries_of(options: SamplingParams, seen: Sequence[int]) -> list[Entry]:
-    """The tokens with counts or a bias, in order."""
+    """Return the tokens with counts or a bias, in order."""
     counts: dict[int, int] = {}
     if options.penalizes:
         for token_id in seen:

@@ -1,4 +1,4 @@
-"""Passes issued before the ids before them are read: the same text, nothing lost, nothing made.
+"""Passes submitted before the ids before them are read: the same text, nothing lost, nothing made.
 
 First over a backend whose next token is a hash of all that its cache holds, so that one wrong slot
 gives another text; then on the GPU.
@@ -30,29 +30,29 @@ END = VOCAB  # outside of what the GPU gives
 
 
 class HashFeed:
-    """Runs passes when they are issued, as a GPU does that is faster than the host."""
+    """Runs passes when they are submitted, as a GPU does that is faster than the host."""
 
     def __init__(self, backend: Hashing, ids: Sequence[int], base: int) -> None:
         self._backend, self._next, self._base = backend, list(ids), base
         self._open: list[int] = []
-        self._cuts: deque[list[int]] = deque()
+        self._fenced: deque[list[int]] = deque()
 
-    def issue(self, count: int) -> None:
+    def submit(self, count: int) -> None:
         assert count > 0
         self._backend.events.append(count)
         for _ in range(count):
             self._open.append(self._backend.run(self._next, self._base))
             self._base, self._next = self._base + len(self._next), self._open[-1:]
 
-    def cut(self) -> None:
+    def fence(self) -> None:
         assert self._open
-        self._backend.events.append("cut")
-        self._cuts.append(self._open)
+        self._backend.events.append("fence")
+        self._fenced.append(self._open)
         self._open = []
 
-    def take(self) -> list[int]:
-        self._backend.events.append("take")
-        return self._cuts.popleft()
+    def collect(self) -> list[list[int]]:
+        self._backend.events.append("collect")
+        return [self._fenced.popleft()]
 
 
 class Hashing:
@@ -74,12 +74,12 @@ class Hashing:
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         feed = HashFeed(self, ids, base)
-        feed.issue(count)
-        feed.cut()
-        return feed.take()
+        feed.submit(count)
+        feed.fence()
+        return feed.collect()[0]
 
-    def feed(self, ids: Sequence[int], base: int, *, drawn: bool = False) -> HashFeed:
-        assert not drawn
+    def feed(self, ids: Sequence[int], base: int, *, sampled: bool = False) -> HashFeed:
+        assert not sampled
         return HashFeed(self, ids, base)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ def test_ids_are_those_of_reading_every_token_wherever_the_text_ends(rng, interv
 
 @pytest.mark.parametrize("ahead", [1, 2, 8])
 @pytest.mark.parametrize("most", range(1, 14))
-def test_nothing_is_issued_beyond_the_last_token_or_the_context(rng, most, ahead):
+def test_nothing_is_submitted_beyond_the_last_token_or_the_context(rng, most, ahead):
     prompt = rng.integers(0, EOS, 3).tolist()
     expected, _ = run(Hashing(), Greedy(1, 0), prompt, most)
     backend = Hashing()
@@ -140,14 +140,14 @@ def test_the_device_has_work_when_an_interval_is_read_but_nothing_delays_the_fir
 ):
     backend = Hashing()
     run(backend, Greedy(interval, ahead), rng.integers(0, EOS, 4).tolist(), 30)
-    issued = taken = 0
+    submitted = collected = 0
     for event in backend.events:
-        if event == "take":
-            taken += 1 if not taken else min(interval, 30 - taken)
-            assert issued == (1 if taken == 1 else min(taken + ahead, 30))
-        elif event != "cut":
-            issued += event
-    assert taken == 30
+        if event == "collect":
+            collected += 1 if not collected else min(interval, 30 - collected)
+            assert submitted == (1 if collected == 1 else min(collected + ahead, 30))
+        elif event != "fence":
+            submitted += event
+    assert collected == 30
 
 
 def test_a_generation_after_an_early_end_is_that_of_a_fresh_start(rng):
@@ -220,24 +220,24 @@ class Ending:
     def __init__(self, backend: GpuBackend, slot: int) -> None:
         self._backend, self._slot = backend, slot
         self.info, self.greedy = backend.info, backend.greedy
-        self.begin, self.draw, self.told = backend.begin, backend.draw, backend.told
-        self.draw_among = backend.draw_among
+        self.begin, self.sample = backend.begin, backend.sample
+        self.sample_masked, self.take_logprobs = backend.sample_masked, backend.take_logprobs
 
-    def feed(self, ids, base, *, drawn=False):
-        feed = self._backend.feed(ids, base, drawn=drawn)
+    def feed(self, ids, base, *, sampled=False):
+        feed = self._backend.feed(ids, base, sampled=sampled)
         return EndingFeed(feed, base + len(ids), self._slot)
 
 
 class EndingFeed:
     def __init__(self, feed, at: int, slot: int) -> None:
         self._feed, self._at, self._slot = feed, at, slot
-        self.issue, self.cut = feed.issue, feed.cut
+        self.submit, self.fence = feed.submit, feed.fence
 
-    def take(self) -> list[int]:
-        ids = self._feed.take()
+    def collect(self) -> list[list[int]]:
+        (ids,) = self._feed.collect()
         found = [END if self._at + i == self._slot else one for i, one in enumerate(ids)]
         self._at += len(ids)
-        return found
+        return [found]
 
 
 def prompt_of(rng, size: int) -> list[int]:
@@ -288,45 +288,45 @@ def test_on_the_gpu_what_has_been_read_goes_on_without_writing(backend, rng):
     expected = backend.greedy(ids, 0, 15)
     feed = backend.feed(ids, 0)
     for _ in range(2):
-        feed.issue(3)
-        feed.cut()
-    found = [*feed.take(), *feed.take()]
+        feed.submit(3)
+        feed.fence()
+    found = [*feed.collect()[0], *feed.collect()[0]]
     before = backend.device.counters.copy()
     found += backend.greedy(found[-1:], len(ids) + 5, 3)
     assert backend.device.counters.since(before).bytes_written == 0
     feed = backend.feed(found[-1:], len(ids) + 8)
-    feed.issue(2)
-    feed.cut()
-    feed.issue(1)
-    found += feed.take()
+    feed.submit(2)
+    feed.fence()
+    feed.submit(1)
+    found += feed.collect()[0]
     assert found == expected[:11]
     before = backend.device.counters.copy()
     assert backend.greedy(found[-1:], len(ids) + 10, 4) == expected[11:]
     assert backend.device.counters.since(before).bytes_written > 0  # a pass has gone ahead
 
 
-def test_on_the_gpu_draws_penalties_and_logprobs_do_not_depend_on_what_goes_ahead(backend, rng):
+def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_what_goes_ahead(backend, rng):
     ids = prompt_of(rng, 8)
     options = SamplingParams(
         temperature=1.3, top_k=40, presence_penalty=0.7, seed=int(rng.integers(2**40))
     )
 
-    def drawn(ahead: int, slot: int, most: int) -> tuple[list[int], Logprobs]:
-        told = Logprobs(2)
-        strategy = Sampled(options, 4, told, ahead)
-        return flat(run(Ending(backend, slot), strategy, ids, most)[0]), told
+    def sampled(ahead: int, slot: int, most: int) -> tuple[list[int], Logprobs]:
+        recorded = Logprobs(2)
+        strategy = Sampled(options, 4, recorded, ahead)
+        return flat(run(Ending(backend, slot), strategy, ids, most)[0]), recorded
 
-    plain, told = drawn(0, -1, 20)
+    plain, recorded = sampled(0, -1, 20)
     assert len(set(plain)) > 5
     for ahead, most in ((1, 20), (2, 17), (6, 18)):
-        ended, _ = drawn(ahead, len(ids) + 6, 20)  # what was issued then must leave no trace
+        ended, _ = sampled(ahead, len(ids) + 6, 20)  # what was submitted then must leave no trace
         assert ended == [*plain[:6], END]
-        found, also = drawn(ahead, -1, most)
+        found, also = sampled(ahead, -1, most)
         assert found == plain[:most]
-        assert also.tokens == told.tokens[:most]
+        assert also.tokens == recorded.tokens[:most]
 
 
-def test_more_ids_than_the_ring_holds_come_in_one_cut_and_over_several(backend, rng):
+def test_more_ids_than_the_ring_holds_come_in_one_fence_and_over_several(backend, rng):
     ids = prompt_of(rng, 5)
     runs, _ = run(backend, Greedy(66, 3), ids, 70)
     assert [len(one) for one in runs] == [1, 66, 3]
