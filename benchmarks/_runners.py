@@ -79,12 +79,12 @@ class Ours:
 
     def decode(self, ids: Sequence[int], length: int) -> float:
         """See `Runner.decode`; the tokens are those that the model generates."""
+        from rdrr_runtime.decode.autoregressive import Autoregressive
         from rdrr_runtime.decode.base import Counts, Job
-        from rdrr_runtime.decode.greedy import Greedy
 
         job = Job([self._last], length, len(ids), frozenset())
         start = time.perf_counter()
-        deque(Greedy(INTERVAL).run(self._backend, job, Counts()), maxlen=0)
+        deque(Autoregressive(INTERVAL).run(self._backend, job, Counts()), maxlen=0)
         return time.perf_counter() - start
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.decode.base import Strategy
+    from rdrr_runtime.decode.strategy import Strategy
     from rdrr_runtime.engine import Engine
 
 
@@ -88,6 +88,7 @@ def generate(
     from rdrr_runtime.engine import GenerationStats
 
     stats = GenerationStats()
+    engine.forget()  # each generation runs its prompt
     runs = engine.generate(prompt, max_tokens=tokens, stats=stats, strategy=strategy)
     ids = [token_id for run in runs for token_id in run]
     return ids, stats.as_dict()
@@ -147,16 +148,26 @@ def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict
     return {name: median(found) for name, found in times.items()}
 
 
+@dataclass(frozen=True)
+class Alone:
+    """A model with none beside it."""
+
+    package: Package
+
+    def get(self, path: str | Path) -> Backend:
+        """Load no other model."""
+        raise SystemExit(f"{path} is not loaded by this strategy")
+
+
 def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, Strategy]:
     """WeDLM at each threshold, where the package can be decoded so."""
     from rdrr import UsageError, Wedlm
-    from rdrr_runtime.sampling.params import SamplingParams
 
     found = {}
     for word in taus:
         tau = None if word == "none" else float(word)
         try:
-            way = Wedlm(window=window, tau=tau).strategy(package, SamplingParams())
+            way = Wedlm(window=window, tau=tau).strategy(Alone(package))
         except UsageError as error:
             print(f"wedlm is omitted: {error}")
             return {}
@@ -170,7 +181,7 @@ def draft_ways(
     """Speculative decoding with each draft."""
     from rdrr_manifests.package import open_package
     from rdrr_runtime.decode.drafts import Draft, ModelDraft, NgramDraft
-    from rdrr_runtime.decode.speculative import Speculative
+    from rdrr_runtime.decode.speculative import SpeculativeDecoding
     from rdrr_runtime.gpu import GpuBackend
 
     found: dict[str, Strategy] = {}
@@ -184,7 +195,7 @@ def draft_ways(
             backend = GpuBackend(smaller, context=context, device=device)
             stack.callback(backend.close)
             draft = ModelDraft(backend)
-        found[f"draft {Path(name).name}"] = Speculative(draft)
+        found[f"draft {Path(name).name}"] = SpeculativeDecoding(draft)
     return found
 
 
@@ -231,7 +242,7 @@ def main() -> None:
 
     from rdrr_device.device import open_device
     from rdrr_manifests.package import open_package
-    from rdrr_runtime.decode.greedy import Greedy
+    from rdrr_runtime.decode.autoregressive import Autoregressive
     from rdrr_runtime.decode.uncached import Uncached
     from rdrr_runtime.engine import Engine
     from rdrr_runtime.gpu import GpuBackend
@@ -248,7 +259,7 @@ def main() -> None:
         context = longest + 2 * max(ROWS)
         backend = GpuBackend(package, context=context, device=device)
         stack.callback(backend.close)
-        ways: dict[str, Strategy] = {"ar": Greedy(), "uncached": Uncached()}
+        ways: dict[str, Strategy] = {"ar": Autoregressive(), "uncached": Uncached()}
         ways |= wedlm_ways(package, options.tau.split(","), options.window)
         ways |= draft_ways(package, device, options.draft, context, stack)
         engine = Engine(backend, (), package.manifest.architecture.vocab_size)

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from rdrr_manifests.faults import Fault, ValidationReport
     from rdrr_manifests.package import Package, open_package
     from rdrr_manifests.validation import validate
+    from rdrr_runtime.decode.speculative import Speculative
+    from rdrr_runtime.decode.wedlm import Wedlm
     from rdrr_runtime.sampling.params import SamplingParams
 
-    from rdrr._decoding import Speculative, Wedlm
     from rdrr._generation import Completion, Generation
     from rdrr._load import load
     from rdrr._load_options import LoadOptions
@@ -73,8 +74,8 @@ _HOMES = {
     "Package": "rdrr_manifests.package",
     "Pushed": "rdrr._push",
     "ValidationReport": "rdrr_manifests.faults",
-    "Speculative": "rdrr._decoding",
-    "Wedlm": "rdrr._decoding",
+    "Speculative": "rdrr_runtime.decode.speculative",
+    "Wedlm": "rdrr_runtime.decode.wedlm",
     "convert": "rdrr_converter.convert",
     "export": "rdrr_converter.export",
     "load": "rdrr._load",

@@ -63,8 +63,8 @@ class Generation(Iterator[str]):
     @property
     def logprobs(self) -> list[TokenLogprobs] | None:
         """Log-probabilities of each of `token_ids`; None where they were not asked for."""
-        told = self._logprobs
-        return None if told is None else told.tokens[: len(self.token_ids)]
+        recorded = self._logprobs
+        return None if recorded is None else recorded.tokens[: len(self.token_ids)]
 
     def read(self) -> str:
         """All the text that is still to come."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rdrr_format.errors import GenerationError, ManifestError, UsageError
+from rdrr_format.errors import GenerationError, ManifestError
 from rdrr_format.options import fill
 from rdrr_runtime.sampling.params import SamplingParams
 
 from rdrr._backends import OpenedBackend
 from rdrr._chat_template import open_template
-from rdrr._decoding import Drafts, Speculative, Wedlm
+from rdrr._decoding import Drafts
 from rdrr._generation import Completion, Generation
 from rdrr._response_format import read_response_format
 from rdrr._session import Session, restore
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
-    from rdrr_runtime.decode.base import Strategy
+    from rdrr_runtime.decode.strategy import Strategy, StrategyOptions
     from rdrr_runtime.text.chat_template import ChatTemplate
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
     from rdrr_runtime.text.tokenizer import TextCodec
@@ -72,7 +72,7 @@ class Model:
         stop_ids: Sequence[int] = (),
         context_shift: int | None = None,
         interval: int = 8,
-        decode: Wedlm | Speculative | None = None,
+        decode: StrategyOptions | str | None = None,
         **keywords: Any,
     ) -> Generation:
         """Continue a prompt. What it shares with the text before is not run again.
@@ -90,7 +90,8 @@ class Model:
             context_shift: When the context is full, keep so many first tokens, drop the older
                 half of the others and go on; the text ends there when None.
             interval: Tokens between two readbacks from the GPU.
-            decode: Another way of decoding than one token after the other.
+            decode: The decoding strategy, its options as `Speculative()` or its name; one token
+                after the other when None.
             keywords: Fields of `SamplingParams`, as `temperature`, in place of `sampling`.
 
         Returns:
@@ -106,23 +107,23 @@ class Model:
 
         ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         chosen = _sampling(sampling, keywords)
-        if decode is not None and (logprobs is not None or response_format is not None):
-            raise UsageError("log-probabilities and formats need one token after the other")
         stats = GenerationStats()
-        told = None if logprobs is None else Logprobs(logprobs)
+        recorded = None if logprobs is None else Logprobs(logprobs)
         runs = self._engine.generate(
             ids,
             max_tokens=max_tokens,
             sampling=chosen,
             interval=interval,
             stats=stats,
-            logprobs=told,
+            logprobs=recorded,
             constraint=self._constraint(response_format),
             stop_ids=stop_ids,
             context_shift=context_shift,
-            strategy=self._strategy(decode, chosen),
+            strategy=self._strategy(decode),
         )
-        return Generation(runs, self._codec, prompt_ids=ids, stats=stats, stop=stop, logprobs=told)
+        return Generation(
+            runs, self._codec, prompt_ids=ids, stats=stats, stop=stop, logprobs=recorded
+        )
 
     def session(
         self,
@@ -275,12 +276,12 @@ class Model:
 
         return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
 
-    def _strategy(
-        self, decode: Wedlm | Speculative | None, sampling: SamplingParams
-    ) -> Strategy | None:
-        if isinstance(decode, Speculative):
-            return decode.strategy(self._drafts, sampling)
-        return None if decode is None else decode.strategy(self.package, sampling)
+    def _strategy(self, decode: StrategyOptions | str | None) -> Strategy | None:
+        if isinstance(decode, str):
+            from rdrr_runtime.decode.strategies import options_named
+
+            decode = options_named(decode)
+        return None if decode is None else decode.strategy(self._drafts)
 
     def _constraint(self, response_format: Mapping[str, Any] | None) -> GrammarConstraint | None:
         grammar = read_response_format(response_format)

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from rdrr_format.errors import GenerationError, UsageError
 
 from rdrr_runtime.backend import Backend, BatchingBackend, StoringBackend
-from rdrr_runtime.decode.base import Counts, Job, Strategy
+from rdrr_runtime.decode.autoregressive import Autoregressive
+from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.batch import BatchSequence, run_batch
-from rdrr_runtime.decode.constrained import Constrained, Constraint
-from rdrr_runtime.decode.greedy import Greedy
-from rdrr_runtime.decode.sampled import Sampled
+from rdrr_runtime.decode.chooser import Chooser, Constraint, TokenRules
+from rdrr_runtime.decode.strategy import Strategy
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.held_ids import HeldIds, check_keep, shifted
@@ -103,26 +103,16 @@ class _Request:
 
     prompt: Sequence[int]
     max_tokens: int
-    sampling: SamplingParams
-    interval: int
-    logprobs: Logprobs | None
-    constraint: Constraint | None
-    stop_ids: frozenset[int]
+    rules: TokenRules
     keep: int | None
-    given: Strategy | None
+    strategy: Strategy
 
-    def strategy(self, shifts: int) -> Strategy:
-        """The strategy after so many shifts; each goes on with other random numbers."""
-        if self.given is not None:
-            return self.given
-        sampling = self.sampling
-        if shifts and sampling.seed is not None:
-            sampling = replace(sampling, seed=sampling.seed + shifts)
-        if self.constraint is not None:
-            return Constrained(sampling, self.constraint, self.logprobs)
-        if sampling.is_greedy and self.logprobs is None:
-            return Greedy(self.interval)
-        return Sampled(sampling, self.interval, self.logprobs)
+    def rules_after(self, shifts: int) -> TokenRules:
+        """Return the rules after so many context shifts; each goes on with other random numbers."""
+        seed = self.rules.sampling.seed
+        if not shifts or seed is None:
+            return self.rules
+        return replace(self.rules, sampling=replace(self.rules.sampling, seed=seed + shifts))
 
 
 class Engine:
@@ -198,9 +188,9 @@ class Engine:
             interval: Tokens between two readbacks from the device.
             stats: Filled while the iterator runs.
             logprobs: Filled while the iterator runs.
-            constraint: What may come; read back one by one.
-            strategy: A way of decoding of its own; it takes the place of `sampling`, `interval`,
-                `logprobs` and `constraint`.
+            constraint: What may come.
+            strategy: The order of forward passes; one token after the other, read back every
+                `interval`, when None.
             stop_ids: Ids that end the text besides those of the model.
             context_shift: When the context is full, keep so many first ids, drop the older half
                 of the others, run what is left anew and go on; a prompt that is too long is
@@ -210,7 +200,8 @@ class Engine:
             GenerationError: The prompt is empty, has an unknown id, or does not fit the context;
                 while iterating, another generation has begun.
             UsageError: `max_tokens` or `interval` is not positive, a biased id is unknown, or
-                `context_shift` is more than half of the context or meets a strategy.
+                `context_shift` is more than half of the context, or the strategy cannot choose
+                tokens so.
         """
         sampling = sampling or SamplingParams()
         sampling.check_ids(self._vocab_size)
@@ -220,19 +211,12 @@ class Engine:
         self._check_prompt(prompt, shifts=context_shift is not None)
         if context_shift is not None:
             check_keep(context_shift, self.backend.info.context)
-            if strategy is not None:
-                raise UsageError("the context does not shift under another way of decoding")
-        request = _Request(
-            list(prompt),
-            max_tokens,
-            sampling,
-            interval,
-            logprobs,
-            constraint,
-            self._eos.union(stop_ids),
-            context_shift,
-            strategy,
-        )
+        rules = TokenRules(sampling, self._eos.union(stop_ids), constraint, logprobs)
+        strategy = strategy if strategy is not None else Autoregressive(interval)
+        refusal = strategy.refusal(rules)
+        if refusal is not None:
+            raise UsageError(refusal, hint="omit --decode, or what it cannot do")
+        request = _Request(list(prompt), max_tokens, rules, context_shift, strategy)
         return self._timed(request, stats)
 
     def generate_batch(
@@ -329,41 +313,41 @@ class Engine:
                 if not stats.new_tokens:
                     stats.first_token_seconds = stats.total_seconds
                 stats.new_tokens += len(ids)
-                if ids[-1] in request.stop_ids or stats.counts.completed:
-                    stats.finish = "stop"
                 yield ids
         if stats.finish == "running":
             stats.finish = "length" if stats.new_tokens >= request.max_tokens else "context"
 
     def _runs(self, request: _Request, stats: GenerationStats) -> Iterator[list[int]]:
-        """The runs of one context after the other, as often as it shifts."""
+        """Yield the runs of one context after the other, as often as it shifts."""
         self._turn += 1
-        turn, context = self._turn, self.backend.info.context
-        if request.given is not None:
-            self._held = HeldIds()
-        ids, gone, left = list(request.prompt), list[int](), request.max_tokens
+        turn, strategy = self._turn, request.strategy
+        # The last id of a sequence needs no slot of its own, unless the strategy runs it.
+        longest = self.backend.info.context - strategy.slots_of_last
+        ids, dropped, left = list(request.prompt), list[int](), request.max_tokens
         while True:
-            if request.keep is not None and len(ids) > context:
-                ids, dropped = shifted(ids, request.keep, context)
-                gone += dropped
+            if request.keep is not None and len(ids) > longest:
+                ids, more = shifted(ids, request.keep, longest)
+                dropped += more
                 stats.context_shifts += 1
             cached = self._held.reuse(ids)
             if left == request.max_tokens:
                 stats.cached_tokens = cached
-            # The last id of a text needs no slot of its own.
-            room = min(left, context - len(ids) + 1)
-            job = Job(ids[cached:], cached, room, request.stop_ids, gone + ids[:cached])
-            strategy = request.strategy(stats.context_shifts)
-            with _closed(strategy.run(self.backend, job, stats.counts)) as runs:
+            room = min(left, longest - len(ids) + 1)
+            if room < 1:
+                raise _no_room(longest, len(ids))
+            rules = request.rules_after(stats.context_shifts)
+            chooser = Chooser(self.backend, rules, ids, dropped)
+            job = Job(ids[cached:], cached, room)
+            with _closed(strategy.run(job, chooser, stats.counts)) as runs:
                 for run in runs:
                     ids += run
                     left -= len(run)
-                    if request.given is None:  # another strategy may leave anything in the cache
-                        self._held.extend(ids[:-1])
+                    self._held.extend(ids[:-1])
+                    if chooser.ended:
+                        stats.finish = "stop"
                     yield run
                     self._check_turn(turn)
-            ended = ids[-1] in request.stop_ids or stats.counts.completed
-            if ended or not left or request.keep is None:
+            if chooser.ended or not left or request.keep is None:
                 return
 
     def _check_turn(self, turn: int) -> None:
@@ -372,6 +356,15 @@ class Engine:
                 "another generation has begun on this model, which takes its cache",
                 hint="finish one before the next, or load the model twice",
             )
+
+
+def _no_room(longest: int, found: int) -> GenerationError:
+    return GenerationError(
+        "the prompt leaves no room in the context",
+        expected=f"at most {longest} tokens",
+        found=f"{found} tokens",
+        hint="shorten it, load the model with a larger context, or let the context shift",
+    )
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bench_strategies as bench
 import pytest
-from rdrr_runtime.decode.greedy import Greedy
+from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.uncached import Uncached
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.reference.backend import CpuBackend
@@ -30,7 +30,7 @@ def test_all_ways_run_in_turns_and_passes_are_timed(tmp_path, rng, monkeypatch, 
     package = write_random_package(tmp_path, manifest, rng)
     backend = CpuBackend(package, context=64)
     prompt = rng.integers(0, VOCAB, 6).tolist()
-    ways = {"ar": Greedy(), "uncached": Uncached(), **bench.wedlm_ways(package, ["0.4"], 4)}
+    ways = {"ar": Autoregressive(), "uncached": Uncached(), **bench.wedlm_ways(package, ["0.4"], 4)}
     found = bench.measure_ways(Engine(backend, (), VOCAB), ways, prompt, 8, 1)
     assert list(found) == ["ar", "uncached", "wedlm tau 0.4"]
     assert found["ar"]["over_ar"] == found["uncached"]["over_uncached"] == 1.0

@@ -13,7 +13,7 @@ from rdrr_device import pass_timer
 from rdrr_device.kernels import Grid, dispatch
 from rdrr_device.pass_timer import PassTimer, timed
 from rdrr_format.errors import DeviceError
-from rdrr_runtime.decode.greedy import Greedy
+from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.elementwise import scale
@@ -133,7 +133,7 @@ def test_ids_are_the_same_in_every_mode_and_end_where_the_sequence_ends(backend,
     plain, _ = generated(backend, GreedyOnHost(), ids, 10, frozenset())
     for how, end in ((PER_OP, 2), (FRESH, 3), (CACHED, 5)):
         with submitting(backend, how):
-            found, _ = generated(Ending(backend, len(ids) + end), Greedy(4), ids, 9, stops)
+            found, _ = generated(Ending(backend, len(ids) + end), Autoregressive(4), ids, 9, stops)
         assert found == [*plain[:end], Ending.EOS]
 
 
@@ -141,7 +141,7 @@ def test_after_an_early_end_the_next_prompt_equals_a_fresh_run(backend, rng):
     ids, turn = endless_prompt(backend, rng, 7), prompt(rng, 4)
     ending = Ending(backend, len(ids) + 3)
     with submitting(backend, CACHED):
-        delivered, counts = generated(ending, Greedy(8), ids, 17, frozenset({Ending.EOS}))
+        delivered, counts = generated(ending, Autoregressive(8), ids, 17, frozenset({Ending.EOS}))
         assert (len(delivered), counts.wasted) == (4, 5)
         text = [*ids, *delivered]
         # The last id has not been run: it begins the next turn.

@@ -165,22 +165,38 @@ def test_a_bias_bans_a_token_and_forces_another(model):
     assert forced.token_ids == [17, 17, 17]
 
 
-def test_guesses_change_the_passes_and_not_the_text(model, made_package):
+def test_draft_tokens_change_the_passes_and_not_the_text(model, made_package):
     prompt = "And it came to pass, that it came to pass, that it came"
     plain = model.generate(prompt, max_tokens=16)
     text = plain.read()
     for draft in ("ngram", made_package):
-        guessed = model.generate(prompt, max_tokens=16, decode=rdrr.Speculative(draft))
-        assert guessed.read() == text
-        assert 0 < guessed.stats.counts.accepted <= guessed.stats.counts.drafted
-        assert guessed.stats.counts.forwards < plain.stats.counts.forwards
+        drafted = model.generate(prompt, max_tokens=16, decode=rdrr.Speculative(draft))
+        assert drafted.read() == text
+        assert 0 < drafted.stats.counts.accepted <= drafted.stats.counts.drafted
+        assert drafted.stats.counts.forwards < plain.stats.counts.forwards
 
 
-def test_a_way_of_decoding_that_the_model_or_the_options_rule_out_is_wrong_usage(model):
+def test_a_strategy_by_name_has_logprobs_and_formats_as_any_other(model):
+    found = []
+    for decode in ("ar", "speculative"):
+        generation = model.generate(
+            PROMPT,
+            max_tokens=9,
+            decode=decode,
+            logprobs=1,
+            response_format={"type": "regex", "regex": "(ab|cd){4}"},
+        )
+        found.append((generation.read(), [one.token_id for one in generation.logprobs]))
+        assert found[-1][1] == generation.token_ids
+    assert found[0] == found[1]
+    assert set(found[0][0]) <= set("abcd")
+
+
+def test_a_strategy_that_the_model_or_the_options_rule_out_is_wrong_usage(model):
     with pytest.raises(UsageError, match="not trained to fill masks"):
         model.generate(PROMPT, decode=rdrr.Wedlm())
-    with pytest.raises(UsageError, match="one token after the other"):
-        model.generate(PROMPT, decode=rdrr.Speculative(), logprobs=2)
+    with pytest.raises(UsageError, match="ar, wedlm, speculative"):
+        model.generate(PROMPT, decode="lookahead")
     done = rdrr_command("generate", "no package", "--prompt", "x", "--window", "8")
     assert done.code == 2
     assert "--window is an option of --decode wedlm" in done.err

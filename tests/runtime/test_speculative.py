@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from rdrr_format.errors import UsageError
 from rdrr_runtime.backend import BackendInfo
-from rdrr_runtime.decode.drafts import Draft, Draw, ModelDraft, NgramDraft, Proposal
-from rdrr_runtime.decode.speculative import Speculative
+from rdrr_runtime.decode.drafts import Draft, ModelDraft, NgramDraft, Proposal
+from rdrr_runtime.decode.probabilities import ProbabilitySampler
+from rdrr_runtime.decode.speculative import Speculative, SpeculativeDecoding
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
@@ -63,11 +64,16 @@ def following(nexts: Sequence[int]) -> np.ndarray:
 
 
 def run(
-    backend, strategy: Speculative | None, prompt: Sequence[int], max_tokens: int, stops=()
+    backend,
+    strategy: SpeculativeDecoding | None,
+    prompt: Sequence[int],
+    max_tokens: int,
+    stops=(),
+    **options,
 ) -> tuple[list[int], GenerationStats]:
     stats = GenerationStats()
     engine = Engine(backend, stops, VOCAB)
-    runs = engine.generate(prompt, max_tokens=max_tokens, stats=stats, strategy=strategy)
+    runs = engine.generate(prompt, max_tokens=max_tokens, stats=stats, strategy=strategy, **options)
     return [token_id for ids in runs for token_id in ids], stats
 
 
@@ -79,7 +85,9 @@ WRONG_AT_7 = [3 if t == 7 else after for t, after in enumerate(RING)]
 @pytest.mark.parametrize("max_tokens", [1, 2, 9, 30])
 def test_the_ids_are_those_of_greedy_decoding_though_the_draft_errs(tokens, max_tokens):
     for draft in (NgramDraft(), ModelDraft(Table(following(WRONG_AT_7)))):
-        ids, stats = run(Table(following(RING)), Speculative(draft, tokens), [4, 5], max_tokens)
+        ids, stats = run(
+            Table(following(RING)), SpeculativeDecoding(draft, tokens), [4, 5], max_tokens
+        )
         assert ids == [(6 + at) % 20 for at in range(max_tokens)]
         counts = stats.counts
         assert stats.finish == "length"
@@ -90,17 +98,19 @@ def test_the_ids_are_those_of_greedy_decoding_though_the_draft_errs(tokens, max_
 
 
 @pytest.mark.parametrize("ends_at", range(1, 12))
-def test_a_text_ends_at_its_stop_wherever_that_is_among_the_guesses(ends_at):
+def test_a_text_ends_at_its_stop_wherever_that_is_among_the_draft_tokens(ends_at):
     draft = ModelDraft(Table(following(WRONG_AT_7)))
     stop = (5 + ends_at) % 20
-    ids, stats = run(Table(following(RING)), Speculative(draft, 4), [4, 5], 50, stops=[stop])
+    ids, stats = run(
+        Table(following(RING)), SpeculativeDecoding(draft, 4), [4, 5], 50, stops=[stop]
+    )
     assert ids == [(6 + at) % 20 for at in range(ends_at)]
     assert stats.finish == "stop"
 
 
 def test_neither_cache_is_filled_beyond_its_end():
     draft = ModelDraft(Table(following(RING), context=9))
-    ids, stats = run(Table(following(RING), context=14), Speculative(draft, 4), [4, 5], 50)
+    ids, stats = run(Table(following(RING), context=14), SpeculativeDecoding(draft, 4), [4, 5], 50)
     assert ids == [(6 + at) % 20 for at in range(13)]  # the last needs no slot
     assert stats.finish == "context"
 
@@ -109,17 +119,17 @@ def test_a_draft_that_is_the_model_is_always_right(tmp_path, rng):
     package = write_random_package(tmp_path, llama_manifest("F32", embedding="F32"), rng)
     model, same = (CpuBackend(package, context=CONTEXT) for _ in range(2))
     prompt = rng.integers(0, VOCAB, 5).tolist()
-    ids, stats = run(model, Speculative(ModelDraft(same), 4), prompt, 26)
+    ids, stats = run(model, SpeculativeDecoding(ModelDraft(same), 4), prompt, 26)
     assert ids == model.greedy(prompt, 0, 26)
     assert stats.counts.accepted == stats.counts.drafted == 20
     assert stats.counts.forwards == 5  # 25 after the prompt's, five a pass
     warm = SamplingParams(temperature=1.0, top_k=40, seed=5)
-    _, stats = run(model, Speculative(ModelDraft(same), 4, warm), prompt, 26)
+    _, stats = run(model, SpeculativeDecoding(ModelDraft(same), 4), prompt, 26, sampling=warm)
     # Exactly as likely to both but for the rounding of passes of several rows.
     assert stats.counts.accepted >= stats.counts.drafted - 1
 
 
-def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_guesses_leave_no_trace(
+def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_draft_tokens_leave_no_trace(
     device, tmp_path, rng
 ):
     package = write_random_package(tmp_path, llama_manifest(), rng)
@@ -130,18 +140,20 @@ def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_guesses_leave_no_tr
         rows = np.sort(backend.logits([*prompt, *expected], 0, all_rows=True)[5:-1])
         if (rows[:, -1] - rows[:, -2]).min() > 1e-2:  # no choice hangs on rounding
             break
-    # A draft that knows the first half of each run of guesses.
+    # A draft that knows the first half of each run of draft tokens.
     known = [*prompt, *expected]
 
     class Half:
         def begin(self) -> None: ...
 
-        def propose(self, text: Sequence[int], count: int, draw: Draw | None) -> Proposal:
-            assert draw is None
-            right = known[len(text) :][: count // 2]
+        def propose(
+            self, ids: Sequence[int], count: int, sampler: ProbabilitySampler | None
+        ) -> Proposal:
+            assert sampler is None
+            right = known[len(ids) :][: count // 2]
             return Proposal([*right, *[(VOCAB - 1 - one) for one in right]][:count])
 
-    ids, stats = run(backend, Speculative(Half(), 4), prompt, 12)
+    ids, stats = run(backend, SpeculativeDecoding(Half(), 4), prompt, 12)
     assert ids == expected
     assert 0 < stats.counts.accepted < stats.counts.drafted
     after = backend.logits(expected[-1:], len(known) - 1)
@@ -149,11 +161,13 @@ def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_guesses_leave_no_tr
     backend.close()
 
 
-def pairs_drawn(strategy: Speculative | None, table: np.ndarray, runs: int) -> Counter:
+def pairs_sampled(
+    strategy: SpeculativeDecoding | None, table: np.ndarray, runs: int, sampling: SamplingParams
+) -> Counter:
     """How often each second and third token come after a fixed first one and its successor."""
     found: Counter = Counter()
     for _ in range(runs):
-        ids, _ = run(Table(table), strategy, [0, 1, 0, 1], 3)
+        ids, _ = run(Table(table), strategy, [0, 1, 0, 1], 3, sampling=sampling)
         found[tuple(ids[1:])] += 1
     return found
 
@@ -175,14 +189,15 @@ def distance(found: Counter, expected: dict[tuple[int, ...], float]) -> float:
 
 @pytest.mark.parametrize("kind", ["ngram", "model"])
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}])
-def test_what_is_drawn_has_the_distribution_of_the_model(rng, kind, options):
+def test_what_is_sampled_has_the_distribution_of_the_model(rng, kind, options):
     """1500 texts of 16 possible ones lie about 0.03 from the truth."""
     runs = 1500
     sampling = SamplingParams(temperature=1.2, seed=None, **options)
     table, other = (1.5 * rng.standard_normal((4, 4)) for _ in range(2))
     draft: Draft = NgramDraft(shortest=1) if kind == "ngram" else ModelDraft(Table(other))
     expected = exact(table, sampling)
-    assert distance(pairs_drawn(Speculative(draft, 2, sampling), table, runs), expected) < 0.08
+    found = pairs_sampled(SpeculativeDecoding(draft, 2), table, runs, sampling)
+    assert distance(found, expected) < 0.08
     flat = Counter(dict.fromkeys(expected, 1))
     assert distance(flat, expected) > 0.1  # the control
 
@@ -192,12 +207,13 @@ def test_a_seed_gives_one_text(rng):
     texts = []
     for seed in (1, 1, 2):
         draft = ModelDraft(Table(table + rng.standard_normal((8, 8)) * 0))
-        way = Speculative(draft, 3, SamplingParams(temperature=1.0, seed=seed))
-        texts.append(run(Table(table), way, [1, 2], 40)[0])
+        sampling = SamplingParams(temperature=1.0, seed=seed)
+        strategy = SpeculativeDecoding(draft, 3)
+        texts.append(run(Table(table), strategy, [1, 2], 40, sampling=sampling)[0])
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_repeats_are_guessed_to_go_on_and_new_text_is_not():
+def test_repeats_are_proposed_to_go_on_and_new_text_is_not():
     draft = NgramDraft()
     draft.begin()
     assert draft.propose([1, 2, 3, 4], 3, None).ids == []
@@ -215,7 +231,7 @@ def test_a_draft_runs_only_what_its_cache_does_not_hold():
     passes: list[tuple[list[int], int]] = []
     inner = backend._run
     backend._run = lambda ids, base: (passes.append((list(ids), base)), inner(ids, base))[1]
-    draft.propose([1, 2, 3, 4, 5, 9], 1, None)  # two guesses stayed
+    draft.propose([1, 2, 3, 4, 5, 9], 1, None)  # two draft tokens were accepted
     assert passes == [([9], 5)]
     passes.clear()
     draft.begin()
@@ -223,6 +239,6 @@ def test_a_draft_runs_only_what_its_cache_does_not_hold():
     assert passes == [([8], 2)]
 
 
-def test_no_guesses_are_no_way_to_guess():
+def test_a_draft_of_no_tokens_is_wrong_usage():
     with pytest.raises(UsageError, match="draft-tokens"):
-        Speculative(NgramDraft(), 0)
+        Speculative(tokens=0)

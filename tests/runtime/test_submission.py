@@ -13,7 +13,7 @@ from rdrr_device.pipelines import Recorder
 from rdrr_device.submission import PassSubmitter
 from rdrr_format.errors import DeviceError
 from rdrr_runtime.compile.pass_spec import PREFILL
-from rdrr_runtime.decode.greedy import Greedy
+from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.elementwise import scale
@@ -130,7 +130,7 @@ def test_ids_are_the_same_with_an_end_at_every_residue(backend, rng):
         Ending.EOS,
     ]
     for x, end in [(each, at) for each in (1, 2, 4, 8) for at in range(1, each + 1)]:
-        found, counts = generated(Ending(backend, len(ids) + end), Greedy(x), ids, 9, stops)
+        found, counts = generated(Ending(backend, len(ids) + end), Autoregressive(x), ids, 9, stops)
         assert found == [*plain[:end], Ending.EOS]
         assert counts.wasted == -end % x
         assert counts.forwards == end + counts.wasted
@@ -139,7 +139,7 @@ def test_ids_are_the_same_with_an_end_at_every_residue(backend, rng):
 @pytest.mark.parametrize("max_tokens", [5, 6, 7, 8])
 def test_nothing_is_wasted_when_the_text_is_long_enough(backend, rng, max_tokens):
     ids = prompt(rng, 6)
-    runs = [generated(backend, Greedy(x), ids, max_tokens, frozenset()) for x in (1, 4)]
+    runs = [generated(backend, Autoregressive(x), ids, max_tokens, frozenset()) for x in (1, 4)]
     assert runs[0][0] == runs[1][0]
     assert [counts.wasted for _, counts in runs] == [0, 0]
     assert [counts.forwards for _, counts in runs] == [max_tokens - 1] * 2
@@ -148,7 +148,7 @@ def test_nothing_is_wasted_when_the_text_is_long_enough(backend, rng, max_tokens
 def test_after_an_early_end_the_next_turn_equals_a_fresh_run(backend, rng):
     ids, turn = endless_prompt(backend, rng, 7), prompt(rng, 4)
     ending = Ending(backend, len(ids) + 3)
-    delivered, counts = generated(ending, Greedy(8), ids, 17, frozenset({Ending.EOS}))
+    delivered, counts = generated(ending, Autoregressive(8), ids, 17, frozenset({Ending.EOS}))
     assert (len(delivered), counts.wasted) == (4, 5)
     text = [*ids, *delivered]
     # The last id has not been run: it begins the next turn.

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from rdrr_device.readback import Readback
 from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.base import Counts, Job
-from rdrr_runtime.decode.greedy import Greedy
-from rdrr_runtime.decode.sampled import Sampled
+from rdrr_runtime.decode.chooser import Chooser, TokenRules
+from rdrr_runtime.decode.strategy import Strategy
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.sampling.logprobs import Logprobs
@@ -86,9 +87,10 @@ class Hashing:
         pass
 
 
-def run(backend, strategy, ids: Sequence[int], most: int):
+def run(backend, strategy, ids: Sequence[int], most: int, **rules):
     counts, stops = Counts(), frozenset({EOS if isinstance(backend, Hashing) else END})
-    runs = list(strategy.run(backend, Job(ids, 0, most, stops), counts))
+    chooser = Chooser(backend, TokenRules(stop_ids=stops, **rules), ids)
+    runs = list(strategy.run(Job(ids, 0, most), chooser, counts))
     return runs, counts
 
 
@@ -102,9 +104,9 @@ def test_ids_are_those_of_reading_every_token_wherever_the_text_ends(rng, interv
     prompt = rng.integers(0, EOS, 5).tolist()
     for length in range(1, 2 * interval + 3):
         ends = frozenset({len(prompt) + length - 1})
-        plain, _ = run(Hashing(ends=ends), Greedy(1, 0), prompt, 40)
+        plain, _ = run(Hashing(ends=ends), Autoregressive(1, 0), prompt, 40)
         backend = Hashing(ends=ends)
-        runs, counts = run(backend, Greedy(interval, ahead), prompt, 40)
+        runs, counts = run(backend, Autoregressive(interval, ahead), prompt, 40)
         assert flat(runs) == flat(plain)
         assert len(flat(runs)) == length
         assert flat(runs)[-1] == EOS
@@ -122,9 +124,9 @@ def test_ids_are_those_of_reading_every_token_wherever_the_text_ends(rng, interv
 @pytest.mark.parametrize("most", range(1, 14))
 def test_nothing_is_submitted_beyond_the_last_token_or_the_context(rng, most, ahead):
     prompt = rng.integers(0, EOS, 3).tolist()
-    expected, _ = run(Hashing(), Greedy(1, 0), prompt, most)
+    expected, _ = run(Hashing(), Autoregressive(1, 0), prompt, most)
     backend = Hashing()
-    runs, counts = run(backend, Greedy(4, ahead), prompt, most)
+    runs, counts = run(backend, Autoregressive(4, ahead), prompt, most)
     assert flat(runs) == flat(expected)
     assert (counts.wasted, counts.forwards) == (0, most - 1)
     full = Hashing(context=len(prompt) + most - 1)  # it checks that no pass goes beyond
@@ -139,7 +141,7 @@ def test_the_device_has_work_when_an_interval_is_read_but_nothing_delays_the_fir
     rng, interval, ahead
 ):
     backend = Hashing()
-    run(backend, Greedy(interval, ahead), rng.integers(0, EOS, 4).tolist(), 30)
+    run(backend, Autoregressive(interval, ahead), rng.integers(0, EOS, 4).tolist(), 30)
     submitted = collected = 0
     for event in backend.events:
         if event == "collect":
@@ -182,11 +184,11 @@ def test_passes_in_flight_when_a_generation_is_broken_off_are_counted_and_not_ta
 
 
 def test_a_generation_that_is_broken_off_ends_its_strategy_whoever_holds_it(rng):
-    class Kept:
+    class Kept(Strategy):
         ended = False
 
-        def run(self, backend, job, counts):
-            del backend, job, counts
+        def run(self, job, chooser, counts):
+            del job, chooser, counts
             self.runs = self.generate()  # nothing is collected while this is there
             return self.runs
 
@@ -247,8 +249,9 @@ def prompt_of(rng, size: int) -> list[int]:
 @pytest.mark.parametrize("interval", [1, 4, 8])
 def test_on_the_gpu_nothing_is_made_or_written_after_the_second_token(backend, rng, interval):
     counters = backend.device.counters
-    runs = Greedy(interval, 2).run(
-        backend, Job(prompt_of(rng, 9), 0, 40, frozenset()), counts := Counts()
+    ids, counts = prompt_of(rng, 9), Counts()
+    runs = Autoregressive(interval, 2).run(
+        Job(ids, 0, 40), Chooser(backend, TokenRules(), ids), counts
     )
     next(runs)
     next(runs)
@@ -273,7 +276,7 @@ def test_on_the_gpu_the_ids_are_those_of_plain_intervals_with_an_end_at_every_re
     turn = prompt_of(rng, 3)
     for interval, ahead, length in [(1, 2, 3), *((4, 2, at) for at in range(1, 10)), (8, 11, 6)]:
         ending = Ending(backend, len(ids) + length - 1)
-        runs, counts = run(ending, Greedy(interval, ahead), ids, 30)
+        runs, counts = run(ending, Autoregressive(interval, ahead), ids, 30)
         assert flat(runs) == [*plain[: length - 1], END]
         assert (counts.wasted > 0) == (length > 1)
         held = [*ids, *plain[: length - 1]]  # the last id has not been run
@@ -313,8 +316,9 @@ def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_what_goes_ah
 
     def sampled(ahead: int, slot: int, most: int) -> tuple[list[int], Logprobs]:
         recorded = Logprobs(2)
-        strategy = Sampled(options, 4, recorded, ahead)
-        return flat(run(Ending(backend, slot), strategy, ids, most)[0]), recorded
+        rules = {"sampling": options, "logprobs": recorded}
+        runs, _ = run(Ending(backend, slot), Autoregressive(4, ahead), ids, most, **rules)
+        return flat(runs), recorded
 
     plain, recorded = sampled(0, -1, 20)
     assert len(set(plain)) > 5
@@ -328,9 +332,9 @@ def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_what_goes_ah
 
 def test_more_ids_than_the_ring_holds_come_in_one_fence_and_over_several(backend, rng):
     ids = prompt_of(rng, 5)
-    runs, _ = run(backend, Greedy(66, 3), ids, 70)
+    runs, _ = run(backend, Autoregressive(66, 3), ids, 70)
     assert [len(one) for one in runs] == [1, 66, 3]
-    single, _ = run(backend, Greedy(7, 9), ids, 70)
+    single, _ = run(backend, Autoregressive(7, 9), ids, 70)
     assert flat(single) == flat(runs)
 
 

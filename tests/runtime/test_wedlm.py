@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import Backend, BackendInfo
-from rdrr_runtime.decode.wedlm import Wedlm, WedlmOptions
+from rdrr_runtime.decode.wedlm import Wedlm, WedlmDecoding
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
@@ -49,11 +49,16 @@ def on_gpu(device, package) -> Iterator[GpuBackend]:
 
 
 def run(
-    backend: Backend, strategy: Wedlm, prompt: Sequence[int], max_tokens: int, stops=()
+    backend: Backend,
+    strategy: WedlmDecoding,
+    prompt: Sequence[int],
+    max_tokens: int,
+    stops=(),
+    **options,
 ) -> tuple[list[list[int]], GenerationStats]:
     stats = GenerationStats()
     engine = Engine(backend, stops, backend.vocab if isinstance(backend, Sure) else VOCAB)
-    runs = engine.generate(prompt, max_tokens=max_tokens, stats=stats, strategy=strategy)
+    runs = engine.generate(prompt, max_tokens=max_tokens, stats=stats, strategy=strategy, **options)
     return list(runs), stats
 
 
@@ -91,7 +96,7 @@ CASES = [*(("on_cpu", one) for one in SETTINGS), ("on_gpu", SETTINGS[2]), ("on_g
 def test_every_pass_is_that_of_the_definition(request, package, rng, where, setting):
     window, tau, slope, cap = setting
     prompt, expected = defined(package, rng, setting, 16)
-    strategy = Wedlm(MASK, WedlmOptions(window, tau, slope, cap))
+    strategy = WedlmDecoding(MASK, Wedlm(window, tau, slope, cap))
     runs, stats = run(request.getfixturevalue(where), strategy, prompt, 16)
     assert [one for one in expected.committed if one] == runs
     assert stats.counts.forwards == len(expected.rows)
@@ -108,7 +113,7 @@ def test_every_pass_is_that_of_the_definition(request, package, rng, where, sett
 def test_what_is_committed_is_in_the_cache_as_if_it_were_the_prompt(request, rng, where):
     backend = request.getfixturevalue(where)
     prompt = rng.integers(0, VOCAB, 6).tolist()
-    runs, _ = run(backend, Wedlm(MASK, WedlmOptions(tau=4.2)), prompt, 20)
+    runs, _ = run(backend, WedlmDecoding(MASK, Wedlm(tau=4.2)), prompt, 20)
     text = [*prompt, *(one for ids in runs for one in ids)]
     assert len(text) == 26
     left = backend.logits([3], 26)
@@ -118,23 +123,25 @@ def test_what_is_committed_is_in_the_cache_as_if_it_were_the_prompt(request, rng
     assert relative_error(left, backend.logits(swapped, 0)) > CLOSE  # the control
 
 
-def test_drawing_at_almost_no_temperature_takes_the_likeliest(on_cpu, package, rng):
+def test_sampling_at_almost_no_temperature_takes_the_most_probable(on_cpu, package, rng):
     prompt, expected = defined(package, rng, SETTINGS[2], 12)
-    options = WedlmOptions(8, 4.1)
-    cold = Wedlm(MASK, options, SamplingParams(temperature=1e-4, seed=1))
-    assert joined(run(on_cpu, cold, prompt, 12)[0]) == expected.ids
-    warm = Wedlm(MASK, options, SamplingParams(temperature=1.5, seed=1))
-    once, again = (joined(run(on_cpu, warm, prompt, 12)[0]) for _ in range(2))
+    options = Wedlm(8, 4.1)
+    strategy = WedlmDecoding(MASK, options)
+    cold = SamplingParams(temperature=1e-4, seed=1)
+    assert joined(run(on_cpu, strategy, prompt, 12, sampling=cold)[0]) == expected.ids
+    warm = SamplingParams(temperature=1.5, seed=1)
+    once, again = (joined(run(on_cpu, strategy, prompt, 12, sampling=warm)[0]) for _ in range(2))
     assert once == again != expected.ids
 
 
 def test_the_entropy_over_the_temperature_fills_more_when_it_is_low(on_cpu, rng):
     prompt = rng.integers(0, VOCAB, 6).tolist()
     passes = []
-    for scaled in (False, True):
-        options = WedlmOptions(8, 1.0, 0.0, scaled_entropy=scaled)
-        cold = Wedlm(MASK, options, SamplingParams(temperature=0.1, seed=1))
-        passes.append(run(on_cpu, cold, prompt, 24)[1].counts.forwards)
+    cold = SamplingParams(temperature=0.1, seed=1)
+    for entropy in ("raw", "scaled"):
+        strategy = WedlmDecoding(MASK, Wedlm(8, 1.0, 0.0, entropy=entropy))
+        _, stats = run(on_cpu, strategy, prompt, 24, sampling=cold)
+        passes.append(stats.counts.forwards)
     assert passes[1] < passes[0]
 
 
@@ -171,7 +178,7 @@ TEXT = list(range(40, 60)) + list(range(20, 40))
 def test_a_text_ends_at_its_stop_wherever_that_is_in_a_commit(window: int, ends_at: int) -> None:
     runs, stats = run(
         Sure(TEXT, unsure=[5, 8]),
-        Wedlm(MASK, WedlmOptions(window)),
+        WedlmDecoding(MASK, Wedlm(window)),
         TEXT[:3],
         30,
         stops=[TEXT[ends_at]],
@@ -183,7 +190,7 @@ def test_a_text_ends_at_its_stop_wherever_that_is_in_a_commit(window: int, ends_
 def test_a_stop_that_is_not_committed_yet_does_not_end_the_text() -> None:
     """The place after a gap is filled first; its stop counts when the gap is closed."""
     backend = Sure(TEXT, unsure=[4])
-    runs, stats = run(backend, Wedlm(MASK, WedlmOptions(4)), TEXT[:3], 30, stops=[TEXT[5]])
+    runs, stats = run(backend, WedlmDecoding(MASK, Wedlm(4)), TEXT[:3], 30, stops=[TEXT[5]])
     assert runs == [[TEXT[3]], [TEXT[4], TEXT[5]]]
     # The last of the first four is filled, then the one that was added, the gap, and it is closed.
     assert stats.counts.forwards == 4
@@ -191,17 +198,17 @@ def test_a_stop_that_is_not_committed_yet_does_not_end_the_text() -> None:
 
 def test_a_model_that_writes_the_mask_token_goes_on() -> None:
     text = [*TEXT[:5], MASK, MASK, *TEXT[7:]]
-    runs, _ = run(Sure(text), Wedlm(MASK, WedlmOptions(4)), text[:3], 10)
+    runs, _ = run(Sure(text), WedlmDecoding(MASK, Wedlm(4)), text[:3], 10)
     assert joined(runs) == text[3:13]
 
 
 def test_nothing_is_looked_at_beyond_max_tokens_or_the_context() -> None:
-    runs, stats = run(Sure(TEXT, context=12), Wedlm(MASK, WedlmOptions(16)), TEXT[:3], 30)
+    runs, stats = run(Sure(TEXT, context=12), WedlmDecoding(MASK, Wedlm(16)), TEXT[:3], 30)
     assert joined(runs) == TEXT[3:12]
     assert stats.finish == "context"
     assert stats.counts.rows == 2 * 9  # each place once as a mask and once filled
     with pytest.raises(GenerationError, match="no room"):
-        run(Sure(TEXT, context=3), Wedlm(MASK), TEXT[:3], 30)
+        run(Sure(TEXT, context=3), WedlmDecoding(MASK), TEXT[:3], 30)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +222,10 @@ def test_nothing_is_looked_at_beyond_max_tokens_or_the_context() -> None:
 )
 def test_an_option_out_of_range_is_wrong_usage(options, name) -> None:
     with pytest.raises(UsageError, match=name):
-        WedlmOptions(**options)
+        Wedlm(**options)
 
 
 def test_an_entropy_scaled_by_no_temperature_is_wrong_usage() -> None:
+    strategy = WedlmDecoding(MASK, Wedlm(entropy="scaled"))
     with pytest.raises(UsageError, match="temperature"):
-        Wedlm(MASK, WedlmOptions(scaled_entropy=True))
+        run(Sure(TEXT), strategy, TEXT[:3], 5)

@@ -6,6 +6,7 @@ import numpy as np
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.decode.base import Counts, Job
+from rdrr_runtime.decode.chooser import Chooser, TokenRules
 from rdrr_runtime.gpu import GpuBackend
 from support.packages import VOCAB
 
@@ -22,7 +23,8 @@ def generated(
     backend: Backend, strategy, ids: list[int], max_tokens: int, stops: frozenset[int]
 ) -> tuple[list[int], Counts]:
     counts = Counts()
-    runs = strategy.run(backend, Job(ids, 0, max_tokens, stops), counts)
+    chooser = Chooser(backend, TokenRules(stop_ids=stops), ids)
+    runs = strategy.run(Job(ids, 0, max_tokens), chooser, counts)
     return [one for run in runs for one in run], counts
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.decode.base import Counts, Strategy
+    from rdrr_runtime.decode.base import Counts
+    from rdrr_runtime.decode.strategy import Strategy
     from rdrr_runtime.gpu import GpuBackend
 
 MARGIN = 16
@@ -167,9 +168,11 @@ def generate(
         decoding: Context in which the ids after the first are generated.
     """
     from rdrr_runtime.decode.base import Counts, Job
+    from rdrr_runtime.decode.chooser import Chooser, TokenRules
 
     counts = Counts()
-    runs = strategy.run(backend, Job(prompt, 0, tokens, frozenset()), counts)
+    chooser = Chooser(backend, TokenRules(), prompt)
+    runs = strategy.run(Job(prompt, 0, tokens), chooser, counts)
     start = time.perf_counter()
     ids = list(next(runs))
     first = time.perf_counter()

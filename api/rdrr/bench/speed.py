@@ -107,7 +107,7 @@ def measure(
         UsageError: The workload exceeds the model's context length.
         DeviceError: There is no adapter, or the device has too little memory.
     """
-    from rdrr_runtime.decode.greedy import Greedy
+    from rdrr_runtime.decode.autoregressive import Autoregressive
 
     with open_device(adapter) as device:
         start = time.perf_counter()
@@ -116,7 +116,7 @@ def measure(
         try:
             prompt = work.ids(package.manifest.architecture.vocab_size)
             runs = [
-                generate(backend, Greedy(interval), prompt, work.tokens, device=device)
+                generate(backend, Autoregressive(interval), prompt, work.tokens, device=device)
                 for _ in range(work.repeat + 1)
             ]
             gpu = gpu_times(backend, device, prompt, work.tokens)

@@ -1,88 +1,113 @@
-"""Options of the ways of decoding, read together: each belongs to one of them."""
+"""The flags of the decoding strategies, made of the fields of their options.
+
+Every strategy of the table is there, and each flag belongs to one of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, fields, make_dataclass
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from rdrr_format.errors import UsageError
+from rdrr_format.options import Option, option, options_of
+from rdrr_runtime.decode.strategies import AUTOREGRESSIVE, STRATEGIES
+from rdrr_runtime.decode.strategy import StrategyOptions
 
-if TYPE_CHECKING:
-    from rdrr._decoding import Speculative, Wedlm
-
-_FLAGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "wedlm": {
-            "window": "--window",
-            "tau": "--tau",
-            "slope": "--lambda",
-            "max_per_step": "--max-per-step",
-            "entropy": "--entropy-temp",
-        },
-        "speculative": {"draft": "--draft", "draft_tokens": "--draft-tokens"},
-    }
-)
-"""Of each way, its options and their flags."""
+T = TypeVar("T")
+NONE = "none"
+"""The word for None, where a flag that is not given means something else."""
 
 
-@dataclass(frozen=True)
+def _with_flags_of_strategies(kind: type[T]) -> type[T]:
+    """Add a field for the flag of each option of each strategy; None where it is not given."""
+    which = option(AUTOREGRESSIVE, _which(), choices=(AUTOREGRESSIVE, *STRATEGIES))
+    own: list[tuple[str, Any, Any]] = [("decode", str, which)]
+    own += [
+        (_parameter(declared), _word_type(options, declared) | None, _flag(name, options, declared))
+        for name, options in STRATEGIES.items()
+        for declared in options_of(options).values()
+    ]
+    return make_dataclass(kind.__name__, own, bases=(kind,), frozen=True, kw_only=True)
+
+
+def _which() -> str:
+    """Return the help of `--decode`: the first line of each strategy's documentation."""
+    lines = [f"{name}: {_first_line(options)}" for name, options in STRATEGIES.items()]
+    return f"How tokens are decoded. {AUTOREGRESSIVE}: one after the other. {' '.join(lines)}"
+
+
+def _first_line(options: type[StrategyOptions]) -> str:
+    line = (options.__doc__ or "").splitlines()[0]
+    return f"{line[0].lower()}{line[1:]}"
+
+
+def _parameter(declared: Option) -> str:
+    """Return the name of a flag's parameter, unique among all strategies as its flag is."""
+    return "decode_" + declared.flag.removeprefix("--").replace("-", "_")
+
+
+def _flag(name: str, options: type[StrategyOptions], declared: Option) -> Any:
+    default = _default(options, declared.name)
+    return option(
+        None,
+        f"{name}: {declared.help[0].lower()}{declared.help[1:]}",
+        flag=declared.flag,
+        metavar=declared.metavar,
+        choices=declared.choices,
+        default_text=None if default is None else str(default),
+    )
+
+
+def _default(options: type[StrategyOptions], name: str) -> Any:
+    found = {one.name: one.default for one in fields(options)}[name]  # type: ignore[arg-type]
+    assert found is not MISSING, "an option of a strategy has a default"
+    return found
+
+
+def _word_type(options: type[StrategyOptions], declared: Option) -> Any:
+    """Return what the command line reads: a word where it may be `none`, else the field's type."""
+    annotation = get_type_hints(options)[declared.name]
+    members = [one for one in get_args(annotation) or (annotation,) if one is not NoneType]
+    takes_none = NoneType in get_args(annotation) and _default(options, declared.name) is not None
+    return str if takes_none or declared.choices or str in members else members[0]
+
+
+@_with_flags_of_strategies
 class DecodeFlags:
-    """What was given on the command line; None for what was not.
-
-    Attributes:
-        decode: `ar`, `wedlm` or `speculative`.
-        window: Of wedlm, as the next four.
-        tau: A number or `none`.
-        slope: `--lambda`.
-        max_per_step: Most masks filled in a pass.
-        entropy: `--entropy-temp`.
-        draft: Of speculative, as the next: a package, or `ngram`.
-        draft_tokens: Most guesses of a pass.
-    """
+    """The strategy that was asked for, and its options; None for those that were not given."""
 
     decode: str
-    window: int | None = None
-    tau: str | None = None
-    slope: float | None = None
-    max_per_step: int | None = None
-    entropy: str | None = None
-    draft: str | None = None
-    draft_tokens: int | None = None
 
-    def read(self) -> Wedlm | Speculative | None:
-        """The way of decoding; None for one token after the other.
+    def read(self) -> StrategyOptions | None:
+        """Return the strategy's options; None for one token after the other.
 
         Raises:
-            UsageError: An option of another way, or no number.
+            UsageError: An option of another strategy, or no number.
         """
-        for way, flags in _FLAGS.items():
-            for name in flags if way != self.decode else ():
-                if getattr(self, name) is not None:
-                    raise UsageError(f"{flags[name]} is an option of --decode {way}")
-        given = self._given()
-        if self.decode == "wedlm":
-            from rdrr._decoding import Wedlm
+        given: dict[str, Any] = {}
+        for name, options in STRATEGIES.items():
+            for declared in options_of(options).values():
+                word = getattr(self, _parameter(declared))
+                if word is None:
+                    continue
+                if name != self.decode:
+                    raise UsageError(f"{declared.flag} is an option of --decode {name}")
+                given[declared.name] = _value(options, declared, word)
+        return STRATEGIES[self.decode](**given) if self.decode in STRATEGIES else None
 
-            tau = {} if self.tau is None else {"tau": _tau(self.tau)}
-            return Wedlm(**given | tau)
-        if self.decode == "speculative":
-            from rdrr._decoding import Speculative
 
-            tokens = {} if self.draft_tokens is None else {"tokens": given.pop("draft_tokens")}
-            return Speculative(**given | tokens)
+def _value(options: type[StrategyOptions], declared: Option, word: Any) -> Any:
+    """Return a field's value from what the command line read."""
+    annotation = get_type_hints(options)[declared.name]
+    members = get_args(annotation) or (annotation,)
+    if not isinstance(word, str) or str in members or declared.choices:
+        return word
+    if word == NONE:
         return None
-
-    def _given(self) -> dict[str, Any]:
-        names = _FLAGS.get(self.decode, ())
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-
-def _tau(word: str) -> float | None:
-    if word == "none":
-        return None
+    number = next(one for one in members if one is not NoneType)
     try:
-        return float(word)
+        return number(word)
     except ValueError:
-        raise UsageError("not a --tau", expected="a number of nats, or none", found=word) from None
+        expected = f"a number, or {NONE}"
+        raise UsageError(f"not a {declared.flag}", expected=expected, found=word) from None

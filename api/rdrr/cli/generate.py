@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rdrr_format.errors import UsageError
@@ -33,7 +33,7 @@ _FIGURES = (
     ("forward passes", "forwards", "{:d}"),
     ("tokens a pass", "tokens_per_forward", "{:.2f}"),
     ("wasted rows", "wasted_rows", "{:d}"),
-    ("guesses", "drafted", "{:d}"),
+    ("draft tokens", "drafted", "{:d}"),
     ("accepted", "accepted", "{:d}"),
 )
 
@@ -70,51 +70,7 @@ def generate(
     load: LoadOptions,
     context_shift: ContextShift = None,
     interval: Interval = 8,
-    decode: Annotated[
-        Literal["ar", "wedlm", "speculative"],
-        typer.Option(
-            help="One token after the other; WeDLM's masks, filled many in a pass; or a draft's "
-            "guesses, judged many in a pass."
-        ),
-    ] = "ar",
-    window: Annotated[
-        int | None, typer.Option(help="wedlm: places ahead of the text.", show_default="16")
-    ] = None,
-    tau: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NATS",
-            help="wedlm: entropy below which a mask is filled; none fills one in a pass.",
-            show_default="0.4",
-        ),
-    ] = None,
-    slope: Annotated[
-        float | None,
-        typer.Option(
-            "--lambda", help="wedlm: added to it for each place ahead.", show_default="0.02"
-        ),
-    ] = None,
-    max_per_step: Annotated[
-        int | None, typer.Option(help="wedlm: most masks that are filled in a pass.")
-    ] = None,
-    entropy_temp: Annotated[
-        Literal["raw", "scaled"] | None,
-        typer.Option(
-            help="wedlm: entropy of the logits, or of them over the temperature.",
-            show_default="raw",
-        ),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="speculative: a package with the same tokens, or ngram: repeats of the text.",
-            show_default="ngram",
-        ),
-    ] = None,
-    draft_tokens: Annotated[
-        int | None, typer.Option(help="speculative: most guesses of a pass.", show_default="5")
-    ] = None,
+    decode: DecodeFlags,
     stats: Annotated[bool, typer.Option("--stats", help="Print timings to stderr.")] = False,
     json: JsonFlag = False,
 ) -> int:
@@ -124,9 +80,7 @@ def generate(
     response_format = read_format(json_schema, regex)
     if logprobs is not None and not json:
         raise UsageError("log-probabilities come in the JSON object", hint="add --json")
-    way = DecodeFlags(
-        decode, window, tau, slope, max_per_step, entropy_temp, draft, draft_tokens
-    ).read()
+    strategy = decode.read()
     text = _read_prompt(prompt)
     with rdrr.load(path, options=load) as model:
         generation = model.generate(
@@ -138,7 +92,7 @@ def generate(
             stop=stop or (),
             context_shift=context_shift,
             interval=interval,
-            decode=way,
+            decode=strategy,
         )
         announce(model)
         if json:
@@ -154,23 +108,23 @@ def generate(
 
 def result(model: Model, generation: Generation, text: str) -> dict[str, Any]:
     """A finished generation as JSON values."""
-    told = generation.logprobs
+    recorded = generation.logprobs
     return {
         "text": text,
         "prompt_tokens": len(generation.prompt_ids),
         "token_ids": generation.token_ids,
-        **({} if told is None else {"logprobs": [_logprobs(model, one) for one in told]}),
+        **({} if recorded is None else {"logprobs": [_logprobs(model, one) for one in recorded]}),
         "backend": model.info.name,
         "adapter": model.info.adapter,
         "stats": generation.stats.as_dict(),
     }
 
 
-def _logprobs(model: Model, told: TokenLogprobs) -> dict[str, Any]:
+def _logprobs(model: Model, chosen: TokenLogprobs) -> dict[str, Any]:
     def one(token_id: int, logprob: float) -> dict[str, Any]:
         return {"token_id": token_id, "text": model.decode([token_id]), "logprob": logprob}
 
-    return {**one(told.token_id, told.logprob), "top": [one(*likely) for likely in told.top]}
+    return {**one(chosen.token_id, chosen.logprob), "top": [one(*best) for best in chosen.top]}
 
 
 def _read_prompt(prompt: str | None) -> str:

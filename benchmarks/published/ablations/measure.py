@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rdrr_device.device import Device
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.decode.base import Strategy
+    from rdrr_runtime.decode.strategy import Strategy
 
 FIRST_RUNS = 3
 """Most devices that the phase `first` opens: each compiles all kernels."""

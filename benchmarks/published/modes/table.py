@@ -13,7 +13,7 @@ from rdrr_runtime.decode.interval import AHEAD
 from published.modes.submission import OURS, Submission
 
 if TYPE_CHECKING:
-    from rdrr_runtime.decode.base import Strategy
+    from rdrr_runtime.decode.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,12 @@ class Mode:
 
     def strategy(self) -> Strategy:
         """Return the decoding strategy of the mode."""
-        from rdrr_runtime.decode.greedy import Greedy
+        from rdrr_runtime.decode.autoregressive import Autoregressive
         from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
 
-        return GreedyOnHost() if self.sampler == "cpu" else Greedy(self.interval, self.ahead)
+        return (
+            GreedyOnHost() if self.sampler == "cpu" else Autoregressive(self.interval, self.ahead)
+        )
 
 
 _WEBLLM = Submission(

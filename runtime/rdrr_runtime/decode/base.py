@@ -1,12 +1,13 @@
-"""What every decoding strategy is given and what it counts."""
+"""What every decoding strategy is given, and what it counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from rdrr_runtime.backend import Backend
+if TYPE_CHECKING:
+    from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
 
 @dataclass
@@ -15,14 +16,13 @@ class Counts:
 
     Attributes:
         forwards: Forward passes after the prompt's.
-        wasted: Those of them whose token was thrown away because the text had ended.
+        wasted: Those of them whose token was thrown away because the sequence had ended.
         rows: Token rows of these passes.
-        wasted_rows: Those of them that gave no token of the text: a mask, a draft that was not
-            accepted, what came after the end.
-        drafted: Tokens that a draft proposed.
-        accepted: Those of them that came to be in the text.
+        wasted_rows: Those of them that gave no token of the sequence: a mask, a rejected draft
+            token, what came after the end.
+        drafted: Draft tokens.
+        accepted: Those of them that came to be in the sequence.
         readbacks: Times that the host waited for the device.
-        completed: Whether the text ended because its constraint lets nothing more come.
     """
 
     forwards: int = 0
@@ -32,38 +32,38 @@ class Counts:
     drafted: int = 0
     accepted: int = 0
     readbacks: int = 0
-    completed: bool = False
 
 
 @dataclass(frozen=True)
 class Job:
-    """One generation: the prompt, where it starts in the cache, and when it ends.
+    """One generation: what has to be run first, and how much may come.
 
     Attributes:
         prompt: Token ids that are not in the cache yet, at least one.
         base: Tokens already in the cache.
         max_tokens: Most new tokens.
-        stop_ids: Ids that end the text; the one that did is delivered too.
-        seen: Ids before the prompt, for the repetition penalty.
     """
 
     prompt: Sequence[int]
     base: int
     max_tokens: int
-    stop_ids: frozenset[int]
-    seen: Sequence[int] = field(default=())
 
 
-class Strategy(Protocol):
-    """A way of decoding."""
+@dataclass(frozen=True)
+class Chosen:
+    """Tokens that were chosen, in order.
 
-    def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
-        """Runs of new ids until the job ends, each as soon as it is known."""
-        ...
+    Attributes:
+        ids: Their ids.
+        logprobs: What was recorded for each, where that is wanted.
+    """
+
+    ids: list[int]
+    logprobs: Sequence[TokenLogprobs] = field(default=())
 
 
 def until_stop(ids: list[int], stop_ids: frozenset[int]) -> tuple[list[int], bool]:
-    """The ids up to and including the first that ends the text, and whether there was one."""
+    """Return the ids up to and including the first stop id, and whether there was one."""
     for index, token_id in enumerate(ids):
         if token_id in stop_ids:
             return ids[: index + 1], True

@@ -1,32 +1,36 @@
 """Greedy decoding with all logits read back and the argmax on the host, one token a pass.
 
-It chooses the ids that `greedy` chooses, at the cost of the vocabulary read back for each; it is
-there to be measured against.
+It chooses the ids that `autoregressive` chooses, at the cost of the vocabulary read back for each;
+it is there to be measured against.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode.base import Counts, Job
+from rdrr_runtime.decode.base import Chosen, Counts, Job
+from rdrr_runtime.decode.strategy import Strategy
+
+if TYPE_CHECKING:
+    from rdrr_runtime.decode.chooser import Chooser
 
 
 @dataclass(frozen=True)
-class GreedyOnHost:
-    """Always the likeliest token; ties go to the lower id, as on the device."""
+class GreedyOnHost(Strategy):
+    """Always the most probable token; ties go to the lower id, as on the device."""
 
-    def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
-        """Runs of one id each."""
+    def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
+        """Yield runs of one id each."""
         pending, base = list(job.prompt), job.base
         for index in range(job.max_tokens):
-            token_id = int(backend.logits(pending, base)[0].argmax())
+            token_id = int(chooser.backend.logits(pending, base)[0].argmax())
             counts.readbacks += 1
             counts.forwards += index > 0
             counts.rows += index > 0
             base += len(pending)
-            yield [token_id]
-            if token_id in job.stop_ids:
+            pending = chooser.deliver(Chosen([token_id]))
+            yield pending
+            if chooser.ended:
                 return
-            pending = [token_id]

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode.base import Counts, Job
+from rdrr_runtime.decode.base import Chosen, Counts, Job
+from rdrr_runtime.decode.strategy import Strategy
+
+if TYPE_CHECKING:
+    from rdrr_runtime.decode.chooser import Chooser
 
 
 @dataclass(frozen=True)
-class Uncached:
-    """Always the likeliest token after the text so far, which is run from its start."""
+class Uncached(Strategy):
+    """Always the most probable token after the sequence so far, which is run from its start."""
 
-    def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
-        """Runs of one id each."""
-        text = list(job.prompt)
+    def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
+        """Yield runs of one id each."""
+        text = list(chooser.ids)
         for index in range(job.max_tokens):
-            found = backend.greedy(text, job.base, 1)
+            ids = chooser.deliver(Chosen(chooser.backend.greedy(text, 0, 1)))
             counts.readbacks += 1
             counts.forwards += index > 0
             counts.rows += len(text) if index else 0
             counts.wasted_rows += len(text) - 1 if index else 0
-            yield found
-            if found[0] in job.stop_ids:
+            yield ids
+            if chooser.ended:
                 return
-            text += found
+            text += ids

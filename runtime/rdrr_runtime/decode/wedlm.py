@@ -1,217 +1,244 @@
-"""WeDLM's parallel decoding: masks ahead of the text are filled in where the model is sure.
+"""WeDLM's parallel decoding: masks ahead of the sequence are filled in where the model is sure.
 
 Liu et al. 2025, "WeDLM: Reconciling Diffusion Language Models with Standard Causal Attention",
 arXiv 2512.22737, in the form with a window that streams. For models that were trained to fill masks
 in place and are causal otherwise.
 
-A window of places follows the text. In each pass its filled places go before its masks, so that
-under the causal mask every mask sees all that is known; rope has the places as they are in the
-text. The run of filled places at the window's start then stands where it stays: its keys and values
-are those of the finished text, and it is committed. The logits of a mask predict its own place; it
-is filled where their entropy, raised with the distance from the first mask, is low enough.
+A window of positions follows the sequence. In each pass its filled positions go before its masks,
+so that under the causal mask every mask sees all that is known; rope has the positions as they are
+in the sequence. The run of filled positions at the window's start then is where it stays: its keys
+and values are those of the finished sequence, and it is committed. The logits of a mask predict its
+own position; it is filled where their entropy, raised with the distance from the first mask, is low
+enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-import numpy.typing as npt
-from rdrr_format.errors import GenerationError, UsageError
+from rdrr_format.errors import UsageError
+from rdrr_format.options import check_fields, documented, option
 
-from rdrr_runtime.backend import Backend
-from rdrr_runtime.decode.base import Counts, Job, until_stop
-from rdrr_runtime.sampling.entropy import entropies
-from rdrr_runtime.sampling.params import SamplingParams
-from rdrr_runtime.sampling.sampler import Sampler
+from rdrr_runtime.decode.base import Chosen, Counts, Job
+from rdrr_runtime.decode.strategy import Models, Strategy, StrategyOptions
 
-F32 = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    from rdrr_manifests.package import Package
+
+    from rdrr_runtime.decode.chooser import Chooser, Picks, TokenRules
+    from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
 
+@documented
 @dataclass(frozen=True)
-class WedlmOptions:
-    """How far ahead, and how sure.
+class Wedlm(StrategyOptions):
+    """Masks ahead of the sequence are filled where the model is sure, many in a pass.
 
-    Attributes:
-        window: Places of the window; a pass has up to twice as many rows.
-        tau: Entropy in nats below which a mask is filled; None fills one a pass, the surest.
-        slope: Added to the entropy for each place after the first mask, the published lambda.
-        max_per_step: Most masks filled in a pass, those nearest the text; None for no limit.
-        scaled_entropy: Take the entropy of the logits over the temperature, not of the logits.
+    For models that were trained to: their manifest names a mask token.
     """
 
-    window: int = 16
-    tau: float | None = 0.4
-    slope: float = 0.02
-    max_per_step: int | None = None
-    scaled_entropy: bool = False
+    window: int = option(
+        16,
+        "Positions ahead of the sequence; a pass has up to twice as many rows.",
+        minimum=1,
+    )
+    tau: float | None = option(
+        0.4,
+        "Entropy below which a mask is filled; none fills one in a pass, the most confident.",
+        metavar="NATS",
+        minimum=0,
+    )
+    slope: float = option(
+        0.02,
+        "Added to the entropy for each position after the first mask.",
+        flag="--lambda",
+        minimum=0,
+    )
+    max_per_step: int | None = option(
+        None, "Most masks filled in a pass, those nearest the sequence.", minimum=1
+    )
+    entropy: Literal["raw", "scaled"] = option(
+        "raw",
+        "Entropy of the logits as they are, or over the temperature.",
+        flag="--entropy-temp",
+        choices=("raw", "scaled"),
+    )
 
     def __post_init__(self) -> None:
-        """Check the ranges.
+        """Check each value.
 
         Raises:
             UsageError: A value outside its range.
         """
-        checks = {
-            "window": (self.window, self.window >= 1, "1 or more"),
-            "tau": (self.tau, self.tau is None or self.tau >= 0, "0 or more"),
-            "lambda": (self.slope, self.slope >= 0, "0 or more"),
-            "max-per-step": (
-                self.max_per_step,
-                self.max_per_step is None or self.max_per_step >= 1,
-                "1 or more",
-            ),
-        }
-        for name, (found, holds, expected) in checks.items():
-            if not holds:
-                raise UsageError(f"{name} is out of range", expected=expected, found=found)
+        check_fields(self)
 
-    def select(self, entropy: Sequence[float] | F32, places: Sequence[int]) -> list[int]:
-        """Indices of the masks to fill, at least one.
+    def strategy(self, models: Models) -> WedlmDecoding:
+        """Return the strategy, with the mask token of the model.
+
+        Raises:
+            UsageError: The model has none, or has layers with sliding windows.
+        """
+        return WedlmDecoding(_mask_of(models.package), self)
+
+    def select(self, entropies: Sequence[float], positions: Sequence[int]) -> list[int]:
+        """Return indices of the masks to fill, at least one.
 
         Args:
-            entropy: Of each mask, in nats.
-            places: Where each is, ascending.
+            entropies: Of each mask, in nats.
+            positions: Where each is, ascending.
         """
-        raised = np.asarray(entropy, np.float64) + self.slope * (np.asarray(places) - places[0])
-        sure = [] if self.tau is None else [int(i) for i in np.flatnonzero(raised < self.tau)]
-        return sure[: self.max_per_step] or [int(raised.argmin())]
+        raised = [
+            entropy + self.slope * (position - positions[0])
+            for entropy, position in zip(entropies, positions, strict=True)
+        ]
+        tau = self.tau
+        sure = [] if tau is None else [at for at, value in enumerate(raised) if value < tau]
+        return sure[: self.max_per_step] or [raised.index(min(raised))]
 
 
 @dataclass
 class Window:
-    """Places after the committed text, each a token or, as None, a mask.
+    """Positions after the committed sequence, each a token or, as None, a mask.
 
     Attributes:
-        budget: Places that may still be added.
-        places: From the first that is not committed on.
+        budget: Positions that may still be added.
+        tokens: From the first that is not committed on.
+        logprobs: What was recorded for the tokens, by their index in `tokens`.
     """
 
     budget: int
-    places: list[int | None] = field(default_factory=list)
+    tokens: list[int | None] = field(default_factory=list)
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
 
     def extend(self, count: int) -> None:
         """Add masks, as many as the budget allows."""
         added = min(count, self.budget)
-        self.places += [None] * added
+        self.tokens += [None] * added
         self.budget -= added
 
     @property
     def masks(self) -> list[int]:
-        """Places that are masks, ascending."""
-        return [at for at, token in enumerate(self.places) if token is None]
+        """Indices of the masks, ascending."""
+        return [at for at, token in enumerate(self.tokens) if token is None]
 
     @property
     def order(self) -> list[int]:
-        """The filled places, then the masks, each ascending."""
-        return sorted(range(len(self.places)), key=lambda at: self.places[at] is None)
+        """Indices of the filled positions, then of the masks, each ascending."""
+        return sorted(range(len(self.tokens)), key=lambda at: self.tokens[at] is None)
 
     def prefix(self) -> list[int]:
-        """The run of tokens before the first mask."""
+        """Return the run of tokens before the first mask."""
         run: list[int] = []
-        for token in self.places:
+        for token in self.tokens:
             if token is None:
                 break
             run.append(token)
         return run
 
+    def fill(self, picks: Picks, options: Wedlm) -> None:
+        """Put tokens in place of the masks that are sure enough.
+
+        Args:
+            picks: Of the masks, in order.
+            options: What is sure enough.
+        """
+        masks = self.masks
+        for index in options.select(picks.entropies, masks) if masks else ():
+            self.tokens[masks[index]] = picks.ids[index]
+            if picks.logprobs:
+                self.logprobs[masks[index]] = picks.logprobs[index]
+
+    def commit(self, count: int) -> list[TokenLogprobs]:
+        """Remove the first tokens; returns what was recorded for them."""
+        recorded = [self.logprobs[at] for at in range(count) if at in self.logprobs]
+        del self.tokens[:count]
+        self.logprobs = {at - count: one for at, one in self.logprobs.items() if at >= count}
+        return recorded
+
 
 @dataclass(frozen=True)
-class Wedlm:
+class WedlmDecoding(Strategy):
     """Many masks at once, with a key-value cache.
 
     Attributes:
         mask_id: The model's mask token.
         options: Window and thresholds.
-        sampling: How a place's token is chosen.
     """
 
+    slots_of_last: ClassVar[int] = 1
+
     mask_id: int
-    options: WedlmOptions = field(default_factory=WedlmOptions)
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    options: Wedlm = field(default_factory=Wedlm)
 
-    def __post_init__(self) -> None:
-        """Check that the options go together.
+    def refusal(self, rules: TokenRules) -> str | None:
+        """Return why tokens cannot be chosen so; None where they can."""
+        if rules.constraint is not None:
+            return "wedlm fills positions out of order, and a format reads them in order"
+        if self.options.entropy == "scaled" and rules.sampling.temperature == 0:
+            return "--entropy-temp scaled needs a temperature above 0"
+        return None
 
-        Raises:
-            UsageError: An entropy scaled by no temperature.
-        """
-        if self.options.scaled_entropy and self.sampling.temperature == 0:
-            raise UsageError("a scaled entropy needs a temperature", expected="above 0", found=0)
-
-    def run(self, backend: Backend, job: Job, counts: Counts) -> Iterator[list[int]]:
-        """Runs of committed ids."""
-        base = job.base + len(job.prompt)
-        # Unlike the last token of other strategies, here each takes a slot.
-        left = min(job.max_tokens, backend.info.context - base)
-        if left < 1:
-            raise GenerationError(
-                "the prompt leaves no room in the context",
-                expected=f"at most {backend.info.context - 1} tokens",
-                found=f"{base} tokens",
-            )
-        backend.fill(job.prompt, job.base)
-        chooser = _Chooser(self, backend, [*job.seen, *job.prompt])
+    def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
+        """Yield runs of committed ids."""
+        base, left = job.base + len(job.prompt), job.max_tokens
+        chooser.backend.fill(job.prompt, job.base)
         window = Window(left)
         window.extend(self.options.window)
         while left > 0:
             ready = window.prefix()
             window.extend(len(ready))
-            rows = len(window.places)
-            found = chooser.look(window, base, counts)
-            delivered, ended = until_stop(ready, job.stop_ids)
+            rows = len(window.tokens)
+            picks = self._look(window, base, chooser, counts)
+            window_logprobs = window.commit(len(ready))
+            delivered = chooser.deliver(Chosen(ready, window_logprobs))
             base += len(ready)
             left -= len(ready)
             counts.rows += rows
             counts.wasted_rows += rows - len(delivered)
             if delivered:
-                chooser.seen += delivered
                 yield delivered
-            if ended:
+            if chooser.ended:
                 return
-            del window.places[: len(ready)]
-            found.fill(window, self.options)
+            window.fill(picks, self.options)
 
-
-@dataclass(frozen=True)
-class _Found:
-    """What a pass says of its masks, in order: ids and entropies."""
-
-    ids: Sequence[int]
-    entropy: F32
-
-    def fill(self, window: Window, options: WedlmOptions) -> None:
-        """Put ids in place of the masks that are sure enough."""
-        masks = window.masks
-        for index in options.select(self.entropy, masks) if masks else ():
-            window.places[masks[index]] = self.ids[index]
-
-
-class _Chooser:
-    """Runs the passes; ids come from the device, or from the host where they are drawn."""
-
-    def __init__(self, strategy: Wedlm, backend: Backend, seen: list[int]) -> None:
-        self._strategy = strategy
-        self._backend = backend
-        self._sampler = None if strategy.sampling.is_greedy else Sampler(strategy.sampling)
-        self.seen = seen
-
-    def look(self, window: Window, base: int, counts: Counts) -> _Found:
-        """One pass over the window, which starts at slot `base`."""
+    def _look(self, window: Window, base: int, chooser: Chooser, counts: Counts) -> Picks:
+        """Run the window, which starts at slot `base`, and pick a token for each mask."""
         order, wanted = window.order, len(window.masks)
-        tokens = [window.places[at] for at in order]
-        ids = [self._strategy.mask_id if token is None else token for token in tokens]
-        positions = [base + at for at in order]
+        tokens = [window.tokens[at] for at in order]
         counts.forwards += 1
         counts.readbacks += wanted > 0
-        if self._sampler is None:
-            return _Found(
-                *self._backend.window_picks(ids, base, wanted=wanted, positions=positions)
-            )
-        logits = self._backend.window_logits(ids, base, wanted=wanted, positions=positions)
-        # A place is chosen before those in front of it are known: only the text counts as seen.
-        drawn = [self._sampler.choose(row, self.seen) for row in logits]
-        if self._strategy.options.scaled_entropy:
-            logits = logits / np.float32(self._strategy.sampling.temperature)
-        return _Found(drawn, entropies(logits) if wanted else np.empty(0, np.float32))
+        return chooser.pick(
+            [self.mask_id if token is None else token for token in tokens],
+            base,
+            wanted=wanted,
+            positions=[base + at for at in order],
+            scaled=self.options.entropy == "scaled",
+        )
+
+
+def _mask_of(package: Package) -> int:
+    """Return the mask token of a model whose masks can be filled in place.
+
+    Raises:
+        UsageError: It has none, or layers that see a window of slots.
+    """
+    from rdrr_manifests.graph import Attention
+
+    mask = package.manifest.mask_token_id
+    if mask is None:
+        raise UsageError(
+            "the model was not trained to fill masks",
+            where=package.where,
+            expected="a manifest with a mask_token_id",
+            hint="omit --decode, or convert a WeDLM checkpoint",
+        )
+    # A window counts slots, in which masks do not lie in the order of the sequence.
+    if any(isinstance(op, Attention) and op.window for op in package.graph.ops):
+        raise UsageError(
+            "wedlm does not decode models with sliding windows",
+            where=package.where,
+            hint="omit --decode",
+        )
+    return mask

@@ -90,21 +90,29 @@ def _kept(scores: F64, options: SamplingParams) -> npt.NDArray[np.intp]:
     return np.flatnonzero(scores >= least)
 
 
-def distribution(logits: F32, seen: Sequence[int], options: SamplingParams) -> F64:
-    """Probabilities that `Sampler.choose` draws by, float64 [vocab].
+def distribution(
+    logits: F32,
+    seen: Sequence[int],
+    params: SamplingParams,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> F64:
+    """Return the probabilities that `Sampler.choose` samples by, float64 [vocab].
 
     Args:
         logits: float32 [vocab].
-        seen: Ids that the penalties apply to, as often as they were there.
-        options: How tokens are chosen; at temperature 0 the likeliest has all of it.
+        seen: Ids that the penalties apply to, as often as they occurred.
+        params: How tokens are chosen; at temperature 0 the most probable has all of it.
+        allowed: bool [vocab], tokens that may come; all when None.
     """
-    scores = _adjusted(logits, seen, options).astype(np.float64)
-    shares = np.zeros_like(scores)
-    if options.temperature == 0:
-        shares[np.argmax(scores)] = 1.0
-        return shares
-    scores *= options.inverse_temperature
-    ids = _kept(scores, options)
+    scores = _adjusted(logits, seen, params).astype(np.float64)
+    if allowed is not None:
+        scores[~allowed] = -np.inf
+    probabilities = np.zeros_like(scores)
+    if params.temperature == 0:
+        probabilities[np.argmax(scores)] = 1.0
+        return probabilities
+    scores *= params.inverse_temperature
+    ids = _kept(scores, params)
     weights = np.exp(scores[ids] - scores.max())
-    shares[ids] = weights / weights.sum()
-    return shares
+    probabilities[ids] = weights / weights.sum()
+    return probabilities

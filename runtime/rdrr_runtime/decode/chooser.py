@@ -1,0 +1,291 @@
+"""Which token each row of a generation gives: greedy or sampled, constrained, recorded or not.
+
+A strategy says which rows are run, in what order. The chooser runs them on the backend in the
+cheapest way that the generation allows: where the most probable token is all that is asked for, the
+logits never leave the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.errors import GenerationError
+
+from rdrr_runtime.backend import Backend, FeedingBackend
+from rdrr_runtime.decode.base import Chosen, until_stop
+from rdrr_runtime.decode.drafts import Proposal
+from rdrr_runtime.decode.host_sampling import HostSampling, sampling_backend
+from rdrr_runtime.decode.probabilities import Allowed, ProbabilitySampler
+from rdrr_runtime.decode.stream import AtOnceFeed, Stream
+from rdrr_runtime.sampling.entropy import entropies
+from rdrr_runtime.sampling.logprobs import Logprobs, TokenLogprobs, describe
+from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.sampler import Sampler
+
+F32 = npt.NDArray[np.float32]
+
+
+class Constraint(Protocol):
+    """Says which tokens may come next; it lives for one generation."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more may come."""
+        ...
+
+    def mask(self) -> npt.NDArray[np.uint32]:
+        """Return bit i mod 32 of word i / 32: whether token i may come next."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Take the token that came."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenRules:
+    """How the tokens of a generation are chosen, and what ends it.
+
+    Attributes:
+        sampling: How each token is chosen.
+        stop_ids: Ids that end the sequence; the one that did is delivered too.
+        constraint: What may come; anything when None.
+        logprobs: Filled, where wanted, with an entry for each id delivered.
+    """
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop_ids: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
+    logprobs: Logprobs | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the most probable token is all that is asked for."""
+        return self.sampling.is_greedy and self.constraint is None and self.logprobs is None
+
+
+@dataclass(frozen=True)
+class Picks:
+    """A token for each of some rows that need not follow each other.
+
+    Attributes:
+        ids: The tokens.
+        entropies: Of each row's distribution, in nats.
+        logprobs: What was recorded for each, where that is wanted.
+    """
+
+    ids: list[int]
+    entropies: list[float]
+    logprobs: Sequence[TokenLogprobs] = field(default=())
+
+
+class Chooser:
+    """Runs the rows of one generation and chooses their tokens.
+
+    Args:
+        backend: The model.
+        rules: How tokens are chosen.
+        ids: The sequence in the context so far.
+        dropped: Ids that a context shift dropped; penalties count them too.
+
+    Attributes:
+        backend: The model; strategies fill its cache themselves.
+        rules: How tokens are chosen.
+        ids: The sequence in the context, which grows as tokens are delivered.
+        ended: Whether a delivered token has ended the sequence.
+    """
+
+    def __init__(
+        self, backend: Backend, rules: TokenRules, ids: Sequence[int], dropped: Sequence[int] = ()
+    ) -> None:
+        self.backend, self.rules = backend, rules
+        self.ids = list(ids)
+        self.ended = False
+        self._dropped = list(dropped)
+        self._sampler: Sampler | None = None
+        self._probabilities: ProbabilitySampler | None = None
+
+    @property
+    def context(self) -> int:
+        """Slots of the cache."""
+        return self.backend.info.context
+
+    @property
+    def draft_sampler(self) -> ProbabilitySampler | None:
+        """How a draft samples its tokens; None where it takes the most probable ones."""
+        return None if self.rules.sampling.is_greedy else self._by_probability()
+
+    def stream(self, ids: Sequence[int], base: int, *, interval: int, ahead: int) -> Stream:
+        """Return the tokens after `ids`, one pass each.
+
+        Args:
+            ids: Token ids to run first, at least one.
+            base: Tokens already in the cache.
+            interval: Tokens between two readbacks.
+            ahead: Passes to submit before the ids before them are read.
+        """
+        rules, backend = self.rules, self.backend
+        if rules.on_device:
+            if ahead and isinstance(backend, FeedingBackend):
+                return Stream(backend.feed(ids, base), Chosen, interval, ahead)
+            return Stream(AtOnceFeed(backend.greedy, ids, base), Chosen, interval, 0)
+        source = sampling_backend(backend)
+        top = None if rules.logprobs is None else rules.logprobs.top
+        masked = rules.constraint is not None
+        source.begin(rules.sampling, self._seen(), masked=masked, logprobs=top)
+
+        def read(new: list[int]) -> Chosen:
+            if masked:
+                self._accept(new[0])
+            return Chosen(new, () if top is None else source.take_logprobs())
+
+        def sample_masked(pending: Sequence[int], at: int, count: int) -> list[int]:
+            assert count == 1, "a mask depends on the token before it"
+            return source.sample_masked(pending, at, self._mask)
+
+        if masked:
+            return Stream(AtOnceFeed(sample_masked, ids, base), read, 1, 0)
+        if ahead and isinstance(source, FeedingBackend):
+            return Stream(source.feed(ids, base, sampled=True), read, interval, ahead)
+        interval = 1 if isinstance(source, HostSampling) else interval
+        return Stream(AtOnceFeed(source.sample, ids, base), read, interval, 0)
+
+    def verify(self, ids: Sequence[int], base: int, draft: Proposal) -> Chosen:
+        """Verify draft tokens after `ids` in one pass.
+
+        Args:
+            ids: Token ids to run before them, at least one.
+            base: Tokens already in the cache.
+            draft: Draft tokens, maybe none.
+
+        Returns:
+            The draft tokens that are accepted and the model's own token after them: exactly what
+            the rules give, whatever was proposed.
+        """
+        if self.rules.on_device:
+            return Chosen(self._verify_on_device(ids, base, draft.ids))
+        chosen, logprobs, seen = list[int](), list[TokenLogprobs](), self._seen()
+        for at, row in enumerate(self._rows(ids, base, draft.ids)):
+            token_id, accepted = self._choose(row, seen, draft, at)
+            chosen.append(token_id)
+            seen.append(token_id)
+            logprobs += self._describe(row, token_id)
+            if self._accept(token_id) or not accepted:
+                break
+        return Chosen(chosen, logprobs)
+
+    def pick(
+        self,
+        ids: Sequence[int],
+        base: int,
+        *,
+        wanted: int,
+        positions: Sequence[int],
+        scaled: bool = False,
+    ) -> Picks:
+        """Choose a token for each of the last `wanted` of `ids` from one pass.
+
+        The rows are chosen independently: only the sequence so far counts as seen.
+
+        Args:
+            ids: Row r goes to slot base + r and sees the slots up to its own.
+            base: Tokens in the cache.
+            wanted: Rows that give a token, the last ones.
+            positions: Position of each row in the sequence.
+            scaled: Take the entropies of the logits over the temperature.
+        """
+        if self.rules.on_device:
+            found, entropy = self.backend.window_picks(
+                ids, base, wanted=wanted, positions=positions
+            )
+            return Picks(found, entropy.tolist())
+        logits = self.backend.window_logits(ids, base, wanted=wanted, positions=positions)
+        seen = self._seen()
+        chosen = [self._by_noise().choose(row, seen) for row in logits]
+        logprobs = [
+            one for row, own in zip(logits, chosen, strict=True) for one in self._describe(row, own)
+        ]
+        if scaled:
+            logits = logits / np.float32(self.rules.sampling.temperature)
+        return Picks(chosen, entropies(logits).tolist() if wanted else [], logprobs)
+
+    def deliver(self, chosen: Chosen) -> list[int]:
+        """Return the tokens that come to be in the sequence, and record them.
+
+        They end with a stop id, or where the constraint is complete; then `ended` is set.
+        """
+        ids, stopped = until_stop(chosen.ids, self.rules.stop_ids)
+        constraint = self.rules.constraint
+        self.ended = stopped or (constraint is not None and constraint.complete)
+        self.ids += ids
+        if self.rules.logprobs is not None:
+            self.rules.logprobs.tokens += chosen.logprobs[: len(ids)]
+        return ids
+
+    def _verify_on_device(self, ids: Sequence[int], base: int, draft: list[int]) -> list[int]:
+        if not draft:
+            return self.backend.greedy(ids, base, 1)
+        own, _ = self.backend.window_picks([*ids, *draft], base, wanted=len(draft) + 1)
+        pairs = enumerate(zip(draft, own, strict=False))
+        wrong = next((at for at, (proposed, best) in pairs if proposed != best), len(draft))
+        return own[: wrong + 1]
+
+    def _rows(self, ids: Sequence[int], base: int, draft: list[int]) -> F32:
+        """Return the logits after `ids` and after each draft token."""
+        if not draft:
+            return self.backend.logits(ids, base)
+        return self.backend.window_logits([*ids, *draft], base, wanted=len(draft) + 1)
+
+    def _choose(self, row: F32, seen: Sequence[int], draft: Proposal, at: int) -> tuple[int, bool]:
+        """Return the token of a row, and whether it is the draft's."""
+        sampler = self._by_probability()
+        own = sampler.probabilities(row, seen, self._allowed(len(row)))
+        if at == len(draft.ids):
+            return sampler.sample(own), False
+        proposed = None if draft.probabilities is None else draft.probabilities[at]
+        token_id = sampler.verify(draft.ids[at], own, proposed)
+        return token_id, token_id == draft.ids[at]
+
+    def _describe(self, row: F32, token_id: int) -> list[TokenLogprobs]:
+        wanted = self.rules.logprobs
+        return [] if wanted is None else [describe(row, token_id, wanted.top)]
+
+    def _seen(self) -> list[int]:
+        return [*self._dropped, *self.ids]
+
+    def _by_probability(self) -> ProbabilitySampler:
+        if self._probabilities is None:
+            self._probabilities = ProbabilitySampler.make(self.rules.sampling)
+        return self._probabilities
+
+    def _by_noise(self) -> Sampler:
+        if self._sampler is None:
+            self._sampler = Sampler(self.rules.sampling)
+        return self._sampler
+
+    def _mask(self) -> npt.NDArray[np.uint32]:
+        assert self.rules.constraint is not None
+        mask = self.rules.constraint.mask()
+        if not mask.any():
+            raise GenerationError("no token satisfies the constraint")
+        return mask
+
+    def _allowed(self, vocabulary: int) -> Allowed:
+        if self.rules.constraint is None:
+            return None
+        bits = np.unpackbits(self._mask().view(np.uint8), bitorder="little")
+        return bits[:vocabulary].astype(bool)
+
+    def _accept(self, token_id: int) -> bool:
+        """Tell the constraint of a token; returns whether none may follow."""
+        constraint = self.rules.constraint
+        if token_id in self.rules.stop_ids:
+            return True
+        if constraint is None:
+            return False
+        constraint.accept(token_id)
+        return constraint.complete

@@ -1,0 +1,39 @@
+"""The table of decoding strategies: the one place besides a strategy's own file that names it.
+
+A row gives the options that make the strategy; their fields are its flags on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from rdrr_format.errors import UsageError
+
+from rdrr_runtime.decode.speculative import Speculative
+from rdrr_runtime.decode.strategy import StrategyOptions
+from rdrr_runtime.decode.wedlm import Wedlm
+
+AUTOREGRESSIVE = "ar"
+"""The name of decoding without a strategy of the table: one token after the other."""
+
+STRATEGIES: Mapping[str, type[StrategyOptions]] = MappingProxyType(
+    {
+        "wedlm": Wedlm,
+        "speculative": Speculative,
+    }
+)
+
+
+def options_named(name: str) -> StrategyOptions | None:
+    """Return the default options of a strategy; None for autoregressive decoding.
+
+    Raises:
+        UsageError: There is no strategy of that name.
+    """
+    if name == AUTOREGRESSIVE:
+        return None
+    if name not in STRATEGIES:
+        known = ", ".join([AUTOREGRESSIVE, *STRATEGIES])
+        raise UsageError("unknown decoding strategy", expected=known, found=name)
+    return STRATEGIES[name]()

@@ -1,0 +1,238 @@
+"""What every decoding strategy has without doing anything for it.
+
+Cached prefixes, log-probabilities, constraints, penalties, stop ids and context shift. The model of
+most tests gives a hash of all that its cache holds: one wrong slot gives another sequence.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from rdrr_format.errors import GenerationError, UsageError
+from rdrr_runtime.backend import BackendInfo
+from rdrr_runtime.decode.drafts import NgramDraft, Proposal
+from rdrr_runtime.decode.speculative import SpeculativeDecoding
+from rdrr_runtime.decode.wedlm import Wedlm, WedlmDecoding
+from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.reference.backend import CpuBackend
+from rdrr_runtime.sampling.logprobs import Logprobs
+from rdrr_runtime.sampling.params import SamplingParams
+from support.packages import VOCAB as PACKAGE_VOCAB
+from support.packages import llama_manifest, write_random_package
+
+VOCAB = 60
+
+
+class Hashing:
+    """After the ids in the cache some tokens are likely, by a hash of all of them."""
+
+    def __init__(self, context: int = 300) -> None:
+        self.info = BackendInfo("fake", None, context, 0, 0)
+        self.cache: list[int] = []
+        self.ran = 0
+
+    def window_logits(self, ids: Sequence[int], base: int, *, wanted: int) -> np.ndarray:
+        assert base <= len(self.cache), "a pass may not leave a gap in the cache"
+        assert base + len(ids) <= self.info.context, "a pass beyond the context"
+        self.cache[base:] = ids
+        self.ran += len(ids)
+        ends = range(base + len(ids) - wanted + 1, base + len(ids) + 1)
+        return np.array([logits_after(self.cache[:end]) for end in ends])
+
+    def window_picks(self, ids, base, *, wanted):
+        rows = self.window_logits(ids, base, wanted=wanted)
+        return rows.argmax(axis=1).tolist(), np.zeros(wanted, np.float32)
+
+    def logits(self, ids: Sequence[int], base: int) -> np.ndarray:
+        return self.window_logits(ids, base, wanted=1)
+
+    def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
+        out: list[int] = []
+        for _ in range(count):
+            out.append(int(self.logits(ids, base).argmax()))
+            base, ids = base + len(ids), out[-1:]
+        return out
+
+
+def logits_after(ids: Sequence[int]) -> np.ndarray:
+    scores = [zlib.crc32(bytes([*ids, one])) % 1000 for one in range(VOCAB)]
+    return np.array(scores, np.float32) / 100
+
+
+class HalfRight:
+    """A draft of which about every other token is the model's own."""
+
+    def begin(self) -> None: ...
+
+    def propose(self, ids, count, sampler) -> Proposal:
+        del sampler
+        drafted, text = [], list(ids)
+        while len(drafted) < count:
+            best = int(logits_after(text).argmax())
+            drafted.append(best if len(text) % 2 else (best + 1) % VOCAB)
+            text.append(drafted[-1])
+        return Proposal(drafted)
+
+
+DRAFTED = [SpeculativeDecoding(HalfRight(), 4), SpeculativeDecoding(NgramDraft(shortest=1), 3)]
+drafted = pytest.mark.parametrize("strategy", DRAFTED, ids=["half right", "ngram"])
+
+
+def generate(engine: Engine, ids: Sequence[int], **options) -> tuple[list[int], GenerationStats]:
+    stats = GenerationStats()
+    runs = engine.generate(ids, stats=stats, **options)
+    return [one for run in runs for one in run], stats
+
+
+def prompt_of(rng, size: int) -> list[int]:
+    return rng.integers(0, VOCAB, size).tolist()
+
+
+def both(strategy, ids, context: int = 300, stops=(), **options):
+    """Ids, statistics and rules' by-products of autoregressive decoding and of a strategy."""
+    found = []
+    for one in (None, strategy):
+        given = {name: make() if callable(make) else make for name, make in options.items()}
+        engine = Engine(Hashing(context), stops, VOCAB)
+        out, stats = generate(engine, ids, strategy=one, **given)
+        found.append((out, stats, given))
+    return found
+
+
+@drafted
+def test_logprobs_are_those_of_one_token_after_the_other(rng, strategy):
+    plain, other = both(strategy, prompt_of(rng, 8), max_tokens=20, logprobs=lambda: Logprobs(3))
+    assert other[0] == plain[0]
+    assert other[2]["logprobs"].tokens == plain[2]["logprobs"].tokens
+    assert [one.token_id for one in plain[2]["logprobs"].tokens] == plain[0]
+
+
+@drafted
+def test_penalties_and_biases_count_as_in_plain_decoding(rng, strategy):
+    biased = int(rng.integers(VOCAB))
+    sampling = SamplingParams(presence_penalty=4.0, logit_bias={biased: 3.0})
+    ids = prompt_of(rng, 8)
+    plain, other = both(strategy, ids, max_tokens=30, sampling=sampling)
+    assert other[0] == plain[0]
+    assert both(strategy, ids, max_tokens=30)[0][0] != plain[0]  # the control
+
+
+class Multiples:
+    """Allows ids of one remainder after the other, and is complete after some of them."""
+
+    def __init__(self, length: int = 12) -> None:
+        self.taken, self.length = 0, length
+
+    @property
+    def complete(self) -> bool:
+        return self.taken == self.length
+
+    def mask(self) -> np.ndarray:
+        allowed = np.arange(VOCAB) % 3 == self.taken % 3
+        return np.packbits(np.pad(allowed, (0, -VOCAB % 32)), bitorder="little").view(np.uint32)
+
+    def accept(self, token_id: int) -> None:
+        assert token_id % 3 == self.taken % 3
+        self.taken += 1
+
+
+@drafted
+@pytest.mark.parametrize("length", range(1, 9))
+def test_a_constraint_holds_and_ends_the_sequence_wherever_it_is_complete(rng, strategy, length):
+    ids = prompt_of(rng, 6)
+    plain, other = both(strategy, ids, max_tokens=30, constraint=lambda: Multiples(length))
+    assert other[0] == plain[0]
+    assert [one % 3 for one in other[0]] == [at % 3 for at in range(length)]
+    assert other[1].finish == plain[1].finish == "stop"
+    assert other[2]["constraint"].taken == length
+
+
+def test_a_constraint_that_allows_nothing_is_an_error(rng):
+    class Nothing(Multiples):
+        def mask(self) -> np.ndarray:
+            return np.zeros(2, np.uint32)
+
+    for strategy in (None, DRAFTED[0]):
+        with pytest.raises(GenerationError, match="no token satisfies"):
+            generate(
+                Engine(Hashing(), [], VOCAB),
+                prompt_of(rng, 3),
+                max_tokens=2,
+                strategy=strategy,
+                constraint=Nothing(),
+            )
+
+
+@drafted
+def test_only_what_the_cache_does_not_hold_is_run(rng, strategy):
+    backend = Hashing()
+    engine, ids = Engine(backend, [], VOCAB), prompt_of(rng, 20)
+    out, stats = generate(engine, ids, max_tokens=9, strategy=strategy)
+    assert stats.cached_tokens == 0
+    longer = [*ids, *out, *prompt_of(rng, 4)]
+    before = backend.ran
+    again, stats = generate(engine, longer, max_tokens=1, strategy=strategy)
+    assert stats.cached_tokens >= len(ids) + len(out) - 1
+    assert backend.ran - before == len(longer) - stats.cached_tokens
+    assert again == generate(Engine(Hashing(), [], VOCAB), longer, max_tokens=1)[0]
+
+
+@drafted
+@pytest.mark.parametrize("keep", [0, 5])
+def test_a_full_context_shifts_as_in_plain_decoding(rng, strategy, keep):
+    ids = prompt_of(rng, 10)
+    plain, other = both(strategy, ids, context=24, max_tokens=50, context_shift=keep)
+    assert other[0] == plain[0]
+    assert other[1].context_shifts == plain[1].context_shifts > 1
+    ended = both(strategy, ids, context=24, max_tokens=50)[1]
+    assert ended[0] == plain[0][: len(ended[0])]
+    assert (len(ended[0]), ended[1].finish) == (15, "context")
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory) -> CpuBackend:
+    manifest = llama_manifest("F32", embedding="F32")
+    folder = tmp_path_factory.mktemp("strategies")
+    package = write_random_package(folder, manifest, np.random.default_rng())
+    return CpuBackend(package, context=48)
+
+
+WINDOWED = WedlmDecoding(7, Wedlm(window=4, tau=4.2))
+
+
+def test_wedlm_records_the_logprobs_of_what_it_delivers(on_cpu, rng):
+    ids = prompt_of(rng, 6)
+    recorded = Logprobs(2)
+    engine = Engine(on_cpu, [], PACKAGE_VOCAB)
+    out, _ = generate(engine, ids, max_tokens=15, strategy=WINDOWED, logprobs=recorded)
+    plain, _ = generate(engine, ids, max_tokens=15, strategy=WINDOWED)
+    assert out == plain
+    assert [one.token_id for one in recorded.tokens] == out
+    for one in recorded.tokens:
+        assert one.top[0] == (one.token_id, one.logprob)  # the most probable where it was filled
+        assert one.logprob > one.top[1][1]
+
+
+def test_wedlm_goes_on_from_a_cached_prefix_and_over_a_full_context(on_cpu, rng):
+    engine, ids = Engine(on_cpu, [], PACKAGE_VOCAB), prompt_of(rng, 12)
+    generate(engine, ids, max_tokens=6, strategy=WINDOWED)
+    longer = [*ids, *prompt_of(rng, 3)]
+    out, stats = generate(engine, longer, max_tokens=40, strategy=WINDOWED)
+    assert stats.cached_tokens == 12
+    assert (len(out), stats.finish) == (48 - 15, "context")
+    engine.forget()
+    assert generate(engine, longer, max_tokens=40, strategy=WINDOWED)[0] == out
+    going, stats = generate(engine, longer, max_tokens=60, strategy=WINDOWED, context_shift=4)
+    assert going[: len(out)] == out
+    assert (len(going), stats.finish) == (60, "length")
+    assert stats.context_shifts >= 1
+
+
+def test_wedlm_has_no_constraints_and_says_why(on_cpu, rng):
+    engine, ids = Engine(on_cpu, [], PACKAGE_VOCAB), prompt_of(rng, 3)
+    with pytest.raises(UsageError, match="out of order"):
+        engine.generate(ids, max_tokens=2, strategy=WINDOWED, constraint=Multiples())
+    assert generate(engine, ids, max_tokens=2, strategy=WINDOWED)[0]
