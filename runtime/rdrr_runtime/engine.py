@@ -120,7 +120,7 @@ class Engine:
 
     Args:
         backend: The loaded model.
-        eos_token_ids: Ids that end a text.
+        eos_token_ids: Ids that end a sequence.
         vocab_size: Ids must lie below it.
     """
 
@@ -191,10 +191,10 @@ class Engine:
             constraint: What may come.
             strategy: The order of forward passes; one token after the other, read back every
                 `interval`, when None.
-            stop_ids: Ids that end the text besides those of the model.
+            stop_ids: Ids that end the sequence besides those of the model.
             context_shift: When the context is full, keep so many first ids, drop the older half
                 of the others, run what is left anew and go on; a prompt that is too long is
-                shortened alike. None ends the text there.
+                shortened alike. None ends the sequence there.
 
         Raises:
             GenerationError: The prompt is empty, has an unknown id, or does not fit the context;
@@ -235,10 +235,10 @@ class Engine:
         Args:
             prompts: Token ids of each, at least one.
             max_tokens: Most new tokens of each.
-            sampling: How tokens are chosen; each text is the one that it gives alone.
+            sampling: How tokens are chosen; each sequence is the one that its prompt gives alone.
             interval: Tokens between two readbacks from the device.
-            stop_ids: Ids that end a text besides those of the model.
-            sequences: Most texts in a pass; the others wait.
+            stop_ids: Ids that end a sequence besides those of the model.
+            sequences: Most sequences in a pass; the others wait.
             counts: Filled: a forward is a pass over all rows.
 
         Raises:
@@ -275,15 +275,15 @@ class Engine:
         stop_ids: Sequence[int],
         counts: Counts,
     ) -> list[BatchSequence]:
-        texts = []
+        every = []
         for prompt in prompts:
             stats = GenerationStats(counts=counts)
             runs = self.generate(
                 prompt, max_tokens=max_tokens, sampling=sampling, stats=stats, stop_ids=stop_ids
             )
             new = [one for run in runs for one in run]
-            texts.append(BatchSequence(prompt, max_tokens - len(new), new, stats.finish))
-        return texts
+            every.append(BatchSequence(prompt, max_tokens - len(new), new, stats.finish))
+        return every
 
     def _check_prompt(self, prompt: Sequence[int], *, shifts: bool) -> None:
         context = self.backend.info.context

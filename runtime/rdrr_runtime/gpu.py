@@ -45,7 +45,7 @@ class GpuBackend:
 
     Raises:
         DeviceError: No adapter, or too little memory.
-        UsageError: Another KV dtype, or one that does not suit the model.
+        UsageError: Another KV dtype, or one that the model cannot have.
     """
 
     def __init__(

@@ -132,6 +132,21 @@ def test_many_steps_at_once_give_the_ids_of_the_steps_one_by_one(backend, rng):
     assert found == [ids[1:] for ids in expected]
 
 
+def test_rows_that_go_on_from_the_step_before_need_nothing_written(backend, rng):
+    rows = [Row(int(rng.integers(VOCAB)), sequence, 0) for sequence in range(3)]
+    batch, counters = backend.batch(3, CONTEXT), backend.device.counters
+    expected = batch.greedy(rows, 9)
+    begun = batch.greedy(rows, 4)
+    before = counters.copy()
+    going = [Row(ids[-1], sequence, 4) for sequence, ids in enumerate(begun)]
+    rest = batch.greedy(going, 5)
+    assert counters.since(before).bytes_written == 0
+    assert [[*a, *b] for a, b in zip(begun, rest, strict=True)] == expected
+    before = counters.copy()
+    assert batch.greedy(going, 5) == rest  # back where the GPU no longer is
+    assert counters.since(before).bytes_written > 0
+
+
 def test_of_sampled_tokens_nothing_but_their_ids_is_read_back(backend, rng):
     batch, options = (
         backend.batch(4, CONTEXT),

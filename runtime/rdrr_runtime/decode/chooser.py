@@ -281,7 +281,7 @@ class Chooser:
         return bits[:vocabulary].astype(bool)
 
     def _accept(self, token_id: int) -> bool:
-        """Tell the constraint of a token; returns whether none may follow."""
+        """Give the constraint a token; return whether none may follow."""
         constraint = self.rules.constraint
         if token_id in self.rules.stop_ids:
             return True

@@ -32,7 +32,7 @@ class Draft(Protocol):
     """A source of draft tokens."""
 
     def begin(self) -> None:
-        """Be told that another sequence follows."""
+        """Prepare for another sequence."""
         ...
 
     def propose(

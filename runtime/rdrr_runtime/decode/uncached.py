@@ -1,4 +1,4 @@
-"""Greedy decoding that uses no key-value cache: the whole text is run again for each token.
+"""Greedy decoding that uses no key-value cache: the whole sequence is run again for each token.
 
 Some published systems decode so, or take it as what they are faster than; it is there to be
 measured against.
@@ -23,14 +23,14 @@ class Uncached(Strategy):
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
         """Yield runs of one id each."""
-        text = list(chooser.ids)
+        ids = list(chooser.ids)
         for index in range(job.max_tokens):
-            ids = chooser.deliver(Chosen(chooser.backend.greedy(text, 0, 1)))
+            new = chooser.deliver(Chosen(chooser.backend.greedy(ids, 0, 1)))
             counts.readbacks += 1
             counts.forwards += index > 0
-            counts.rows += len(text) if index else 0
-            counts.wasted_rows += len(text) - 1 if index else 0
-            yield ids
+            counts.rows += len(ids) if index else 0
+            counts.wasted_rows += len(ids) - 1 if index else 0
+            yield new
             if chooser.ended:
                 return
-            text += ids
+            ids += new

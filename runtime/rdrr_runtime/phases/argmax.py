@@ -40,7 +40,7 @@ def argmax(
         label: What the op is.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: A buffer is too small.
     """
     need_floats(f"{label}: logits", logits, (1 if single_row else ctx.max_rows) * vocabulary)
     need_floats(f"{label}: scratch", scratch, SCRATCH_BYTES // 4)

@@ -1,6 +1,6 @@
-"""For each row of logits, the likeliest id and the entropy of their distribution, in 8 bytes.
+"""For each row of logits, the most probable id and the entropy of their distribution, in 8 bytes.
 
-What a strategy that fills many places at once decides by; the logits stay on the device.
+A strategy that fills many positions at once decides by these; the logits stay on the device.
 """
 
 from __future__ import annotations

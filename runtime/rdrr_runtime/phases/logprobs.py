@@ -1,7 +1,7 @@
-"""Log-probabilities of the token just chosen and of the likeliest, in two launches.
+"""Log-probabilities of the token just chosen and of the most probable ones, in two launches.
 
 A token's record is 2 + 2 `top` words: the logarithm of the sum of exp(logits), the logit of the
-token chosen, then logit and id of each of the likeliest. `unpack` reads records.
+token chosen, then logit and id of each of the most probable ones. `unpack` reads records.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ WG = 256
 
 @dataclass(frozen=True)
 class LogprobBuffers:
-    """Memory for up to `MAX_TOP` likeliest tokens.
+    """Memory for up to `MAX_TOP` most probable tokens.
 
     Attributes:
         parts: Largest logit and sum of each workgroup.
-        likeliest: The likeliest of each workgroup.
-        records: One record for each place of the ring.
-        ring: Places of the ring.
+        likeliest: The most probable tokens of each workgroup.
+        records: One record for each step of the ring.
+        ring: Steps of the ring.
     """
 
     parts: BufferSlice
@@ -65,7 +65,7 @@ def logprobs(
         state: Holds the token, and where it is in the ring.
         logits: f32 [vocabulary].
         vocabulary: Logits.
-        top: How many of the likeliest, at most `MAX_TOP`.
+        top: How many of the most probable, at most `MAX_TOP`.
     """
     sizes = {"WG": WG, "WIDTH": vocabulary, "TOP": top}
     parts = {"logits": logits, "parts": buffers.parts, "likeliest": buffers.likeliest}

@@ -1,15 +1,15 @@
-"""Sampling on the GPU: penalties, bias, mask, temperature, top-k, top-p, min-p and the draw.
+"""Sampling on the GPU: penalties, bias, mask, temperature, top-k, top-p, min-p and the choice.
 
 The launches of one token, each over the whole vocabulary:
 
     sample_scores     adjusted scores, as words that sort like them
     sample_narrow x4  the least score that top-k keeps, eight bits at a time
     sample_narrow x4  likewise for top-p, among those
-    sample_race       the largest score + noise of those kept: a draw from their softmax
+    sample_race       the largest score + noise of those kept: a sample of their softmax
     sample_finish     the winner becomes the next token, and the step advances
 
-Of several rows, each of a text of its own, all these serve every row, and sample_rows_finish leaves
-what was drawn where `batch_advance` takes it from.
+Of several rows, each of a sequence of its own, all these serve every row, and sample_rows_finish
+leaves the tokens where `batch_advance` takes them from.
 
 A search is launched only where its option is set. Without it and with noise off this is an argmax.
 Scores equal to the last one kept are kept too. What the parameters are at a token is read from
@@ -61,12 +61,12 @@ class SampleBuffers:
         params: `Params`.
         counts: u32 [vocabulary], times that a token was seen; see `counts_of`.
         bias: f32 [vocabulary].
-        mask: Bits of the tokens that may be drawn.
+        mask: Bits of the tokens that may be sampled.
         keys: u32 [vocabulary], scores in sortable form.
         tops: Largest key of each workgroup.
         searches: What each stage of a search has found.
         bins: Histograms of the stages.
-        best: Candidates of the draw.
+        best: Candidates of each workgroup.
         stages: Constants of the stages, each at an offset that can be bound.
         entries: A sparse list on its way to counts and bias.
     """
@@ -129,7 +129,7 @@ def mask_words(vocabulary: int) -> int:
 
 
 def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
-    """`Params` of a generation, before its first draw."""
+    """`Params` of a generation, before its first token."""
     repeat = options.repeat_penalty or 1.0
     numbers = [
         options.inverse_temperature,
@@ -150,7 +150,7 @@ def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
 def sample(
     buffers: SampleBuffers, state: State, logits: BufferSlice, options: SamplingParams, label: str
 ) -> list[Dispatch]:
-    """Draw the next token and advance the step.
+    """Sample the next token and advance the step.
 
     Args:
         buffers: The sampler's.
@@ -160,7 +160,7 @@ def sample(
         label: What the op is.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: A buffer is too small.
     """
     finish = {
         "best": buffers.best,
@@ -186,7 +186,7 @@ def sample_rows(
     options: SamplingParams,
     label: str,
 ) -> list[Dispatch]:
-    """Draw a token for each row of a pass, whose rows are of different sequences.
+    """Sample a token for each row of a pass, whose rows are of different sequences.
 
     Args:
         buffers: The sampler's.
@@ -286,10 +286,10 @@ CHAINS = ("", "k" * LEVELS, "p" * LEVELS, "k" * LEVELS + "p" * LEVELS)
 
 
 def _stages() -> npt.NDArray[np.uint32]:
-    """`Stage` of every place in every chain, the end included, one to `OFFSET_ALIGNMENT` bytes."""
+    """`Stage` of every step of every chain, the end included, one to `OFFSET_ALIGNMENT` bytes."""
     rows = np.zeros((sum(len(chain) + 1 for chain in CHAINS), OFFSET_ALIGNMENT // 4), np.uint32)
-    places = [(chain, index) for chain in CHAINS for index in range(len(chain) + 1)]
-    for row, (chain, index) in zip(rows, places, strict=True):
+    steps = [(chain, index) for chain in CHAINS for index in range(len(chain) + 1)]
+    for row, (chain, index) in zip(rows, steps, strict=True):
         own, before = chain[index : index + 1], chain[max(index - 1, 0) : index]
         row[:4] = [index, index % LEVELS, own == "p", before == "p"]
     return rows

@@ -27,7 +27,7 @@ class CpuBackend:
     Args:
         package: What to load.
         context: KV slots.
-        observe: Told of the inputs of weights.
+        observe: Receives the inputs of weights.
     """
 
     def __init__(self, package: Package, *, context: int, observe: Observer | None = None) -> None:
@@ -56,7 +56,7 @@ class CpuBackend:
         return np.concatenate(parts) if all_rows else parts[-1]
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the likeliest token; `count` new ids.
+        """Run `ids`, then feed back the most probable token; `count` new ids.
 
         Raises:
             GenerationError: The logits are no numbers.
@@ -97,7 +97,7 @@ class CpuBackend:
         wanted: int,
         positions: Sequence[int] | None = None,
     ) -> tuple[list[int], F32]:
-        """The likeliest id of each of these rows, ties to the lower one, and its entropy."""
+        """The most probable id of each of these rows, ties to the lower one, and its entropy."""
         rows = self.window_logits(ids, base, wanted=wanted, positions=positions)
         return [int(one) for one in rows.argmax(axis=1)], entropies(rows)
 

@@ -18,7 +18,7 @@ class TokenLogprobs:
     Attributes:
         token_id: The token chosen.
         logprob: Natural logarithm of its probability.
-        top: (id, logprob) of the likeliest tokens, likeliest first, equal ones by id.
+        top: (id, logprob) of the most probable tokens, the most probable first, equal ones by id.
     """
 
     token_id: int
@@ -31,7 +31,8 @@ class Logprobs:
     """A wish for log-probabilities, filled while a generation runs.
 
     Attributes:
-        top: How many of the likeliest tokens are told besides the one chosen, 0 to `MAX_TOP`.
+        top: How many of the most probable tokens are recorded besides the one chosen, 0 to
+            `MAX_TOP`.
         tokens: One entry for each new token.
     """
 

@@ -1,8 +1,8 @@
-"""Random numbers of the draws: a counter-based generator that the GPU computes word for word.
+"""Random numbers of sampling: a counter-based generator that the GPU computes word for word.
 
-The number of a token is a hash of (seed, draw, id), pcg4d of Jarzynski and Olano, "Hash Functions
-for GPU Rendering" (2020). Nothing is carried from draw to draw, so the host writes nothing, and
-one seed gives one text on the host and on the GPU; `phases/snippets/noise.wgsl` is the same.
+The number of a token is a hash of (seed, step, id), pcg4d of Jarzynski and Olano, "Hash Functions
+for GPU Rendering" (2020). Nothing is carried from token to token, so the host writes nothing, and
+one seed gives one sequence on the host and on the GPU; `phases/snippets/noise.wgsl` is the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F64 = npt.NDArray[np.float64]
 
 
 def fresh_seed() -> int:
-    """A seed of 64 bits for a draw that nobody needs to repeat."""
+    """A seed of 64 bits for a generation that nobody needs to repeat."""
     return secrets.randbits(64)
 
 
@@ -30,11 +30,11 @@ def seed_words(seed: int) -> tuple[int, int]:
     return folded & 0xFFFFFFFF, folded >> 32
 
 
-def random_words(seed: int, draw: int, ids: npt.ArrayLike) -> U32:
-    """A random word for each of these ids, in the draw of that number."""
+def random_words(seed: int, step: int, ids: npt.ArrayLike) -> U32:
+    """A random word for each of these ids, in the step of that number."""
     last = np.asarray(ids, np.uint32)
     low, high = seed_words(seed)
-    lanes = [np.full(len(last), word & 0xFFFFFFFF, np.uint32) for word in (low, high, draw)]
+    lanes = [np.full(len(last), word & 0xFFFFFFFF, np.uint32) for word in (low, high, step)]
     lanes.append(last)
     lanes = [lane * np.uint32(1664525) + np.uint32(1013904223) for lane in lanes]
     _mix(lanes)
@@ -52,7 +52,7 @@ def _mix(lanes: list[U32]) -> None:
 
 
 def gumbel(words: U32) -> F64:
-    """Numbers of Gumbel's distribution: the token of the largest logit + noise is a softmax draw.
+    """Numbers of Gumbel's distribution: the token of the largest logit + noise is a softmax sample.
 
     Small uniform numbers, which win, keep all their 32 bits.
     """

@@ -1,11 +1,11 @@
 """How a token is sampled on the host, as `SamplingParams` say.
 
 Order of the steps: repetition penalty, presence and frequency penalties, bias, mask, temperature,
-top-k, top-p, min-p, draw. Tokens exactly as likely as the last one kept are kept too. The draw is
-the largest of score + Gumbel noise, see `rdrr_runtime.sampling.randomness`. `phases/sample.py`
-takes the same steps with the same random numbers on the GPU, so one seed gives one text on both,
-except where two candidates lie within f32's rounding of each other. Greedy decoding comes to
-neither: its argmax is part of the pass.
+top-k, top-p, min-p, choice. Tokens exactly as probable as the last one kept are kept too. The
+choice is the largest of score + Gumbel noise, see `rdrr_runtime.sampling.randomness`.
+`phases/sample.py` takes the same steps with the same random numbers on the GPU, so one seed gives
+one sequence on both, except where two candidates lie within f32's rounding of each other. Greedy
+decoding comes to neither: its argmax is part of the pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Sampler:
-    """Draws tokens; counts the draws, so that one seed gives one text.
+    """Samples tokens; counts them, so that one seed gives one sequence.
 
     Args:
         options: How to choose.
@@ -33,7 +33,7 @@ class Sampler:
     def __init__(self, options: SamplingParams) -> None:
         self._options = options
         self._seed = fresh_seed() if options.seed is None else options.seed
-        self._draws = options.drawn
+        self._steps = options.drawn
 
     def choose(
         self, logits: F32, seen: Sequence[int] = (), allowed: npt.NDArray[np.bool_] | None = None
@@ -43,7 +43,7 @@ class Sampler:
         Args:
             logits: float32 [vocab].
             seen: Ids that the penalties apply to, as often as they were there.
-            allowed: bool [vocab], tokens that may be drawn; all when None.
+            allowed: bool [vocab], tokens that may be sampled; all when None.
         """
         options = self._options
         scores = _adjusted(logits, seen, options)
@@ -54,8 +54,8 @@ class Sampler:
         # As the GPU has it: in f32, by the inverse.
         scores *= np.float32(options.inverse_temperature)
         ids = _kept(scores.astype(np.float64), options)
-        noise = gumbel(random_words(self._seed, self._draws, ids))
-        self._draws += 1
+        noise = gumbel(random_words(self._seed, self._steps, ids))
+        self._steps += 1
         return int(ids[np.argmax(scores[ids] + noise)])
 
 
@@ -75,7 +75,7 @@ def _adjusted(logits: F32, seen: Sequence[int], options: SamplingParams) -> F32:
 
 
 def _kept(scores: F64, options: SamplingParams) -> npt.NDArray[np.intp]:
-    """Ids of the tokens that may be drawn: those at or above the highest of three thresholds."""
+    """Ids of the tokens that may be sampled: those at or above the highest of three thresholds."""
     least, largest = np.finfo(np.float64).min, scores.max()
     if options.top_k and options.top_k < len(scores):
         least = max(least, np.partition(scores, -options.top_k)[-options.top_k])

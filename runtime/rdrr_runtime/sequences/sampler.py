@@ -1,8 +1,8 @@
 """The sampler of a GPU backend: its buffers, its dispatches after a pass, and what the host writes.
 
 The host writes when a generation begins (parameters, and the tokens that were seen or biased); for
-a token it writes nothing, but for a mask where one is set. How the dispatches work is told in
-`phases/sample.py`. One sequence is a case of several: what belongs to a generation is kept for each
+a token it writes nothing, but for a mask where one is set. `phases/sample.py` says how the
+dispatches work. One sequence is a case of several: what belongs to a generation is kept for each
 sequence, and a pass of mapped rows samples for each row.
 """
 
