@@ -256,7 +256,7 @@ def _scan(
     cache, slot_mapping = spec.cache, ctx.state.slot_mapping
     split = "sums" in buffers
     if slot_mapping is not None:
-        buffers = {**buffers, "places": slot_mapping}
+        buffers = {**buffers, "slot_mapping": slot_mapping}
     site = ctx.site(
         f"attention attention.{'split_kv' if split else 'streaming'}.{spec.shape}, "
         f"{ctx.max_rows} rows",
@@ -270,7 +270,7 @@ def _scan(
             "SPLIT": split,
             "SUBGROUPS": ctx.subgroups,
             "VALUE": ctx.values,
-            "PLACES": slot_mapping is not None,
+            "MAPPED": slot_mapping is not None,
         },
         constants={"WG": site.used.workgroup, "SPLITS": splits, **_constants(spec)},
         variant=f"{'split_kv' if split else 'streaming'}.{cache.dtype}",

@@ -1,7 +1,7 @@
 // out[r, h, :] = sum_j softmax_j(cap(SCALE q[r, h, :] . K[g, j, :])) V[g, j, :], g = h / GROUP,
 // over the slots j of last - WINDOW < j <= last, last = base + r (WINDOW 0: all of them).
-{% if PLACES %}
-// Row r stands at slot places[r].y of sequence places[r].x instead, and sees that one's slots.
+{% if MAPPED %}
+// Row r is at (sequence, slot) slot_mapping[r] instead, and sees the slots of its sequence.
 {% endif %}
 // cap(s) = SOFTCAP tanh(s / SOFTCAP), or s where SOFTCAP is 0.
 //
@@ -33,8 +33,8 @@
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 {% endif %}
 
-{% if PLACES %}
-@group(0) @binding({{ 6 if SPLIT else 5 }}) var<storage, read> places: array<vec2<u32>>;  // [rows]
+{% if MAPPED %}
+@group(0) @binding({{ 6 if SPLIT else 5 }}) var<storage, read> slot_mapping: array<vec2<u32>>;  // [rows]
 {% endif %}
 
 override WG: u32;
@@ -94,9 +94,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
     }
     workgroupBarrier();
 
-{% if PLACES %}
-    let end = min(places[row].y + 1u, CONTEXT);
-    let first_head = places[row].x * (HEADS / GROUP);
+{% if MAPPED %}
+    let end = min(slot_mapping[row].y + 1u, CONTEXT);
+    let first_head = slot_mapping[row].x * (HEADS / GROUP);
 {% else %}
     let end = min(current.base + row + 1u, CONTEXT);
     let first_head = 0u;

@@ -195,7 +195,7 @@ def attention_decode(
         buffers |= {"q_gain": gains[0], "k_gain": gains[1]}
     slot_mapping = ctx.state.slot_mapping
     if slot_mapping is not None:
-        buffers["places"] = slot_mapping
+        buffers["slot_mapping"] = slot_mapping
     rows = "" if slot_mapping is None else f", {ctx.max_rows} rows"
     site = ctx.site(
         f"attention attention_decode.{spec.shape}{rows}",
@@ -211,7 +211,7 @@ def attention_decode(
             "ROPE": table is not None,
             "VALUE": ctx.values,
             "SUBGROUPS": ctx.subgroups,
-            "PLACES": slot_mapping is not None,
+            "MAPPED": slot_mapping is not None,
         },
         constants={
             "WG": site.used.workgroup,

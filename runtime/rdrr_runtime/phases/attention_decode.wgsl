@@ -5,17 +5,17 @@
 //   stats[h, s] = (m, sum of the e^(score_j - m)), or (lowest, 0) for a part without keys
 //
 // current           Step
-// positions         u32 [rows]{% if not PLACES %}, the first is used{% endif %}
+// positions         u32 [rows]{% if not MAPPED %}, the first is used{% endif %}
 // table             f32 [context, PAIRS, 2]: cos, sin{% if not ROPE %} (not read: PAIRS is 0){% endif %}
-// projected         {{ VALUE }} [{{ "rows, " if PLACES }}HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
+// projected         {{ VALUE }} [{{ "rows, " if MAPPED }}HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 // q_gain, k_gain    f32 [HEAD_DIM], only with NORM: per-head RMSNorm before rope
-// k_cache, v_cache  {{ KV }} [{{ "sequences, " if PLACES }}KV_HEADS, CONTEXT, HEAD_DIM]
-// x                 f32 [{{ "rows, " if PLACES }}HEADS, SPLITS, HEAD_DIM]
-// stats             f32 [{{ "rows, " if PLACES }}HEADS, SPLITS, 2]
+// k_cache, v_cache  {{ KV }} [{{ "sequences, " if MAPPED }}KV_HEADS, CONTEXT, HEAD_DIM]
+// x                 f32 [{{ "rows, " if MAPPED }}HEADS, SPLITS, HEAD_DIM]
+// stats             f32 [{{ "rows, " if MAPPED }}HEADS, SPLITS, 2]
 //
-{% if PLACES %}
-// All of it for each token row r, which is that of another text: its keys and values are those of sequence
-// places[r].x, and its own slot there is places[r].y.
+{% if MAPPED %}
+// All of it for each token row r, which is of another sequence: its keys and values are those of sequence
+// slot_mapping[r].x, and its own slot there is slot_mapping[r].y.
 //
 {% endif %}
 // One workgroup a key-value head and part serves the {{ GROUP }} query heads of the group, so each key is
@@ -35,8 +35,8 @@
 @group(0) @binding(8) var<storage, read> q_gain: array<f32>;
 @group(0) @binding(9) var<storage, read> k_gain: array<f32>;
 {% endif %}
-{% if PLACES %}
-@group(0) @binding({{ 10 if NORM else 8 }}) var<storage, read> places: array<vec2<u32>>;  // [rows]
+{% if MAPPED %}
+@group(0) @binding({{ 10 if NORM else 8 }}) var<storage, read> slot_mapping: array<vec2<u32>>;  // [rows]
 {% endif %}
 
 override WG: u32;
@@ -223,13 +223,13 @@ fn main(
 {% endif %}
 ) {
     let kv_head = wid.x;
-{% if PLACES %}
+{% if MAPPED %}
     let row = wid.z;
     if (row >= current.rows) {
         return;
     }
-    let slab = (places[row].x * KV_HEADS + kv_head) * CONTEXT;  // first slot of the head in the caches
-    let end = min(places[row].y + 1u, CONTEXT);
+    let slab = (slot_mapping[row].x * KV_HEADS + kv_head) * CONTEXT;  // first slot of the head
+    let end = min(slot_mapping[row].y + 1u, CONTEXT);
 {% else %}
     let row = 0u;
     let slab = kv_head * CONTEXT;

@@ -40,7 +40,7 @@ def batch_advance(
         "current": state.step,
         "tokens": state.tokens,
         "positions": state.positions,
-        "places": state.slot_mapping,
+        "slot_mapping": state.slot_mapping,
         "ring": state.ring,
     }
     what = kernel("batch_advance", constants={"MAX_ROWS": rows, "STEPS": steps})

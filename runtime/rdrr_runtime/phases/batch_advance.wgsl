@@ -4,7 +4,7 @@
 // current    Step
 // tokens     u32 [max_rows]
 // positions  u32 [max_rows]
-// places     (u32, u32) [max_rows]: sequence and slot
+// slot_mapping  (u32, u32) [max_rows]: sequence and slot
 // ring       u32 [STEPS, MAX_ROWS]
 //
 // One workgroup, a thread a row.
@@ -13,7 +13,7 @@
 @group(0) @binding(1) var<storage, read_write> current: Step;
 @group(0) @binding(2) var<storage, read_write> tokens: array<u32>;
 @group(0) @binding(3) var<storage, read_write> positions: array<u32>;
-@group(0) @binding(4) var<storage, read_write> places: array<vec2<u32>>;
+@group(0) @binding(4) var<storage, read_write> slot_mapping: array<vec2<u32>>;
 @group(0) @binding(5) var<storage, read_write> ring: array<u32>;
 
 override MAX_ROWS: u32;
@@ -27,7 +27,7 @@ fn main(@builtin(local_invocation_index) row: u32) {
         let id = picks[row].x;
         tokens[row] = id;
         positions[row] += 1u;
-        places[row].y += 1u;
+        slot_mapping[row].y += 1u;
         ring[(step % STEPS) * MAX_ROWS + row] = id;
     }
     if (row == 0u) {

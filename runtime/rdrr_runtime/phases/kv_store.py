@@ -42,7 +42,7 @@ def kv_store(
     block, slot_mapping = KV_TYPES[cache.dtype].block, ctx.state.slot_mapping
     variables: dict[str, str | int | bool] = {"KV": cache.dtype, "VALUE": ctx.values}
     if block == 1:
-        variables["PLACES"] = slot_mapping is not None
+        variables["MAPPED"] = slot_mapping is not None
     elif slot_mapping is not None:
         raise FormatError(
             "blocks of a cache are stored for one sequence only", where=label, found=cache.dtype
@@ -66,5 +66,5 @@ def kv_store(
         "v_cache": v_cache,
     }
     if slot_mapping is not None:
-        buffers["places"] = slot_mapping
+        buffers["slot_mapping"] = slot_mapping
     return [dispatch(what, buffers, Grid(-(-width // (64 * max(block, 4))), 1, 1, 1), label)]

@@ -1,6 +1,6 @@
 // k_cache[h, base + r, :] = k[r, h, :], and the same for v; stored as {{ KV }}.
-{% if PLACES %}
-// Row r goes to slot places[r].y of sequence places[r].x instead.
+{% if MAPPED %}
+// Row r goes to (sequence, slot) slot_mapping[r] instead.
 {% endif %}
 //
 // current           Step
@@ -15,8 +15,8 @@
 @group(0) @binding(2) var<storage, read> v: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(3) var<storage, read_write> k_cache: array<KvWord>;
 @group(0) @binding(4) var<storage, read_write> v_cache: array<KvWord>;
-{% if PLACES %}
-@group(0) @binding(5) var<storage, read> places: array<vec2<u32>>;  // [rows]
+{% if MAPPED %}
+@group(0) @binding(5) var<storage, read> slot_mapping: array<vec2<u32>>;  // [rows]
 {% endif %}
 
 override KV_HEADS: u32;
@@ -27,9 +27,9 @@ override CONTEXT: u32;
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
     let words = HEAD_DIM / 4u;
-{% if PLACES %}
-    let slot = places[row].y;
-    let first_head = places[row].x * KV_HEADS;
+{% if MAPPED %}
+    let slot = slot_mapping[row].y;
+    let first_head = slot_mapping[row].x * KV_HEADS;
 {% else %}
     let slot = current.base + row;
     let first_head = 0u;

@@ -94,14 +94,14 @@ def place_rows(
     if gains is not None:
         buffers |= {"q_gain": gains[0], "k_gain": gains[1]}
     if slot_mapping is not None:
-        buffers["places"] = slot_mapping
+        buffers["slot_mapping"] = slot_mapping
     what = kernel(
         "place_rows",
         variables={
             "KV": cache.dtype,
             "NORM": gains is not None,
             "ROPE": table is not None,
-            "PLACES": slot_mapping is not None,
+            "MAPPED": slot_mapping is not None,
             "SUBGROUPS": ctx.subgroups,
             "VALUE": ctx.values,
         },

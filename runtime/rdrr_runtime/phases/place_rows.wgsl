@@ -1,8 +1,8 @@
 // Queries, keys and values of a pass, from their projections to where attention finds them:
 // q[r, h, :] = rope(norm(q[r, h, :])), k_cache[h, slot, :] = rope(norm(k[r, h, :])), and
 // v_cache[h, slot, :] = v[r, h, :], with slot = base + r; caches of {{ KV }}.
-{% if PLACES %}
-// Row r goes to slot places[r].y of sequence places[r].x instead.
+{% if MAPPED %}
+// Row r goes to (sequence, slot) slot_mapping[r] instead.
 {% endif %}
 //
 // current           Step
@@ -11,7 +11,7 @@
 
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
 // k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
-// k_cache, v_cache  {{ KV }} [{{ "sequences, " if PLACES }}KV_HEADS, CONTEXT, HEAD_DIM]
+// k_cache, v_cache  {{ KV }} [{{ "sequences, " if MAPPED }}KV_HEADS, CONTEXT, HEAD_DIM]
 // q_gain, k_gain    f32 [HEAD_DIM], only with NORM: norm(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
 //
 // A workgroup takes one vector of a row: a query, a key or a value. Elements from 2 PAIRS on are not
@@ -32,8 +32,8 @@
 @group(0) @binding(8) var<storage, read> q_gain: array<f32>;
 @group(0) @binding(9) var<storage, read> k_gain: array<f32>;
 {% endif %}
-{% if PLACES %}
-@group(0) @binding({{ 10 if NORM else 8 }}) var<storage, read> places: array<vec2<u32>>;  // [rows]
+{% if MAPPED %}
+@group(0) @binding({{ 10 if NORM else 8 }}) var<storage, read> slot_mapping: array<vec2<u32>>;  // [rows]
 {% endif %}
 
 override WG: u32;
@@ -103,9 +103,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
         }
         return;
     }
-{% if PLACES %}
-    let slot = places[row].y;
-    let slab = places[row].x * KV_HEADS + head;
+{% if MAPPED %}
+    let slot = slot_mapping[row].y;
+    let slab = slot_mapping[row].x * KV_HEADS + head;
 {% else %}
     let slot = current.base + row;
     let slab = head;

@@ -206,7 +206,7 @@ def sample_rows(
         "picks": picks,
         "all_params": buffers.params,
         "counts": buffers.counts,
-        "places": state.slot_mapping,
+        "slot_mapping": state.slot_mapping,
     }
     what = _kernel("sample_rows_finish", buffers, {"COUNTS": buffers.counts_stride}, rows=True)
     return [
@@ -232,7 +232,7 @@ def _race(
         "bins": buffers.bins,
     }
     if slot_mapping is not None:
-        shared["places"] = slot_mapping
+        shared["slot_mapping"] = slot_mapping
     scores = {**shared, "logits": logits, "counts": buffers.counts, "bias": buffers.bias}
     if not several:
         scores["mask"] = buffers.mask

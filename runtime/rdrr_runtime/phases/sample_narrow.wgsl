@@ -12,7 +12,7 @@
 // group_tops  u32 [{{ "rows, " if ROWS }}GROUPS]
 // searches    Search [{{ "rows, " if ROWS }}STAGES]
 // bins        u32 [{{ "rows, " if ROWS }}2 STAGES BINS]
-// places      (u32, u32) [rows]: sequence and slot, only of rows
+// slot_mapping  (u32, u32) [rows]: sequence and slot, only of rows
 //
 // Threads stride over the tokens.
 {% include "snippets/sampling.wgsl" %}
@@ -23,7 +23,7 @@
 @group(0) @binding(4) var<storage, read_write> searches: array<Search>;
 @group(0) @binding(5) var<storage, read_write> bins: array<atomic<u32>>;
 {% if ROWS %}
-@group(0) @binding(6) var<storage, read> places: array<vec2<u32>>;
+@group(0) @binding(6) var<storage, read> slot_mapping: array<vec2<u32>>;
 {% endif %}
 
 override WIDTH: u32;

@@ -4,7 +4,7 @@
 // picks       (u32, f32) [rows]: id and entropy, which nobody asks about
 // all_params  Params [sequences]
 // counts      u32 [sequences, COUNTS]
-// places      (u32, u32) [rows]: sequence and slot
+// slot_mapping  (u32, u32) [rows]: sequence and slot
 //
 // A workgroup for each row; no two rows are of one sequence.
 {% include "snippets/sampling.wgsl" %}
@@ -12,7 +12,7 @@
 @group(0) @binding(1) var<storage, read_write> picks: array<vec2<u32>>;
 @group(0) @binding(2) var<storage, read_write> all_params: array<Params>;
 @group(0) @binding(3) var<storage, read_write> counts: array<u32>;
-@group(0) @binding(4) var<storage, read> places: array<vec2<u32>>;
+@group(0) @binding(4) var<storage, read> slot_mapping: array<vec2<u32>>;
 
 override COUNTS: u32;
 

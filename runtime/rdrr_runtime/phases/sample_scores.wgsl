@@ -14,7 +14,7 @@
 // keys        u32 [{{ "rows, " if ROWS }}WIDTH]
 // group_tops  u32 [{{ "rows, " if ROWS }}GROUPS]
 // bins        u32 [{{ "rows, " if ROWS }}2 STAGES BINS]
-// places      (u32, u32) [rows]: sequence and slot, only of rows
+// slot_mapping  (u32, u32) [rows]: sequence and slot, only of rows
 //
 // Threads stride over the tokens.
 {% include "snippets/sampling.wgsl" %}
@@ -22,7 +22,7 @@
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
 @group(0) @binding(2) var<storage, read> counts: array<u32>;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
-@group(0) @binding(4) var<storage, read> {{ "places: array<vec2<u32>>" if ROWS else "mask: array<u32>" }};
+@group(0) @binding(4) var<storage, read> {{ "slot_mapping: array<vec2<u32>>" if ROWS else "mask: array<u32>" }};
 @group(0) @binding(5) var<storage, read_write> keys: array<u32>;
 @group(0) @binding(6) var<storage, read_write> group_tops: array<u32>;
 @group(0) @binding(7) var<storage, read_write> bins: array<u32>;

@@ -33,7 +33,7 @@ var<private> sequence: u32;   // that the row is of
 
 fn begin_row(index: u32) {
     row = index;
-    sequence = places[row].x;
+    sequence = slot_mapping[row].x;
     params = all_params[sequence];
 }
 {% else %}
