@@ -21,7 +21,8 @@ from rdrr_runtime.backend import Backend, BatchingBackend, StoringBackend
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.batch import BatchSequence, run_batch
-from rdrr_runtime.decode.chooser import Chooser, Constraint, TokenRules
+from rdrr_runtime.decode.chooser import Chooser
+from rdrr_runtime.decode.rules import Constraint, TokenRules
 from rdrr_runtime.decode.strategy import Strategy
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams

@@ -17,7 +17,8 @@ from rdrr_device.readback import Readback
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.base import Counts, Job
-from rdrr_runtime.decode.chooser import Chooser, TokenRules
+from rdrr_runtime.decode.chooser import Chooser
+from rdrr_runtime.decode.rules import TokenRules
 from rdrr_runtime.decode.strategy import Strategy
 from rdrr_runtime.engine import Engine, GenerationStats
 from rdrr_runtime.gpu import GpuBackend

@@ -6,7 +6,8 @@ import numpy as np
 from rdrr_runtime.backend import Backend
 from rdrr_runtime.compile.pass_spec import DECODE
 from rdrr_runtime.decode.base import Counts, Job
-from rdrr_runtime.decode.chooser import Chooser, TokenRules
+from rdrr_runtime.decode.chooser import Chooser
+from rdrr_runtime.decode.rules import TokenRules
 from rdrr_runtime.gpu import GpuBackend
 from support.packages import VOCAB
 

@@ -168,7 +168,8 @@ def generate(
         decoding: Context in which the ids after the first are generated.
     """
     from rdrr_runtime.decode.base import Counts, Job
-    from rdrr_runtime.decode.chooser import Chooser, TokenRules
+    from rdrr_runtime.decode.chooser import Chooser
+    from rdrr_runtime.decode.rules import TokenRules
 
     counts = Counts()
     chooser = Chooser(backend, TokenRules(), prompt)

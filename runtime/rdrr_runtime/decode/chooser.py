@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,52 +19,13 @@ from rdrr_runtime.decode.base import Chosen, until_stop
 from rdrr_runtime.decode.drafts import Proposal
 from rdrr_runtime.decode.host_sampling import HostSampling, sampling_backend
 from rdrr_runtime.decode.probabilities import Allowed, ProbabilitySampler
+from rdrr_runtime.decode.rules import TokenRules
 from rdrr_runtime.decode.stream import AtOnceFeed, Stream
 from rdrr_runtime.sampling.entropy import entropies
-from rdrr_runtime.sampling.logprobs import Logprobs, TokenLogprobs, describe
-from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.logprobs import TokenLogprobs, describe
 from rdrr_runtime.sampling.sampler import Sampler
 
 F32 = npt.NDArray[np.float32]
-
-
-class Constraint(Protocol):
-    """Says which tokens may come next; it lives for one generation."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing more may come."""
-        ...
-
-    def mask(self) -> npt.NDArray[np.uint32]:
-        """Return bit i mod 32 of word i / 32: whether token i may come next."""
-        ...
-
-    def accept(self, token_id: int) -> None:
-        """Take the token that came."""
-        ...
-
-
-@dataclass(frozen=True)
-class TokenRules:
-    """How the tokens of a generation are chosen, and what ends it.
-
-    Attributes:
-        sampling: How each token is chosen.
-        stop_ids: Ids that end the sequence; the one that did is delivered too.
-        constraint: What may come; anything when None.
-        logprobs: Filled, where wanted, with an entry for each id delivered.
-    """
-
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    stop_ids: frozenset[int] = frozenset()
-    constraint: Constraint | None = None
-    logprobs: Logprobs | None = None
-
-    @property
-    def on_device(self) -> bool:
-        """Whether the most probable token is all that is asked for."""
-        return self.sampling.is_greedy and self.constraint is None and self.logprobs is None
 
 
 @dataclass(frozen=True)

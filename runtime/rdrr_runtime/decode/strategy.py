@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
     from rdrr_runtime.backend import Backend
-    from rdrr_runtime.decode.chooser import Chooser, TokenRules
+    from rdrr_runtime.decode.chooser import Chooser
+    from rdrr_runtime.decode.rules import TokenRules
 
 
 class Strategy(ABC):

@@ -27,7 +27,8 @@ from rdrr_runtime.decode.strategy import Models, Strategy, StrategyOptions
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
-    from rdrr_runtime.decode.chooser import Chooser, Picks, TokenRules
+    from rdrr_runtime.decode.chooser import Chooser, Picks
+    from rdrr_runtime.decode.rules import TokenRules
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
 
 

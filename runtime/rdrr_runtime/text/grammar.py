@@ -85,7 +85,7 @@ class GrammarTokenizer:
 
 
 class GrammarConstraint:
-    """A grammar at its place in one text; see `decode.chooser.Constraint`.
+    """A grammar at its place in one text; see `decode.rules.Constraint`.
 
     Args:
         matcher: The library's state.
