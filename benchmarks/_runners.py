@@ -81,10 +81,13 @@ class Ours:
         """See `Runner.decode`; the tokens are those that the model generates."""
         from rdrr_runtime.decode.autoregressive import Autoregressive
         from rdrr_runtime.decode.base import Counts, Job
+        from rdrr_runtime.decode.chooser import Chooser
+        from rdrr_runtime.decode.rules import TokenRules
 
-        job = Job([self._last], length, len(ids), frozenset())
+        job = Job([self._last], length, len(ids))
         start = time.perf_counter()
-        deque(Autoregressive(INTERVAL).run(self._backend, job, Counts()), maxlen=0)
+        chooser = Chooser(self._backend, TokenRules(), job.prompt)
+        deque(Autoregressive(INTERVAL).run(job, chooser, Counts()), maxlen=0)
         return time.perf_counter() - start
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:

@@ -107,7 +107,7 @@ def dispatches_of(
         yield from all_of(plan.lowered(spec))
     if kv_dtype == "q8_0":
         return  # a batch has no such cache
-    state = State.create(arena, CONTEXT, ring=4 * BATCHES[-1], places=True)
+    state = State.create(arena, CONTEXT, ring=4 * BATCHES[-1], slot_mapping=True)
     cache = KvCache.allocate(arena, plan.graph, CONTEXT, kv_dtype, 3)
     for rows in BATCHES:
         for spec in (batch_of(rows), batch_fill(rows)):
@@ -171,7 +171,7 @@ def test_tint_compiles_the_kernels_of_every_product_hint(device, tmp_path, fused
 
 def test_tint_compiles_the_kernels_of_sampling(device):
     arena = PaperArena(device)
-    state = State.create(arena, 4, places=True)
+    state = State.create(arena, 4, slot_mapping=True)
     options = SamplingParams(temperature=1.0, top_k=5, top_p=0.9)
     logits = arena.empty("logits", 16 * VOCAB)
     alone = SampleBuffers.create(arena, VOCAB)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from rdrr_format.errors import UsageError
-from rdrr_runtime.decode.interval import AHEAD
+from rdrr_runtime.decode.autoregressive import AHEAD
 
 from published.modes.submission import OURS, Submission
 
