@@ -163,7 +163,7 @@ def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, 
     """WeDLM at each threshold, where the package can be decoded so."""
     from rdrr import UsageError, Wedlm
 
-    found = {}
+    found: dict[str, Strategy] = {}
     for word in taus:
         tau = None if word == "none" else float(word)
         try:
