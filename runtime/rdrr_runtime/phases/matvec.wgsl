@@ -186,26 +186,20 @@ fn main(
 {% if INPUT == "combine" %}
     prepare(thread.index);
 {% endif %}
-{% macro finish_staging(totals) %}
-{% if INPUT == "norm" or COLUMN %}
-    keep({{ totals }}, thread);
-    workgroupBarrier();
-    let total = kept_sums(thread);
-{% else %}
-    workgroupBarrier();
-{% endif %}
-{% if INPUT == "norm" %}
-    let factor = inverseSqrt(total{{ ".x" if COLUMN }} / f32(K) + EPS);
-{% else %}
-    let factor = 1.0;
-{% endif %}
-{% endmacro %}
+{% if not COLUMN %}
 {% if INPUT == "quantized" %}
     stage(thread);
-{{ finish_staging("") -}}
-{% elif not COLUMN %}
+{% else %}
     let totals = stage(thread, subgroup_size, 0u, 0u, 0u);
-{{ finish_staging("totals.x") -}}
+{% endif %}
+{% if INPUT == "norm" %}
+    keep(totals.x, thread);
+    workgroupBarrier();
+    let factor = inverseSqrt(kept_sums(thread) / f32(K) + EPS);
+{% else %}
+    workgroupBarrier();
+    let factor = 1.0;
+{% endif %}
 {% endif %}
 {% if OUTPUT == "best" %}
     var top = Candidate(-3.4028234663852886e38, 0xffffffffu);
@@ -214,6 +208,13 @@ fn main(
         let slot = step * STRIDE + wid.x;
         var first_slot = 0u;
         var first_output = 0u;
+        var own = 0u;  // this team's first output, of those of all matrices
+        var end = 0u;  // after the last output of its matrix
+        var acc = Sums();
+{% if COLUMN %}
+        var factor = 1.0;
+        var minimums = vec2<f32>(0.0);
+{% endif %}
 {% for F in FORMATS %}
 {% if not (GATE and loop.index0 == 1) %}
 {% set s = loop.index0 %}
@@ -222,6 +223,8 @@ fn main(
             let outputs = N{{ s }}{{ " / 2u" if GATE and MATRICES == 1 }};
             let slot_row = (slot - first_slot) * ROWS;
             let row = slot_row + team * {{ PER_TEAM }}u;
+            own = first_output + row;
+            end = first_output + outputs;
 {% if GATE %}
             let up = {{ "outputs" if MATRICES == 1 else "0u" }};
 {% endif %}
@@ -230,9 +233,14 @@ fn main(
 {% if GATE %}
             let totals1 = stage(thread, subgroup_size, {{ s_up }}u, up + slot_row, 1u);
 {% endif %}
-{{ finish_staging("vec3<f32>(totals0, " ~ ("totals1.y)" if GATE else "0.0)")) -}}
+            keep(vec3<f32>(totals0, {{ "totals1.y" if GATE else "0.0" }}), thread);
+            workgroupBarrier();
+            let total = kept_sums(thread);
+            minimums = total.yz;
+{% if INPUT == "norm" %}
+            factor = inverseSqrt(total.x / f32(K) + EPS);
 {% endif %}
-            var acc = Sums();
+{% endif %}
             for (var trip = 0u; trip < TRIPS{{ s }}; trip++) {
                 let unit = trip * T + lane;
                 if (!EXACT{{ s }} && unit >= UNITS{{ s }}) {
@@ -246,51 +254,37 @@ fn main(
 {% endif %}
 {% endfor %}
             }
-            let sum = team_sum(acc, thread, subgroup_size, team);
-{% for r in range(PER_TEAM) %}
-{% set own = "sum" ~ ("." ~ "xyzw"[r] if WIDTH > 1 else "") %}
-            if (lane == {{ r }}u{{ " && row + " ~ r ~ "u < outputs" if not INT8_OUT }}) {
-                let n = first_output + row + {{ r }}u;
-{% if GATE %}
-{% set other = "sum." ~ "xyzw"[PER_TEAM + r] %}
-{% if COLUMN %}
-                let gate = factor * ({{ own }} - total.y);
-                let result = activate(gate) * (factor * ({{ other }} - total.z));
-{% else %}
-                let result = activate(factor * {{ own }}) * (factor * {{ other }});
-{% endif %}
-{% if INT8_OUT %}
-                gated[team * {{ PER_TEAM }}u + {{ r }}u] = result;
-{% else %}
-                y[n] = value(result);
-{% endif %}
-{% else %}
-                var result = factor * {{ "(" ~ own ~ " - total.y)" if COLUMN else own }};
-{% if OUTPUT == "best" %}
-                top = better(top, Candidate(result, n));
-{% endif %}
-{% if BIAS %}
-                result += bias[n];
-{% endif %}
-{% if OUTPUT == "add" %}
-                result += f32(y[n]);
-{% endif %}
-                y[n] = {{ "value(result)" if Y == VALUE else "result" }};
-{% endif %}
-            }
-{% endfor %}
-{% if INT8_OUT %}
-            workgroupBarrier();
-            leave_int8(slot, thread.index);
-{% endif %}
-{% if COLUMN or INT8_OUT %}
-            workgroupBarrier();  // all have read what the next slot overwrites
-{% endif %}
         }
         first_slot += SLOTS{{ s }};
         first_output += N{{ s }};
 {% endif %}
 {% endfor %}
+        let sum = team_sum(acc, thread, subgroup_size, team);
+        if (lane < {{ PER_TEAM }}u{{ " && own + lane < end" if not INT8_OUT }}) {
+            let n = own + lane;
+            let product = factor * {{ "(" if COLUMN }}sum{{ "[lane]" if WIDTH > 1 }}{{ " - minimums.x)" if COLUMN }};
+{% if GATE %}
+            let result = activate(product) * (factor * {{ "(" if COLUMN }}sum[{{ PER_TEAM }}u + lane]{{ " - minimums.y)" if COLUMN }});
+{% if INT8_OUT %}
+            gated[team * {{ PER_TEAM }}u + lane] = result;
+{% else %}
+            y[n] = value(result);
+{% endif %}
+{% else %}
+{% if OUTPUT == "best" %}
+            top = better(top, Candidate(product, n));
+{% endif %}
+            let result = product{{ " + bias[n]" if BIAS }}{{ " + f32(y[n])" if OUTPUT == "add" }};
+            y[n] = {{ "value(result)" if Y == VALUE else "result" }};
+{% endif %}
+        }
+{% if INT8_OUT %}
+        workgroupBarrier();
+        leave_int8(slot, thread.index);
+{% endif %}
+{% if COLUMN or INT8_OUT %}
+        workgroupBarrier();  // all have read what the next slot overwrites
+{% endif %}
     }
 {% if OUTPUT == "best" %}
     let winner = best_of_workgroup(top, thread.index);

@@ -44,19 +44,34 @@ fn block_of(row: u32, element: u32) -> u32 {
     return (row * place.blocks + element / {{ BLOCK }}u) * {{ BYTES }}u;
 }
 
-// The code of an element of a stored row.
-fn code(row: u32, element: u32) -> u32 {
+fn exists(row: u32, element: u32) -> bool {
+    return {{ "row < place.rows" if F.column else "element < place.blocks * " ~ BLOCK ~ "u" }};
+}
+
+{% macro bits(field) %}
     let base = block_of(row, element);
     let e = element % {{ BLOCK }}u;
-    var bits = 0u;
-{% set at = namespace(bits=0) %}
-{% for field in B.codes %}
-    bits |= ((byte_at(base + {{ field.offset }}u + e / {{ field.run * field.stack }}u * {{ field.run }}u + e % {{ field.run }}u)
-        >> (e / {{ field.run }}u % {{ field.stack }}u * {{ field.step }}u)) & {{ 2 ** field.bits - 1 }}u) << {{ at.bits }}u;
-{% set at.bits = at.bits + field.bits %}
-{% endfor %}
-    return bits ^ {{ B.zero_point }}u;
+    let byte = byte_at(base + {{ field.offset }}u + e / {{ field.run * field.stack }}u * {{ field.run }}u + e % {{ field.run }}u);
+    let found = (byte >> (e / {{ field.run }}u % {{ field.stack }}u * {{ field.step }}u)) & {{ 2 ** field.bits - 1 }}u;
+{% endmacro %}
+{% set lowest = B.codes[0].bits %}
+// The lower {{ lowest }} bits of the code of an element of a stored row; zero where there is none.
+fn low_bits(row: u32, element: u32) -> u32 {
+    if (!exists(row, element)) {
+        return 0u;
+    }
+{{ bits(B.codes[0]) }}    return found{{ " ^ " ~ B.zero_point ~ "u" if not F.high }};
 }
+{% if F.high %}
+
+// The bits above.
+fn high_bits(row: u32, element: u32) -> u32 {
+    if (!exists(row, element)) {
+        return 0u;
+    }
+{{ bits(B.codes[1]) }}    return found ^ {{ B.zero_point // 16 }}u;
+}
+{% endif %}
 
 // A factor of a block at `base`: the f32 of its scale, or its scale and minimum as they are.
 fn factor(base: u32) -> u32 {
@@ -85,32 +100,30 @@ fn group_scale(base: u32, group: u32) -> u32 {
 }
 {% endif %}
 
-var<private> codes: array<u32, 32>;
-
-// Write the codes of half `part` of a unit.
-fn put_codes(unit: u32, part: u32) {
-{% if F.bits == 8 %}
-    for (var word = 0u; word < 8u; word++) {
-        let first = 4u * word;
-        planes[16u * unit + 8u * part + word] = codes[first] | (codes[first + 1u] << 8u)
-            | (codes[first + 2u] << 16u) | (codes[first + 3u] << 24u);
-    }
-{% else %}
-    for (var word = 0u; word < 4u; word++) {
+// Element i of 32 codes: its stored row is {{ "row + i" if F.column else "row" }}, there it is element {{ "element" if F.column else "element + i" }}.
+{% set at = "row + %s, element" if F.column else "row, element + %s" %}
+// Write half `part` of a unit.
+fn put_codes(unit: u32, part: u32, row: u32, element: u32) {
+{% set words = 8 if F.bits == 8 else 4 %}
+    for (var word = 0u; word < {{ words }}u; word++) {
         var bits = 0u;
         for (var i = 0u; i < 4u; i++) {
-            let low = codes[4u * word + i] & 15u;
-            bits |= (low | ((codes[16u + 4u * word + i] & 15u) << 4u)) << (8u * i);
-        }
-        planes[8u * unit + 4u * part + word] = bits;
-    }
+            let own = 4u * word + i;
+{% if F.bits == 8 %}
+            bits |= low_bits({{ at | format("own") }}) << (8u * i);
+{% else %}
+            bits |= (low_bits({{ at | format("own") }}) | (low_bits({{ at | format("own + 16u") }}) << 4u)) << (8u * i);
 {% endif %}
+        }
+        planes[{{ 2 * words }}u * unit + {{ words }}u * part + word] = bits;
+    }
 {% if F.high %}
-{% set spread = 8 // F.high %}
+{% set spread = 4 * (8 // F.high) %}
     for (var word = 0u; word < {{ F.high }}u; word++) {
         var bits = 0u;
-        for (var i = 0u; i < {{ 4 * spread }}u; i++) {
-            bits |= (codes[{{ 4 * spread }}u * word + i] >> 4u) << (8u * (i % 4u) + {{ F.high }}u * (i / 4u));
+        for (var i = 0u; i < {{ spread }}u; i++) {
+            let own = {{ spread }}u * word + i;
+            bits |= high_bits({{ at | format("own") }}) << (8u * (i % 4u) + {{ F.high }}u * (i / 4u));
         }
         planes[4u * place.high + {{ 2 * F.high }}u * unit + {{ F.high }}u * part + word] = bits;
     }
@@ -120,14 +133,8 @@ fn put_codes(unit: u32, part: u32) {
 
 // 32 codes of output `n` of the part: half `half` of the chunk's.
 fn make_codes(n: u32, half: u32) {
-    for (var i = 0u; i < 32u; i++) {
-        let row = 32u * half + i;
-        codes[i] = 0u;
-        if (row < place.rows) {
-            codes[i] = code(row, place.skip * {{ BLOCK }}u + n);
-        }
-    }
-    put_codes((place.first_output + n) * place.row_units + place.first + half / 2u, half % 2u);
+    let unit = (place.first_output + n) * place.row_units + place.first + half / 2u;
+    put_codes(unit, half % 2u, 32u * half, place.skip * {{ BLOCK }}u + n);
 }
 
 // The scales of a group of outputs for inputs 4 four to 4 four + 3 of the chunk.
@@ -243,14 +250,7 @@ fn main(
     let row = place.skip + output;
     let half = id % (2u * place.row_units);
     let unit = (place.first_output + output) * place.row_units + half / 2u;
-    for (var i = 0u; i < 32u; i++) {
-        let element = 32u * half + i;
-        codes[i] = 0u;
-        if (element < place.blocks * {{ BLOCK }}u) {
-            codes[i] = code(row, element);
-        }
-    }
-    put_codes(unit, half % 2u);
+    put_codes(unit, half % 2u, row, 32u * half);
     if (half % 2u == 0u && 32u * half < place.blocks * {{ BLOCK }}u) {
         make_scales(unit, row, 32u * half);
     }

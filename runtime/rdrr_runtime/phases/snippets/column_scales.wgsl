@@ -19,17 +19,30 @@ fn group{{ S }}(output: u32) -> vec2<u32> {
 {% endif %}
 }
 
-fn fours{{ S }}(group: vec2<u32>, i: u32) -> Fours{{ S }} {
-{% if F.levels == 2 and F.minimum %}
-    let pairs = weight{{ S }}[group.x + i / 2u];
-    let pair = select(pairs.xy, pairs.zw, i % 2u == 1u);
+{% if F.levels == 2 %}
+{% set BYTES = "vec2<u32>" if F.minimum else "u32" %}
+// Of the inputs from 4 i on, with the bytes of their scales{{ " and minimums" if F.minimum }}.
+fn scaled_fours{{ S }}(bytes: {{ BYTES }}, group: vec2<u32>, i: u32) -> Fours{{ S }} {
     let scale = bitcast<vec4<f32>>(weight{{ S }}[group.y + i]);
+{% if F.minimum %}
     let minimum = bitcast<vec4<f32>>(weight{{ S }}[group.y + 16u * ROW_UNITS{{ S }} + i]);
-    return Fours{{ S }}(scale * vec4<f32>(unpack4xU8(pair.x)), minimum * vec4<f32>(unpack4xU8(pair.y)));
-{% elif F.levels == 2 %}
-    let bytes = weight{{ S }}[group.x + i / 4u][i % 4u];
-    return Fours{{ S }}(bitcast<vec4<f32>>(weight{{ S }}[group.y + i]) * vec4<f32>(unpack4xI8(bytes)));
-{% elif F.minimum %}
+    return Fours{{ S }}(scale * vec4<f32>(unpack4xU8(bytes.x)), minimum * vec4<f32>(unpack4xU8(bytes.y)));
+{% else %}
+    return Fours{{ S }}(scale * vec4<f32>(unpack4xI8(bytes)));
+{% endif %}
+}
+
+fn fours{{ S }}(group: vec2<u32>, i: u32) -> Fours{{ S }} {
+{% if F.minimum %}
+    let pairs = weight{{ S }}[group.x + i / 2u];
+    return scaled_fours{{ S }}(select(pairs.xy, pairs.zw, i % 2u == 1u), group, i);
+{% else %}
+    return scaled_fours{{ S }}(weight{{ S }}[group.x + i / 4u][i % 4u], group, i);
+{% endif %}
+}
+{% else %}
+fn fours{{ S }}(group: vec2<u32>, i: u32) -> Fours{{ S }} {
+{% if F.minimum %}
     let words = weight{{ S }}[group.x + i];
     let a = half_scales(words.x);
     let b = half_scales(words.y);
@@ -40,3 +53,4 @@ fn fours{{ S }}(group: vec2<u32>, i: u32) -> Fours{{ S }} {
     return Fours{{ S }}(bitcast<vec4<f32>>(weight{{ S }}[group.x + i]));
 {% endif %}
 }
+{% endif %}
