@@ -26,7 +26,7 @@ from rdrr_converter.measure import ErrorMeter
 from rdrr_converter.report import ConversionResult
 from rdrr_converter.sources import SourceTensor
 from rdrr_format import shard_reader, shard_writer
-from rdrr_format.codecs import CODECS, Codec, _affine, _signed_search
+from rdrr_format.codecs import CODECS, Codec, _signed_search, affine
 from shapes import SHAPES
 from synthesize import synthesize
 
@@ -34,7 +34,7 @@ STEPS = (
     ("look for the largest value", SourceTensor, "magnitude"),
     ("read to encode", quantize, "read_chunk"),
     ("quantize", Codec, "quantize"),
-    ("  of it, the search of Q4_K", _affine, "search_groups"),
+    ("  of it, the search of Q4_K", affine, "search_groups"),
     ("  of it, the search of Q6_K", _signed_search, "search_signed"),
     ("hash and write", shard_writer._ShardFile, "write"),
     ("hash again", shard_reader.ShardReader, "verify"),

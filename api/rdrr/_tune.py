@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.compile.pass_spec import PassSpec
     from rdrr_runtime.tuner import Outcome, Tuned
 
 
@@ -83,6 +84,7 @@ def tune_package(
     ops: frozenset[str],
     force: bool = False,
     rounds: int | None = None,
+    passes: tuple[PassSpec, ...],
     progress: Callable[[str, int, int], None] | None = None,
 ) -> TuneResult:
     """Tune what is not in the adapter's profile yet, and store it there.
@@ -96,6 +98,7 @@ def tune_package(
         ops: What is tuned, of `rdrr_device.tuning.OPS`.
         force: Try again what is known.
         rounds: Measurements of each candidate; None for as many as suit the adapter.
+        passes: Whose kernels are tuned, the prompt first.
         progress: Told of each site, its number and how many there are.
 
     Raises:
@@ -112,7 +115,7 @@ def tune_package(
         Timer(device)  # refuses before the weights are fetched
         package.fetch()
         stored = read_profile(device.info)
-        setting = Setting(package, device, policy, context, kv_dtype, ops, rounds)
+        setting = Setting(package, device, policy, context, kv_dtype, ops, rounds, passes)
         tuned = tune(setting, Tuning() if force else stored.tuning, progress)
         path = _store(device.info, stored, tuned)
         return TuneResult(device.info, path, stored.note, tuned)

@@ -23,10 +23,15 @@ from rdrr_device.tuning import AnySite, Params, Tuning
 from rdrr_format.errors import DeviceError
 from rdrr_manifests.package import Package
 
+from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.lower import Lowered
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
 from rdrr_runtime.exec.agreement import Check
-from rdrr_runtime.exec.program import PaperArena, Plan, write_step
+from rdrr_runtime.exec.program import PaperArena, Plan
+from rdrr_runtime.phases.context import State
+from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.sequences.step import Step
 
 Times = npt.NDArray[np.float64]
 
@@ -124,6 +129,9 @@ class Tuned:
         return sum(len(one.trials) for one in self.outcomes)
 
 
+LOADED_FIRST = (PREFILL, DECODE)
+"""The passes that every model is loaded with, the prompt first: it fills the cache."""
+
 Progress = Callable[[str, int, int], None]
 """Told the key of a site, its number from 0, and how many there are."""
 
@@ -140,6 +148,7 @@ class Setting:
         kv_dtype: Storage of the cache.
         ops: Which of `_tuning.OPS`.
         rounds: Measurements of each candidate; None for as many as suit the adapter.
+        passes: Whose kernels are tuned; the prompt first, since it fills the cache.
     """
 
     package: Package
@@ -149,6 +158,7 @@ class Setting:
     kv_dtype: str
     ops: frozenset[str]
     rounds: int | None = None
+    passes: tuple[PassSpec, ...] = LOADED_FIRST
 
     def plan(self, buffers: Arena) -> Plan:
         """The model laid out."""
@@ -160,10 +170,6 @@ class Setting:
             context=self.context,
             kv_dtype=self.kv_dtype,
         )
-
-
-STEPS = (PREFILL, DECODE)
-"""In this order: the prompt fills the cache that the token attends to."""
 
 
 def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> Tuned:
@@ -179,14 +185,18 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     """
     timer = Timer(setting.device)
     paper = setting.plan(PaperArena(setting.device))
-    sites = {key: pair for step in STEPS for key, pair in _sites(paper, step, setting.ops).items()}
+    wanted = [one for one in setting.passes if not one.is_mapped or paper.cache.spec.has_batches]
+    sites: dict[str, tuple[PassSpec, AnySite]] = {}
+    for step in wanted:
+        for key, pair in _sites(paper, step, setting.ops).items():
+            sites.setdefault(key, pair)
     todo = {
         step: [
             site
             for key, (where, site) in sites.items()
             if where == step and key not in known.entries
         ]
-        for step in STEPS
+        for step in wanted
     }
     missing = sum(len(found) for found in todo.values())
     if not missing:
@@ -194,8 +204,10 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     outcomes: list[Outcome] = []
     passes: list[PassTimes] = []
     with arena(setting.device, "tune") as buffers:
-        tuner = _Tuner(setting, timer, setting.plan(buffers), known)
-        for step in STEPS:
+        tuner = _Tuner(setting, timer, setting.plan(buffers), known, buffers)
+        for step in wanted:
+            if not todo[step]:
+                continue
             tuner.begin(step)
             made: list[Outcome] = []
             for site in todo[step]:
@@ -211,13 +223,11 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
 
 def _sites(plan: Plan, step: PassSpec, ops: frozenset[str]) -> dict[str, tuple[PassSpec, AnySite]]:
     """The sites of a pass that have candidates, by key and with the step's name."""
-    found = {site.key: site for one in _dispatches(plan, step, Tuning()) for site in one.sites}
+    state, cache = plan.memory(step, PaperArena(plan.device))
+    lowered = plan.lower(step, Tuning(), state=state, cache=cache)
+    made = (*lowered.body, *lowered.head, *lowered.sample)
+    found = {site.key: site for one in made for site in one.sites}
     return {key: (step, one) for key, one in found.items() if one.candidates and one.op in ops}
-
-
-def _dispatches(plan: Plan, step: PassSpec, tuning: Tuning) -> tuple[Dispatch, ...]:
-    lowered = plan.lower(step, tuning)
-    return (*lowered.body, *lowered.head, *lowered.sample)
 
 
 def _of(key: str, dispatches: Iterable[Dispatch]) -> list[list[Dispatch]]:
@@ -242,14 +252,19 @@ class _Tuner:
     timer: Timer
     plan: Plan
     tuning: Tuning
+    buffers: Arena
     base: int = 0
+    spec: PassSpec = PREFILL
+    memory: tuple[State, KvCache] | None = None
     ids: tuple[int, ...] = ()
     everything: tuple[BoundDispatch, ...] = ()
 
     def begin(self, step: PassSpec) -> None:
         """Turn to a step, and get the GPU to its clocks."""
+        self.spec, self.memory = step, self.plan.memory(step, self.buffers)
         filled = self.plan.rows(PREFILL)
-        self.base = 0 if step == PREFILL else min(filled, self.setting.context - 1)
+        rows = 1 if step.is_mapped else self.plan.rows(step)
+        self.base = 0 if step == PREFILL else min(filled, self.setting.context - rows)
         self.ids = tuple(
             (at * 7919 + 1) % self.plan.graph.vocab_size for at in range(self.plan.rows(step))
         )
@@ -322,18 +337,29 @@ class _Tuner:
 
     def _pass(self, step: PassSpec, tuning: Tuning) -> tuple[Dispatch, ...]:
         """A pass without its argmax, which would change the step for the runs after it."""
-        lowered = self.plan.lower(step, tuning)
+        lowered = self._lower(step, tuning)
         return (*lowered.body, *lowered.head)
+
+    def _lower(self, step: PassSpec, tuning: Tuning) -> Lowered:
+        assert self.memory is not None, "a step has begun"
+        state, cache = self.memory
+        return self.plan.lower(step, tuning, state=state, cache=cache)
 
     def _runs(self, step: PassSpec, site: AnySite, params: Params) -> list[list[Dispatch]]:
         tuning = self.tuning.having(site.key, params)
-        return _of(site.key, _dispatches(self.plan, step, tuning))
+        lowered = self._lower(step, tuning)
+        return _of(site.key, (*lowered.body, *lowered.head, *lowered.sample))
 
     def _bind(self, dispatches: Iterable[Dispatch]) -> tuple[BoundDispatch, ...]:
         return tuple(self.setting.device.bind(one) for one in dispatches)
 
     def _reset(self) -> None:
-        write_step(self.setting.device, self.plan.state, self.ids, self.base)
+        assert self.memory is not None, "a step has begun"
+        step = Step(self.setting.device, self.memory[0])
+        if self.spec.is_mapped:
+            step.write_rows([Row(one, at, self.base) for at, one in enumerate(self.ids)])
+        else:
+            step.write(self.ids, self.base)
 
     def _times(self, bound: dict[Params, tuple[BoundDispatch, ...]]) -> dict[Params, Times]:
         """Seconds of each, round by round."""

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rdrr_device.arena import arena
-from rdrr_device.tuning import Tuning
+from rdrr_device.tuning import OPS, Tuning
 from rdrr_runtime import tuner
 from rdrr_runtime.compile.hints import resolve
-from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
+from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, TUNED
 from rdrr_runtime.exec.program import PaperArena, Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases import embed, matmul_int8
 from rdrr_runtime.phases.embed import EmbedTuning
 from rdrr_runtime.phases.matmul_int8 import Tile
-from rdrr_runtime.tuner import Setting, Verdict, _better, _Tuner, tune
+from rdrr_runtime.tuner import Outcome, Setting, Verdict, _better, _Tuner, tune
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 
@@ -119,8 +119,8 @@ def test_the_winner_is_confirmed_and_held_to_whole_passes(
 ):
     monkeypatch.setattr(embed, "CANDIDATES", (EmbedTuning(8), EmbedTuning(16)))
     _scripted(monkeypatch, [1.0, 0.9, 0.5], pairs)
-    monkeypatch.setattr(tuner, "STEPS", (DECODE,))
-    found = tune(_setting(package, device, "dequant"), Tuning())
+    setting = replace(_setting(package, device, "dequant"), passes=(DECODE,))
+    found = tune(setting, Tuning())
     (outcome,) = found.outcomes
     assert outcome.chosen == EmbedTuning(chosen)
     assert outcome.seconds <= outcome.default_seconds
@@ -133,7 +133,6 @@ def test_what_computes_something_else_never_wins(package, device, monkeypatch):
     # Its threads are half as many as the scales that they stage, so half of these are missing.
     wrong, right = Tile(128, 64, 8, 8), Tile(64, 64, 8, 4)
     monkeypatch.setattr(matmul_int8, "CANDIDATES", (wrong, right))
-    monkeypatch.setattr(tuner, "STEPS", (PREFILL,))
     sites = tuner._sites
 
     def one_shape(*words):
@@ -142,6 +141,7 @@ def test_what_computes_something_else_never_wins(package, device, monkeypatch):
 
     monkeypatch.setattr(tuner, "_sites", one_shape)
     setting = replace(_setting(package, device, "matmul", policy=INT8), context=64)
+    setting = replace(setting, passes=(PREFILL,))
     found = tune(setting, Tuning())  # of more rows than those of `matvec_rows`
     (outcome,) = found.outcomes
     verdicts = {one.params: one.verdict for one in outcome.trials}
@@ -176,3 +176,24 @@ def test_a_result_that_is_not_written_is_seen(package, device):
         all_of_it = check.results([bound], 1, run._reset)
         assert check.agrees(all_of_it, check.results([bound], 1, run._reset))
         assert not check.agrees(all_of_it, check.results([], 1, run._reset))
+
+
+def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch):
+    """Of a batch and a window too, which used to be out of the tuner's reach."""
+    tried: list[str] = []
+    monkeypatch.setattr(_Tuner, "begin", lambda *_: None)
+    monkeypatch.setattr(
+        _Tuner, "site", lambda _, step, site: tried.append(site.key) or _untried(step, site)
+    )
+    setting = replace(_setting(package, device, *OPS, policy=INT8), passes=TUNED)
+    tune(setting, Tuning())
+    plan = setting.plan(PaperArena(device))
+    for spec in TUNED:
+        made = plan.decisions([spec])
+        keys = {one.key for decision in made for one in decision.params if one.candidates}
+        assert keys
+        assert keys <= set(tried), spec.name
+
+
+def _untried(step, site) -> Outcome:
+    return Outcome(site, step.name, site.default, 1.0, 1.0, ())

@@ -13,6 +13,10 @@ from rdrr.cli._flags import Only, with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rdrr_runtime.compile.pass_spec import PassSpec
+
     from rdrr._tune import TuneResult
 
 _COLUMNS = ("step", "default us", "tuned us", "gain", "tried", "site and parameters")
@@ -27,6 +31,16 @@ def tune(
         typer.Option(
             metavar="NAME",
             help="Only matmul, attention, softmax, norm or dequant; repeatable.",
+        ),
+    ] = None,
+    passes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pass",
+            metavar="NAME",
+            help="Only the kernels of these passes, as `rdrr explain` names them; repeatable, or "
+            "all. [default: prefill, decode]",
+            show_default=False,
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Try again what is known.")] = False,
@@ -47,6 +61,7 @@ def tune(
     unknown = [one for one in op or () if one not in OPS]
     if unknown:
         raise UsageError("no such op", expected=", ".join(OPS), found=unknown[0])
+    specs = _passes(passes or ["prefill", "decode"])
     package = open_package(path)
     found = tune_package(
         package,
@@ -57,6 +72,7 @@ def tune(
         ops=frozenset(op or OPS),
         force=force,
         rounds=rounds,
+        passes=specs,
         progress=None if json else _tell,
     )
     if found.note:
@@ -66,6 +82,18 @@ def tune(
     else:
         _show(found)
     return 0
+
+
+def _passes(names: Sequence[str]) -> tuple[PassSpec, ...]:
+    from rdrr_runtime.compile.pass_spec import TUNED
+
+    known = {spec.name: spec for spec in TUNED}
+    if "all" in names:
+        return TUNED
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError("no such pass", expected=", ".join([*known, "all"]), found=unknown[0])
+    return tuple(spec for name, spec in known.items() if name in names)
 
 
 def _tell(key: str, index: int, count: int) -> None:

@@ -150,7 +150,7 @@ class Plan:
     ) -> None:
         self.tuning = tuning or Tuning()
         self.graph = package.graph
-        self._device = device
+        self.device = device
         preferences = Preferences(policy, device.info.software)
         self._values, why = preferences.activations(device.features)
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
@@ -198,11 +198,24 @@ class Plan:
 
     def _on_paper(self, spec: PassSpec) -> Lowered:
         """Return the dispatches of a mapped pass in caches that are not allocated."""
-        paper, rows = PaperArena(self._device), self.rows(spec)
-        state = State.create(paper, rows, RING, slot_mapping=True)
-        kind = self.cache.spec
-        cache = KvCache.allocate(paper, self.graph, kind.context, kind.dtype, rows)
+        state, cache = self.memory(spec, PaperArena(self.device))
         return self.lower(spec, state=state, cache=cache)
+
+    def memory(self, spec: PassSpec, arena: Arena) -> tuple[State, KvCache]:
+        """Return the step and the caches that a pass runs on.
+
+        They are the plan's own, but for a mapped pass, which gets others of as many sequences as
+        it has rows.
+
+        Args:
+            spec: Which pass.
+            arena: Where those of a mapped pass are allocated.
+        """
+        if not spec.is_mapped:
+            return self.state, self.cache
+        rows, kind = self.rows(spec), self.cache.spec
+        state = State.create(arena, rows, RING, slot_mapping=True)
+        return state, KvCache.allocate(arena, self.graph, kind.context, kind.dtype, rows)
 
     def lowered(self, spec: PassSpec) -> Lowered:
         """Return the dispatches of a pass, lowered once."""
@@ -230,11 +243,11 @@ class Plan:
             state: Buffers of the step; the plan's own when None.
             cache: Keys and values; the plan's own when None.
         """
-        limits = self._device.limits
+        limits = self.device.limits
         ctx = OpContext(
             state or self.state,
             self.rows(spec),
-            self._device.features,
+            self.device.features,
             limits["max-compute-workgroup-storage-size"],
             limits["max-compute-invocations-per-workgroup"],
             self._values,
