@@ -240,10 +240,10 @@ def main() -> None:
     parser.add_argument("--adapter")
     options = parser.parse_args()
 
+    from published.strategies.uncached import Uncached
     from rdrr_device.device import open_device
     from rdrr_manifests.package import open_package
     from rdrr_runtime.decode.autoregressive import Autoregressive
-    from rdrr_runtime.decode.uncached import Uncached
     from rdrr_runtime.engine import Engine
     from rdrr_runtime.gpu import GpuBackend
     from rdrr_runtime.text.tokenizer import TextCodec

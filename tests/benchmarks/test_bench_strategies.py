@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import bench_strategies as bench
 import pytest
+from published.strategies.uncached import Uncached
 from rdrr_runtime.decode.autoregressive import Autoregressive
-from rdrr_runtime.decode.uncached import Uncached
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.reference.backend import CpuBackend
 from support.packages import VOCAB, llama_manifest, write_random_package

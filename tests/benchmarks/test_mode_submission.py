@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from published.modes.op_calls import WgpuCalls, uniform_content
 from published.modes.submission import OURS, ModeSubmitter, Submission, Submitters, op_calls
+from published.strategies.greedy_on_host import GreedyOnHost
 from rdrr_device import pass_timer
 from rdrr_device.kernels import Grid, dispatch
 from rdrr_device.pass_timer import PassTimer, timed
 from rdrr_format.errors import DeviceError
 from rdrr_runtime.decode.autoregressive import Autoregressive
-from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.elementwise import scale
 from rdrr_runtime.phases.shaders import kernel
@@ -131,6 +131,8 @@ def test_what_does_not_validate_is_an_error_in_every_mode(bench, name):
 def test_ids_are_the_same_in_every_mode_and_end_where_the_sequence_ends(backend, rng):
     ids, stops = endless_prompt(backend, rng, 6), frozenset({Ending.EOS})
     plain, _ = generated(backend, GreedyOnHost(), ids, 10, frozenset())
+    ended, _ = generated(Ending(backend, len(ids) + 5), GreedyOnHost(), ids, 10, stops)
+    assert ended == [*plain[:5], Ending.EOS]
     for how, end in ((PER_OP, 2), (FRESH, 3), (CACHED, 5)):
         with submitting(backend, how):
             found, _ = generated(Ending(backend, len(ids) + end), Autoregressive(4), ids, 9, stops)

@@ -176,7 +176,7 @@ def _check_weights(ablation: Ablation, package: Package) -> None:
 def _strategy(side: Side) -> Strategy:
     if side.cached:
         return side.mode.strategy()
-    from rdrr_runtime.decode.uncached import Uncached
+    from published.strategies.uncached import Uncached
 
     return Uncached()
 

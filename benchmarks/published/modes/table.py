@@ -37,7 +37,8 @@ class Mode:
     def strategy(self) -> Strategy:
         """Return the decoding strategy of the mode."""
         from rdrr_runtime.decode.autoregressive import Autoregressive
-        from rdrr_runtime.decode.greedy_on_host import GreedyOnHost
+
+        from published.strategies.greedy_on_host import GreedyOnHost
 
         return (
             GreedyOnHost() if self.sampler == "cpu" else Autoregressive(self.interval, self.ahead)

@@ -1,0 +1,1 @@
+"""Decoding strategies that exist to be measured against."""
