@@ -27,7 +27,7 @@ MIN_ROWS = 9
 """Token rows of a pass from which tiles beat reading each weight once a row."""
 
 
-TYPES = frozenset(name for name, form in FORMATS.items() if not form.values)
+TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
 """Blocks, which along N need the scales of their rows."""
 
 

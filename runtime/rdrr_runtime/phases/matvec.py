@@ -39,7 +39,7 @@ CANDIDATE_BYTES = 8
 """Bytes of one of them."""
 
 
-INT8_TYPES = frozenset(name for name, form in FORMATS.items() if not form.values)
+INT8_TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
 """Types that multiply in int8."""
 
 
@@ -249,9 +249,9 @@ def matvec(
     gate, column, k = output.kind == "gate", weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
     types = ",".join(one.dtype.name.lower() for one in weights)
-    variant = f"{types}.{source.kind}.{output.kind}{'.int8' if int8 else ''}"
+    way = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
+    variant = f"{types}.{source.kind}.{output.kind}{way}"
     if column:
-        variant = f"{variant}.column"
         site = _column_site(ctx, variant, outputs, k)
     else:
         site = _site(ctx, variant, outputs, k, source, output, int8=int8)
