@@ -21,6 +21,7 @@ from rdrr_manifests.graph.ops import (
     RopeSpec,
     Router,
     SigmoidGate,
+    WeightKind,
     WeightUse,
     uses,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "RopeSpec",
     "Router",
     "SigmoidGate",
+    "WeightKind",
     "WeightUse",
     "derive_graph",
     "uses",

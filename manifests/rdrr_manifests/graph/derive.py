@@ -28,6 +28,7 @@ from rdrr_manifests.graph.ops import (
     RopeSpec,
     Router,
     SigmoidGate,
+    WeightKind,
     WeightUse,
 )
 from rdrr_manifests.graph.rotary import rope_spec
@@ -118,7 +119,9 @@ class _Builder:
             scale = sqrt(sizes.hidden_size)
         rows = output.embedding_vocab_size or sizes.vocab_size
         self.embedding = WeightUse(
-            self.names.body("embed_tokens.weight"), (rows, sizes.hidden_size)
+            self.names.body("embed_tokens.weight"),
+            (rows, sizes.hidden_size),
+            WeightKind.TABLE,
         )
         self.ops.append(Embed("x0", self.embedding, scale))
         return "x0"
@@ -173,7 +176,7 @@ class _Builder:
         name = self.names.layer(layer, f"self_attn.{kind}_norm.weight")
         if not self.blocks.attention.query_key_norm and name not in self.names:
             return value
-        weight = WeightUse(name, (self.sizes.head_dim,))
+        weight = WeightUse(name, (self.sizes.head_dim,), WeightKind.VECTOR)
         norms = self.blocks.normalization
         self.ops.append(
             Norm(
@@ -211,15 +214,16 @@ class _Builder:
         self.ops.append(
             Router(hidden, router, weight, moe.num_experts_per_token, moe.normalize_weights)
         )
+        expert = WeightKind.EXPERT
         gates, ups, downs = zip(*map(names.expert, range(moe.num_experts)), strict=True)
         self.ops.append(
             Experts(
                 x=hidden,
                 router=router,
                 out=out,
-                gates=tuple(self._use(layer, part, (width, size)) for part in gates),
-                ups=tuple(self._use(layer, part, (width, size)) for part in ups),
-                downs=tuple(self._use(layer, part, (size, width)) for part in downs),
+                gates=tuple(self._use(layer, part, (width, size), expert) for part in gates),
+                ups=tuple(self._use(layer, part, (width, size), expert) for part in ups),
+                downs=tuple(self._use(layer, part, (size, width), expert) for part in downs),
                 activation=self.activation,
                 width=width,
             )
@@ -237,30 +241,36 @@ class _Builder:
         act, out = f"l{layer}.act", f"l{layer}.shared"
         self.ops.append(GatedActivation(gate, up, act, self.activation, width))
         branch = self._linear(layer, f"{part}.down_proj", act, size, width)
-        weight = self._use(layer, "mlp.shared_expert_gate", (1, size))
+        weight = self._use(layer, "mlp.shared_expert_gate", (1, size), WeightKind.VECTOR)
         if weight.name not in self.names:
             return branch
         self.ops.append(SigmoidGate(hidden, branch, out, weight))
         return out
 
-    def _use(self, layer: int, part: str, shape: tuple[int, ...]) -> WeightUse:
-        return WeightUse(self.names.layer(layer, f"{part}.weight"), shape)
+    def _use(
+        self,
+        layer: int,
+        part: str,
+        shape: tuple[int, ...],
+        kind: WeightKind = WeightKind.MATRIX,
+    ) -> WeightUse:
+        return WeightUse(self.names.layer(layer, f"{part}.weight"), shape, kind)
 
     def _head(self, stream: str) -> None:
         sizes, output, norms = self.sizes, self.blocks.output, self.blocks.normalization
-        weight = WeightUse(self.names.body("norm.weight"), (sizes.hidden_size,))
+        weight = WeightUse(self.names.body("norm.weight"), (sizes.hidden_size,), WeightKind.VECTOR)
         self.ops.append(
             Norm(stream, "final", weight, norms.rms_norm_eps, norms.rms_norm_weight_offset)
         )
         own = self.names.head()
-        use = self.embedding if own is None else WeightUse(own, self.embedding.shape)
+        use = WeightUse(self.embedding.name if own is None else own, self.embedding.shape)
         self.ops.append(
             Head("final", "logits", use, output.logit_input_scale, output.final_logit_softcapping)
         )
 
     def _norm(self, layer: int, part: str, x: str, out: str) -> str:
         norms = self.blocks.normalization
-        weight = WeightUse(self.names.layer(layer, f"{part}.weight"), (self.sizes.hidden_size,))
+        weight = self._use(layer, part, (self.sizes.hidden_size,), WeightKind.VECTOR)
         self.ops.append(Norm(x, out, weight, norms.rms_norm_eps, norms.rms_norm_weight_offset))
         return out
 
@@ -270,8 +280,9 @@ class _Builder:
         out = f"l{layer}.{part.rsplit('.', 1)[1]}"
         shape = (features, inputs or self.sizes.hidden_size)
         bias_name = self.names.layer(layer, f"{part}.bias")
-        bias = WeightUse(bias_name, (features,)) if bias_name in self.names else None
-        weight = WeightUse(self.names.layer(layer, f"{part}.weight"), shape)
+        has_bias = bias_name in self.names
+        bias = WeightUse(bias_name, (features,), WeightKind.VECTOR) if has_bias else None
+        weight = self._use(layer, part, shape)
         self.ops.append(Linear(x, out, weight, bias))
         return out
 

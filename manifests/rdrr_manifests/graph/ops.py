@@ -8,6 +8,7 @@ is computed; they do not say how.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 GRAPH_VERSION = 2
 
@@ -44,12 +45,26 @@ class RopeSpec:
     long_factor: tuple[float, ...] | None = None
 
 
+class WeightKind(Enum):
+    """How an op reads a tensor, which decides the form that a runtime keeps it in."""
+
+    VECTOR = "vector"
+    """Element by element, as the gains of a norm."""
+    TABLE = "table"
+    """Some rows of it, as an embedding."""
+    MATRIX = "matrix"
+    """Multiplied by whole rows of values."""
+    EXPERT = "expert"
+    """As `MATRIX`, for the rows that a router sends to it."""
+
+
 @dataclass(frozen=True)
 class WeightUse:
-    """A tensor that an op reads and the logical shape it must have."""
+    """A tensor that an op reads, the logical shape it must have, and how it is read."""
 
     name: str
     shape: tuple[int, ...]
+    kind: WeightKind = WeightKind.MATRIX
 
 
 @dataclass(frozen=True)
@@ -271,6 +286,14 @@ class Graph:
             for use in uses(op):
                 found.setdefault(use.name, use)
         return tuple(found.values())
+
+    def weight_kinds(self) -> dict[str, frozenset[WeightKind]]:
+        """Return how each tensor is read, which for a tied embedding is in two ways."""
+        found: dict[str, frozenset[WeightKind]] = {}
+        for op in self.ops:
+            for use in uses(op):
+                found[use.name] = found.get(use.name, frozenset()) | {use.kind}
+        return found
 
     def kv_bytes(self, tokens: int, bytes_per_element: int) -> int:
         """Bytes of the key-value cache for a context of `tokens`."""

@@ -20,16 +20,7 @@ from rdrr_format.codecs.f16 import f16_overflow_count
 from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_manifests.graph import (
-    Experts,
-    Graph,
-    Head,
-    Linear,
-    Norm,
-    Router,
-    SigmoidGate,
-    WeightUse,
-)
+from rdrr_manifests.graph import Experts, Graph, Linear, WeightKind, WeightUse
 from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
@@ -118,27 +109,16 @@ def load_weights(
 
 def _load(loader: _Loader, graph: Graph) -> None:
     weights = loader.weights
-    vectors = {use.name for use in _vector_uses(graph)}
-    products = {op.weight.name for op in graph.ops if isinstance(op, Linear | Router | Head)}
+    kinds = graph.weight_kinds()
     linears = {op.weight.name for op in graph.ops if isinstance(op, Linear)}
-    groups = tuple(_expert_groups(graph))
-    stacked = {use.name for group in groups for use in group}
     for use in graph.weights():
-        if use.name in vectors:
+        if use.kind is WeightKind.VECTOR:
             weights.add_vector(use.name, loader.vector(use))
-        elif use.name not in stacked:
-            made = loader.matrix(use, matmul=use.name in products)
+        elif use.kind is not WeightKind.EXPERT:
+            made = loader.matrix(use, matmul=WeightKind.MATRIX in kinds[use.name])
             weights.matrices[use.name] = loader.scaled(made, use) if use.name in linears else made
-    for group in groups:
+    for group in _expert_groups(graph):
         weights.stacks[group[0].name] = loader.stack(group)
-
-
-def _vector_uses(graph: Graph) -> Iterator[WeightUse]:
-    for op in graph.ops:
-        if isinstance(op, Norm | SigmoidGate):
-            yield op.weight
-        elif isinstance(op, Linear) and op.bias is not None:
-            yield op.bias
 
 
 def _expert_groups(graph: Graph) -> Iterator[tuple[WeightUse, ...]]:
