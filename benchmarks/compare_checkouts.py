@@ -1,0 +1,125 @@
+"""Decode, prefill, batch and load speed of two checkouts of rdrr, in alternation.
+
+    git worktree add ../before COMMIT
+    python benchmarks/compare_checkouts.py ../before . --case llama-1b:q4_k_m:row,column
+
+Each checkout runs its own `bench_decode.py` on the same packages, which the first one makes. The
+order changes from round to round, so that a machine that slows down slows both. The table shows
+medians over the rounds, and the ratio of the second checkout to the first. The last line is one
+JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from _script import table
+
+COMPONENTS = ("format", "device", "manifests", "converter", "runtime", "api", "benchmarks")
+MEASURED = ("prefill", "decode", "far", "load_seconds")
+
+Found = dict[tuple[str, ...], dict[int, list[float]]]
+"""Values by case, package and what was measured, then by checkout."""
+
+
+def run(tree: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON object of a checkout's `bench_decode.py`.
+
+    Raises:
+        SystemExit: It failed.
+    """
+    given = os.environ.get("PYTHONPATH")
+    folders = [*(str(tree / one) for one in COMPONENTS), *([given] if given else [])]
+    done = subprocess.run(
+        [sys.executable, str(tree / "benchmarks" / "bench_decode.py"), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{tree}: bench_decode.py failed:\n{done.stderr[-1000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def values(found: dict[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield what a run measured: package and figure, then the value."""
+    for name, row in found["rates"].items():
+        for key in MEASURED:
+            if key in row:
+                value = row[key]
+                yield (name, key), value[0] if isinstance(value, list) else value
+    for name, rows in found["batches"].items():
+        for size, row in rows.items():
+            yield (name, f"batch of {size}"), row["tokens_per_second"][0]
+
+
+def compare(options: argparse.Namespace, work: Path) -> Found:
+    """Run both checkouts in alternation."""
+    found: Found = {}
+    for case in options.case:
+        shape, quantize, layouts = case.split(":")
+        arguments = ["--shape", shape, "--quantize", quantize, "--layouts", layouts]
+        arguments += ["--repeat", "3", "--work", str(work)]
+        arguments += ["--context", str(options.context)] if options.context else []
+        for turn in range(options.rounds):
+            more = ["--batch", options.batch] if options.batch and not turn else []
+            for index in (0, 1) if turn % 2 == 0 else (1, 0):
+                measured = run((options.before, options.after)[index], [*arguments, *more])
+                for key, value in values(measured):
+                    found.setdefault((shape, quantize, *key), {}).setdefault(index, []).append(
+                        value
+                    )
+    return found
+
+
+def show(found: Found) -> dict[str, list[float]]:
+    """Print the table; return the medians and their ratio by the name of a row."""
+    rows: dict[str, list[float]] = {}
+    for key, taken in found.items():
+        before, after = (median(taken[index]) for index in (0, 1))
+        rows[" ".join(key)] = [before, after, round(after / before, 3)]
+    cells = [(name, *(f"{value:,.3f}" for value in row)) for name, row in rows.items()]
+    table(("", "before", "after", "after / before"), cells)
+    return rows
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("before", type=Path, help="a checkout of rdrr")
+    add("after", type=Path, help="another one")
+    add("--case", action="append", required=True, help="SHAPE:TYPE:LAYOUT[,LAYOUT]; repeatable")
+    add("--rounds", type=int, default=2, help="runs of each checkout")
+    add("--batch", metavar="N,N", help="also decode so many sequences in one pass, in round one")
+    add("--context", type=int, default=0, help="also decode behind so many tokens")
+    add("--work", type=Path, help="folder for the packages, kept; a temporary one by default")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Compare, print the table, and one JSON object last."""
+    options = parse()
+    with ExitStack() as stack:
+        work = options.work or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="compare-"))
+        )
+        work.mkdir(parents=True, exist_ok=True)
+        rows = show(compare(options, work))
+    print(json.dumps({"benchmark": "checkouts", "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
