@@ -64,6 +64,7 @@ class OpContext:
         values: Type of the activations between ops, `f32` or `f16`. Logits, sums and the weights
             of norms are f32 in any case.
         tuning: Stored parameters of kernels.
+        software: Whether the adapter is the CPU in disguise, whose subgroups are narrow.
     """
 
     state: State
@@ -73,6 +74,7 @@ class OpContext:
     max_threads: int = 256
     values: str = "f32"
     tuning: Tuning = field(default_factory=Tuning)
+    software: bool = False
 
     @property
     def subgroups(self) -> bool:

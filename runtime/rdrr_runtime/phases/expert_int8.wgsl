@@ -68,9 +68,9 @@ fn main(
     var team = thread.index / T;
     var lane = thread.index % T;
 {% if SUBGROUPS %}
-    if (subgroup_size == T) {
-        team = thread.subgroup;
-        lane = thread.lane;
+    if (subgroup_size >= T) {
+        team = (thread.subgroup * subgroup_size + thread.lane) / T;
+        lane = thread.lane % T;
     }
 {% endif %}
     let first = ((wid.x + wid.y * groups.x) * TEAMS + team) * {{ OUTPUTS }}u;

@@ -1,8 +1,16 @@
-// Sum over a team's threads, valid in all of them.
+// Sum over a team's threads, valid in all of them. T is a power of two; where subgroups have at least
+// T threads, a team is one of them or a run of its lanes.
 fn team_sum(v: Sums, thread: Thread, subgroup_size: u32, team: u32) -> Sums {
 {% if SUBGROUPS %}
     if (subgroup_size == T) {
         return subgroupAdd(v);
+    }
+    if (subgroup_size > T) {
+        var total = v;
+        for (var half = T / 2u; half > 0u; half /= 2u) {
+            total += subgroupShuffleXor(total, half);
+        }
+        return total;
     }
 {% endif %}
     workgroupBarrier();
