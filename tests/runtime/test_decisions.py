@@ -63,8 +63,8 @@ NAMED = {
     "tiles of many rows (": r"matmul_tiled\.",
     "general product": r"gemv_row\.",
     "experts, int8 activations": r"expert_int8\.|matmul_int8\.experts|int8_rows|quantize_rows",
-    "experts: the rows": r"expert_tiled",
-    "experts: each route": r"expert_linear",
+    "experts: the rows": r"matmul_tiled\.experts",
+    "experts: each route": r"gemv_row\.experts",
     "attention in large tiles": r"attention_tiled\.16",
     "attention in small tiles": r"attention_tiled\.8",
     "attention with the keys in splits": r"attention\.split_kv|attention_combine",
@@ -108,9 +108,9 @@ def honours(hint: tuple[str, str], one) -> bool:
     if key == "computePrecision" and (is_product or one.step == "load"):
         return IN_INT8.search(label) is None and (one.op != "activations" or label == value)
     if key == "f16Matmul" and is_product and not has_blocks:
-        general = label.startswith(("gemv", "matvec.", "expert_linear"))
+        general = label.startswith(("gemv", "matvec."))
         if value == "tiled":
-            return label.startswith(("matmul_tiled", "expert_tiled"))
+            return label.startswith("matmul_tiled")
         return general or not few
     attention = {"attentionDecode": one.step == "decode", "attentionPrefill": one.step != "decode"}
     if attention.get(key) and label.startswith("attention"):

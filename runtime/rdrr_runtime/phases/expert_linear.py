@@ -136,7 +136,7 @@ def _launches(
             "WG": power_of_two(halves_of(shape.inputs), 32, 128),
             "K": shape.inputs,
             "K_PADDED": shape.inputs % HALF != 0,
-            "N": shape.outputs,
+            "STRIDE": shape.outputs,
             "UNITS": halves_of(shape.inputs),
             "OUTPUTS": part.rows,
             "FIRST": part.first_row,
@@ -148,15 +148,17 @@ def _launches(
         if mode == "sum":
             constants["ACCUMULATE"] = accumulate or part.first_row > 0
         what = kernel(
-            "expert_linear",
+            "gemv_row",
             variables={
-                "MODE": mode,
+                "EXPERTS": mode,
                 "FORMATS": (weight.form,),
+                "ROWS": 1,
+                "Y": ctx.values,
                 "SUBGROUPS": ctx.subgroups,
                 "VALUE": ctx.values,
             },
             constants=constants,
-            variant=f"{mode}.{name}",
+            variant=f"experts.{mode}.{name}",
         )
         buffers = {
             "current": ctx.state.step,

@@ -78,24 +78,29 @@ def expert_tiled(
     made = []
     for part in weight.parts:
         what = kernel(
-            "expert_tiled",
+            "matmul_tiled",
             variables={
-                "MODE": "route" if by_route else "row",
                 "FORMATS": (weight.form,),
+                "EXPERTS": "route" if by_route else "row",
+                "MICRO": TILE_ROWS // 8,
+                "TILE_N": TILE_OUTPUTS,
+                "BIAS": False,
                 "VALUE": ctx.values,
+                "Y": ctx.values,
             },
             constants={
                 "K": weight.k,
                 "N": outputs,
                 "UNITS": halves_of(weight.k),
                 "EXPERT_ROWS": weight.stride,
-                "OUTPUTS": part.rows,
+                "PART": part.rows,
                 "FIRST": part.first_row,
                 "TOP_K": routed.top_k,
                 "MAX_ROWS": ctx.max_rows,
                 **weight.places(part, 0),
             },
-            variant=name,
+            variant=f"experts.{name}",
+            trusted=True,
         )
         buffers = {
             "current": ctx.state.step,

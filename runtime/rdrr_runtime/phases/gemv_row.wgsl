@@ -1,13 +1,25 @@
+{% if EXPERTS == "each" %}
+// y[r, s, n] = sum_k x[r, k] W[e, n, k], e the s-th expert of row r.
+{% elif EXPERTS == "sum" %}
+// y[r, n] = sum_s share sum_k x[r, s, k] W[e, n, k] (+ y), e and share the s-th route of row r.
+{% else %}
 // y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y).
+{% endif %}
 //
 // current  Step
-// x        {{ VALUE }} [rows, K]
-// weight0  OUTPUTS rows of one of FORMATS, see formats.py
-// y        {{ Y }} [rows, STRIDE]
+// x        {{ VALUE }} {{ "[rows, TOP_K, K]" if EXPERTS == "sum" else "[rows, K]" }}
+// weight0  OUTPUTS rows of one of FORMATS, see formats.py{% if EXPERTS %}: from row FIRST on, of EXPERT_ROWS of each expert{% endif %}
+
+// y        {{ Y }} {{ "[rows, TOP_K, STRIDE]" if EXPERTS == "each" else "[rows, STRIDE]" }}
+{% if EXPERTS %}
+// routes   Route [rows, TOP_K]
+{% else %}
 // bias     f32 [STRIDE], only with BIAS
+{% endif %}
 //
-// A workgroup computes 4 outputs for {{ ROWS }} token rows; its threads share the units of K, so each
-// weight is read and dequantized once for those rows. Accumulates in f32.
+// A workgroup computes 4 outputs for {{ {"each": "a route", "sum": "a row, over its routes"}.get(EXPERTS, ROWS ~ " token rows") }}; its threads share the units of K, so each
+// weight is read and dequantized once for them. {% if EXPERTS %}An output whose weights are in another part {{ "is left alone" if EXPERTS == "each" else "counts for nothing" }}.
+// {% endif %}Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 {% include "snippets/thread.wgsl" %}
@@ -15,17 +27,24 @@
 @group(0) @binding(1) var<storage, read> x: array<vec4<{{ VALUE }}>>;
 @group(0) @binding(2) var<storage, read> weight0: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<{{ Y }}>;
-{% if BIAS %}
+{% if EXPERTS %}
+{% include "snippets/route.wgsl" %}
+@group(0) @binding(4) var<storage, read> routes: array<Route>;
+
+override EXPERTS: u32;
+override EXPERT_ROWS: u32;       // rows from one expert to the next
+override TOP_K: u32;
+{% elif BIAS %}
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
 {% endif %}
 
 override WG: u32;
 override K: u32;
-override UNITS: u32;             // units of 32 weights in a row
+override UNITS: u32;             // of 32 weights in a row
 override K_PADDED: bool;         // some units reach beyond K
 override OUTPUTS: u32;           // rows of this part
-override FIRST: u32;             // output of the first of them
-override STRIDE: u32;            // outputs of all parts
+override FIRST: u32;             // the first of them
+override STRIDE: u32;            // outputs of all parts{{ ", of an expert" if EXPERTS }}
 override ACCUMULATE: bool = false;
 override SINGLE_ROW: bool = false;
 
@@ -33,27 +52,13 @@ override SINGLE_ROW: bool = false;
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_sum.wgsl" %}
 
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    thread: Thread,
-) {
-    let rows = select(current.rows, 1u, SINGLE_ROW);
-    let n0 = (wid.x + wid.y * groups.x) * 4u;
-    let r0 = wid.z * {{ ROWS }}u;
-    if (n0 >= OUTPUTS || r0 >= rows) {
-        return;
-    }
-{% for r in range(ROWS) %}
-    var acc{{ r }} = vec4<f32>(0.0);
-    let x{{ r }} = min(r0 + {{ r }}u, rows - 1u) * (K / 4u);
-{% endfor %}
+{# Adds this thread's part of the products of vectors x0.. with rows w of the part to acc0... #}
+{% macro add_products() %}
     // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
     // arrays out of registers.
     for (var unit = thread.index; unit < UNITS; unit += WG) {
 {% for o in range(4) %}
-        let w{{ o }} = weights0(min(n0 + {{ o }}u, OUTPUTS - 1u), unit);
+        let w{{ o }} = weights0(w[{{ o }}], unit);
 {% endfor %}
 {% for i in range(8) %}
         let k{{ i }} = 32u * unit + {{ 4 * i }}u;
@@ -65,10 +70,23 @@ fn main(
         }
 {% endfor %}
     }
-{% for r in range(ROWS) %}
-    finish(reduce_sum(acc{{ r }}, thread), r0 + {{ r }}u, rows, n0 + thread.index, thread.index);
-{% endfor %}
+{% endmacro %}
+const FOUR = vec4<u32>(0u, 1u, 2u, 3u);
+{% if EXPERTS %}
+
+// Which of the outputs n0..n0+3 of an expert lie in this part.
+fn inside(expert: u32, n0: u32) -> vec4<bool> {
+    let n = vec4<u32>(n0) + FOUR;
+    let row = vec4<u32>(expert * EXPERT_ROWS) + n;
+    return (n < vec4<u32>(STRIDE)) & (row >= vec4<u32>(FIRST)) & (row < vec4<u32>(FIRST + OUTPUTS));
 }
+
+// Their rows in the part, or any of its rows for those outside.
+fn rows_of(expert: u32, n0: u32) -> vec4<u32> {
+    let row = vec4<u32>(expert * EXPERT_ROWS + n0) + FOUR;
+    return clamp(row, vec4<u32>(FIRST), vec4<u32>(FIRST + OUTPUTS - 1u)) - vec4<u32>(FIRST);
+}
+{% else %}
 
 // Write output n of a row; n is the lane-th of the workgroup.
 fn finish(total: vec4<f32>, row: u32, rows: u32, n: u32, lane: u32) {
@@ -84,4 +102,71 @@ fn finish(total: vec4<f32>, row: u32, rows: u32, n: u32, lane: u32) {
         result += f32(y[at]);
     }
     y[at] = {{ "value(result)" if Y == VALUE else "result" }};
+}
+{% endif %}
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    thread: Thread,
+) {
+    let n0 = (wid.x + wid.y * groups.x) * 4u;
+{% if EXPERTS == "each" %}
+    let row = wid.z / TOP_K;
+    if (n0 >= STRIDE || row >= current.rows) {
+        return;
+    }
+    let expert = min(routes[wid.z].expert, EXPERTS - 1u);
+    let live = inside(expert, n0);
+    if (!any(live)) {
+        return;
+    }
+    let w = rows_of(expert, n0);
+    let x0 = row * (K / 4u);
+    var acc0 = vec4<f32>(0.0);
+{{ add_products() -}}
+    let total = reduce_sum(acc0, thread);
+    if (thread.index < 4u && live[thread.index]) {
+        y[wid.z * STRIDE + n0 + thread.index] = value(total[thread.index]);
+    }
+{% elif EXPERTS == "sum" %}
+    let row = wid.z;
+    if (n0 >= STRIDE || row >= current.rows) {
+        return;
+    }
+    var sum = vec4<f32>(0.0);
+    for (var route = row * TOP_K; route < (row + 1u) * TOP_K; route++) {
+        let expert = min(routes[route].expert, EXPERTS - 1u);
+        let live = inside(expert, n0);
+        if (any(live)) {
+            let w = rows_of(expert, n0);
+            let x0 = route * (K / 4u);
+            var acc0 = vec4<f32>(0.0);
+{{ add_products() -}}
+            sum += routes[route].share * select(vec4<f32>(0.0), acc0, live);
+        }
+    }
+    let total = reduce_sum(sum, thread);
+    if (thread.index < 4u && n0 + thread.index < STRIDE) {
+        let at = row * STRIDE + n0 + thread.index;
+        let result = total[thread.index];
+        y[at] = value(select(result, result + f32(y[at]), ACCUMULATE));
+    }
+{% else %}
+    let rows = select(current.rows, 1u, SINGLE_ROW);
+    let r0 = wid.z * {{ ROWS }}u;
+    if (n0 >= OUTPUTS || r0 >= rows) {
+        return;
+    }
+    let w = min(vec4<u32>(n0) + FOUR, vec4<u32>(OUTPUTS - 1u));
+{% for r in range(ROWS) %}
+    var acc{{ r }} = vec4<f32>(0.0);
+    let x{{ r }} = min(r0 + {{ r }}u, rows - 1u) * (K / 4u);
+{% endfor %}
+{{ add_products() -}}
+{% for r in range(ROWS) %}
+    finish(reduce_sum(acc{{ r }}, thread), r0 + {{ r }}u, rows, n0 + thread.index, thread.index);
+{% endfor %}
+{% endif %}
 }

@@ -174,7 +174,7 @@ def _gemv_row(call: _Call, part: Part, rows: int) -> Dispatch:
             rows_axis=None if call.single_row else 2,
             rows_per_group=rows_per_group,
         ),
-        {"ROWS": rows_per_group, "SUBGROUPS": call.ctx.subgroups},
+        {"ROWS": rows_per_group, "EXPERTS": "", "SUBGROUPS": call.ctx.subgroups},
         {
             "WG": site.used.workgroup,
             "K_PADDED": weight.k % HALF != 0,
@@ -200,7 +200,7 @@ def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
         "matmul_tiled",
         part,
         Grid(-(-outputs // tile_n), 1, 1, None if call.single_row else 1, 8 * micro),
-        {"MICRO": micro, "TILE_N": tile_n},
+        {"MICRO": micro, "TILE_N": tile_n, "EXPERTS": ""},
         {"N": weight.n, "PART": outputs},
         (site,),
     )

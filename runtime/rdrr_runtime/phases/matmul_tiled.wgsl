@@ -8,6 +8,13 @@
 // weight0  PART rows of one of FORMATS, see formats.py
 // y        {{ Y }} [rows, N], N outputs of all parts
 // bias     f32 [N], only with BIAS
+{% if EXPERTS %}
+// groups   u32 [experts, 1 + MAX_ROWS]: routes of each expert, their number before them
+//
+// Of experts, EXPERT_ROWS rows each, and y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route
+// g = r TOP_K + s of a row r to an expert e, whose routes make the rows of a tile. An output whose
+// weights are in another part is left alone.
+{% endif %}
 //
 // A workgroup of 128 threads computes {{ 8 * MICRO }} rows by {{ TILE_N }} outputs in steps of 32 inputs. The weights
 // of a step are dequantized into workgroup memory, each once, and x is staged beside them, while
@@ -24,6 +31,14 @@
 @group(0) @binding(3) var<storage, read_write> y: array<{{ Y }}>;
 {% if BIAS %}
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
+{% endif %}
+
+{% if EXPERTS %}
+@group(0) @binding(4) var<storage, read> groups: array<u32>;
+
+override TOP_K: u32;
+override MAX_ROWS: u32;
+override EXPERT_ROWS: u32;
 {% endif %}
 
 override K: u32;
@@ -47,11 +62,22 @@ fn main(
     @builtin(workgroup_id) wid: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
+{% if EXPERTS %}
+    let group = wid.y * (1u + MAX_ROWS);
+    let rows = select(0u, groups[group], current.rows > 0u);
+    let m0 = wid.z * TILE_M;
+    let n0 = wid.x * {{ TILE_N }}u;
+    let first = wid.y * EXPERT_ROWS + n0;  // row of all parts that the tile begins with
+    if (m0 >= rows || first >= FIRST + PART || first + {{ TILE_N }}u <= FIRST) {
+        return;
+    }
+{% else %}
     let rows = select(current.rows, 1u, SINGLE_ROW);
     let m0 = wid.y * TILE_M;
     if (m0 >= rows) {
         return;
     }
+{% endif %}
 {% if SPLIT == 2 %}
     let share = thread / 64u;
 {% endif %}
@@ -64,8 +90,13 @@ fn main(
 {% endfor %}
     let j = thread % {{ TILE_N }}u;
     let m = thread % TILE_M;
+{% if EXPERTS %}
+    let row = groups[group + 1u + min(m0 + m, rows - 1u)]{{ " / TOP_K" if EXPERTS == "row" }};
+    let w_row = clamp(first + min(j, N - 1u - n0), FIRST, FIRST + PART - 1u) - FIRST;
+{% else %}
     let row = min(m0 + m, rows - 1u);
     let w_row = min(wid.x * {{ TILE_N }}u + j, PART - 1u);
+{% endif %}
     var w_next = weights0(w_row, 0u);
     let half = min(thread / TILE_M, 1u);
     var x_next = fetch_x(0u, row, half);
@@ -127,7 +158,11 @@ fn main(
 {% endif %}
 {% for m in range(MICRO) %}
 {% for j in range(WORDS) %}
+{% if EXPERTS %}
+    store4(group, m0 + tm * {{ MICRO }}u + {{ m }}u, rows, n0, first, {{ 4 * LANES * j }}u + tn * 4u, acc{{ m }}_{{ j }});
+{% else %}
     store4(m0 + tm * {{ MICRO }}u + {{ m }}u, rows, wid.x, {{ 4 * LANES * j }}u + tn * 4u, acc{{ m }}_{{ j }});
+{% endif %}
 {% endfor %}
 {% endfor %}
 }
@@ -161,6 +196,19 @@ fn put_x(m: u32, half: u32, v: array<vec4<f32>, 4>) {
 {% endfor %}
 }
 
+{% if EXPERTS %}
+fn store4(group: u32, m: u32, count: u32, n0: u32, first: u32, j: u32, sums: vec4<f32>) {
+    if (m >= count) {
+        return;
+    }
+    let at = groups[group + 1u + m] * N + n0;
+    for (var c = j; c < j + 4u; c++) {
+        if (n0 + c < N && first + c >= FIRST && first + c < FIRST + PART) {
+            y[at + c] = value(sums[c - j]);
+        }
+    }
+}
+{% else %}
 fn store4(row: u32, rows: u32, tile: u32, j: u32, sums: vec4<f32>) {
     if (row >= rows) {
         return;
@@ -183,3 +231,4 @@ fn store(row: u32, n: u32, sum: f32) {
     }
     y[row * N + n] = {{ "value(result)" if Y == VALUE else "result" }};
 }
+{% endif %}
