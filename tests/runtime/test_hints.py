@@ -75,8 +75,8 @@ OBEYED = {
         {"q4kMatmul": "fused_q4k_int8"},
         "column",
         {
-            "decode layer 1 qkv": "matvec.q4_k,q4_k,q4_k",
-            "decode l1.down_proj": "matvec.q4_k",
+            "decode layer 1 qkv": "matvec.q4_k,q4_k,q4_k.int8",
+            "decode l1.down_proj": "matvec.q4_k.int8",
             "prefill l1.down_proj": "matmul_int8.q4_k",
         },
         INT8,
@@ -214,7 +214,7 @@ def test_what_no_kernel_reads_is_expanded_exactly_and_says_so(device, tmp_path, 
     ids = rng.integers(0, VOCAB, 12).tolist()
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     reasons = {one.reason for one in backend.info.decisions if "o_proj.weight" in one.op}
-    note = "Q5_K expanded to F32 at load, as its flat blocks cross rows within a group of weights"
+    note = "Q5_K expanded to F32 at load, as its flat blocks cross rows within a unit of weights"
     assert reasons == {note}
     assert not any("expanded" in one.reason for one in backend.info.decisions if "q_proj" in one.op)
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)

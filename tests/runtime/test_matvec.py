@@ -14,6 +14,7 @@ from rdrr_runtime.phases.matvec import (
     INT8_TYPES,
     MAX_OUTPUT_GROUPS,
     Input,
+    MatvecTuning,
     Output,
     leaves_int8,
     matvec,
@@ -230,3 +231,19 @@ def test_a_launch_says_what_it_does_not_suit(bench: Bench, rng: np.random.Genera
     assert not suits(bench.context(2), (weight,), int8=True)
     assert not suits(replace(ctx, workgroup_storage=1024), (weight,), int8=True)
     assert not suits(ctx, (weight,), int8=True, shares=1 << 16)
+
+
+@pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
+@pytest.mark.parametrize("team", [4, 8, 16])
+def test_teams_of_any_width_give_the_same_sums(
+    any_bench: Bench, rng: np.random.Generator, layout: Layout, team: int, monkeypatch
+) -> None:
+    """Narrower than a subgroup, as wide, and wider: by shuffles, by one sum, through memory."""
+    monkeypatch.setattr("rdrr_runtime.phases.matvec.SOFTWARE", MatvecTuning(64, team))
+    operands, ctx = Operands(any_bench, rng, layout), any_bench.context(1)
+    ctx = replace(ctx, software=True)
+    weight, values = operands.weight("Q4_K", 70, 576)
+    source, x = operands.source("norm", 576)
+    y = any_bench.poisoned(70)
+    any_bench.run(matvec(ctx, (weight,), source, Output(y), label="t"), 1)
+    assert relative_error(any_bench.download(y, 70), values @ x) < 1e-4

@@ -252,7 +252,7 @@ class Plan:
             limits["max-compute-invocations-per-workgroup"],
             self._values,
             self.tuning if tuning is None else tuning,
-            self._device.info.software,
+            self.device.info.software,
         )
         return lower(self._model, spec, ctx, cache or self.cache)
 
