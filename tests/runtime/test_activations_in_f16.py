@@ -183,7 +183,7 @@ OPS = {
     "gemv of rows": product("Q4_K", Layout.ROW, tiled=False),
     "gemv of columns": product("Q8_0", Layout.COLUMN, tiled=False),
     "tiles of rows": product("Q6_K", Layout.ROW, tiled=True),
-    "tiles of columns": product("F32", Layout.COLUMN, tiled=True),
+    "tiles of columns": product("Q4_K", Layout.COLUMN, tiled=True),
     "streaming": scores(AttentionKernel.STREAMING),
     "split_kv": scores(AttentionKernel.SPLIT_KV),
     "tiled_small": scores(AttentionKernel.TILED_SMALL),
@@ -261,7 +261,7 @@ def test_a_device_without_f16_keeps_f32_and_says_so(plain_device, tmp_path, rng)
     options = {"context": CONTEXT, "kv_dtype": "f32", "device": plain_device}
     backend = GpuBackend(package, policy=policy, **options)
     (line,) = unhonoured(backend.info.decisions)
-    assert "hint computePrecision=f16 is not followed: the device has no feature shader-f16" in line
+    assert "hint computePrecision=f16 is not honoured: the device has no feature shader-f16" in line
     reference = stepped(CpuBackend(package, context=CONTEXT), ids, 10)
     assert error_of(stepped(backend, ids, 10), reference) < 1e-5
     backend.close()
@@ -276,4 +276,4 @@ def test_activations_in_int8_that_a_stronger_source_asks_for_exclude_f16(device,
     choices = decisions_for(package, device, resolve(stated), CONTEXT, "f16")
     assert choices[0].kernel == "f32"
     (line,) = unhonoured(choices)
-    assert "computePrecision=f16 is not followed: q4kMatmul=fused_q4k_int8 (run flag)" in line
+    assert "computePrecision=f16 is not honoured: q4kMatmul=fused_q4k_int8 (run flag)" in line

@@ -5,8 +5,9 @@ expert_down     y[r, :] = sum_s share W[e] x[r, s, :]
 expert_rows     y[r, s, :] = W[e] x[r, :], or W[e] x[r, s, :], for many rows
 
 What `expert_linear` and `expert_tiled` do in f32, for experts of blocks along K in one part. In the
-first two a route reads its expert's weights by itself, and x comes from `int8_rows`; in the last the
-rows of an expert share its weights in a tile of `matmul_int8`, and x comes from `quantize_rows`.
+first two a route reads its expert's weights by itself, and x comes from `int8_rows`; in the last
+the rows of an expert share its weights in a tile of `matmul_int8`, and x comes from
+`quantize_rows`.
 """
 
 from __future__ import annotations
