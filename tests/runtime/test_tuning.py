@@ -170,7 +170,8 @@ def test_a_result_that_is_not_written_is_seen(package, device):
     with arena(device, "check") as buffers:
         plan = Plan(package, device, buffers, resolve({}), context=CONTEXT, kv_dtype="f16")
         (lookup,) = [one for one in plan.lowered(DECODE).body if one.label == "embed"]
-        run = _Tuner(_setting(package, device), None, plan, Tuning(), 0, (5,))
+        run = _Tuner(_setting(package, device), None, plan, Tuning(), buffers, ids=(5,))
+        run.memory = plan.memory(DECODE, buffers)
         check = Check.of(device, plan, [lookup])
         bound = device.bind(lookup)
         all_of_it = check.results([bound], 1, run._reset)
