@@ -161,7 +161,7 @@ def test_int8_activations_cost_about_a_hundredth(
     kind = str(rng.choice(OUTPUTS))
     print(kind)
     found = launch_error(any_bench, rng, name, kind, source, int8=True)
-    assert 1e-5 < found < 1e-1  # above the rounding of f32, so int8 was really used
+    assert 1e-5 < found < 5e-2  # above the rounding of f32, so int8 was really used
 
 
 @pytest.mark.parametrize("int8", [False, True], ids=["f32", "int8"])
