@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from itertools import count
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,8 @@ class Binding:
 _DECLARATION = re.compile(
     r"@group\(0\)\s*@binding\((\d+)\)\s*var<storage,\s*(read_write|read)>\s*(\w+)\s*:"
 )
-_OVERRIDE = re.compile(r"^override\s+(\w+)\s*:", re.MULTILINE)
+_STORAGE = re.compile(r"^var<storage,\s*(read_write|read)>\s*(\w+)\s*:", re.MULTILINE)
+_OVERRIDE = re.compile(r"^override\s+(\w+)\s*:\s*\w+\s*(=?)", re.MULTILINE)
 _COMMENT = re.compile(r"//.*")
 _SUBGROUPS = re.compile(r"\bsubgroup[A-Z]\w*\(|@builtin\((subgroup_\w+|num_subgroups)\)")
 
@@ -139,6 +141,22 @@ def bindings(source: str) -> tuple[Binding, ...]:
 
 
 @cache
-def overrides(source: str) -> frozenset[str]:
-    """Names of the override constants that a rendered shader declares."""
-    return frozenset(_OVERRIDE.findall(source))
+def storage(source: str) -> tuple[Binding, ...]:
+    """Return the storage buffers that a text declares without numbers, in order."""
+    return tuple(
+        Binding(name, Access.READ if access == "read" else Access.READ_WRITE)
+        for access, name in _STORAGE.findall(source)
+    )
+
+
+def numbered(source: str) -> str:
+    """Return a text whose storage buffers have bindings 0, 1, 2... of group 0, in order."""
+    numbers = count()
+    return _STORAGE.sub(lambda one: f"@group(0) @binding({next(numbers)}) {one[0]}", source)
+
+
+@cache
+def overrides(source: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the typed override constants of a text: all of them, and those without a default."""
+    found = _OVERRIDE.findall(source)
+    return frozenset(name for name, _ in found), frozenset(name for name, has in found if not has)

@@ -14,10 +14,12 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
-from rdrr_device.kernels import Dispatch
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
-from rdrr_runtime.phases.context import OpContext, State
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.state import State, pack_step
 
 F32 = npt.NDArray[np.float32]
 
@@ -48,25 +50,30 @@ class Bench:
         rows: int,
         *,
         base: int = 0,
+        slots: Sequence[int] | None = None,
+        sequences: Sequence[int] | None = None,
         tokens: Sequence[int] | None = None,
         positions: Sequence[int] | None = None,
         max_rows: int | None = None,
         values: str = "f32",
     ) -> OpContext:
-        """A step of `rows` token rows whose first KV slot is `base`."""
+        """A step of `rows` token rows whose first KV slot is `base`; mapped where `sequences` are."""
         max_rows = max_rows or rows
         state = State.create(self.arena, max_rows, ring=4)
-        self.device.write(state.step, np.array([rows, base, 0, 0], np.uint32))
-        places = range(base, base + rows) if positions is None else positions
-        self.device.write(state.positions, np.array(places, np.uint32))
-        if tokens is not None:
-            self.device.write(state.tokens, np.array(tokens, np.uint32))
+        packed = pack_step(
+            tokens or [0] * rows,
+            slots or range(base, base + rows),
+            positions=positions,
+            sequences=sequences,
+        )
+        self.device.write(state.step, packed)
         return OpContext(
             state,
             max_rows,
             self.device.features,
             self.device.limits["max-compute-workgroup-storage-size"],
             values=values,
+            mapped=sequences is not None,
         )
 
     def upload(self, array: npt.NDArray[np.generic]) -> BufferSlice:
@@ -76,8 +83,8 @@ class Bench:
         """An output full of NaN, so that an element that is never written is seen."""
         return self.upload(np.full(shape, np.nan, np.float32))
 
-    def run(self, dispatches: Sequence[Dispatch], rows: int) -> None:
-        self.device.submit([self.device.bind(one) for one in dispatches], rows)
+    def run(self, phases: Sequence[Phase], rows: int) -> None:
+        self.device.submit([self.device.bind(as_dispatch(one) if isinstance(one, Phase) else one) for one in phases], rows)
 
     def download(self, buffer: BufferSlice, *shape: int) -> F32:
         return self.device.read(buffer).view(np.float32)[: int(np.prod(shape))].reshape(shape)

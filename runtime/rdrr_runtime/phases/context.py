@@ -1,17 +1,4 @@
-"""What every op needs besides its own operands: the state of the step and the device's facts.
-
-Per-call values never come from the CPU per dispatch. Kernels read them from buffers that the GPU
-itself advances after sampling, so one bound program is replayed for each token:
-
-    step          struct { rows, base, ring, pad } of u32: token rows of this pass, KV slot of
-                  row 0, tokens sampled so far
-    positions     u32[max_rows], logical position of each row (rope); the KV slot of row r is
-                  base + r, and row r attends to the slots 0..base+r
-    tokens        u32[max_rows], input ids; the sampled id becomes tokens[0]
-    ring          u32[n], sampled ids; the id of step s is ring[s mod n]
-    slot_mapping  u32[max_rows, 2], only where rows are of several sequences: the sequence and the
-                  KV slot of each row, which attends to its sequence's slots up to its own
-"""
+"""What every op needs besides its own operands: where it runs, and with which rows."""
 
 from __future__ import annotations
 
@@ -19,36 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import P, Site, Tuning
 from rdrr_format.errors import FormatError
 
-STEP_WORDS = 4
+from rdrr_runtime.phases.state import State
+
 VALUE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "f16": 2})
 MAX_HEAD_DIM = 256
-
-
-@dataclass(frozen=True)
-class State:
-    """The buffers that carry the state of generation from step to step."""
-
-    step: BufferSlice
-    positions: BufferSlice
-    tokens: BufferSlice
-    ring: BufferSlice
-    slot_mapping: BufferSlice | None = None
-
-    @staticmethod
-    def create(arena: Arena, max_rows: int, ring: int = 64, *, slot_mapping: bool = False) -> State:
-        """Zeroed state for passes of up to `max_rows` token rows."""
-        return State(
-            arena.empty("step", 4 * STEP_WORDS),
-            arena.empty("positions", 4 * max_rows),
-            arena.empty("tokens", 4 * max_rows),
-            arena.empty("ring", 4 * ring),
-            arena.empty("slot mapping", 8 * max_rows) if slot_mapping else None,
-        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +30,7 @@ class OpContext:
             of norms are f32 in any case.
         tuning: Stored parameters of kernels.
         software: Whether the adapter is the CPU in disguise, whose subgroups are narrow.
+        mapped: Whether the rows of a pass may be of different sequences.
     """
 
     state: State
@@ -75,6 +41,7 @@ class OpContext:
     values: str = "f32"
     tuning: Tuning = field(default_factory=Tuning)
     software: bool = False
+    mapped: bool = False
 
     @property
     def subgroups(self) -> bool:

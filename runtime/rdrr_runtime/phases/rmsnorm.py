@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_device.tuning import Params
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.weight_units import power_of_two
 
 
@@ -27,6 +26,31 @@ class NormTuning(Params):
     """
 
     workgroup: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RmsNorm(Record):
+    """Parameters of rmsnorm.wgsl.
+
+    Attributes:
+        mode: `out`, `in_place` or `post`.
+        subgroups: Whether sums go through subgroup operations.
+        value: Type of activations.
+        width: Elements of a vector.
+        per_row: Vectors of a token row.
+        eps: Added to the mean square.
+        offset: Added to the weight.
+    """
+
+    shader = "rmsnorm"
+
+    mode: str = choice()
+    subgroups: bool = choice()
+    value: str = choice()
+    width: int
+    per_row: int
+    eps: float
+    offset: float
 
 
 CANDIDATES = tuple(NormTuning(threads) for threads in (32, 64, 128, 256, 512, 1024))
@@ -44,7 +68,7 @@ def rms_norm(
     per_row: int = 1,
     single_row: bool = False,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """y = x / sqrt(mean(x^2) + eps) * (offset + weight).
 
     Args:
@@ -76,7 +100,7 @@ def rms_norm_in_place(
     offset: float = 0.0,
     per_row: int = 1,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """As `rms_norm`, with the result in x."""
     operands = {"x": x, "weight": weight}
     return _lower(ctx, "in_place", operands, width, eps, offset, per_row, False, label)
@@ -92,7 +116,7 @@ def post_norm_add(
     eps: float,
     offset: float = 0.0,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """x = x + norm(r): two different buffers [rows, width]."""
     operands = {"x": x, "r": r, "weight": weight}
     return _lower(ctx, "post", operands, width, eps, offset, 1, False, label)
@@ -108,7 +132,7 @@ def _lower(
     per_row: int,
     single_row: bool,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     need_multiple(f"{label}: width", width, 4)
     rows = 1 if single_row else ctx.max_rows
     for name, buffer in operands.items():
@@ -119,17 +143,16 @@ def _lower(
         NormTuning(power_of_two(width // 4, 32, 256)),
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
-    what = kernel(
-        "rmsnorm",
-        variables={"MODE": mode, "SUBGROUPS": ctx.subgroups, "VALUE": ctx.values},
-        constants={
-            "WG": site.used.workgroup,
-            "WIDTH": width,
-            "EPS": eps,
-            "OFFSET": offset,
-            "SINGLE_ROW": single_row,
-        },
+    record = RmsNorm(
+        threads=site.used.workgroup,
         variant=mode,
+        mode=mode,
+        subgroups=ctx.subgroups,
+        value=ctx.values,
+        width=width,
+        per_row=per_row,
+        eps=eps,
+        offset=offset,
     )
-    grid = Grid(per_row, 1, 1, None if single_row else 1)
-    return [dispatch(what, {"current": ctx.state.step, **operands}, grid, label, (site,))]
+    work = Work(per_row, None if single_row else 1)
+    return [Phase(record, operands, work, label, (site,))]

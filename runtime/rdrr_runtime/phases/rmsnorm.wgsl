@@ -7,42 +7,29 @@
 // x = x + norm(r)
 {% endif %}
 //
-// current    Step
 // weight     f32 [WIDTH]
 // x, r, y    {{ VALUE }} [rows, PER_ROW, WIDTH]
 //
 // One workgroup a normalised vector. The sum of squares is accumulated in f32.
-{% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
-{% include "snippets/thread.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> weight: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, {{ "read" if MODE == "out" else "read_write" }}> x: array<vec4<{{ VALUE }}>>;
+var<storage, read> weight: array<vec4<f32>>;
+var<storage, {{ "read" if MODE == "out" else "read_write" }}> x: array<vec4<{{ VALUE }}>>;
 {% if MODE == "post" %}
-@group(0) @binding(3) var<storage, read> r: array<vec4<{{ VALUE }}>>;
+var<storage, read> r: array<vec4<{{ VALUE }}>>;
 {% elif MODE == "out" %}
-@group(0) @binding(3) var<storage, read_write> y: array<vec4<{{ VALUE }}>>;
+var<storage, read_write> y: array<vec4<{{ VALUE }}>>;
 {% endif %}
 
-override WG: u32;
 override WIDTH: u32;
 override EPS: f32;
-override OFFSET: f32 = 0.0;
-override SINGLE_ROW: bool = false;
+override OFFSET: f32;
+override PER_ROW: u32;
 
 {% include "snippets/reduce_sum.wgsl" %}
 
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    thread: Thread,
-) {
-    if (wid.y >= select(current.rows, 1u, SINGLE_ROW)) {
-        return;
-    }
+fn phase(item: u32, row: u32, thread: Thread) {
     let words = WIDTH / 4u;
-    let first = (wid.y * groups.x + wid.x) * words;
+    let first = (row * PER_ROW + item) * words;
     var squares = vec4<f32>(0.0);
     for (var i = thread.index; i < words; i += WG) {
         let v = vec4<f32>({{ "r" if MODE == "post" else "x" }}[first + i]);

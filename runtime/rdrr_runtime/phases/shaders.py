@@ -39,7 +39,7 @@ def kernel(
     """
     source = folder.render(f"{name}.wgsl", **(variables or {}))
     values = {key: float(value) for key, value in (constants or {}).items()}
-    unknown = set(values) - overrides(source)
+    unknown = set(values) - overrides(source)[0]
     if unknown:
         raise ValueError(f"{name}.wgsl has no override {', '.join(sorted(unknown))}")
     label = f"{name}.{variant}" if variant else name

@@ -1,0 +1,68 @@
+"""A phase as one dispatch: the text of its entry point, and the size of its launch.
+
+What runs the dispatches is the business of `rdrr_runtime.exec.executor`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from rdrr_device.kernels import MAX_WORKGROUPS, Dispatch, Grid, Kernel
+from rdrr_device.shaders import numbered
+
+from rdrr_runtime.phases.phase import FOLDER, Phase, Work
+
+_FUNCTION = re.compile(r"^fn phase\(([^)]*)\)", re.MULTILINE)
+_NAME = re.compile(r"(\w+)\s*:")
+
+
+def as_dispatch(phase: Phase) -> Dispatch:
+    """Return the launch that calls a phase once in each workgroup."""
+    record, work = phase.record, phase.work
+    is_flat = work.items > MAX_WORKGROUPS
+    source = _shader(record.source, record.has_subgroups, is_flat)
+    constants = {"WG": record.threads, **record.constants}
+    if work.rows is not None and _takes_row(record.source):
+        constants["ITEM_ROWS"] = work.rows
+    if is_flat:
+        constants["ITEMS"] = work.items
+    values = tuple(sorted((name, float(one)) for name, one in constants.items()))
+    kernel = Kernel(record.name, source, "main", values, phase.bindings, record.trusted)
+    return Dispatch(kernel, phase.slices, _grid(work), phase.label, phase.sites)
+
+
+def _grid(work: Work) -> Grid:
+    """Lay the items over x and y, and the token rows over z."""
+    y = -(-work.items // MAX_WORKGROUPS)
+    axis = None if work.rows is None else 2
+    return Grid(-(-work.items // y), y, 1, axis, work.rows or 1)
+
+
+@cache
+def _parameters(source: str) -> tuple[str, ...]:
+    """Return the names of the parameters of a phase's function."""
+    found = _FUNCTION.search(source)
+    if found is None:
+        raise ValueError("a phase's shader has a function `phase`")
+    return tuple(_NAME.findall(found[1]))
+
+
+def _takes_row(source: str) -> bool:
+    return "row" in _parameters(source)
+
+
+@cache
+def _shader(source: str, has_subgroups: bool, is_flat: bool) -> str:
+    """Return the text of a module: what an executor declares, the phase, and its entry point."""
+    parameters = _parameters(source)
+    enable, source = source.split("\n", 1) if source.startswith("enable ") else ("", source)
+    text = FOLDER.render(
+        "launch.wgsl",
+        PHASE=numbered(source),
+        PARAMETERS=parameters,
+        SUBGROUPS=has_subgroups,
+        FLAT=is_flat,
+    )
+    return f"{enable}\n{text}" if enable else text
+

@@ -1,0 +1,38 @@
+{# One phase as a module: the parameters that the executor gives it, and the entry point that calls it
+   once in each workgroup. Constants come first: naga ends the process where a plain override follows
+   one that is computed from others. #}
+override WG: u32;
+{% if "row" in PARAMETERS %}
+override ITEM_ROWS: u32 = 1u;  // token rows of a call
+{% endif %}
+{% if FLAT %}
+override ITEMS: u32;
+{% endif %}
+
+{% include "snippets/thread.wgsl" %}
+
+{{ PHASE }}
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+{% if FLAT %}
+    @builtin(num_workgroups) groups: vec3<u32>,
+{% endif %}
+{% if SUBGROUPS and "subgroup_size" in PARAMETERS %}
+    @builtin(subgroup_size) subgroup_size: u32,
+{% endif %}
+    thread: Thread,
+) {
+{% if FLAT %}
+    let item = group.x + group.y * groups.x;
+    if (item >= ITEMS) {
+        return;
+    }
+{% else %}
+    let item = group.x;
+{% endif %}
+{% if "row" in PARAMETERS %}
+    let row = group.z * ITEM_ROWS;
+{% endif %}
+    phase({{ PARAMETERS | join(", ") }});
+}
