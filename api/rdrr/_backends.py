@@ -133,7 +133,7 @@ def _wgpu(
     context: int,
 ) -> OpenedBackend:
     from rdrr_runtime.compile.decision import unhonoured
-    from rdrr_runtime.exec.program import decisions_for
+    from rdrr_runtime.exec.plan import decisions_for
     from rdrr_runtime.gpu import GpuBackend
 
     stored = read_profile(device.info)

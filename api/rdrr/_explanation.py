@@ -115,7 +115,7 @@ def explain(
     from rdrr_device.device import open_device
     from rdrr_runtime.compile.decision import unhonoured
     from rdrr_runtime.compile.pass_spec import EXPLAINED
-    from rdrr_runtime.exec.program import decisions_for
+    from rdrr_runtime.exec.plan import decisions_for
 
     device = open_device(adapter)
     try:

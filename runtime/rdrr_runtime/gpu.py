@@ -18,13 +18,15 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo, Mask, Row
 from rdrr_runtime.compile.hints import Policy
-from rdrr_runtime.exec.program import Pass, Plan, Program
+from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import GpuFeed
 from rdrr_runtime.sequences.gpu_batch import GpuBatch
-from rdrr_runtime.sequences.gpu_sequences import TOGETHER, Bound, GpuSequences, Part, collected
+from rdrr_runtime.sequences.gpu_sequences import TOGETHER, GpuSequences, Part, collected
 from rdrr_runtime.sequences.passes import SinglePasses
 from rdrr_runtime.sequences.windows import GpuWindows
 
@@ -75,16 +77,17 @@ class GpuBackend:
         )
         self._plan = plan
         self._batch: GpuBatch | None = None
-        self._program = Program(plan, self.device)
+        self._executor = DispatchExecutor(self.device)
+        self._program = Program(plan, self._executor)
         vocabulary = plan.graph.vocab_size
         self._sequence = GpuSequences(
-            self.device,
+            self._executor,
             self._arena,
             plan.state,
             SinglePasses(self._program),
             vocabulary=vocabulary,
         )
-        self._windows = GpuWindows(self.device, self._sequence.step, self._program, vocabulary)
+        self._windows = GpuWindows(self._sequence.step, self._program, vocabulary)
         decisions = plan.decisions()
         self._info = BackendInfo(
             "wgpu",
@@ -137,7 +140,7 @@ class GpuBackend:
         def first() -> int:
             which = self._run(ids, base, _to_logits)
             sampler.allow(mask())  # worked out while the GPU is busy
-            self.device.submit(sampler.sample(which), 1)
+            self._executor.run(sampler.sample(which), 1)
             return 1
 
         rows = _last_row(ids, base)
@@ -194,7 +197,7 @@ class GpuBackend:
             if held is not None:
                 self._batch = None
                 held.close()
-            held = GpuBatch(self._plan, self.device, sequences=sequences, context=context)
+            held = GpuBatch(self._plan, self._executor, sequences=sequences, context=context)
             self._batch = held
         return held
 
@@ -218,7 +221,7 @@ class GpuBackend:
         rows = _last_row(ids, base)
         return self._sequence.feed(rows, first, sampled=sampled, together=together)
 
-    def _run(self, ids: Sequence[int], base: int, part: Part) -> Pass:
+    def _run(self, ids: Sequence[int], base: int, part: Part) -> PreparedPass:
         which = self._sequence.run(ids, base, part)
         assert which is not None, "a single sequence has passes of its own"
         return which
@@ -229,9 +232,9 @@ def _last_row(ids: Sequence[int], base: int) -> tuple[Row]:
     return (Row(ids[-1], 0, base + len(ids) - 1),)
 
 
-def _to_cache(which: Pass) -> Bound:
+def _to_cache(which: PreparedPass) -> Prepared:
     return which.body
 
 
-def _to_logits(which: Pass) -> Bound:
+def _to_logits(which: PreparedPass) -> Prepared:
     return which.to_logits

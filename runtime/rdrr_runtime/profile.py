@@ -14,8 +14,6 @@ import numpy as np
 from rdrr_device.adapters import AdapterInfo
 from rdrr_device.arena import arena
 from rdrr_device.device import Device
-from rdrr_device.kernels import Dispatch
-from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.timestamps import Timed, Timer, warm_up
 from rdrr_device.tuning import Tuning
 from rdrr_format.errors import DeviceError, UsageError
@@ -23,9 +21,13 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL
-from rdrr_runtime.exec.program import Pass, Plan, Program, write_step
+from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.exec.program import Program
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.phases.copy import copy
+from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.sequences.step import Step
 
 PREFILL_RUNS = 4
 """Readings of the prompt that are measured."""
@@ -168,7 +170,7 @@ def profile(
         plan = Plan(
             package, device, buffers, policy, context=context, kv_dtype=kv_dtype, tuning=tuning
         )
-        run = _Run(device, timer, plan, Program(plan, device))
+        run = _Run(device, timer, plan, Program(plan, DispatchExecutor(device)))
         prefill = run.prefill(prompt_tokens)
         decode = run.decode(prompt_tokens, tokens)
     return Profile(device.info, bandwidth, size, prefill, decode, tuple(run.spans), run.offset)
@@ -180,7 +182,7 @@ def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
     size = min(wanted, device.max_binding)
     with arena(device, "copy") as buffers:
         x, y = buffers.empty("x", size), buffers.empty("y", size)
-        bound = [device.bind(one) for one in copy(x, y, label="copy")]
+        bound = DispatchExecutor(device).prepare(copy(x, y, label="copy"))
         warm_up(device, timer, [bound], 1)
         times = timer.run([bound] * COPY_RUNS, 1).seconds
     return 2 * size / float(np.median(times)), 2 * size
@@ -190,8 +192,8 @@ def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
 class _Piece:
     """Part of a step: one submission."""
 
-    dispatches: tuple[Dispatch, ...]
-    bound: tuple[BoundDispatch, ...]
+    phases: tuple[Phase, ...]
+    prepared: Prepared
     ids: tuple[int, ...]
     base: int
 
@@ -232,10 +234,8 @@ class _Run:
     def decode(self, base: int, count: int) -> StepProfile:
         """Tokens after the prompt."""
         kind = self.program.get(DECODE)
-        lowered = self.plan.lowered(DECODE)
-        dispatches = (*lowered.body, *lowered.head, *lowered.sample)
         pieces = [
-            _Piece(dispatches, kind.to_token, (self._id(at),), at)
+            _Piece(kind.of.phases, kind.to_token, (self._id(at),), at)
             for at in range(base, base + count)
         ]
         self._warm(pieces[:1])
@@ -246,13 +246,11 @@ class _Run:
 
     def _prompt(self, count: int) -> Iterator[_Piece]:
         kind = self.program.get(PREFILL if count > 1 else DECODE)
-        lowered = self.plan.lowered(PREFILL if count > 1 else DECODE)
         for base in range(0, count, kind.rows):
             ids = tuple(self._id(at) for at in range(base, min(base + kind.rows, count)))
             is_last = base + len(ids) == count
-            more = (*lowered.head, *lowered.sample) if is_last else ()
-            bound = kind.to_token if is_last else kind.body
-            yield _Piece((*lowered.body, *more), bound, ids, base)
+            phases = kind.of.phases if is_last else kind.of.body
+            yield _Piece(phases, kind.to_token if is_last else kind.body, ids, base)
 
     def _id(self, at: int) -> int:
         """Some token: which one does not matter to the time of a dense model."""
@@ -261,36 +259,34 @@ class _Run:
     def _warm(self, pieces: Sequence[_Piece]) -> None:
         for one in pieces:
             self._write(one)
-            self.timer.run([one.bound], len(one.ids))
+            self.timer.run([one.prepared], len(one.ids))
         last = pieces[-1]
         self._write(last)
         # Without the argmax, which would leave a step of one row to the runs after the first.
         warm_up(self.device, self.timer, [self._body(last)], len(last.ids))
 
-    def _body(self, one: _Piece) -> tuple[BoundDispatch, ...]:
-        kind: Pass = self.program.get(PREFILL if len(one.ids) > 1 else DECODE)
-        return kind.body
+    def _body(self, one: _Piece) -> Prepared:
+        return self.program.get(PREFILL if len(one.ids) > 1 else DECODE).body
 
     def _write(self, one: _Piece) -> None:
-        write_step(self.device, self.plan.state, one.ids, one.base)
+        Step(self.device, self.plan.state).write(one.ids, one.base)
 
-    def _measure(self, one: _Piece, tally: _Tally, name: str) -> None:
+    def _measure(self, one: _Piece, tally: _Tally, step: str) -> None:
         rows = len(one.ids)
         self._write(one)
-        whole = self.timer.run([one.bound], rows)
+        whole = self.timer.run([one.prepared], rows)
         tally.gpu += float(whole.seconds.sum())
         tally.encode += whole.submitted - whole.encoding
         tally.sync += whole.seen - whole.submitted
-        self._keep(whole, [(name, "one pass")])
+        self._keep(whole, [(step, "one pass")])
         self._write(one)
-        single = self.timer.run([(each,) for each in one.bound], rows)
-        self._keep(single, [(each.label, each.kernel) for each in one.bound])
-        for each, seconds in zip(one.dispatches, single.seconds, strict=True):
-            kernel = each.kernel.label
-            tally.seconds[kernel] = tally.seconds.get(kernel, 0.0) + float(seconds)
-            moved = traffic(each, rows, one.base)
-            tally.bytes[kernel] = tally.bytes.get(kernel, 0) + moved
-            tally.calls[kernel] = tally.calls.get(kernel, 0) + 1
+        single = self.timer.run([(each,) for each in one.prepared], rows)
+        self._keep(single, [(each.label, each.name) for each in one.phases])
+        for each, seconds in zip(one.phases, single.seconds, strict=True):
+            name = each.name
+            tally.seconds[name] = tally.seconds.get(name, 0.0) + float(seconds)
+            tally.bytes[name] = tally.bytes.get(name, 0) + traffic(each, rows, one.base)
+            tally.calls[name] = tally.calls.get(name, 0) + 1
 
     def _keep(self, timed: Timed, names: Sequence[tuple[str, str]]) -> None:
         for (name, group), (begin, end) in zip(names, timed.gpu, strict=True):

@@ -16,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena, arena
 from rdrr_device.device import Device
-from rdrr_device.kernels import Dispatch
-from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.timestamps import Timer, warm_up
 from rdrr_device.tuning import AnySite, Params, Tuning
 from rdrr_format.errors import DeviceError
@@ -25,12 +23,15 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.hints import Policy
-from rdrr_runtime.compile.lower import Lowered
+from rdrr_runtime.compile.lower import Pass
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
 from rdrr_runtime.exec.agreement import Check
-from rdrr_runtime.exec.program import PaperArena, Plan
-from rdrr_runtime.phases.context import State
+from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.paper import PaperArena
+from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.state import State
 from rdrr_runtime.sequences.step import Step
 
 Times = npt.NDArray[np.float64]
@@ -225,16 +226,15 @@ def _sites(plan: Plan, step: PassSpec, ops: frozenset[str]) -> dict[str, tuple[P
     """The sites of a pass that have candidates, by key and with the step's name."""
     state, cache = plan.memory(step, PaperArena(plan.device))
     lowered = plan.lower(step, Tuning(), state=state, cache=cache)
-    made = (*lowered.body, *lowered.head, *lowered.sample)
-    found = {site.key: site for one in made for site in one.sites}
+    found = {site.key: site for one in lowered.phases for site in one.sites}
     return {key: (step, one) for key, one in found.items() if one.candidates and one.op in ops}
 
 
-def _of(key: str, dispatches: Iterable[Dispatch]) -> list[list[Dispatch]]:
-    """Runs of dispatches that depend on a site."""
-    runs: list[list[Dispatch]] = []
+def _of(key: str, phases: Iterable[Phase]) -> list[list[Phase]]:
+    """Runs of phases that depend on a site."""
+    runs: list[list[Phase]] = []
     open_run = False
-    for one in dispatches:
+    for one in phases:
         depends = any(site.key == key for site in one.sites)
         if depends and not open_run:
             runs.append([])
@@ -257,7 +257,7 @@ class _Tuner:
     spec: PassSpec = PREFILL
     memory: tuple[State, KvCache] | None = None
     ids: tuple[int, ...] = ()
-    everything: tuple[BoundDispatch, ...] = ()
+    everything: Prepared = ()
 
     def begin(self, step: PassSpec) -> None:
         """Turn to a step, and get the GPU to its clocks."""
@@ -268,23 +268,27 @@ class _Tuner:
         self.ids = tuple(
             (at * 7919 + 1) % self.plan.graph.vocab_size for at in range(self.plan.rows(step))
         )
-        self.everything = self._bind(self._pass(step, Tuning()))
+        self.everything = self._prepare(self._pass(step, Tuning()))
         self._reset()
         warm_up(self.setting.device, self.timer, [self.everything], len(self.ids))
 
     def _refresh(self) -> None:
         """Fill memory with what the pass makes: measuring adds up into it, over and over."""
         self._reset()
-        self.setting.device.submit(self.everything, len(self.ids))
+        DispatchExecutor(self.setting.device).run(self.everything, len(self.ids))
 
     def site(self, step: PassSpec, site: AnySite) -> Outcome:
         """Try the candidates of one site."""
         self._refresh()
-        check = Check.of(self.setting.device, self.plan, self._runs(step, site, site.default)[0])
-        reference = check.results(self._bind(check.dispatches), len(self.ids), self._reset)
+        check = Check.of(
+            DispatchExecutor(self.setting.device),
+            self.plan,
+            self._runs(step, site, site.default)[0],
+        )
+        reference = check.results(self._prepare(check.phases), len(self.ids), self._reset)
         trials: dict[Params, Verdict] = {}
-        right: dict[Params, tuple[BoundDispatch, ...]] = {}
-        right[site.default] = self._bind(_flat(self._runs(step, site, site.default)))
+        right: dict[Params, Prepared] = {}
+        right[site.default] = self._prepare(_flat(self._runs(step, site, site.default)))
         for one in site.candidates:
             trials[one] = Verdict.NO_BETTER
             try:
@@ -292,9 +296,9 @@ class _Tuner:
                 if not _runs_with(runs, site.key, one):
                     raise DeviceError("does not fit beside what is stored", where=site.key)
                 found = check.having(runs[0]).results(
-                    self._bind(runs[0]), len(self.ids), self._reset
+                    self._prepare(runs[0]), len(self.ids), self._reset
                 )
-                bound = self._bind(_flat(runs))
+                bound = self._prepare(_flat(runs))
             except DeviceError:
                 trials[one] = Verdict.FAILED
                 continue
@@ -322,8 +326,8 @@ class _Tuner:
     def whole(self, step: PassSpec, made: list[Outcome]) -> tuple[PassTimes, list[Outcome]]:
         """Compare whole passes; winners that are slower together are taken back."""
         keys = {one.site.key for one in made}
-        defaults = self._bind(self._pass(step, self.tuning.without(keys)))
-        winners = self._bind(self._pass(step, self.tuning))
+        defaults = self._prepare(self._pass(step, self.tuning.without(keys)))
+        winners = self._prepare(self._pass(step, self.tuning))
         rounds = [self._rounds([defaults, winners], 1) for _ in range(2)]
         before, after = (np.concatenate(one) for one in zip(*rounds, strict=True))
         default, tuned = float(np.median(before)), float(np.median(after))
@@ -335,23 +339,22 @@ class _Tuner:
             ]
         return PassTimes(step.name, default, tuned, kept), made
 
-    def _pass(self, step: PassSpec, tuning: Tuning) -> tuple[Dispatch, ...]:
+    def _pass(self, step: PassSpec, tuning: Tuning) -> tuple[Phase, ...]:
         """A pass without its argmax, which would change the step for the runs after it."""
         lowered = self._lower(step, tuning)
         return (*lowered.body, *lowered.head)
 
-    def _lower(self, step: PassSpec, tuning: Tuning) -> Lowered:
+    def _lower(self, step: PassSpec, tuning: Tuning) -> Pass:
         assert self.memory is not None, "a step has begun"
         state, cache = self.memory
         return self.plan.lower(step, tuning, state=state, cache=cache)
 
-    def _runs(self, step: PassSpec, site: AnySite, params: Params) -> list[list[Dispatch]]:
+    def _runs(self, step: PassSpec, site: AnySite, params: Params) -> list[list[Phase]]:
         tuning = self.tuning.having(site.key, params)
-        lowered = self._lower(step, tuning)
-        return _of(site.key, (*lowered.body, *lowered.head, *lowered.sample))
+        return _of(site.key, self._lower(step, tuning).phases)
 
-    def _bind(self, dispatches: Iterable[Dispatch]) -> tuple[BoundDispatch, ...]:
-        return tuple(self.setting.device.bind(one) for one in dispatches)
+    def _prepare(self, phases: Sequence[Phase]) -> Prepared:
+        return DispatchExecutor(self.setting.device).prepare(phases)
 
     def _reset(self) -> None:
         assert self.memory is not None, "a step has begun"
@@ -361,7 +364,7 @@ class _Tuner:
         else:
             step.write(self.ids, self.base)
 
-    def _times(self, bound: dict[Params, tuple[BoundDispatch, ...]]) -> dict[Params, Times]:
+    def _times(self, bound: dict[Params, Prepared]) -> dict[Params, Times]:
         """Seconds of each, round by round."""
         first = next(iter(bound.values()))
         self._reset()
@@ -369,7 +372,7 @@ class _Tuner:
         repeats = max(1, min(MAX_REPEATS, round(PASS_SECONDS / max(once, 1e-9))))
         return dict(zip(bound, self._rounds(list(bound.values()), repeats), strict=True))
 
-    def _rounds(self, bound: Sequence[tuple[BoundDispatch, ...]], repeats: int) -> list[Times]:
+    def _rounds(self, bound: Sequence[Prepared], repeats: int) -> list[Times]:
         """Interleaved measurements, each round beginning with another one."""
         software = self.setting.device.info.software
         rounds = self.setting.rounds or (SOFTWARE_ROUNDS if software else ROUNDS)
@@ -393,7 +396,7 @@ class _Tuner:
         self,
         default: Params,
         times: dict[Params, Times],
-        bound: dict[Params, tuple[BoundDispatch, ...]],
+        bound: dict[Params, Prepared],
     ) -> Params:
         """The best one, if it is better than the default by more than the noise, twice."""
         best = min(times, key=lambda one: float(np.median(times[one])))
@@ -403,12 +406,12 @@ class _Tuner:
         return best if _better(again[best], again[default]) else default
 
 
-def _runs_with(runs: Iterable[list[Dispatch]], key: str, params: Params) -> bool:
+def _runs_with(runs: Iterable[list[Phase]], key: str, params: Params) -> bool:
     """Whether the site was lowered with these parameters."""
     return any(site.key == key and site.used == params for one in _flat(runs) for site in one.sites)
 
 
-def _flat(runs: Iterable[list[Dispatch]]) -> list[Dispatch]:
+def _flat(runs: Iterable[list[Phase]]) -> list[Phase]:
     return [one for run in runs for one in run]
 
 

@@ -14,7 +14,7 @@ from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 from rdrr_runtime.compile.decision import unhonoured
 from rdrr_runtime.compile.hints import resolve
-from rdrr_runtime.exec.program import decisions_for
+from rdrr_runtime.exec.plan import decisions_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention
 from rdrr_runtime.phases.context import OpContext

@@ -23,7 +23,8 @@ from rdrr_runtime.compile.pass_spec import (
     Logits,
 )
 from rdrr_runtime.compile.patterns import FIELDS, check_fields
-from rdrr_runtime.exec.program import PaperArena, Plan
+from rdrr_runtime.exec.paper import PaperArena
+from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.linear import GEMV_ROWS
 from support.packages import llama_manifest, write_random_package
 

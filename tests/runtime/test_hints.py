@@ -16,7 +16,8 @@ from rdrr_runtime.compile.pass_spec import DECODE, SMALL_WINDOW
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.storage import choose_storage, has_row_scales
 from rdrr_runtime.compile.weights import _transposed
-from rdrr_runtime.exec.program import PaperArena, Plan, decisions_for
+from rdrr_runtime.exec.paper import PaperArena
+from rdrr_runtime.exec.plan import Plan, decisions_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec
 from rdrr_runtime.phases.context import OpContext, State

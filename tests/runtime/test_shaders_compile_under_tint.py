@@ -29,7 +29,8 @@ from rdrr_runtime.compile.pass_spec import (
     batch_fill,
     batch_of,
 )
-from rdrr_runtime.exec.program import PaperArena, Plan
+from rdrr_runtime.exec.paper import PaperArena
+from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.batch_advance import batch_advance
 from rdrr_runtime.phases.context import State
 from rdrr_runtime.phases.kv_cache import KvCache

@@ -11,7 +11,8 @@ from rdrr_device.tuning import OPS, Tuning
 from rdrr_runtime import tuner
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, TUNED
-from rdrr_runtime.exec.program import PaperArena, Plan
+from rdrr_runtime.exec.paper import PaperArena
+from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases import embed, matmul_int8
 from rdrr_runtime.phases.embed import EmbedTuning

@@ -84,7 +84,13 @@ class Bench:
         return self.upload(np.full(shape, np.nan, np.float32))
 
     def run(self, phases: Sequence[Phase], rows: int) -> None:
-        self.device.submit([self.device.bind(as_dispatch(one) if isinstance(one, Phase) else one) for one in phases], rows)
+        self.device.submit(
+            [
+                self.device.bind(as_dispatch(one) if isinstance(one, Phase) else one)
+                for one in phases
+            ],
+            rows,
+        )
 
     def download(self, buffer: BufferSlice, *shape: int) -> F32:
         return self.device.read(buffer).view(np.float32)[: int(np.prod(shape))].reshape(shape)

@@ -1,4 +1,4 @@
-"""A pass under construction: its launches so far, the decisions behind them, and its values.
+"""A pass under construction: its phases so far, the decisions behind them, and its values.
 
 The modules beside it add to a pass what serves the ops of a graph; this one only keeps books.
 """
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch
 from rdrr_manifests.graph import Graph, Linear, Norm, WeightUse
 
 from rdrr_runtime.compile.decision import ONLY, Chosen, Decision, Reason, decisions_of
@@ -23,6 +22,7 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.expert_linear import Routed
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 
 
@@ -36,8 +36,7 @@ class Model:
         ropes: One table for each of `graph.ropes`.
         workspace: Buffers of values.
         preferences: What hints and defaults ask for.
-        max_buffers: Storage buffers that a kernel may bind.
-        max_binding: Bytes of the largest of them.
+        max_binding: Bytes of the largest buffer that can be bound.
         fuses: Whether one kernel may serve several ops.
     """
 
@@ -46,7 +45,6 @@ class Model:
     ropes: tuple[BufferSlice, ...]
     workspace: Workspace
     preferences: Preferences
-    max_buffers: int
     max_binding: int
     fuses: bool = True
 
@@ -62,7 +60,7 @@ class PassBuilder:
         cache: Keys and values.
         body: The ops before the head, and who reads their values.
         values: Which buffer holds which value.
-        dispatches: The launches so far.
+        phases: The phases so far.
         decisions: What serves each op so far, and why.
         routed: Where rows go, by the value of the router that says so.
     """
@@ -73,7 +71,7 @@ class PassBuilder:
     cache: KvCache
     body: Body
     values: Values
-    dispatches: list[Dispatch] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     routed: dict[str, Routed] = field(default_factory=dict)
     _int8_held: dict[int, str] = field(default_factory=dict)
@@ -83,10 +81,10 @@ class PassBuilder:
         """Buffers of values."""
         return self.model.workspace
 
-    def emit(self, dispatches: Sequence[Dispatch], reason: Reason = ONLY) -> None:
-        """Append launches and why they were chosen."""
-        self.dispatches += dispatches
-        self.decisions += decisions_of(self.spec.name, dispatches, reason)
+    def emit(self, phases: Sequence[Phase], reason: Reason = ONLY) -> None:
+        """Append phases and why they were chosen."""
+        self.phases += phases
+        self.decisions += decisions_of(self.spec.name, phases, reason)
 
     def matrix(self, use: WeightUse) -> GpuWeight:
         """Return a matrix in GPU memory."""

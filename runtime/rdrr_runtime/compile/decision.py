@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from rdrr_device.kernels import Dispatch
 from rdrr_device.tuning import AnySite
 
 from rdrr_runtime.compile.hints import Hint
+from rdrr_runtime.phases.phase import Phase
 
 
 @dataclass(frozen=True)
@@ -159,18 +159,18 @@ def _obstacle(
     return refusals[0] if refusals else f"{said} excludes it"
 
 
-def decisions_of(step: str, dispatches: Sequence[Dispatch], reason: Reason) -> list[Decision]:
-    """Return what is recorded of dispatches; the parts of one matrix count once."""
+def decisions_of(step: str, phases: Sequence[Phase], reason: Reason) -> list[Decision]:
+    """Return what is recorded of phases; the parts of one matrix count once."""
     found = dict.fromkeys(
         Decision(
             step,
             one.label,
-            one.kernel.label,
+            one.name,
             reason.text + _tuned(one.sites),
             reason.unmet,
             one.sites,
         )
-        for one in dispatches
+        for one in phases
     )
     return list(found)
 

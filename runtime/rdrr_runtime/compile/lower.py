@@ -1,22 +1,22 @@
-"""From a graph to the launches of a pass: each pattern is served as a whole, or op by op.
+"""From a graph to the phases of a pass: each pattern is served as a whole, or op by op.
 
 Matching is the business of `rdrr_runtime.compile.patterns`, the choice of kernels that of
-`decision` and of the tables of candidates; the modules `lower_*` make the launches.
+`decision` and of the tables of candidates; the modules `lower_*` make the phases.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch
 from rdrr_manifests.graph import Head, Norm
 
 from rdrr_runtime.compile.builder import Model, PassBuilder
 from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.lower_attention import serve_attention_block
-from rdrr_runtime.compile.lower_head import lower_head, lower_sample
+from rdrr_runtime.compile.lower_head import lower_head, lower_sample, picks_of
 from rdrr_runtime.compile.lower_layers import serve_gated, serve_normed_linears
 from rdrr_runtime.compile.lower_ops import lower_branch, lower_op
 from rdrr_runtime.compile.pass_spec import PassSpec
@@ -32,30 +32,50 @@ from rdrr_runtime.compile.patterns import (
 from rdrr_runtime.compile.values import Values
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.phase import Phase
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """The launches of one pass.
+class Pass:
+    """A pass: a list of phases, in three parts.
 
     Attributes:
+        spec: Which pass.
+        rows: Most token rows.
         body: Everything up to the last layer.
         head: The final norm and the logits.
         sample: The argmax and the step's advance; of a pass with picks, the most probable id and
             the entropy of each row.
         logits: f32 [1 or rows, vocab].
+        picks: Of a pass with picks: (u32 id, f32 entropy) [rows].
         decisions: What serves each op and why, in order.
     """
 
-    body: tuple[Dispatch, ...]
-    head: tuple[Dispatch, ...]
-    sample: tuple[Dispatch, ...]
+    spec: PassSpec
+    rows: int
+    body: tuple[Phase, ...]
+    head: tuple[Phase, ...]
+    sample: tuple[Phase, ...]
     logits: BufferSlice
+    picks: BufferSlice | None
     decisions: tuple[Decision, ...]
 
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """All of them, in order."""
+        return (*self.body, *self.head, *self.sample)
 
-def lower(model: Model, spec: PassSpec, ctx: OpContext, cache: KvCache) -> Lowered:
-    """Return the launches of a pass of up to `ctx.max_rows` token rows.
+    def as_data(self) -> dict[str, Any]:
+        """Return the pass as values that JSON can hold."""
+        return {
+            "pass": self.spec.name,
+            "rows": self.rows,
+            "phases": [one.as_data() for one in self.phases],
+        }
+
+
+def lower(model: Model, spec: PassSpec, ctx: OpContext, cache: KvCache) -> Pass:
+    """Return the phases of a pass of up to `ctx.max_rows` token rows.
 
     Args:
         model: A graph with its memory.
@@ -78,13 +98,21 @@ def lower(model: Model, spec: PassSpec, ctx: OpContext, cache: KvCache) -> Lower
     index = 0
     while index < len(body.ops):
         index += _serve(build, index)
-    layers = len(build.dispatches)
+    layers = len(build.phases)
     ended = lower_head(build, norm, head)
-    logits = len(build.dispatches)
+    logits = len(build.phases)
     lower_sample(build, ended, head.weight.shape[0])
-    made = tuple(build.dispatches)
-    decisions = tuple(build.decisions)
-    return Lowered(made[:layers], made[layers:logits], made[logits:], ended.logits, decisions)
+    made = tuple(build.phases)
+    return Pass(
+        spec,
+        ctx.max_rows,
+        made[:layers],
+        made[layers:logits],
+        made[logits:],
+        ended.logits,
+        picks_of(model.workspace, ctx.max_rows) if spec.has_picks else None,
+        tuple(build.decisions),
+    )
 
 
 def _serve(build: PassBuilder, index: int) -> int:
@@ -101,7 +129,7 @@ def _serve(build: PassBuilder, index: int) -> int:
 
 
 def _serve_pattern(build: PassBuilder, index: int) -> int:
-    """Serve a run of ops that a few launches compute together; 0 where none is or can be."""
+    """Serve a run of ops that a few phases compute together; 0 where none is or can be."""
     block = match_attention_block(build.body, index)
     if block is not None and serve_attention_block(build, block):
         return block.count

@@ -25,6 +25,7 @@ from rdrr_runtime.compile.products import Family
 from rdrr_runtime.phases import matvec, matvec_rows
 from rdrr_runtime.phases.matvec import Input, Output
 from rdrr_runtime.phases.matvec_rows import RowsOutput, buffers_bound
+from rdrr_runtime.phases.phase import MOST_BUFFERS
 
 MOST_MATRICES = 3
 """Matrices that one launch of a small-batch product takes."""
@@ -129,7 +130,7 @@ def _small_batch_projections(build: PassBuilder, found: NormedLinears) -> Served
     has_bias = linears[0].bias is not None
     if len(linears) > MOST_MATRICES or any((one.bias is not None) != has_bias for one in linears):
         return None
-    if buffers_bound(weights, bias=has_bias) > build.model.max_buffers:
+    if buffers_bound(weights, bias=has_bias) > MOST_BUFFERS:
         return None
     served = fold(build, replace(build.product(weights), folds=True))
     return served if served is not None and served.family is Family.SMALL_BATCH else None

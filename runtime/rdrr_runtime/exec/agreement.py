@@ -1,7 +1,7 @@
-"""Whether two ways to run the same dispatches leave the same results in memory.
+"""Whether two lists of phases leave the same results in memory.
 
 What they write is filled with noise before each of both, so what one of them leaves unwritten
-differs. Buffers that only hand something from one of the dispatches to the next are not compared:
+differs. Buffers that only hand something from one of the phases to the next are not compared:
 their form may depend on the parameters.
 """
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.device import Device
-from rdrr_device.kernels import Access, Dispatch
-from rdrr_device.pipelines import BoundDispatch
+from rdrr_device.shaders import Access
 
 from rdrr_runtime.compile.pass_spec import DECODE
-from rdrr_runtime.exec.program import Plan
+from rdrr_runtime.exec.executor import Executor, Prepared
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.phase import Phase
 
 Bytes = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
@@ -53,33 +53,31 @@ class _Output:
 
 @dataclass(frozen=True)
 class Check:
-    """Dispatches that follow each other, and what is compared of them.
+    """Phases that follow each other, and what is compared of them.
 
     Attributes:
-        device: Where they run.
-        dispatches: In order.
+        executor: What runs them.
+        phases: In order.
         outputs: What they leave.
         tolerance: Of values, to the largest.
     """
 
-    device: Device
-    dispatches: tuple[Dispatch, ...]
+    executor: Executor
+    phases: tuple[Phase, ...]
     outputs: tuple[_Output, ...]
     tolerance: float
 
     @staticmethod
-    def of(device: Device, plan: Plan, dispatches: Sequence[Dispatch]) -> Check:
-        """What these dispatches of a plan leave for others."""
+    def of(executor: Executor, plan: Plan, phases: Sequence[Phase]) -> Check:
+        """What these phases of a plan leave for others."""
         values = "f16" if plan.value_bytes == 2 else "f32"
         caches = {id(part.buffer) for one in plan.cache.layers for part in (one.keys, one.values)}
         state = plan.state
-        counters = {
-            id(one.buffer) for one in (state.step, state.positions, state.tokens, state.ring)
-        }
+        counters = {id(one.buffer) for one in (state.step, state.ring)}
         cached = {"f16": "f16", "f32": "f32"}.get(plan.cache.spec.dtype, "exact")
         logits = plan.lowered(DECODE).logits.buffer
         outputs: dict[tuple[int, int], _Output] = {}
-        for place, is_wide in _results(dispatches):
+        for place, is_wide in _results(phases):
             owner = id(place.buffer)
             if owner in caches:
                 made = _Output(place, cached, noise=False)
@@ -89,37 +87,36 @@ class Check:
                 wide = is_wide or place.buffer is logits
                 made = _Output(place, "f32" if wide else values, noise=True)
             outputs[owner, place.offset] = made
-        int8 = any("int8" in f"{one.kernel.label} {one.sites}" for one in dispatches)
+        int8 = any("int8" in f"{one.name} {one.sites}" for one in phases)
         loose = int8 or "f16" in {values, cached}
         tolerance = INT8_TOLERANCE if loose else TOLERANCE
-        return Check(device, tuple(dispatches), tuple(outputs.values()), tolerance)
+        return Check(executor, tuple(phases), tuple(outputs.values()), tolerance)
 
-    def having(self, dispatches: Sequence[Dispatch]) -> Check:
-        """The same outputs of other dispatches."""
-        return replace(self, dispatches=tuple(dispatches))
+    def having(self, phases: Sequence[Phase]) -> Check:
+        """The same outputs of other phases."""
+        return replace(self, phases=tuple(phases))
 
-    def results(
-        self, bound: Sequence[BoundDispatch], rows: int, reset: Callable[[], None]
-    ) -> list[Bytes]:
+    def results(self, prepared: Prepared, rows: int, reset: Callable[[], None]) -> list[Bytes]:
         """Run them from noise, read what they leave, and put back what was there.
 
         Args:
-            bound: The dispatches.
+            prepared: The phases, ready to run.
             rows: Token rows.
             reset: Writes the step.
         """
-        saved = [self.device.read(one.place) for one in self.outputs]
+        device = self.executor.device
+        saved = [device.read(one.place) for one in self.outputs]
         rng = np.random.default_rng(len(self.outputs))
         for one in self.outputs:
             if one.noise:
                 wide = np.float16 if one.kind == "f16" else np.float32
                 count = one.place.size // np.dtype(wide).itemsize
-                self.device.write(one.place, rng.standard_normal(count, np.float32).astype(wide))
+                device.write(one.place, rng.standard_normal(count, np.float32).astype(wide))
         reset()
-        self.device.submit(bound, rows)
-        found = [self.device.read(one.place) for one in self.outputs]
+        self.executor.run(prepared, rows)
+        found = [device.read(one.place) for one in self.outputs]
         for one, raw in zip(self.outputs, saved, strict=True):
-            self.device.write(one.place, raw)
+            device.write(one.place, raw)
         reset()
         return found
 
@@ -138,18 +135,16 @@ class Check:
         return True
 
 
-def _results(dispatches: Sequence[Dispatch]) -> list[tuple[BufferSlice, bool]]:
+def _results(phases: Sequence[Phase]) -> list[tuple[BufferSlice, bool]]:
     """Ranges that are written and not merely handed on, and whether they are f32 in any case."""
     handed: set[int] = set()
     found: list[tuple[BufferSlice, bool]] = []
-    for one in reversed(dispatches):
-        pairs = list(zip(one.kernel.bindings, one.buffers, strict=True))
+    for one in reversed(phases):
+        pairs = list(zip(one.bindings, one.slices, strict=True))
         for binding, place in pairs:
             if binding.access is Access.READ_WRITE and id(place.buffer) not in handed:
                 # The parts of attention and their sums stay f32 where activations are f16.
-                parts = binding.name in ("sums", "stats") or one.kernel.label.startswith(
-                    "attention_decode"
-                )
+                parts = binding.name in ("sums", "stats") or one.name.startswith("attention_decode")
                 found.append((place, parts))
         handed |= {id(place.buffer) for binding, place in pairs if binding.access is Access.READ}
     return found

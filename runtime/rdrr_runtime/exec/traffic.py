@@ -1,30 +1,31 @@
-"""Bytes that a dispatch cannot avoid moving: its weights, and its part of the key-value cache.
+"""Bytes that a phase cannot avoid moving: its weights, and its part of the key-value cache.
 
 Activations are left out: they are small beside these and mostly stay in the GPU's caches. Counted
-by what kernels bind and how they call it (`weight...`, `k_cache`, `v_cache`), so a new kernel is
+by what phases bind and how they call it (`weight...`, `k_cache`, `v_cache`), so a new phase is
 counted as soon as it follows these names.
 """
 
 from __future__ import annotations
 
-from rdrr_device.kernels import Access, Dispatch
+from rdrr_device.shaders import Access
+
+from rdrr_runtime.phases.phase import Number, Phase
 
 _CACHES = frozenset({"k_cache", "v_cache"})
 _STORES = frozenset({"kv_store", "kv_store_blocks", "place_rows"})  # which read no keys
 
 
-def traffic(one: Dispatch, rows: int, base: int) -> int:
+def traffic(one: Phase, rows: int, base: int) -> int:
     """Bytes of weights and caches.
 
     Args:
-        one: The dispatch.
+        one: The phase.
         rows: Token rows of the pass.
         base: KV slots filled before it.
     """
-    family = one.kernel.label.partition(".")[0]
-    constants = dict(one.kernel.overrides)
+    family, constants = one.record.shader, one.record.constants
     total = 0.0
-    for binding, part in zip(one.kernel.bindings, one.buffers, strict=True):
+    for binding, part in zip(one.bindings, one.slices, strict=True):
         if binding.name.startswith("weight"):
             total += _weight_bytes(family, constants, part.size, rows)
         elif binding.name in _CACHES:
@@ -34,7 +35,7 @@ def traffic(one: Dispatch, rows: int, base: int) -> int:
     return round(total)
 
 
-def _weight_bytes(family: str, constants: dict[str, float | int], size: int, rows: int) -> float:
+def _weight_bytes(family: str, constants: dict[str, Number], size: int, rows: int) -> float:
     if family == "embed":
         return min(1.0, rows / constants["OUTPUTS"]) * size
     if "EXPERTS" in constants:
@@ -43,7 +44,7 @@ def _weight_bytes(family: str, constants: dict[str, float | int], size: int, row
     return size
 
 
-def _slots_read(constants: dict[str, float | int], rows: int, base: int) -> float:
+def _slots_read(constants: dict[str, Number], rows: int, base: int) -> float:
     """KV slots that any row sees: the rows share them."""
     window = constants.get("WINDOW", 0)
     filled = min(base + rows, constants["CONTEXT"])

@@ -65,4 +65,3 @@ def _shader(source: str, has_subgroups: bool, is_flat: bool) -> str:
         FLAT=is_flat,
     )
     return f"{enable}\n{text}" if enable else text
-

@@ -25,6 +25,9 @@ from rdrr_device.tuning import AnySite
 FOLDER = ShaderFolder("rdrr_runtime.phases")
 """The WGSL of this folder, and the snippets that it includes."""
 
+MOST_BUFFERS = 8
+"""Storage buffers of a phase: what every WebGPU device binds."""
+
 Number = float | int | bool
 
 
@@ -37,9 +40,9 @@ def choice(default: Any = MISSING) -> Any:
 class Record:
     """The typed parameters of a WGSL function; subclasses name the function and add fields.
 
-    A field is an override constant of the shader, named like it in capitals. A tuple is one constant
-    for each element, numbered from 0; of a dataclass each field is one; None is left out. Fields
-    made by `choice` are variables of the template instead.
+    A field is an override constant of the shader, named like it in capitals. A tuple is one for
+    each element, numbered from 0; of a dataclass each field is one; None is left out. Fields made by
+    `choice` are variables of the template instead.
 
     Attributes:
         shader: File name without the suffix.
@@ -146,12 +149,14 @@ class Phase:
         """Check that buffers and constants are those that the shader declares.
 
         Raises:
-            ValueError: A name that is missing, or one that is not declared.
+            ValueError: A name that is missing or not declared, or too many buffers.
         """
         source, record = self.record.source, self.record
         declared = {one.name for one in storage(source)}
         if declared != set(self.buffers):
             raise ValueError(f"{record.name} binds {sorted(declared)}, not {sorted(self.buffers)}")
+        if len(declared) > MOST_BUFFERS:
+            raise ValueError(f"{record.name} binds {len(declared)} buffers, not {MOST_BUFFERS}")
         known, needed = overrides(source)
         given = set(record.constants)
         if not needed <= given <= known:

@@ -16,14 +16,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.device import Device
-from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.readback import Bytes, Fetch
 
 from rdrr_runtime.backend import Row
+from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.sequences.step import Step
-
-Bound = tuple[BoundDispatch, ...]
 
 
 @dataclass(frozen=True)
@@ -68,14 +65,14 @@ class Run:
     Attributes:
         rows: The rows whose tokens the first step gives, one of each sequence.
         first: Prepares the first step, and returns how many steps it has submitted, 0 or 1.
-        again: The dispatches of a further step.
+        again: Returns the phases of a further step.
         ring: Where the steps leave their ids.
         together: Most steps of a submission.
     """
 
     rows: Sequence[Row]
     first: Callable[[], int]
-    again: Callable[[], Bound]
+    again: Callable[[], Prepared]
     ring: Ring
     together: int = 1
 
@@ -93,16 +90,16 @@ class GpuFeed:
     """One run of passes over one sequence or several, see `rdrr_runtime.backend.Feed`.
 
     Args:
-        device: Where the passes run.
+        executor: What runs the passes.
         step: The step of the sequences, which all their feeds share.
         run: What is run.
         recorder: Keeps records of the tokens; None where there are none.
     """
 
     def __init__(
-        self, device: Device, step: Step, run: Run, recorder: Recorder | None = None
+        self, executor: Executor, step: Step, run: Run, recorder: Recorder | None = None
     ) -> None:
-        self._device, self._step, self._run = device, step, run
+        self._executor, self._step, self._run = executor, step, run
         self._recorder = recorder
         self._rows = tuple(run.rows)
         self._began = False
@@ -146,7 +143,7 @@ class GpuFeed:
             room = self._run.ring.steps - (step.recorded - self._copied)
             steps = min(self._run.together, most, room)
             step.invalidate()
-            self._device.submit(self._run.again(), len(self._rows), steps)
+            self._executor.run(self._run.again(), len(self._rows), steps)
         step.recorded += steps
         return steps
 
@@ -159,7 +156,7 @@ class GpuFeed:
         parts = [ring.slice(self._step.state.ring, at, size) for at, size in runs]
         if self._recorder is not None:
             parts += [self._recorder.records(at, size) for at, size in runs]
-        self._open.append(_Copy(count, len(runs), self._device.fetch(*parts)))
+        self._open.append(_Copy(count, len(runs), self._executor.device.fetch(*parts)))
         self._copied += count
 
     def _read(self, one: _Copy) -> npt.NDArray[np.uint32]:

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from rdrr_device.arena import Arena
-from rdrr_device.device import Device
 from rdrr_format.errors import UsageError
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.compile.pass_spec import PREFILL
-from rdrr_runtime.exec.program import Pass, Plan
-from rdrr_runtime.phases.context import State
+from rdrr_runtime.exec.executor import Executor, Prepared
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.kv_cache import KvCache
-from rdrr_runtime.sequences.gpu_sequences import Bound, GpuSequences
+from rdrr_runtime.phases.state import State
+from rdrr_runtime.sequences.gpu_sequences import GpuSequences
 from rdrr_runtime.sequences.passes import BATCH_STEPS, MOST_SEQUENCES, BatchPasses
 
 
@@ -29,7 +30,7 @@ class GpuBatch(GpuSequences):
 
     Args:
         plan: The model.
-        device: Where.
+        executor: What runs the passes.
         sequences: At most the last of `BATCHES`.
         context: Slots of each.
 
@@ -38,22 +39,23 @@ class GpuBatch(GpuSequences):
         DeviceError: Too little memory.
     """
 
-    def __init__(self, plan: Plan, device: Device, *, sequences: int, context: int) -> None:
+    def __init__(self, plan: Plan, executor: Executor, *, sequences: int, context: int) -> None:
         _check(plan, sequences)
-        arena, dtype = Arena(device, "batch"), plan.cache.spec.dtype
+        arena, dtype = Arena(executor.device, "batch"), plan.cache.spec.dtype
         self.context = context
         self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
         ring = BATCH_STEPS * MOST_SEQUENCES
-        state = State.create(arena, plan.rows(PREFILL), ring, slot_mapping=True)
-        self._batch_passes = BatchPasses(plan, device, state, self._cache)
+        state = State.create(arena, plan.rows(PREFILL), ring)
+        self._batch_passes = BatchPasses(plan, executor, state, self._cache)
         super().__init__(
-            device,
+            executor,
             arena,
             state,
             self._batch_passes,
             vocabulary=plan.graph.vocab_size,
             rows=self._batch_passes.ring(sequences).width,
             sequences=sequences,
+            batch=True,
         )
 
     @property
@@ -70,10 +72,10 @@ class GpuBatch(GpuSequences):
             if self.run(ids, own[0].slot, _to_cache, sequence) is None:
                 shared += own
         while shared:
-            body, most = self._batch_passes.mapped(len(shared))
-            part, shared = shared[:most], shared[most:]
+            which = self._batch_passes.mapped(len(shared))
+            part, shared = shared[: which.rows], shared[which.rows :]
             self.step.write_rows(part)
-            self._device.submit(body, len(part))
+            self._executor.run(which.body, len(part))
 
     def close(self) -> None:
         """Free the caches."""
@@ -89,5 +91,5 @@ def _check(plan: Plan, sequences: int) -> None:
         raise UsageError("too many sequences", expected=f"1 to {MOST_SEQUENCES}", found=sequences)
 
 
-def _to_cache(which: Pass) -> Bound:
+def _to_cache(which: PreparedPass) -> Prepared:
     return which.body

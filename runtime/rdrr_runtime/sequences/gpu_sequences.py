@@ -11,12 +11,11 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
-from rdrr_device.device import Device
-from rdrr_device.pipelines import BoundDispatch
 
 from rdrr_runtime.backend import Row
-from rdrr_runtime.exec.program import Pass
-from rdrr_runtime.phases.context import State
+from rdrr_runtime.exec.executor import Executor, Prepared
+from rdrr_runtime.exec.program import PreparedPass
+from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import GpuFeed, Run
 from rdrr_runtime.sequences.passes import Passes
@@ -24,9 +23,8 @@ from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.step import Step
 
 F32 = npt.NDArray[np.float32]
-Bound = tuple[BoundDispatch, ...]
-Part = Callable[[Pass], Bound]
-"""Selects which dispatches of a pass to submit."""
+Part = Callable[[PreparedPass], Prepared]
+"""Selects which part of a pass to run."""
 
 TOGETHER = 2
 """Decode passes per submission when running ahead of readback: each submission costs idle time."""
@@ -36,18 +34,19 @@ class GpuSequences:
     """One sequence or several on a GPU.
 
     Args:
-        device: Where the passes run.
+        executor: What runs the passes.
         arena: Owner of the sampler's buffers.
-        state: The step, with a slot mapping where there are several sequences.
+        state: The step.
         passes: What runs their rows.
         vocabulary: Logits of a row.
         rows: Most rows of a decode pass.
         sequences: How many sequences.
+        batch: Whether they are a batch's, whose decode passes leave picks.
     """
 
     def __init__(
         self,
-        device: Device,
+        executor: Executor,
         arena: Arena,
         state: State,
         passes: Passes,
@@ -55,10 +54,12 @@ class GpuSequences:
         vocabulary: int,
         rows: int = 1,
         sequences: int = 1,
+        batch: bool = False,
     ) -> None:
         self.sequences = sequences
-        self.step = Step(device, state)
-        self._device, self._arena, self._passes = device, arena, passes
+        self._batch = batch
+        self.step = Step(executor.device, state)
+        self._executor, self._arena, self._passes = executor, arena, passes
         self._vocabulary, self._rows = vocabulary, rows
         self._sampler: GpuSampler | None = None
 
@@ -67,12 +68,13 @@ class GpuSequences:
         """The sampler; nothing of it is allocated before the first generation that samples."""
         if self._sampler is None:
             self._sampler = GpuSampler(
-                self._device,
+                self._executor,
                 self._arena,
                 self.step.state,
                 self._vocabulary,
                 rows=self._rows,
                 sequences=self.sequences,
+                batch=self._batch,
             )
         return self._sampler
 
@@ -97,7 +99,7 @@ class GpuSequences:
         """Run a row of each sequence; logits of each, float32 [rows, vocab]."""
         which = self._passes.decode(len(rows))
         self._write(rows)
-        self._device.submit(which.to_logits, len(rows))
+        self._executor.run(which.to_logits, len(rows))
         return self.read_logits(which, len(rows))
 
     def feed(
@@ -126,13 +128,15 @@ class GpuSequences:
             together,
         )
         recorder = sampler if sampler is not None and sampler.has_records else None
-        return GpuFeed(self._device, self.step, run, recorder)
+        return GpuFeed(self._executor, self.step, run, recorder)
 
     def to_token(self, sampled: bool) -> Part:
         """Return what selects a pass up to the token, sampled or most probable."""
         return self.sampler.to_token if sampled else _to_most_probable
 
-    def run(self, ids: Sequence[int], base: int, part: Part, sequence: int = 0) -> Pass | None:
+    def run(
+        self, ids: Sequence[int], base: int, part: Part, sequence: int = 0
+    ) -> PreparedPass | None:
         """Run ids of one sequence in as many passes as they need.
 
         Args:
@@ -151,14 +155,14 @@ class GpuSequences:
         for start in range(0, len(ids), which.rows):
             some = ids[start : start + which.rows]
             if not resumes:
-                self.step.write(some, base + start)
+                self.step.write(some, base + start, sequence=sequence)
             is_last = start + len(some) == len(ids)
-            self._device.submit(part(which) if is_last else which.body, len(some))
+            self._executor.run(part(which) if is_last else which.body, len(some))
         return which
 
-    def read_logits(self, which: Pass, rows: int) -> F32:
+    def read_logits(self, which: PreparedPass, rows: int) -> F32:
         """Return the logits that a pass has left, float32 [rows, vocab]."""
-        data = self._device.read(which.logits, 0, 4 * rows * self._vocabulary)
+        data = self._executor.device.read(which.logits, 0, 4 * rows * self._vocabulary)
         return data.view(np.float32).reshape(rows, self._vocabulary)
 
     def _write(self, rows: Sequence[Row]) -> int:
@@ -175,5 +179,5 @@ def collected(feed: GpuFeed, count: int) -> list[list[int]]:
     return feed.collect()
 
 
-def _to_most_probable(which: Pass) -> Bound:
+def _to_most_probable(which: PreparedPass) -> Prepared:
     return which.to_token

@@ -1,8 +1,8 @@
-"""The sampler of a GPU backend: its buffers, its dispatches after a pass, and what the host writes.
+"""The sampler of a GPU backend: its buffers, its phases after a pass, and what the host writes.
 
 The host writes when a generation begins (parameters, and the tokens that were seen or biased); for
 a token it writes nothing, but for a mask where one is set. `phases/sample.py` says how the
-dispatches work. One sequence is a case of several: what belongs to a generation is kept for each
+phases work. One sequence is a case of several: what belongs to a generation is kept for each
 sequence, and a pass of mapped rows samples for each row.
 """
 
@@ -14,15 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.device import Device
-from rdrr_device.kernels import Dispatch
-from rdrr_device.pipelines import BoundDispatch
 from rdrr_device.readback import Bytes
 from rdrr_format.errors import UsageError
 
-from rdrr_runtime.exec.program import Pass
-from rdrr_runtime.phases.context import State
+from rdrr_runtime.exec.executor import Executor, Prepared
+from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
+from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.sample import (
     ENTRIES,
     PARAM_WORDS,
@@ -33,51 +31,57 @@ from rdrr_runtime.phases.sample import (
     sample_rows,
     set_tokens,
 )
+from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sequences.passes import advance_rows
 
-Bound = tuple[BoundDispatch, ...]
 Entry = tuple[int, int, float]  # id, times seen, bias
+_Key = tuple[int, bool, bool, int | None]  # id of a pass, searches for top-k and top-p, log-probs
 
 
 class GpuSampler:
     """Samples tokens after the passes of one sequence or of several.
 
     Args:
-        device: Where the passes run.
+        executor: What runs the passes.
         arena: Owner of the buffers.
         state: The step that sampling advances.
         vocabulary: Logits of a row.
         rows: Most rows of a pass.
         sequences: Sequences that have a generation of their own.
+        batch: Whether they are a batch's, whose passes leave picks.
     """
 
     def __init__(
         self,
-        device: Device,
+        executor: Executor,
         arena: Arena,
         state: State,
         vocabulary: int,
         *,
         rows: int = 1,
         sequences: int = 1,
+        batch: bool = False,
     ) -> None:
-        self._device = device
+        self._executor, self._device = executor, executor.device
         self._state = state
         self._buffers = SampleBuffers.create(arena, vocabulary, rows=rows, sequences=sequences)
-        self._is_mapped = state.slot_mapping is not None
-        ring = 0 if self._is_mapped else state.ring.size // 4
+        self._is_batch = batch
+        ring = 0 if batch else state.ring.size // 4
         self._logprobs = LogprobBuffers.create(arena, ring) if ring else None
         self._options = SamplingParams()
         self._top: int | None = None
         self._received: list[TokenLogprobs] = []
         self._set_tokens = [
-            (device.bind(set_tokens(self._buffers, "sample.set", one)),) for one in range(sequences)
+            executor.prepare([set_tokens(self._buffers, "sample.set", one)])
+            for one in range(sequences)
         ]
-        # A pass is kept beside its dispatches, so that its id is not given to another.
-        self._made: dict[tuple[int, bool, bool, int | None], tuple[Bound, Bound, Pass]] = {}
+        # A pass is kept beside its phases, so that its id is not given to another.
+        self._made: dict[
+            tuple[int, bool, bool, int | None], tuple[Prepared, Prepared, PreparedPass]
+        ] = {}
 
     def begin(
         self,
@@ -99,9 +103,9 @@ class GpuSampler:
             top: How many of the most probable tokens are recorded; None to record nothing.
 
         Raises:
-            UsageError: Masks or log-probabilities for mapped rows.
+            UsageError: Masks or log-probabilities for a batch.
         """
-        if self._is_mapped and (masked or top is not None):
+        if self._is_batch and (masked or top is not None):
             raise UsageError("masks and log-probabilities are for a single sequence")
         self._options, self._top, self._received = options, top, []
         seed = fresh_seed() if options.seed is None else options.seed
@@ -113,23 +117,23 @@ class GpuSampler:
         """Set the mask of the next token: bit i mod 32 of word i / 32 lets token i be sampled."""
         self._device.write(self._buffers.mask, mask)
 
-    def to_token(self, which: Pass) -> Bound:
+    def to_token(self, which: PreparedPass) -> Prepared:
         """Return body, head and sampling; the same object each time, so that it encodes quickly."""
-        return self._dispatches(which)[0]
+        return self._prepared(which)[0]
 
-    def sample(self, which: Pass) -> Bound:
+    def sample(self, which: PreparedPass) -> Prepared:
         """Return the sampling alone, which goes after `which.to_logits`."""
-        return self._dispatches(which)[1]
+        return self._prepared(which)[1]
 
-    def _dispatches(self, which: Pass) -> tuple[Bound, Bound, Pass]:
+    def _prepared(self, which: PreparedPass) -> tuple[Prepared, Prepared, PreparedPass]:
         key = (id(which), *chain_of(self._options), self._top)
         if key not in self._made:
             made = self._of_row(which) if which.picks is None else self._of_rows(which, which.picks)
-            bound = tuple(self._device.bind(one) for one in made)
-            self._made[key] = ((*which.to_logits, *bound), bound, which)
+            whole = self._executor.prepare((*which.of.body, *which.of.head, *made))
+            self._made[key] = (whole, self._executor.prepare(made), which)
         return self._made[key]
 
-    def _of_row(self, which: Pass) -> list[Dispatch]:
+    def _of_row(self, which: PreparedPass) -> list[Phase]:
         made = sample(self._buffers, self._state, which.logits, self._options, "sample")
         if self._top is None or self._logprobs is None:
             return made
@@ -138,7 +142,7 @@ class GpuSampler:
             self._logprobs, self._state, which.logits, vocabulary=width, top=self._top
         )
 
-    def _of_rows(self, which: Pass, picks: BufferSlice) -> list[Dispatch]:
+    def _of_rows(self, which: PreparedPass, picks: BufferSlice) -> list[Phase]:
         made = sample_rows(self._buffers, self._state, which.logits, picks, self._options, "sample")
         return [*made, *advance_rows(self._state, picks, which.rows)]
 
@@ -175,7 +179,7 @@ class GpuSampler:
             words[:, 2] = np.array([entry[2] for entry in part], np.float32).view(np.uint32)
             self._device.write(buffers.entries, np.array([len(part)], np.uint32))
             self._device.write(buffers.entries, words, offset=4)
-            self._device.submit(self._set_tokens[sequence], 1)
+            self._executor.run(self._set_tokens[sequence], 1)
 
 
 def entries_of(options: SamplingParams, seen: Sequence[int]) -> list[Entry]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 from rdrr_device.device import Device
-from rdrr_format.errors import FormatError
 
 from rdrr_runtime.backend import Row
-from rdrr_runtime.exec.program import write_step
-from rdrr_runtime.phases.context import State
+from rdrr_runtime.phases.state import State, pack_step
 
 
 class Step:
@@ -35,32 +34,28 @@ class Step:
         self._device = device
         self._next: tuple[Row, ...] | None = None
 
-    def write(self, ids: Sequence[int], base: int, positions: Sequence[int] | None = None) -> None:
+    def write(
+        self,
+        ids: Sequence[int],
+        base: int,
+        positions: Sequence[int] | None = None,
+        sequence: int = 0,
+    ) -> None:
         """Write ids of one sequence, which go to consecutive slots.
 
         Args:
             ids: Token ids.
             base: Slot of the first.
             positions: Their positions; those of the slots when None.
+            sequence: Whose ids.
         """
-        self._restart()
-        write_step(self._device, self.state, ids, base, positions)
+        slots = range(base, base + len(ids))
+        self._write(pack_step(ids, slots, positions=positions, sequences=[sequence] * len(ids)))
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Write rows of any sequences.
-
-        Raises:
-            FormatError: The step has no slot mapping.
-        """
-        mapping = self.state.slot_mapping
-        if mapping is None:
-            raise FormatError("the step has no slot mapping", expected="a step of a batch")
-        self._restart()
-        table = np.array(rows, np.uint32)  # token, sequence, slot
-        self._device.write(self.state.step, np.array([len(rows), 0, 0, 0], np.uint32))
-        self._device.write(self.state.tokens, table[:, 0].copy())
-        self._device.write(self.state.positions, table[:, 2].copy())
-        self._device.write(mapping, table[:, 1:].copy())
+        """Write rows of any sequences."""
+        tokens, sequences, slots = zip(*rows, strict=True)
+        self._write(pack_step(tokens, slots, sequences=sequences))
 
     def invalidate(self) -> None:
         """Forget what the GPU will do next.
@@ -79,7 +74,8 @@ class Step:
         self.invalidate()
         return resumes
 
-    def _restart(self) -> None:
-        """The host writes the step: the ring begins anew, and nothing goes on by itself."""
+    def _write(self, packed: npt.NDArray[np.uint32]) -> None:
+        """Write the step: the ring begins anew, and nothing goes on by itself."""
         self.recorded = 0
         self.invalidate()
+        self._device.write(self.state.step, packed)

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_device.device import Device
 
 from rdrr_runtime.compile.pass_spec import SCORE, SMALL_WINDOW, WINDOW
-from rdrr_runtime.exec.program import Pass, Program
+from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, unpack
 from rdrr_runtime.sequences.step import Step
 
@@ -25,14 +24,13 @@ class GpuWindows:
     """The passes `SMALL_WINDOW`, `WINDOW` and `SCORE` of a program.
 
     Args:
-        device: Where they run.
         step: The step that they read.
         program: The passes.
         vocabulary: Logits of a row.
     """
 
-    def __init__(self, device: Device, step: Step, program: Program, vocabulary: int) -> None:
-        self._device = device
+    def __init__(self, step: Step, program: Program, vocabulary: int) -> None:
+        self._executor = program.executor
         self._step = step
         self._program = program
         self._vocabulary = vocabulary
@@ -44,7 +42,7 @@ class GpuWindows:
         for start in range(0, len(ids), which.rows):
             part = ids[start : start + which.rows]
             self._step.write(part, base + start)
-            self._device.submit(which.to_logits, len(part))
+            self._executor.run(which.to_logits, len(part))
             out[start : start + len(part)] = self._read_logits(which, len(part))
         return out
 
@@ -54,7 +52,7 @@ class GpuWindows:
         """Return the logits of the last `wanted` rows, see `Backend.window_logits`."""
         parts = [np.empty((0, self._vocabulary), np.float32)]
         for which, rows in self._passes(ids, base, wanted, positions):
-            self._device.submit(which.head, rows)
+            self._executor.run(which.head, rows)
             parts.append(self._read_logits(which, rows))
         return np.concatenate(parts)
 
@@ -66,15 +64,15 @@ class GpuWindows:
         entropies = [np.empty(0, np.float32)]
         for which, rows in self._passes(ids, base, wanted, positions):
             assert which.picks is not None, "window passes have picks"
-            self._device.submit(which.to_picks, rows)
-            some, entropy = unpack(self._device.read(which.picks, 0, PICK_BYTES * rows))
+            self._executor.run(which.to_picks, rows)
+            some, entropy = unpack(self._executor.device.read(which.picks, 0, PICK_BYTES * rows))
             found += some
             entropies.append(entropy)
         return found, np.concatenate(entropies)
 
     def _passes(
         self, ids: Sequence[int], base: int, wanted: int, positions: Sequence[int] | None
-    ) -> Iterator[tuple[Pass, int]]:
+    ) -> Iterator[tuple[PreparedPass, int]]:
         """Run the bodies in order; yield a pass and its wanted rows, where it has any."""
         which = self._program.get(SMALL_WINDOW if len(ids) <= SMALL_WINDOW.rows else WINDOW)
         for start in range(0, len(ids), which.rows):
@@ -82,11 +80,11 @@ class GpuWindows:
             end = start + len(part)
             own = None if positions is None else positions[start:end]
             self._step.write(part, base + start, own)
-            self._device.submit(which.body, len(part))
+            self._executor.run(which.body, len(part))
             rows = min(len(part), end - (len(ids) - wanted))
             if rows > 0:
                 yield which, rows
 
-    def _read_logits(self, which: Pass, rows: int) -> F32:
-        data = self._device.read(which.logits, 0, 4 * rows * self._vocabulary)
+    def _read_logits(self, which: PreparedPass, rows: int) -> F32:
+        data = self._executor.device.read(which.logits, 0, 4 * rows * self._vocabulary)
         return data.view(np.float32).reshape(rows, self._vocabulary)

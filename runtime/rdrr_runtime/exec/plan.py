@@ -1,0 +1,188 @@
+"""A model laid out in memory: its weights, caches, values, and its passes as lists of phases.
+
+A `Plan` in a `PaperArena` allocates nothing and reads no weights: it tells what would serve what.
+What runs the passes is an executor, see `rdrr_runtime.exec.program`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rdrr_device.arena import Arena
+from rdrr_device.device import Device
+from rdrr_device.tuning import Tuning
+from rdrr_manifests.package import Package
+
+from rdrr_runtime.compile.builder import Model
+from rdrr_runtime.compile.decision import Decision
+from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.lower import Pass, lower
+from rdrr_runtime.compile.pass_spec import LOADED, PREFILL, PassSpec
+from rdrr_runtime.compile.preferences import Preferences
+from rdrr_runtime.compile.values import Workspace
+from rdrr_runtime.compile.weights import load_weights
+from rdrr_runtime.exec.paper import PaperArena
+from rdrr_runtime.phases.context import VALUE_BYTES, OpContext
+from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.rope_tables import rope_bytes, rope_table
+from rdrr_runtime.phases.state import State
+
+RING = 64
+"""Ids that wait to be read back, at most."""
+
+
+class Plan:
+    """A model laid out in an arena: its weights, caches, values and lowered passes.
+
+    Args:
+        package: What to load.
+        device: Whose features and limits count.
+        arena: Owner of the buffers; a `PaperArena` to see the choices without loading.
+        policy: Hints.
+        context: KV slots.
+        kv_dtype: `f16`, `f32` or `q8_0`.
+        fused: Whether ops are fused or reordered, rather than lowered one by one.
+        tuning: Parameters of kernels; the defaults when None.
+
+    Raises:
+        ShardError: Bytes are missing.
+        FormatError: A matrix that no kernel reads.
+        DeviceError: Too little memory.
+    """
+
+    def __init__(
+        self,
+        package: Package,
+        device: Device,
+        arena: Arena,
+        policy: Policy,
+        *,
+        context: int,
+        kv_dtype: str,
+        fused: bool = True,
+        tuning: Tuning | None = None,
+    ) -> None:
+        self.tuning = tuning or Tuning()
+        self.graph = package.graph
+        self.device = device
+        preferences = Preferences(policy, device.info.software)
+        self._values, why = preferences.activations(device.features)
+        self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
+        chunk = PREFILL.within(context).rows
+        self.weights = load_weights(
+            arena, package, self.graph, preferences, empty=isinstance(arena, PaperArena)
+        )
+        self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
+        self.state = State.create(arena, chunk, RING)
+        self._context = context
+        self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._values])
+        self._lowered: dict[PassSpec, Pass] = {}
+        ropes = tuple(
+            arena.empty(f"rope.{index}", rope_bytes(spec, context))
+            if isinstance(arena, PaperArena)
+            else arena.upload(f"rope.{index}", rope_table(spec, context))
+            for index, spec in enumerate(self.graph.ropes)
+        )
+        self._model = Model(
+            self.graph,
+            self.weights,
+            ropes,
+            self._workspace,
+            preferences,
+            max_binding=device.max_binding,
+            fuses=fused,
+        )
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of an activation."""
+        return VALUE_BYTES[self._values]
+
+    def rows(self, spec: PassSpec) -> int:
+        """Return the most token rows of a pass in this context."""
+        return spec.within(self._context).rows
+
+    def decisions(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Decision, ...]:
+        """Return what was made of the weights, then what serves each op of these passes."""
+        possible = [one for one in specs if not one.is_mapped or self.cache.spec.has_batches]
+        passes = [self._on_paper(one) if one.is_mapped else self.lowered(one) for one in possible]
+        made = (one for lowered in passes for one in lowered.decisions)
+        return (self._activations, *self.weights.decisions, *made)
+
+    def _on_paper(self, spec: PassSpec) -> Pass:
+        """Return the phases of a mapped pass in caches that are not allocated."""
+        state, cache = self.memory(spec, PaperArena(self.device))
+        return self.lower(spec, state=state, cache=cache)
+
+    def memory(self, spec: PassSpec, arena: Arena) -> tuple[State, KvCache]:
+        """Return the step and the caches that a pass runs on.
+
+        They are the plan's own, but for a mapped pass, which gets others of as many sequences as
+        it has rows.
+
+        Args:
+            spec: Which pass.
+            arena: Where those of a mapped pass are allocated.
+        """
+        if not spec.is_mapped:
+            return self.state, self.cache
+        rows, kind = self.rows(spec), self.cache.spec
+        state = State.create(arena, rows, RING)
+        return state, KvCache.allocate(arena, self.graph, kind.context, kind.dtype, rows)
+
+    def lowered(self, spec: PassSpec) -> Pass:
+        """Return the phases of a pass, lowered once."""
+        if spec not in self._lowered:
+            self._lowered[spec] = self.lower(spec)
+        return self._lowered[spec]
+
+    def lower(
+        self,
+        spec: PassSpec,
+        tuning: Tuning | None = None,
+        *,
+        state: State | None = None,
+        cache: KvCache | None = None,
+    ) -> Pass:
+        """Return the phases of a pass.
+
+        Args:
+            spec: Which pass; of a mapped one both `state` and `cache` must be given.
+            tuning: Parameters of kernels; the plan's own when None.
+            state: Buffers of the step; the plan's own when None.
+            cache: Keys and values; the plan's own when None.
+        """
+        limits = self.device.limits
+        ctx = OpContext(
+            state or self.state,
+            self.rows(spec),
+            self.device.features,
+            limits["max-compute-workgroup-storage-size"],
+            limits["max-compute-invocations-per-workgroup"],
+            self._values,
+            self.tuning if tuning is None else tuning,
+            self.device.info.software,
+            spec.is_mapped,
+        )
+        return lower(self._model, spec, ctx, cache or self.cache)
+
+
+def decisions_for(
+    package: Package,
+    device: Device,
+    policy: Policy,
+    context: int,
+    kv_dtype: str,
+    tuning: Tuning | None = None,
+    specs: Sequence[PassSpec] = LOADED,
+) -> tuple[Decision, ...]:
+    """Return what a backend would choose for some passes, without loading anything."""
+    return Plan(
+        package,
+        device,
+        PaperArena(device),
+        policy,
+        context=context,
+        kv_dtype=kv_dtype,
+        tuning=tuning,
+    ).decisions(specs)
