@@ -26,11 +26,18 @@ class Arena:
         self._device = device
         self._label = label
         self._slices: list[BufferSlice] = []
+        self._pools: list[Arena] = []
 
     @property
     def size(self) -> int:
         """Bytes held."""
-        return sum(one.buffer.size for one in self._slices)
+        own = sum(one.buffer.size for one in self._slices)
+        return own + sum(one.size for one in self._pools)
+
+    @property
+    def device(self) -> Device:
+        """The device that creates the buffers."""
+        return self._device
 
     @property
     def max_binding(self) -> int:
@@ -57,6 +64,20 @@ class Arena:
         """Copy host bytes into a slice, see `Device.write`."""
         self._device.write(target, data, offset)
 
+    def pool(self, label: str, total: int) -> Arena:
+        """Return an arena whose slices lie in a few large buffers, freed with this one.
+
+        Slices of one buffer cannot be read and written in the same launch.
+
+        Args:
+            label: Prefix of the buffers' labels.
+            total: Bytes that will be asked for, each slice rounded up to `OFFSET_ALIGNMENT`; it
+                decides how large the buffers are.
+        """
+        made = _Pool(self._device, f"{self._label}.{label}", total)
+        self._pools.append(made)
+        return made
+
     @contextmanager
     def temporary(self) -> Iterator[Arena]:
         """An arena on the same device for the length of a block."""
@@ -75,7 +96,33 @@ class Arena:
         """Free every buffer; slices of them must not be used afterwards."""
         for one in self._slices:
             self._device.free_buffer(one.buffer)
+        for pool in self._pools:
+            pool.dispose()
         self._slices.clear()
+        self._pools.clear()
+
+
+class _Pool(Arena):
+    """See `Arena.pool`."""
+
+    def __init__(self, device: Device, label: str, total: int) -> None:
+        super().__init__(device, label)
+        self._left = total
+        self._free = BufferSlice(None, 0, 0)
+
+    def empty(self, label: str, size: int) -> BufferSlice:
+        """Return a zeroed slice of at least `size` bytes."""
+        del label
+        needed = align(max(size, 4))
+        if self._free.size < needed:
+            page = max(min(self._left, self.max_binding), needed)
+            name = f"{self._label}.{len(self._slices)}"
+            self._free = BufferSlice(self._device.create_buffer(name, page), 0, page)
+            self._slices.append(self._free)
+        made = self._free.range(0, align(max(size, 4), 4))
+        self._free = self._free.range(needed, self._free.size - needed)
+        self._left -= needed
+        return made
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena, arena
 from rdrr_device.device import Device
+from rdrr_device.paper import PaperArena
 from rdrr_device.timestamps import Timer, warm_up
 from rdrr_device.tuning import AnySite, Params, Tuning
 from rdrr_format.errors import DeviceError
@@ -27,7 +28,6 @@ from rdrr_runtime.compile.lower import Pass
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
 from rdrr_runtime.exec.agreement import Check
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
-from rdrr_runtime.exec.paper import PaperArena
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase

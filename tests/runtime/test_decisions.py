@@ -10,6 +10,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from rdrr_device.paper import PaperArena
 from rdrr_manifests.models import HINT_VALUES
 from rdrr_runtime.compile.decision import Chosen, Reason, Unmet, Wish, choose, unhonoured
 from rdrr_runtime.compile.hints import Hint, resolve
@@ -23,7 +24,6 @@ from rdrr_runtime.compile.pass_spec import (
     Logits,
 )
 from rdrr_runtime.compile.patterns import FIELDS, check_fields
-from rdrr_runtime.exec.paper import PaperArena
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.linear import GEMV_ROWS
 from support.packages import llama_manifest, write_random_package

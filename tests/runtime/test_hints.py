@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.paper import PaperArena
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
@@ -16,7 +17,6 @@ from rdrr_runtime.compile.pass_spec import DECODE, SMALL_WINDOW
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.storage import choose_storage, has_row_scales
 from rdrr_runtime.compile.weights import _transposed
-from rdrr_runtime.exec.paper import PaperArena
 from rdrr_runtime.exec.plan import Plan, decisions_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec

@@ -16,6 +16,7 @@ import pytest
 from rdrr_converter.devices.webgpu import SHADERS
 from rdrr_device.device import Device
 from rdrr_device.kernels import Dispatch, Kernel
+from rdrr_device.paper import PaperArena
 from rdrr_device.shaders import Access, Binding
 from rdrr_manifests.package import Package, open_package
 from rdrr_runtime.compile.hints import Policy, resolve
@@ -29,7 +30,6 @@ from rdrr_runtime.compile.pass_spec import (
     batch_fill,
     batch_of,
 )
-from rdrr_runtime.exec.paper import PaperArena
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.batch_advance import batch_advance
 from rdrr_runtime.phases.context import State

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rdrr_device.arena import arena
+from rdrr_device.paper import PaperArena
 from rdrr_device.tuning import OPS, Tuning
 from rdrr_runtime import tuner
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, TUNED
-from rdrr_runtime.exec.paper import PaperArena
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases import embed, matmul_int8

@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 import pytest
+from rdrr_device.paper import PaperArena
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import PREFILL, SMALL_WINDOW, WINDOW
-from rdrr_runtime.exec.paper import PaperArena
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.matvec_rows import ROWS_AT_A_TIME

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.paper import PaperArena
 from rdrr_format.codecs import CODECS
 from rdrr_format.codecs.f16 import f16_overflow_count
 from rdrr_format.dtypes import DTYPES, DType
@@ -42,7 +43,8 @@ class Weights:
     """What a program binds.
 
     Attributes:
-        arena: Owner of the buffers.
+        blocks: Owner of the matrices.
+        others: Owner of vectors, and of what is computed from matrices.
         matrices: By tensor name; a tied head is the embedding's entry.
         vectors: Norm weights and biases as f32, by tensor name.
         stacks: Matrices of all experts of a layer, their stored rows one after the other, by the
@@ -50,7 +52,8 @@ class Weights:
         decisions: What was expanded and why.
     """
 
-    arena: Arena
+    blocks: Arena
+    others: Arena
     matrices: dict[str, GpuWeight] = field(default_factory=dict)
     vectors: dict[str, BufferSlice] = field(default_factory=dict)
     stacks: dict[str, GpuWeight] = field(default_factory=dict)
@@ -60,7 +63,7 @@ class Weights:
 
     def add_vector(self, name: str, data: npt.NDArray[np.float32]) -> None:
         """Upload a vector and keep it on the host, to be joined."""
-        self.vectors[name] = self.arena.upload(name, data)
+        self.vectors[name] = self.others.upload(name, data)
         self._host_vectors[name] = data
 
     def joined(self, names: Sequence[str]) -> BufferSlice:
@@ -68,7 +71,7 @@ class Weights:
         key = tuple(names)
         if key not in self._joined:
             data = np.concatenate([self._host_vectors[one] for one in names])
-            self._joined[key] = self.arena.upload("+".join(names), data)
+            self._joined[key] = self.others.upload("+".join(names), data)
         return self._joined[key]
 
     def stack(self, uses: Sequence[WeightUse]) -> GpuWeight:
@@ -83,26 +86,30 @@ class Weights:
         return sum(one.size for one in matrices) + sum(one.size for one in vectors)
 
 
-def load_weights(
-    arena: Arena, package: Package, graph: Graph, preferences: Preferences, *, empty: bool = False
-) -> Weights:
+def load_weights(arena: Arena, package: Package, graph: Graph, preferences: Preferences) -> Weights:
     """Upload every tensor that the graph reads.
 
     Args:
-        arena: Owner of the buffers.
+        arena: Owner of the buffers; in a `PaperArena` no bytes are read or written.
         package: Where the tensors are.
         graph: What reads them.
         preferences: What hints and defaults ask for.
-        empty: Allocate and decide, but read and write no bytes.
 
     Raises:
         ShardError: Bytes are missing.
         FormatError: A tensor that was to be expanded does not fit the wider type.
         DeviceError: The adapter has too little memory or cannot bind a row.
     """
-    weights = Weights(arena)
+    paper = arena if isinstance(arena, PaperArena) else PaperArena(arena.device)
+    planned = Weights(paper.pool("weights", 0), paper.pool("vectors", 0))
+    _load(_Loader(planned, package, preferences, None), graph)
+    if paper is arena:
+        return planned
+    weights = Weights(
+        arena.pool("weights", planned.blocks.size), arena.pool("vectors", planned.others.size)
+    )
     with arena.temporary() as passing:
-        uploader = None if empty else Uploader(arena, passing)
+        uploader = Uploader(arena, passing)
         _load(_Loader(weights, package, preferences, uploader), graph)
     return weights
 
@@ -172,11 +179,11 @@ class _Loader:
         """The matrix with the scales of its rows, if it is to be multiplied in int8 with them."""
         if not has_row_scales(self.preferences, matrix.dtype, by_column=matrix.by_column):
             return matrix
-        arena = self.weights.arena
-        scales = arena.empty(f"{use.name}.scales", 4 * matrix.n)
+        # Not beside the matrix: one launch cannot read and write slices of the same buffer.
+        scales = self.weights.others.empty(f"{use.name}.scales", 4 * matrix.n)
         if self.uploader is not None:
             for launch in row_scales(matrix, scales, label=use.name):
-                arena.run(launch)
+                self.weights.others.run(launch)
         return replace(matrix, row_scales=scales)
 
     def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
@@ -199,7 +206,7 @@ class _Loader:
             self.weights.decisions.append(made_of)
         n, k = uses[0].shape
         made = allocate_weight(
-            self.weights.arena, kept.dtype, kept.layout, (n, k), label, count=len(uses)
+            self.weights.blocks, kept.dtype, kept.layout, (n, k), label, count=len(uses)
         )
         if self.uploader is not None:
             matrices = (_kept_rows(self.package, use, kept) for use in uses)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rdrr_device.paper import PaperArena
 from rdrr_device.tuning import Tuning
 
 from rdrr_runtime.compile.pass_spec import LOADED, PREFILL
-from rdrr_runtime.exec.program import PaperArena, Plan
+from rdrr_runtime.exec.plan import Plan
 
 if TYPE_CHECKING:
     from rdrr_device.device import Device

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from rdrr_device.arena import Arena
 from rdrr_device.device import Device
+from rdrr_device.paper import PaperArena
 from rdrr_device.tuning import Tuning
 from rdrr_manifests.package import Package
 
@@ -21,7 +22,6 @@ from rdrr_runtime.compile.pass_spec import LOADED, PREFILL, PassSpec
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.values import Workspace
 from rdrr_runtime.compile.weights import load_weights
-from rdrr_runtime.exec.paper import PaperArena
 from rdrr_runtime.phases.context import VALUE_BYTES, OpContext
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.rope_tables import rope_bytes, rope_table
@@ -69,9 +69,7 @@ class Plan:
         self._values, why = preferences.activations(device.features)
         self._activations = Decision("load", "activations", self._values, why.text, why.unmet)
         chunk = PREFILL.within(context).rows
-        self.weights = load_weights(
-            arena, package, self.graph, preferences, empty=isinstance(arena, PaperArena)
-        )
+        self.weights = load_weights(arena, package, self.graph, preferences)
         self.cache = KvCache.allocate(arena, self.graph, context, kv_dtype)
         self.state = State.create(arena, chunk, RING)
         self._context = context

@@ -41,8 +41,8 @@ class Record:
     """The typed parameters of a WGSL function; subclasses name the function and add fields.
 
     A field is an override constant of the shader, named like it in capitals. A tuple is one for
-    each element, numbered from 0; of a dataclass each field is one; None is left out. Fields made by
-    `choice` are variables of the template instead.
+    each element, numbered from 0; of a dataclass each field is one; None is left out. Fields that
+    `choice` makes are variables of the template instead.
 
     Attributes:
         shader: File name without the suffix.
