@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.decision import Decision
     from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.compile.lower import Pass
 
 # How tensors, values and fused ops name the layer they belong to.
 _LAYER = re.compile(r"\b(layers\.|layer |l)(\d+)\b")
@@ -27,6 +28,7 @@ class Explanation:
         adapter: Where it would run.
         policy: The hints in force.
         choices: What serves each op, in order: loading, decode, prefill.
+        passes: What runs, phase by phase.
         unhonoured: A line for each hint that some op does not follow.
         tuned: The tuned profile of the adapter, and what became of it.
     """
@@ -34,6 +36,7 @@ class Explanation:
     adapter: AdapterInfo
     policy: Policy
     choices: tuple[Decision, ...]
+    passes: tuple[Pass, ...]
     unhonoured: tuple[str, ...]
     tuned: Stored
 
@@ -62,6 +65,7 @@ class Explanation:
                 }
                 for one in self.choices
             ],
+            "passes": [one.as_data() for one in self.passes],
         }
 
 
@@ -113,17 +117,25 @@ def explain(
         FormatError: A tensor that no kernel reads.
     """
     from rdrr_device.device import open_device
+    from rdrr_device.paper import PaperArena
     from rdrr_runtime.compile.decision import unhonoured
     from rdrr_runtime.compile.pass_spec import EXPLAINED
-    from rdrr_runtime.exec.plan import decisions_for
+    from rdrr_runtime.exec.plan import Plan
 
     device = open_device(adapter)
     try:
         stored = read_profile(device.info)
-        choices = decisions_for(
-            package, device, policy, context, kv_dtype, stored.tuning, specs=EXPLAINED
+        plan = Plan(
+            package,
+            device,
+            PaperArena(device),
+            policy,
+            context=context,
+            kv_dtype=kv_dtype,
+            tuning=stored.tuning,
         )
-        return Explanation(device.info, policy, choices, unhonoured(choices), stored)
+        choices, passes = plan.decisions(EXPLAINED), plan.passes(EXPLAINED)
+        return Explanation(device.info, policy, choices, passes, unhonoured(choices), stored)
     finally:
         device.close()
 

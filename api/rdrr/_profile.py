@@ -14,7 +14,7 @@ from rdrr_format.errors import DeviceError
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.hints import Policy
-    from rdrr_runtime.profile import KernelTime, Profile, StepProfile
+    from rdrr_runtime.measure.profiled import KernelTime, Profile, StepProfile
 
 DEFAULT_PROMPT = 512
 _PROCESS, _HOST, _GPU = 1, 1, 2
@@ -47,7 +47,7 @@ def measure(
     """
     from rdrr_device.device import open_device
     from rdrr_device.timestamps import Timer
-    from rdrr_runtime.profile import profile
+    from rdrr_runtime.measure.profile import profile
 
     from rdrr._tuned import read_profile
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.compile.hints import Policy
     from rdrr_runtime.compile.pass_spec import PassSpec
-    from rdrr_runtime.tuner import Outcome, Tuned
+    from rdrr_runtime.measure.tuned import Outcome, Tuned
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def tune_package(
     from rdrr_device.device import open_device
     from rdrr_device.timestamps import Timer
     from rdrr_device.tuning import Tuning
-    from rdrr_runtime.tuner import Setting, tune
+    from rdrr_runtime.measure.tuner import Setting, tune
 
     device = open_device(adapter)
     try:

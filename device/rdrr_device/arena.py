@@ -31,7 +31,7 @@ class Arena:
     @property
     def size(self) -> int:
         """Bytes held."""
-        own = sum(one.buffer.size for one in self._slices)
+        own: int = sum(one.buffer.size for one in self._slices)
         return own + sum(one.size for one in self._pools)
 
     @property

@@ -2,7 +2,7 @@
 
 A parameter changes how fast a kernel is, never what it computes: workgroup sizes, tiles, parts of a
 sum. Each kernel's module names its parameters, its defaults and its candidates; here they only meet
-what was stored for a shape. Measuring them is the business of `rdrr_runtime.tuner`.
+what was stored for a shape. Measuring them is the business of `rdrr_runtime.measure.tuner`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ where the next pass reads them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo, Mask, Row
 from rdrr_runtime.compile.hints import Policy
-from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
+from rdrr_runtime.exec.executor import DispatchExecutor, Executor, Prepared
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.kv_cache import KvSpec
@@ -44,6 +44,7 @@ class GpuBackend:
         policy: Kernel hints; none when None.
         fused: Use the fused kernels of the decode pass.
         tuning: Parameters of kernels; the defaults when None.
+        executor: Makes what runs the passes on the device.
 
     Raises:
         DeviceError: No adapter, or too little memory.
@@ -60,6 +61,7 @@ class GpuBackend:
         policy: Policy | None = None,
         fused: bool = True,
         tuning: Tuning | None = None,
+        executor: Callable[[Device], Executor] = DispatchExecutor,
     ) -> None:
         KvSpec.make(package.graph.kv_heads, package.graph.head_dim, context, kv_dtype)
         self.device = device if device is not None else open_device()
@@ -77,7 +79,7 @@ class GpuBackend:
         )
         self._plan = plan
         self._batch: GpuBatch | None = None
-        self._executor = DispatchExecutor(self.device)
+        self._executor = executor(self.device)
         self._program = Program(plan, self._executor)
         vocabulary = plan.graph.vocab_size
         self._sequence = GpuSequences(

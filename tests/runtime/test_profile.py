@@ -12,6 +12,7 @@ from rdrr_format.errors import DeviceError, UsageError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.exec.traffic import traffic
+from rdrr_runtime.measure.profile import copy_bandwidth, profile
 from rdrr_runtime.phases.attention import AttentionSpec, attention
 from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.embed import embed
@@ -19,7 +20,6 @@ from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.phases.kv_store import kv_store
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.packing import upload_weight
-from rdrr_runtime.profile import copy_bandwidth, profile
 from support.gpu import normal, random_tensor
 from support.packages import llama_manifest, write_random_package
 

@@ -9,15 +9,18 @@ import pytest
 from rdrr_device.arena import arena
 from rdrr_device.paper import PaperArena
 from rdrr_device.tuning import OPS, Tuning
-from rdrr_runtime import tuner
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, TUNED
+from rdrr_runtime.exec.executor import DispatchExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.measure import tuner
+from rdrr_runtime.measure.timing import Race, better
+from rdrr_runtime.measure.tuned import Outcome, Verdict
+from rdrr_runtime.measure.tuner import Setting, _Tuner, tune
 from rdrr_runtime.phases import embed, matmul_int8
 from rdrr_runtime.phases.embed import EmbedTuning
 from rdrr_runtime.phases.matmul_int8 import Tile
-from rdrr_runtime.tuner import Outcome, Setting, Verdict, _better, _Tuner, tune
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
 
@@ -87,24 +90,24 @@ def test_every_op_has_three_ways_to_run_that_compute_the_same(package, device, r
 
 def test_a_candidate_wins_only_by_more_than_the_noise():
     calm, shaky = np.array([1.0, 1.0, 1.0, 1.0]), np.array([0.8, 0.9, 1.1, 1.2])
-    assert _better(calm * 0.96, calm)
-    assert not _better(calm * 0.98, calm)
-    assert not _better(calm * 0.9, shaky)
-    assert _better(calm * 0.7, shaky)
-    assert not _better(calm, calm)
+    assert better(calm * 0.96, calm)
+    assert not better(calm * 0.98, calm)
+    assert not better(calm * 0.9, shaky)
+    assert better(calm * 0.7, shaky)
+    assert not better(calm, calm)
 
 
 def _scripted(monkeypatch, site: list[float], pairs: list[list[float]]) -> None:
     """Times of a site's parameters, the default first, then those of what is measured in pairs."""
     told = iter(pairs)
 
-    def rounds(_, bound, repeats):
+    def in_turn(_, alternatives, repeats=1):
         assert repeats >= 1
-        times = site if len(bound) > 2 else next(told)
-        assert len(times) == len(bound)
+        times = site if len(alternatives) > 2 else next(told)
+        assert len(times) == len(alternatives)
         return [np.full(3, one) for one in times]
 
-    monkeypatch.setattr(_Tuner, "_rounds", rounds)
+    monkeypatch.setattr(Race, "in_turn", in_turn)
 
 
 @pytest.mark.parametrize(
@@ -173,11 +176,12 @@ def test_a_result_that_is_not_written_is_seen(package, device):
         (lookup,) = [one for one in plan.lowered(DECODE).body if one.label == "embed"]
         run = _Tuner(_setting(package, device), None, plan, Tuning(), buffers, ids=(5,))
         run.memory = plan.memory(DECODE, buffers)
-        check = Check.of(device, plan, [lookup])
-        bound = device.bind(lookup)
-        all_of_it = check.results([bound], 1, run._reset)
-        assert check.agrees(all_of_it, check.results([bound], 1, run._reset))
-        assert not check.agrees(all_of_it, check.results([], 1, run._reset))
+        executor = DispatchExecutor(device)
+        check = Check.of(executor, plan, [lookup])
+        prepared = executor.prepare([lookup])
+        all_of_it = check.results(prepared, 1, run._reset)
+        assert check.agrees(all_of_it, check.results(prepared, 1, run._reset))
+        assert not check.agrees(all_of_it, check.results((), 1, run._reset))
 
 
 def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch):

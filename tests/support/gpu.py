@@ -57,7 +57,7 @@ class Bench:
         max_rows: int | None = None,
         values: str = "f32",
     ) -> OpContext:
-        """A step of `rows` token rows whose first KV slot is `base`, of one sequence or of several."""
+        """A step of `rows` token rows whose first KV slot is `base`, of one sequence or more."""
         max_rows = max_rows or rows
         state = State.create(self.arena, max_rows, ring=4)
         packed = pack_step(

@@ -12,6 +12,8 @@ from rdrr.cli._flags import Only, with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
 
 if TYPE_CHECKING:
+    from rdrr_runtime.phases.phase import Phase, Work
+
     from rdrr._explanation import Explanation
 
 
@@ -25,9 +27,13 @@ def explain(
     every: Annotated[
         bool, typer.Option("--all", help="Show each layer, also those served alike.")
     ] = False,
+    phases: Annotated[
+        bool,
+        typer.Option("--phases", help="Show what runs instead: the phases of each pass in order."),
+    ] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Show which kernel serves each op of decoding, of a few rows and of prefill, and why.
+    """Show which kernel serves each op of decoding, of small batches and of prefill, and why.
 
     Reads no weights.
     """
@@ -47,6 +53,8 @@ def explain(
     )
     if json:
         print_json(found.as_dict())
+    elif phases:
+        _show_phases(found)
     else:
         _show(found, every)
     return 1 if load.strict_hints and found.unhonoured else 0
@@ -68,3 +76,28 @@ def _show(found: Explanation, every: bool) -> None:
         out.print(table(("op", "kernel", "why"), cells))
     for line in found.unhonoured:
         note(f"warning: {line}")
+
+
+def _show_phases(found: Explanation) -> None:
+    out = console()
+    for one in found.passes:
+        rows = "1 row" if one.rows == 1 else f"up to {one.rows} rows"
+        count = f"{len(one.phases)} phases"
+        out.print(f"\n[bold cyan]{one.spec.name}, {rows}, {count}[/]", markup=True)
+        cells = [
+            (phase.label, phase.name, str(phase.record.threads), _work(phase.work), _uses(phase))
+            for phase in one.phases
+        ]
+        out.print(table(("op", "function", "threads", "calls", "reads -> writes"), cells))
+
+
+def _work(work: Work) -> str:
+    if work.rows is None:
+        return f"{work.items:,}"
+    return f"{work.items:,} x rows" if work.rows == 1 else f"{work.items:,} x rows/{work.rows}"
+
+
+def _uses(phase: Phase) -> str:
+    written = [one.name for one in phase.bindings if one.access.value == "storage"]
+    read = [one.name for one in phase.bindings if one.name not in written]
+    return f"{' '.join(read)} -> {' '.join(written)}"

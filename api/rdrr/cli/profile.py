@@ -16,7 +16,7 @@ from rdrr.cli._flags import Only, with_flags
 from rdrr.cli._options import JsonFlag, PackagePath
 
 if TYPE_CHECKING:
-    from rdrr_runtime.profile import Profile
+    from rdrr_runtime.measure.profiled import Profile
 
 _COLUMNS = (
     "kernel",

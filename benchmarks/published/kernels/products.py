@@ -130,7 +130,7 @@ def products(
         UsageError: There is no such shape.
         DeviceError: There is no adapter, or it has no timestamps.
     """
-    from rdrr_runtime.profile import copy_bandwidth
+    from rdrr_runtime.measure.profile import copy_bandwidth
 
     if shape not in SHAPES:
         raise UsageError("unknown shape", expected=" or ".join(SHAPES), found=shape)

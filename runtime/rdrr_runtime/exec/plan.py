@@ -102,10 +102,15 @@ class Plan:
 
     def decisions(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Decision, ...]:
         """Return what was made of the weights, then what serves each op of these passes."""
-        possible = [one for one in specs if not one.is_mapped or self.cache.spec.has_batches]
-        passes = [self._on_paper(one) if one.is_mapped else self.lowered(one) for one in possible]
-        made = (one for lowered in passes for one in lowered.decisions)
+        made = (one for lowered in self.passes(specs) for one in lowered.decisions)
         return (self._activations, *self.weights.decisions, *made)
+
+    def passes(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Pass, ...]:
+        """Return these passes, without those that the caches cannot serve."""
+        possible = [one for one in specs if not one.is_mapped or self.cache.spec.has_batches]
+        return tuple(
+            self._on_paper(one) if one.is_mapped else self.lowered(one) for one in possible
+        )
 
     def _on_paper(self, spec: PassSpec) -> Pass:
         """Return the phases of a mapped pass in caches that are not allocated."""

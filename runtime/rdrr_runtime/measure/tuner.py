@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
 from rdrr_device.arena import Arena, arena
 from rdrr_device.device import Device
 from rdrr_device.paper import PaperArena
@@ -29,106 +27,16 @@ from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
 from rdrr_runtime.exec.agreement import Check
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.measure.timing import Race, Times, better, scatter
+from rdrr_runtime.measure.tuned import Outcome, PassTimes, Trial, Tuned, Verdict
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.sequences.step import Step
 
-Times = npt.NDArray[np.float64]
-
-MARGIN = 0.03
-"""Share of time that a candidate must save, where measurements do not scatter more."""
-
 SLOWER = 0.01
 """Share of time by which whole passes may be longer with the winners, where measurements do not
 scatter more."""
-
-ROUNDS, SOFTWARE_ROUNDS = 15, 5
-PASS_SECONDS = 5e-4
-MAX_REPEATS = 64
-
-
-class Verdict(StrEnum):
-    """What became of a candidate."""
-
-    WON = "won"
-    NO_BETTER = "no better"
-    WRONG = "wrong results"
-    FAILED = "does not run"
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A candidate that was tried.
-
-    Attributes:
-        params: Its parameters.
-        verdict: What became of it.
-        seconds: Median GPU time of the site in a pass; 0 where it was not timed.
-    """
-
-    params: Params
-    verdict: Verdict
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One site.
-
-    Attributes:
-        site: What was chosen for.
-        step: `decode` or `prefill`.
-        chosen: The parameters that are to run.
-        default_seconds: Median GPU time of the site in a pass with the default.
-        seconds: The same with what was chosen.
-        trials: The candidates, the default not among them.
-    """
-
-    site: AnySite
-    step: str
-    chosen: Params
-    default_seconds: float
-    seconds: float
-    trials: tuple[Trial, ...]
-
-
-@dataclass(frozen=True)
-class PassTimes:
-    """A whole pass with the defaults and with all that is stored.
-
-    Attributes:
-        step: `decode` or `prefill`.
-        default_seconds: Median GPU time.
-        seconds: The same with the winners.
-        kept: Whether the winners are kept: not where they are slower together.
-    """
-
-    step: str
-    default_seconds: float
-    seconds: float
-    kept: bool
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """What a run of the tuner found.
-
-    Attributes:
-        outcomes: The sites that were tuned.
-        passes: Whole passes, where there were winners.
-        known: Sites that were stored already.
-    """
-
-    outcomes: tuple[Outcome, ...]
-    passes: tuple[PassTimes, ...]
-    known: int
-
-    @property
-    def trials(self) -> int:
-        """Candidates that were tried."""
-        return sum(len(one.trials) for one in self.outcomes)
-
 
 LOADED_FIRST = (PREFILL, DECODE)
 """The passes that every model is loaded with, the prompt first: it fills the cache."""
@@ -306,7 +214,7 @@ class _Tuner:
                 right[one] = bound
             else:
                 trials[one] = Verdict.WRONG
-        times = self._times(right)
+        times = self._race.times(right)
         best = self._winner(site.default, times, right)
         if best != site.default:
             trials[best] = Verdict.WON
@@ -328,10 +236,10 @@ class _Tuner:
         keys = {one.site.key for one in made}
         defaults = self._prepare(self._pass(step, self.tuning.without(keys)))
         winners = self._prepare(self._pass(step, self.tuning))
-        rounds = [self._rounds([defaults, winners], 1) for _ in range(2)]
+        rounds = [self._race.in_turn([defaults, winners]) for _ in range(2)]
         before, after = (np.concatenate(one) for one in zip(*rounds, strict=True))
         default, tuned = float(np.median(before)), float(np.median(after))
-        kept = tuned <= (1 + max(SLOWER, _scatter(before))) * default
+        kept = tuned <= (1 + max(SLOWER, scatter(before))) * default
         if not kept:
             self.tuning = self.tuning.without(keys)
             made = [
@@ -356,6 +264,11 @@ class _Tuner:
     def _prepare(self, phases: Sequence[Phase]) -> Prepared:
         return DispatchExecutor(self.setting.device).prepare(phases)
 
+    @property
+    def _race(self) -> Race:
+        setting = self.setting
+        return Race(setting.device, self.timer, len(self.ids), self._reset, setting.rounds)
+
     def _reset(self) -> None:
         assert self.memory is not None, "a step has begun"
         step = Step(self.setting.device, self.memory[0])
@@ -363,34 +276,6 @@ class _Tuner:
             step.write_rows([Row(one, at, self.base) for at, one in enumerate(self.ids)])
         else:
             step.write(self.ids, self.base)
-
-    def _times(self, bound: dict[Params, Prepared]) -> dict[Params, Times]:
-        """Seconds of each, round by round."""
-        first = next(iter(bound.values()))
-        self._reset()
-        once = float(self.timer.run([first], len(self.ids)).seconds[0])
-        repeats = max(1, min(MAX_REPEATS, round(PASS_SECONDS / max(once, 1e-9))))
-        return dict(zip(bound, self._rounds(list(bound.values()), repeats), strict=True))
-
-    def _rounds(self, bound: Sequence[Prepared], repeats: int) -> list[Times]:
-        """Interleaved measurements, each round beginning with another one."""
-        software = self.setting.device.info.software
-        rounds = self.setting.rounds or (SOFTWARE_ROUNDS if software else ROUNDS)
-        passes = [one * repeats for one in bound]
-        times = np.zeros((len(bound), rounds))
-        self._reset()
-        self.timer.run(passes, len(self.ids))
-        for turn in range(rounds):
-            order = [(turn + index) % len(bound) for index in range(len(bound))]
-            self._reset()
-            timed = self.timer.run([passes[index] for index in order], len(self.ids))
-            times[order, turn] = timed.seconds / repeats
-        if not (times > 0).all():
-            raise DeviceError(
-                "the adapter's clock is too coarse to compare kernels",
-                where=self.setting.device.info.name,
-            )
-        return list(times)
 
     def _winner(
         self,
@@ -400,10 +285,10 @@ class _Tuner:
     ) -> Params:
         """The best one, if it is better than the default by more than the noise, twice."""
         best = min(times, key=lambda one: float(np.median(times[one])))
-        if best == default or not _better(times[best], times[default]):
+        if best == default or not better(times[best], times[default]):
             return default
-        again = self._times({one: bound[one] for one in (default, best)})
-        return best if _better(again[best], again[default]) else default
+        again = self._race.times({one: bound[one] for one in (default, best)})
+        return best if better(again[best], again[default]) else default
 
 
 def _runs_with(runs: Iterable[list[Phase]], key: str, params: Params) -> bool:
@@ -413,18 +298,3 @@ def _runs_with(runs: Iterable[list[Phase]], key: str, params: Params) -> bool:
 
 def _flat(runs: Iterable[list[Phase]]) -> list[Phase]:
     return [one for run in runs for one in run]
-
-
-def _better(
-    times: Times,
-    default: Times,
-) -> bool:
-    """Whether the gain exceeds the margin, and the scatter of the default."""
-    margin = max(MARGIN, _scatter(default))
-    return float(np.median(times)) < (1 - margin) * float(np.median(default))
-
-
-def _scatter(times: Times) -> float:
-    """The range of the middle half, to the median."""
-    low, middle, high = (float(one) for one in np.percentile(times, (25, 50, 75)))
-    return (high - low) / middle

@@ -1,0 +1,1 @@
+"""What measures a model that runs: the profiler and the tuner."""

@@ -1,0 +1,93 @@
+"""Alternatives timed against each other: interleaved rounds, medians, and when one is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_device.device import Device
+from rdrr_device.timestamps import Timer
+from rdrr_format.errors import DeviceError
+
+from rdrr_runtime.exec.executor import Prepared
+
+Times = npt.NDArray[np.float64]
+K = TypeVar("K", bound=Hashable)
+
+MARGIN = 0.03
+"""Share of time that a candidate must save, where measurements do not scatter more."""
+
+ROUNDS, SOFTWARE_ROUNDS = 15, 5
+PASS_SECONDS = 5e-4
+MAX_REPEATS = 64
+
+
+@dataclass(frozen=True)
+class Race:
+    """Times phases on a device.
+
+    Attributes:
+        device: Where.
+        timer: Its clock.
+        rows: Token rows of the pass.
+        reset: Writes the step that the phases read.
+        rounds: Measurements of each alternative; None for as many as suit the adapter.
+    """
+
+    device: Device
+    timer: Timer
+    rows: int
+    reset: Callable[[], None]
+    rounds: int | None = None
+
+    def times(self, alternatives: Mapping[K, Prepared]) -> dict[K, Times]:
+        """Return GPU seconds of each alternative, round by round.
+
+        Raises:
+            DeviceError: The clock is too coarse.
+        """
+        self.reset()
+        first = next(iter(alternatives.values()))
+        once = float(self.timer.run([first], self.rows).seconds[0])
+        repeats = max(1, min(MAX_REPEATS, round(PASS_SECONDS / max(once, 1e-9))))
+        found = self.in_turn(list(alternatives.values()), repeats)
+        return dict(zip(alternatives, found, strict=True))
+
+    def in_turn(self, alternatives: Sequence[Prepared], repeats: int = 1) -> list[Times]:
+        """Return seconds of interleaved runs, each round beginning with another alternative.
+
+        Raises:
+            DeviceError: The clock is too coarse.
+        """
+        default = SOFTWARE_ROUNDS if self.device.info.software else ROUNDS
+        rounds = self.rounds or default
+        passes = [one * repeats for one in alternatives]
+        times = np.zeros((len(passes), rounds))
+        self.reset()
+        self.timer.run(passes, self.rows)
+        for turn in range(rounds):
+            order = [(turn + index) % len(passes) for index in range(len(passes))]
+            self.reset()
+            timed = self.timer.run([passes[index] for index in order], self.rows)
+            times[order, turn] = timed.seconds / repeats
+        if not (times > 0).all():
+            raise DeviceError(
+                "the adapter's clock is too coarse to compare kernels",
+                where=self.device.info.name,
+            )
+        return list(times)
+
+
+def better(times: Times, default: Times) -> bool:
+    """Return whether the gain exceeds the margin, and the scatter of the default."""
+    margin = max(MARGIN, scatter(default))
+    return float(np.median(times)) < (1 - margin) * float(np.median(default))
+
+
+def scatter(times: Times) -> float:
+    """Return the range of the middle half of some times, relative to the median."""
+    low, middle, high = (float(one) for one in np.percentile(times, (25, 50, 75)))
+    return (high - low) / middle

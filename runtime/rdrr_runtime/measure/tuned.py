@@ -1,0 +1,90 @@
+"""What a run of the tuner has found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rdrr_device.tuning import AnySite, Params
+
+
+class Verdict(StrEnum):
+    """What became of a candidate."""
+
+    WON = "won"
+    NO_BETTER = "no better"
+    WRONG = "wrong results"
+    FAILED = "does not run"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was tried.
+
+    Attributes:
+        params: Its parameters.
+        verdict: What became of it.
+        seconds: Median GPU time of the site in a pass; 0 where it was not timed.
+    """
+
+    params: Params
+    verdict: Verdict
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One site.
+
+    Attributes:
+        site: What was chosen for.
+        step: `decode` or `prefill`.
+        chosen: The parameters that are to run.
+        default_seconds: Median GPU time of the site in a pass with the default.
+        seconds: The same with what was chosen.
+        trials: The candidates, the default not among them.
+    """
+
+    site: AnySite
+    step: str
+    chosen: Params
+    default_seconds: float
+    seconds: float
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """A whole pass with the defaults and with all that is stored.
+
+    Attributes:
+        step: `decode` or `prefill`.
+        default_seconds: Median GPU time.
+        seconds: The same with the winners.
+        kept: Whether the winners are kept: not where they are slower together.
+    """
+
+    step: str
+    default_seconds: float
+    seconds: float
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a run of the tuner found.
+
+    Attributes:
+        outcomes: The sites that were tuned.
+        passes: Whole passes, where there were winners.
+        known: Sites that were stored already.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    passes: tuple[PassTimes, ...]
+    known: int
+
+    @property
+    def trials(self) -> int:
+        """Candidates that were tried."""
+        return sum(len(one.trials) for one in self.outcomes)

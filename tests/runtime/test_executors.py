@@ -1,0 +1,40 @@
+"""The phases of a pass give the same results whoever runs them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rdrr_runtime.exec.executor import DispatchExecutor
+from rdrr_runtime.gpu import GpuBackend
+from support.looping import LoopingExecutor
+
+PROMPT = tuple(range(5, 45))
+
+
+def _run(package, device, executor, groups=3):
+    made = executor if executor is DispatchExecutor else lambda one: LoopingExecutor(one, groups)
+    backend = GpuBackend(package, context=64, device=device, executor=made)
+    try:
+        logits = backend.logits(PROMPT, 0)
+        return logits, backend.greedy([int(logits.argmax())], len(PROMPT), 8)
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_workgroups_that_take_many_items_change_nothing(package, device, groups):
+    expected, ids = _run(package, device, DispatchExecutor)
+    found, again = _run(package, device, LoopingExecutor, groups)
+    np.testing.assert_array_equal(found, expected)
+    assert again == ids
+
+
+def test_phases_are_prepared_once(bench, device):
+    from rdrr_runtime.phases.copy import copy
+
+    executor = DispatchExecutor(device)
+    phases = copy(bench.poisoned(64), bench.poisoned(64), label="copy")
+    first = executor.prepare(phases)
+    before = device.counters.copy()
+    assert executor.prepare([*phases, *phases]) == (*first, *first)
+    assert device.counters.since(before).bind_group_creates == 0

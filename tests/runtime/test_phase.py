@@ -1,0 +1,126 @@
+"""What every phase keeps to, whoever launches it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import rdrr_runtime.phases
+from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.rmsnorm import rms_norm
+from support.gpu import Bench, normal
+
+FOLDER = Path(rdrr_runtime.phases.__file__).parent
+SHADERS = sorted(one for one in FOLDER.glob("**/*.wgsl") if one.name != "launch.wgsl")
+LAUNCHED = re.compile(
+    r"@compute|@workgroup_size|@group|@binding|workgroup_id|num_workgroups|global_invocation_id"
+)
+
+
+@dataclass(frozen=True)
+class _Planes:
+    high: int
+    scales: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Example(Record):
+    shader = "example"
+
+    kind: str = choice()
+    width: int
+    has_bias: bool
+    n: tuple[int, ...]
+    planes: tuple[_Planes, ...]
+
+
+def test_a_record_gives_constants_and_choices_by_name():
+    one = _Example(
+        threads=64, kind="norm", width=8, has_bias=True, n=(3, 4), planes=(_Planes(7, None),)
+    )
+    assert one.constants == {"WIDTH": 8, "HAS_BIAS": True, "N0": 3, "N1": 4, "HIGH0": 7}
+    assert one.choices == {"KIND": "norm"}
+
+
+@pytest.mark.parametrize(
+    ("work", "rows", "calls"),
+    [(Work(), 5, 1), (Work(7), 5, 7), (Work(7, 1), 5, 35), (Work(7, 4), 5, 14)],
+)
+def test_work_is_counted_in_calls(work, rows, calls):
+    assert work.count(rows) == calls
+
+
+@pytest.mark.parametrize("shader", SHADERS, ids=lambda one: one.stem)
+def test_no_phase_knows_how_it_is_launched(shader):
+    assert not LAUNCHED.search(shader.read_text(encoding="utf-8"))
+
+
+def test_the_check_for_launches_finds_one():
+    assert LAUNCHED.search((FOLDER / "launch.wgsl").read_text(encoding="utf-8"))
+
+
+def _norm(bench: Bench, rows: int, width: int = 64) -> Phase:
+    ctx = bench.context(rows)
+    x, y = bench.poisoned(rows, width), bench.poisoned(rows, width)
+    weight = bench.poisoned(width)
+    (one,) = rms_norm(ctx, x, weight, y, width=width, eps=1e-6, label="norm")
+    return one
+
+
+def test_a_phase_can_be_printed(bench):
+    data = _norm(bench, 3).as_data()
+    assert data["function"] == "rmsnorm.out"
+    assert data["constants"]["WIDTH"] == 64
+    assert data["work"] == {"items": 1, "rows": 1}
+    assert [(one["name"], one["writes"]) for one in data["buffers"]] == [
+        ("weight", False),
+        ("x", False),
+        ("y", True),
+    ]
+
+
+def test_buffers_that_the_shader_does_not_declare_are_refused(bench):
+    one = _norm(bench, 1)
+    with pytest.raises(ValueError, match="rmsnorm.out binds"):
+        Phase(one.record, {**one.buffers, "z": one.buffers["x"]}, one.work, "norm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Incomplete(Record):
+    """rmsnorm.wgsl without its eps."""
+
+    shader = "rmsnorm"
+
+    mode: str = choice()
+    subgroups: bool = choice()
+    value: str = choice()
+    width: int
+    per_row: int
+    offset: float
+
+
+def test_constants_that_the_record_lacks_are_named(bench):
+    one = _norm(bench, 1)
+    record = _Incomplete(
+        threads=32, mode="out", subgroups=False, value="f32", width=64, per_row=1, offset=0.0
+    )
+    with pytest.raises(ValueError, match="EPS"):
+        Phase(record, one.buffers, one.work, "norm")
+
+
+def test_more_items_than_a_dimension_holds_are_laid_over_two(bench, rng):
+    """The launch has more workgroups than items, and those beyond leave at once."""
+    vectors, width = 65_536 + 3, 4
+    ctx = bench.context(1)
+    values = normal(rng, vectors, width)
+    x, y = bench.upload(values), bench.poisoned(vectors + 8, width)
+    weight = bench.upload(normal(rng, width))
+    made = rms_norm(ctx, x, weight, y, width=width, eps=1e-6, per_row=vectors, label="norm")
+    assert as_dispatch(made[0]).grid.counts(1)[1] == 2
+    bench.run(made, 1)
+    found = bench.download(y, vectors + 8, width)
+    assert not (found[:vectors] != found[:vectors]).any()
+    assert (found[vectors:] != found[vectors:]).all()

@@ -1,0 +1,82 @@
+"""An executor that launches few workgroups, each of which takes one item of a phase after another.
+
+It shows that phases do not know how they are launched: a workgroup calls the same function again and
+again, and what it keeps in workgroup memory must not outlive a call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rdrr_device.device import Device
+from rdrr_device.kernels import Dispatch, Grid
+from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.phase import Phase
+
+_CONSTANTS = "override LOOP_ITEMS: u32;\noverride LOOP_CALLS: u32;\n"
+_CALL = re.compile(r"    (phase\(.*\);)")
+_ENTRY = """@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    {subgroup_size}
+    thread: Thread,
+) {{
+    for (var call = group.x; call < LOOP_CALLS; call += groups.x) {{
+        let item = call % LOOP_ITEMS;
+        {row}
+        {call}
+        workgroupBarrier();
+    }}
+}}
+"""
+
+
+def looped(phase: Phase, rows: int, groups: int) -> Dispatch:
+    """Return a launch of at most `groups` workgroups that make all calls of a phase."""
+    made = as_dispatch(phase)
+    head, entry = made.kernel.source.split("@compute", 1)
+    found = _CALL.search(entry)
+    assert found is not None
+    sized = "@builtin(subgroup_size) subgroup_size: u32,"
+    text = head + _ENTRY.format(
+        subgroup_size=sized if sized in entry else "",
+        row="let row = call / LOOP_ITEMS * ITEM_ROWS;" if "row" in found[1] else "",
+        call=found[1],
+    )
+    enable, rest = text.split("\n", 1) if text.startswith("enable ") else ("", text)
+    calls = phase.work.count(rows)
+    constants = (*made.kernel.overrides, ("LOOP_CALLS", calls), ("LOOP_ITEMS", phase.work.items))
+    kernel = replace(
+        made.kernel,
+        source=f"{enable}\n{_CONSTANTS}{rest}",
+        overrides=tuple(sorted(constants)),
+    )
+    return replace(made, kernel=kernel, grid=Grid(min(groups, calls)))
+
+
+class LoopingExecutor:
+    """See the module; `Executor` with a number of workgroups.
+
+    Args:
+        device: Where.
+        groups: Workgroups of a launch, at most.
+    """
+
+    def __init__(self, device: Device, groups: int = 3) -> None:
+        self.device = device
+        self._groups = groups
+        self._bound: dict[tuple[int, int], Any] = {}
+
+    def prepare(self, phases: Sequence[Phase]) -> Any:
+        return tuple(phases)
+
+    def run(self, prepared: Any, rows: int, times: int = 1) -> None:
+        key = (id(prepared), rows)
+        if key not in self._bound:
+            made = [looped(one, rows, self._groups) for one in prepared]
+            self._bound[key] = (prepared, tuple(self.device.bind(one) for one in made))
+        self.device.submit(self._bound[key][1], rows, times)
