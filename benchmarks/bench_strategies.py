@@ -85,7 +85,7 @@ def generate(
     engine: Engine, strategy: Strategy, prompt: Sequence[int], tokens: int
 ) -> tuple[list[int], dict[str, Any]]:
     """One generation: its ids and its figures."""
-    from rdrr_runtime.engine import GenerationStats
+    from rdrr_runtime.decode.stats import GenerationStats
 
     stats = GenerationStats()
     engine.forget()  # each generation runs its prompt

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rdrr_runtime.engine import GenerationStats
+    from rdrr_runtime.decode.stats import GenerationStats
     from rdrr_runtime.sampling.logprobs import Logprobs, TokenLogprobs
     from rdrr_runtime.text.tokenizer import TextCodec
 

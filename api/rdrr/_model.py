@@ -102,7 +102,7 @@ class Model:
             UsageError: An option is out of range, a schema cannot be followed, or the extra
                 `grammar` is not installed.
         """
-        from rdrr_runtime.engine import GenerationStats
+        from rdrr_runtime.decode.stats import GenerationStats
         from rdrr_runtime.sampling.logprobs import Logprobs
 
         ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)

@@ -85,7 +85,7 @@ class Session:
             GenerationError: The text is empty or longer than the context.
             UsageError: An option is out of range.
         """
-        from rdrr_runtime.engine import GenerationStats
+        from rdrr_runtime.decode.stats import GenerationStats
 
         self._settle()
         stats = GenerationStats()

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +20,9 @@ from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.batch import BatchSequence, run_batch
 from rdrr_runtime.decode.chooser import Chooser
+from rdrr_runtime.decode.request import Request, check_prompt, no_room
 from rdrr_runtime.decode.rules import Constraint, TokenRules
+from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.strategy import Strategy
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
@@ -30,90 +30,6 @@ from rdrr_runtime.sequences.held_ids import HeldIds, check_keep, shifted
 
 SLOTS = 256
 """Slots of a sequence of a batch are a multiple, so that the next batch fits them too."""
-
-
-@dataclass
-class GenerationStats:
-    """Measured while generating; complete once the iterator has ended.
-
-    Attributes:
-        prompt_tokens: Ids of the prompt.
-        cached_tokens: Those of them that the cache held already, so that they were not run.
-        context_shifts: Times that the context was full and its oldest half was dropped.
-        new_tokens: Ids delivered, an end-of-text included.
-        first_token_seconds: From the start to the first id.
-        total_seconds: From the start to the last id.
-        finish: `stop` (an end-of-text id, or a constraint that is complete), `length`
-            (max_tokens), `context` (the context is full), or `running`.
-        counts: Forward passes, wasted ones and readbacks.
-    """
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    context_shifts: int = 0
-    new_tokens: int = 0
-    first_token_seconds: float = 0.0
-    total_seconds: float = 0.0
-    finish: str = "running"
-    counts: Counts = field(default_factory=Counts)
-
-    @property
-    def prefill_tokens_per_second(self) -> float:
-        """Prompt tokens that were run over the time to first token."""
-        run = self.prompt_tokens - self.cached_tokens
-        return run / self.first_token_seconds if self.first_token_seconds else 0.0
-
-    @property
-    def decode_tokens_per_second(self) -> float:
-        """Delivered tokens after the first over the time after the first."""
-        seconds = self.total_seconds - self.first_token_seconds
-        return (self.new_tokens - 1) / seconds if seconds > 0 and self.new_tokens > 1 else 0.0
-
-    @property
-    def tokens_per_forward(self) -> float:
-        """Tokens that came of the passes after the prompt's, for each of these."""
-        counts = self.counts
-        return (counts.rows - counts.wasted_rows) / counts.forwards if counts.forwards else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures for `--json` and `--stats`."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "cached_tokens": self.cached_tokens,
-            "context_shifts": self.context_shifts,
-            "new_tokens": self.new_tokens,
-            "finish": self.finish,
-            "time_to_first_token_ms": 1e3 * self.first_token_seconds,
-            "total_ms": 1e3 * self.total_seconds,
-            "prefill_tokens_per_second": self.prefill_tokens_per_second,
-            "decode_tokens_per_second": self.decode_tokens_per_second,
-            "forwards": self.counts.forwards,
-            "wasted_forwards": self.counts.wasted,
-            "rows": self.counts.rows,
-            "wasted_rows": self.counts.wasted_rows,
-            "tokens_per_forward": self.tokens_per_forward,
-            "drafted": self.counts.drafted,
-            "accepted": self.counts.accepted,
-            "readbacks": self.counts.readbacks,
-        }
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What a generation was asked for."""
-
-    prompt: Sequence[int]
-    max_tokens: int
-    rules: TokenRules
-    keep: int | None
-    strategy: Strategy
-
-    def rules_after(self, shifts: int) -> TokenRules:
-        """Return the rules after so many context shifts; each goes on with other random numbers."""
-        seed = self.rules.sampling.seed
-        if not shifts or seed is None:
-            return self.rules
-        return replace(self.rules, sampling=replace(self.rules.sampling, seed=seed + shifts))
 
 
 class Engine:
@@ -209,7 +125,7 @@ class Engine:
         stats = stats if stats is not None else GenerationStats()
         if max_tokens < 1 or interval < 1:
             raise UsageError("max_tokens and interval must be 1 or more")
-        self._check_prompt(prompt, shifts=context_shift is not None)
+        self._check(prompt, shifts=context_shift is not None)
         if context_shift is not None:
             check_keep(context_shift, self.backend.info.context)
         rules = TokenRules(sampling, self._eos.union(stop_ids), constraint, logprobs)
@@ -217,7 +133,7 @@ class Engine:
         refusal = strategy.refusal(rules)
         if refusal is not None:
             raise UsageError(refusal, hint="omit --decode, or what it cannot do")
-        request = _Request(list(prompt), max_tokens, rules, context_shift, strategy)
+        request = Request(list(prompt), max_tokens, rules, context_shift, strategy)
         return self._timed(request, stats)
 
     def generate_batch(
@@ -251,7 +167,7 @@ class Engine:
         if max_tokens < 1 or interval < 1 or sequences < 1:
             raise UsageError("max_tokens, interval and sequences must be 1 or more")
         for prompt in prompts:
-            self._check_prompt(prompt, shifts=False)
+            self._check(prompt)
         if not prompts:
             return []
         if not isinstance(self.backend, BatchingBackend):
@@ -286,26 +202,11 @@ class Engine:
             every.append(BatchSequence(prompt, max_tokens - len(new), new, stats.finish))
         return every
 
-    def _check_prompt(self, prompt: Sequence[int], *, shifts: bool) -> None:
+    def _check(self, prompt: Sequence[int], *, shifts: bool = False) -> None:
         context = self.backend.info.context
-        if not prompt:
-            raise GenerationError("the prompt has no tokens", hint="give some text")
-        unknown = [token_id for token_id in prompt if not 0 <= token_id < self._vocab_size]
-        if unknown:
-            raise GenerationError(
-                "token id outside the vocabulary",
-                expected=f"below {self._vocab_size}",
-                found=unknown[0],
-            )
-        if len(prompt) > context and not shifts:
-            raise GenerationError(
-                "the prompt is longer than the context",
-                expected=f"at most {context} tokens",
-                found=f"{len(prompt)} tokens",
-                hint="shorten it, load the model with a larger context, or let the context shift",
-            )
+        check_prompt(prompt, context=context, vocab_size=self._vocab_size, shifts=shifts)
 
-    def _timed(self, request: _Request, stats: GenerationStats) -> Iterator[list[int]]:
+    def _timed(self, request: Request, stats: GenerationStats) -> Iterator[list[int]]:
         stats.prompt_tokens = len(request.prompt)
         start = time.perf_counter()
         with _closed(self._runs(request, stats)) as runs:
@@ -318,7 +219,7 @@ class Engine:
         if stats.finish == "running":
             stats.finish = "length" if stats.new_tokens >= request.max_tokens else "context"
 
-    def _runs(self, request: _Request, stats: GenerationStats) -> Iterator[list[int]]:
+    def _runs(self, request: Request, stats: GenerationStats) -> Iterator[list[int]]:
         """Yield the runs of one context after the other, as often as it shifts."""
         self._turn += 1
         turn, strategy = self._turn, request.strategy
@@ -335,7 +236,7 @@ class Engine:
                 stats.cached_tokens = cached
             room = min(left, longest - len(ids) + 1)
             if room < 1:
-                raise _no_room(longest, len(ids))
+                raise no_room(longest, len(ids))
             rules = request.rules_after(stats.context_shifts)
             chooser = Chooser(self.backend, rules, ids, dropped)
             job = Job(ids[cached:], cached, room)
@@ -357,15 +258,6 @@ class Engine:
                 "another generation has begun on this model, which takes its cache",
                 hint="finish one before the next, or load the model twice",
             )
-
-
-def _no_room(longest: int, found: int) -> GenerationError:
-    return GenerationError(
-        "the prompt leaves no room in the context",
-        expected=f"at most {longest} tokens",
-        found=f"{found} tokens",
-        hint="shorten it, load the model with a larger context, or let the context shift",
-    )
 
 
 @contextmanager

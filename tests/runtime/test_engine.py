@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import BackendInfo
-from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.decode.stats import GenerationStats
+from rdrr_runtime.engine import Engine
 from rdrr_runtime.sampling.params import SamplingParams
 
 VOCAB, EOS = 64, 63

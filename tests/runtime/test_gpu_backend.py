@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rdrr_format.errors import UsageError
 from rdrr_manifests.package import open_package
-from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.decode.stats import GenerationStats
+from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.logprobs import Logprobs

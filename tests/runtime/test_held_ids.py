@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import BackendInfo
-from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.decode.stats import GenerationStats
+from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error

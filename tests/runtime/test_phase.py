@@ -84,7 +84,7 @@ def test_a_phase_can_be_printed(bench):
 
 def test_buffers_that_the_shader_does_not_declare_are_refused(bench):
     one = _norm(bench, 1)
-    with pytest.raises(ValueError, match="rmsnorm.out binds"):
+    with pytest.raises(ValueError, match=r"rmsnorm\.out binds"):
         Phase(one.record, {**one.buffers, "z": one.buffers["x"]}, one.work, "norm")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rdrr_format.errors import FormatError, GenerationError
-from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.decode.stats import GenerationStats
+from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams

@@ -13,7 +13,8 @@ from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.decode.drafts import Draft, ModelDraft, NgramDraft, Proposal
 from rdrr_runtime.decode.probabilities import ProbabilitySampler
 from rdrr_runtime.decode.speculative import Speculative, SpeculativeDecoding
-from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.decode.stats import GenerationStats
+from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams

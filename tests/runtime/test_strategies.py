@@ -15,8 +15,9 @@ from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.decode.drafts import NgramDraft, Proposal
 from rdrr_runtime.decode.speculative import SpeculativeDecoding
+from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.wedlm import Wedlm, WedlmDecoding
-from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.engine import Engine
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams

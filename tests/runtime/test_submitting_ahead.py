@@ -19,8 +19,9 @@ from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.chooser import Chooser
 from rdrr_runtime.decode.rules import TokenRules
+from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.strategy import Strategy
-from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from rdrr_format.errors import GenerationError, UsageError
 from rdrr_runtime.backend import Backend, BackendInfo
+from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.wedlm import Wedlm, WedlmDecoding
-from rdrr_runtime.engine import Engine, GenerationStats
+from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.reference.backend import CpuBackend
 from rdrr_runtime.sampling.params import SamplingParams

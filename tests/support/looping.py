@@ -1,7 +1,7 @@
-"""An executor that launches few workgroups, each of which takes one item of a phase after another.
+"""An executor that launches few workgroups, each of which takes many items of a phase.
 
-It shows that phases do not know how they are launched: a workgroup calls the same function again and
-again, and what it keeps in workgroup memory must not outlive a call.
+It shows that phases do not know how they are launched: a workgroup calls the same function
+again and again, and what it keeps in workgroup memory must not outlive a call.
 """
 
 from __future__ import annotations

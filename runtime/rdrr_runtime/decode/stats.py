@@ -1,0 +1,74 @@
+"""What is measured of a generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rdrr_runtime.decode.base import Counts
+
+
+@dataclass
+class GenerationStats:
+    """Measured while generating; complete once the iterator has ended.
+
+    Attributes:
+        prompt_tokens: Ids of the prompt.
+        cached_tokens: Those of them that the cache held already, so that they were not run.
+        context_shifts: Times that the context was full and its oldest half was dropped.
+        new_tokens: Ids delivered, an end-of-text included.
+        first_token_seconds: From the start to the first id.
+        total_seconds: From the start to the last id.
+        finish: `stop` (an end-of-text id, or a constraint that is complete), `length`
+            (max_tokens), `context` (the context is full), or `running`.
+        counts: Forward passes, wasted ones and readbacks.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    context_shifts: int = 0
+    new_tokens: int = 0
+    first_token_seconds: float = 0.0
+    total_seconds: float = 0.0
+    finish: str = "running"
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        """Prompt tokens that were run over the time to first token."""
+        run = self.prompt_tokens - self.cached_tokens
+        return run / self.first_token_seconds if self.first_token_seconds else 0.0
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Delivered tokens after the first over the time after the first."""
+        seconds = self.total_seconds - self.first_token_seconds
+        return (self.new_tokens - 1) / seconds if seconds > 0 and self.new_tokens > 1 else 0.0
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens that came of the passes after the prompt's, for each of these."""
+        counts = self.counts
+        return (counts.rows - counts.wasted_rows) / counts.forwards if counts.forwards else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures for `--json` and `--stats`."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "context_shifts": self.context_shifts,
+            "new_tokens": self.new_tokens,
+            "finish": self.finish,
+            "time_to_first_token_ms": 1e3 * self.first_token_seconds,
+            "total_ms": 1e3 * self.total_seconds,
+            "prefill_tokens_per_second": self.prefill_tokens_per_second,
+            "decode_tokens_per_second": self.decode_tokens_per_second,
+            "forwards": self.counts.forwards,
+            "wasted_forwards": self.counts.wasted,
+            "rows": self.counts.rows,
+            "wasted_rows": self.counts.wasted_rows,
+            "tokens_per_forward": self.tokens_per_forward,
+            "drafted": self.counts.drafted,
+            "accepted": self.counts.accepted,
+            "readbacks": self.counts.readbacks,
+        }
