@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -24,12 +24,15 @@ from rdrr_device.arena import Arena, arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device, open_device
 from rdrr_device.pipelines import BoundDispatch
-from rdrr_runtime.exec.program import Pass
 from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
-from rdrr_runtime.phases.context import OpContext, State
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.sample import sample
+from rdrr_runtime.phases.sample_buffers import SampleBuffers, pack_params
+from rdrr_runtime.phases.state import State, pack_step
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
-from rdrr_runtime.sequences.sampler import GpuSampler
 
 SEED, CHECKED, ROUNDS = 7, 16, 5
 VARIANTS: Mapping[str, SamplingParams] = {
@@ -58,7 +61,7 @@ class Bench:
     state: State
     logits: npt.NDArray[np.float32]
     held: BufferSlice
-    sampler: GpuSampler
+    buffers: SampleBuffers
 
     @staticmethod
     def make(device: Device, buffers: Arena, vocab: int) -> Bench:
@@ -66,20 +69,22 @@ class Bench:
         logits = 3 * np.random.default_rng().standard_normal(vocab, dtype=np.float32)
         state = State.create(buffers, 1, CHECKED)
         held = buffers.upload("logits", logits)
-        return Bench(device, state, logits, held, GpuSampler(device, buffers, state, vocab))
+        return Bench(device, state, logits, held, SampleBuffers.create(buffers, vocab))
 
     def begin(self, options: SamplingParams) -> tuple[BoundDispatch, ...]:
         """Return the dispatches that sample a token."""
-        self.device.write(self.state.step, np.array([1, 0, 0, 0], np.uint32))
-        self.sampler.begin(options, ())
-        return self.sampler.to_token(self._pass)
+        params = pack_params(options, SEED, masked=False)
+        self.device.write(self.state.step, pack_step([0], [0]))
+        self.device.write(self.buffers.params, params)
+        self.device.clear(self.buffers.counts)
+        return self.bind(sample(self.buffers, self.state, self.held, options, "sample"))
 
-    @cached_property
-    def _pass(self) -> Pass:
-        return Pass(1, (), (), (), self.held)
+    def bind(self, phases: Sequence[Phase]) -> tuple[BoundDispatch, ...]:
+        """Return the phases as dispatches of their own."""
+        return tuple(self.device.bind(as_dispatch(one)) for one in phases)
 
     def check(self, name: str, options: SamplingParams) -> None:
-        """Draw some ids on both sides.
+        """Sample some ids on both sides.
 
         Raises:
             SystemExit: They differ.
@@ -92,11 +97,11 @@ class Bench:
         if found != ids:
             raise SystemExit(f"{name}: the GPU samples {found}, the host {ids}")
 
-    def gpu(self, launches: tuple[BoundDispatch, ...], samples: int) -> float:
+    def gpu(self, dispatches: tuple[BoundDispatch, ...], samples: int) -> float:
         """Return the seconds of a sample on the GPU."""
         self.device.wait()
         start = time.perf_counter()
-        self.device.submit(launches, 1, times=samples)
+        self.device.submit(dispatches, 1, times=samples)
         self.device.wait()
         return (time.perf_counter() - start) / samples
 
@@ -113,16 +118,15 @@ class Bench:
         return time.perf_counter() - start
 
     def argmax(self, buffers: Arena) -> tuple[BoundDispatch, ...]:
-        """The launches of greedy decoding."""
+        """Return the dispatches of greedy decoding."""
         made = argmax(
             OpContext(self.state, 1),
             self.held,
             buffers.empty("argmax", SCRATCH_BYTES),
             vocabulary=len(self.logits),
-            single_row=True,
             label="argmax",
         )
-        return tuple(self.device.bind(one) for one in made)
+        return self.bind(made)
 
 
 def measure(device: Device, vocab: int, samples: int) -> dict[str, float]:

@@ -11,13 +11,12 @@ from published.modes.op_calls import WgpuCalls, uniform_content
 from published.modes.submission import OURS, ModeSubmitter, Submission, Submitters, op_calls
 from published.strategies.greedy_on_host import GreedyOnHost
 from rdrr_device import pass_timer
-from rdrr_device.kernels import Grid, dispatch
 from rdrr_device.pass_timer import PassTimer, timed
 from rdrr_format.errors import DeviceError
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.elementwise import scale
-from rdrr_runtime.phases.shaders import kernel
 from support.comparison import relative_error
 from support.decoding import (
     Ending,
@@ -116,13 +115,11 @@ def test_this_wgpu_lets_the_calls_bypass_its_public_api(backend):
 @pytest.mark.parametrize("name", ["per op", "fresh"])
 def test_what_does_not_validate_is_an_error_in_every_mode(bench, name):
     x = bench.poisoned(64)
-    context = bench.context(1)
-    what = kernel("copy_row", constants={"WIDTH": 64})
-    made = dispatch(what, {"current": context.state.step, "x": x, "y": x}, Grid(), "t")
-    right = scale(context, x, width=64, factor=2.0, label="right")
+    wrong = copy(x, x, label="wrong")
+    right = scale(bench.context(1), x, width=64, factor=2.0, label="right")
     with Submitters(bench.device).submitting(RIVALS[name]):
         with pytest.raises(DeviceError, match="conflicting usages"):
-            bench.device.submit([bench.device.bind(made)], 1)
+            bench.run(wrong, 1)
         bench.device.write(x, np.ones(64, np.float32))
         bench.run(right, 1)  # nothing of the failure is left
     assert np.array_equal(bench.download(x, 64), np.full(64, 2.0, np.float32))

@@ -18,7 +18,8 @@ from rdrr_runtime.exec.plan import decisions_for
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.elementwise import copy_row, residual_add, scale, softcap
+from rdrr_runtime.phases.copy import copy_row
+from rdrr_runtime.phases.elementwise import residual_add, scale, softcap
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight

@@ -1,4 +1,4 @@
-"""The likeliest id and the entropy of rows of logits, held to float64."""
+"""The most probable id and the entropy of rows of logits, held to float64."""
 
 from __future__ import annotations
 

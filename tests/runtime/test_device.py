@@ -9,10 +9,11 @@ from rdrr_device.adapters import AdapterInfo, choose_adapter, list_adapters
 from rdrr_device.arena import arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import open_device
-from rdrr_device.kernels import Dispatch, Grid, dispatch, flat_grid
+from rdrr_device.kernels import Dispatch, Grid, flat_grid
 from rdrr_format.errors import DeviceError
+from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.elementwise import scale
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.launch import as_dispatch
 
 
 def fake(name: str, kind: str, backend: str = "Vulkan") -> AdapterInfo:
@@ -85,7 +86,8 @@ def test_work_is_counted_exactly(bench, rng) -> None:
     x = bench.upload(np.ones(width, np.float32))
     ctx = bench.context(1)
     before = device.counters.copy()
-    bound = [device.bind(one) for one in scale(ctx, x, width=width, factor=2.0, label="t")]
+    made = scale(ctx, x, width=width, factor=2.0, label="t")
+    bound = [device.bind(as_dispatch(one)) for one in made]
     device.submit(bound, 1, times=3)
     assert device.read(x, 0, 4).view(np.float32)[0] == 8.0
     device.submit(bound, 1)
@@ -107,7 +109,10 @@ def test_work_is_counted_exactly(bench, rng) -> None:
 def test_equal_kernels_share_a_pipeline(bench) -> None:
     device = bench.device
     x = bench.upload(np.ones(64, np.float32))
-    one, two = (scale(bench.context(1), x, width=64, factor=3.5, label="t")[0] for _ in range(2))
+    one, two = (
+        as_dispatch(scale(bench.context(1), x, width=64, factor=3.5, label="t")[0])
+        for _ in range(2)
+    )
     device.bind(one)
     before = device.counters.copy()
     device.bind(two)
@@ -116,15 +121,14 @@ def test_equal_kernels_share_a_pipeline(bench) -> None:
 
 def test_reading_and_writing_one_buffer_in_a_dispatch_is_an_error_not_silence(bench) -> None:
     x = bench.poisoned(64)
-    what = kernel("copy_row", constants={"WIDTH": 64})
-    buffers = {"current": bench.context(1).state.step, "x": x, "y": x}
-    made = dispatch(what, buffers, Grid(), "t")
+    made = copy(x, x, label="t")
     with pytest.raises(DeviceError, match="conflicting usages"):
-        bench.device.submit([bench.device.bind(made)], 1)
+        bench.run(made, 1)
 
 
 def test_a_broken_shader_is_an_error_not_silence(bench) -> None:
-    good = kernel("copy_row", constants={"WIDTH": 64})
+    x = bench.poisoned(64)
+    good = as_dispatch(copy(x, bench.poisoned(64), label="t")[0]).kernel
     broken = type(good)("broken", good.source + "fn (", good.entry, good.overrides, good.bindings)
     with pytest.raises(DeviceError, match="building kernel broken"):
         bench.device.bind(Dispatch(broken, (), Grid(), "t"))

@@ -7,8 +7,10 @@ import pytest
 import torch
 from rdrr_format.errors import FormatError
 from rdrr_runtime.phases import elementwise, rmsnorm
+from rdrr_runtime.phases.copy import copy, copy_row
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.rope import rope
+from rdrr_runtime.phases.state import pack_step
 from rdrr_runtime.reference import ops
 from support.gpu import TOLERANCE, normal, relative_error
 
@@ -180,5 +182,29 @@ def test_the_last_row_is_copied(bench, rng, rows) -> None:
     x = normal(rng, 8, 100)
     y = bench.poisoned(1, 100)
     ctx = bench.context(rows, max_rows=8)
-    bench.run(elementwise.copy_row(ctx, bench.upload(x), y, width=100, label="t"), rows)
+    bench.run(copy_row(ctx, bench.upload(x), y, width=100, label="t"), rows)
     assert np.array_equal(bench.download(y, 1, 100), x[rows - 1 : rows])
+
+
+@pytest.mark.parametrize("wanted", [1, 3, 5])
+def test_the_last_rows_that_are_wanted_are_copied(bench, rng, wanted) -> None:
+    x = normal(rng, 8, 100)
+    y = bench.poisoned(8, 100)
+    ctx = bench.context(5, max_rows=8)
+    bench.device.write(ctx.state.step, pack_step([0] * 5, range(5), wanted=wanted))
+    bench.run(copy_row(ctx, bench.upload(x), y, width=100, several=True, label="t"), wanted)
+    got = bench.download(y, 8, 100)
+    assert np.array_equal(got[:wanted], x[5 - wanted : 5])
+    assert np.isnan(got[wanted:]).all()
+
+
+@pytest.mark.parametrize("words", [1, 1000])
+def test_a_buffer_is_copied(bench, rng, words) -> None:
+    x, y = normal(rng, 4 * words), bench.poisoned(4 * words)
+    bench.run(copy(bench.upload(x), y, label="t"), 1)
+    assert np.array_equal(bench.download(y, 4 * words), x)
+
+
+def test_a_copy_into_a_buffer_of_another_size_is_refused(bench) -> None:
+    with pytest.raises(FormatError, match="do not allow a copy"):
+        copy(bench.poisoned(8), bench.poisoned(4), label="t")

@@ -6,27 +6,56 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
-from rdrr_runtime.exec.program import Pass
-from rdrr_runtime.phases.context import State
+from rdrr_runtime.phases.batch_advance import batch_advance
+from rdrr_runtime.phases.sample import sample, sample_rows, set_tokens
+from rdrr_runtime.phases.sample_buffers import (
+    PARAM_WORDS,
+    SampleBuffers,
+    pack_entries,
+    pack_params,
+)
+from rdrr_runtime.phases.state import State, pack_step
 from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sampling.sampler import Sampler
-from rdrr_runtime.sequences.passes import BATCH_STEPS
-from rdrr_runtime.sequences.sampler import GpuSampler
+from rdrr_runtime.sequences.sampler import entries_of
 from support.gpu import Bench, normal
 
 VOCAB = 12_365  # of four workgroups, the last of which has little
 RING = 512
 
 
+def begin(
+    bench: Bench,
+    buffers: SampleBuffers,
+    options: SamplingParams,
+    seen: Sequence[int],
+    *,
+    sequence: int = 0,
+    mask: np.ndarray | None = None,
+) -> None:
+    """Start a generation in a sequence."""
+    device, masked = bench.device, mask is not None
+    seed = fresh_seed() if options.seed is None else options.seed
+    params = pack_params(options, seed, masked=masked)
+    device.write(buffers.params, params, offset=4 * PARAM_WORDS * sequence)
+    device.clear(buffers.counts_of(sequence))
+    device.clear(buffers.bias)
+    for words in pack_entries(entries_of(options, seen)):
+        device.write(buffers.entries, words)
+        bench.run([set_tokens(buffers, "set", sequence)], 1)
+    if mask is not None:
+        device.write(buffers.mask, mask)
+
+
 class Sampling:
-    """A sampler after a pass that only has logits."""
+    """A sampler of a single sequence, after a pass that only has logits."""
 
     def __init__(self, bench: Bench, vocab: int = VOCAB) -> None:
         self.bench = bench
         self.state = State.create(bench.arena, 1, RING)
         self.logits = bench.arena.empty("logits", 4 * vocab)
-        self.sampler = GpuSampler(bench.device, bench.arena, self.state, vocab)
-        self.which = Pass(1, (), (), (), self.logits)
+        self.buffers = SampleBuffers.create(bench.arena, vocab)
 
     def sample(
         self,
@@ -36,13 +65,12 @@ class Sampling:
         seen: Sequence[int] = (),
         mask: np.ndarray | None = None,
     ) -> list[int]:
-        device = self.bench.device
-        device.write(self.logits, logits)
-        device.write(self.state.step, np.array([1, 0, 0, 0], np.uint32))
-        self.sampler.begin(options, seen, masked=mask is not None)
-        if mask is not None:
-            self.sampler.allow(mask)
-        device.submit(self.sampler.to_token(self.which), 1, times=count)
+        self.bench.device.write(self.logits, logits)
+        self.bench.device.write(self.state.step, pack_step([0], [0]))
+        begin(self.bench, self.buffers, options, seen, mask=mask)
+        made = sample(self.buffers, self.state, self.logits, options, "t")
+        for _ in range(count):
+            self.bench.run(made, 1)
         return self.bench.words(self.state.ring)[:count]
 
 
@@ -77,7 +105,7 @@ OPTIONS: Sequence[Mapping[str, float]] = (
 
 
 @pytest.mark.parametrize("set_options", OPTIONS, ids=str)
-def test_one_seed_draws_the_ids_that_the_host_draws(sampling, rng, set_options) -> None:
+def test_one_seed_gives_the_ids_that_the_host_samples(sampling, rng, set_options) -> None:
     logits = 3 * normal(rng, VOCAB)
     given = {"temperature": 1.0, "seed": int(rng.integers(2**63)), **set_options}
     options = SamplingParams(**given)
@@ -92,12 +120,10 @@ def test_one_seed_draws_the_ids_that_the_host_draws(sampling, rng, set_options) 
 def test_rows_of_several_sequences_sample_what_each_samples_alone(bench, rng, set_options) -> None:
     rows, steps, seeds = 3, 6, rng.integers(2**63, size=3).tolist()
     sequences = [2, 0, 3]
-    state = State.create(bench.arena, rows, ring=rows * BATCH_STEPS, slot_mapping=True)
-    places = np.array([(one, 0) for one in sequences], np.uint32)
-    bench.device.write(state.slot_mapping, places)
-    bench.device.write(state.step, np.array([rows, 0, 0, 0], np.uint32))
+    state = State.create(bench.arena, rows, ring=rows * steps)
+    bench.device.write(state.step, pack_step([0] * rows, [0] * rows, sequences=sequences))
     logits = 3 * normal(rng, rows, VOCAB)
-    sampler = GpuSampler(bench.device, bench.arena, state, VOCAB, rows=rows, sequences=4)
+    buffers = SampleBuffers.create(bench.arena, VOCAB, rows=rows, sequences=4)
     seen = [rng.integers(0, VOCAB, 5).tolist() for _ in range(rows)]
     biased = int(rng.integers(VOCAB))
     given = [
@@ -105,17 +131,21 @@ def test_rows_of_several_sequences_sample_what_each_samples_alone(bench, rng, se
         for seed in seeds
     ]
     for sequence, options, ids in zip(sequences, given, seen, strict=True):
-        sampler.begin(options, ids, sequence=sequence)
+        begin(bench, buffers, options, ids, sequence=sequence)
     picks = bench.poisoned(rows, 2)
-    which = Pass(rows, (), (), (), bench.upload(logits), picks)
-    bench.device.submit(sampler.to_token(which), rows, times=steps)
-    found = np.array(bench.words(state.ring)).reshape(-1, rows)[:steps].T.tolist()
+    made = [
+        *sample_rows(buffers, state, bench.upload(logits), picks, given[0], "t"),
+        *batch_advance(state, picks, rows=rows, steps=steps, label="t"),
+    ]
+    for _ in range(steps):
+        bench.run(made, rows)
+    found = np.array(bench.words(state.ring)).reshape(steps, rows).T.tolist()
     for row in range(rows):
         assert found[row] == on_the_host(logits[row], steps, given[row], seen[row])
 
 
 def test_top_p_adds_up_many_tokens_of_little_weight(sampling, rng) -> None:
-    """One token has two fifths of the mass, and thousands share the rest."""
+    """One token has two fifths of the mass, and thousands have the rest."""
     logits = 0.01 * normal(rng, VOCAB)
     logits[77] = 9.0
     options = SamplingParams(temperature=1.0, top_p=0.7, seed=int(rng.integers(2**63)))
@@ -124,7 +154,7 @@ def test_top_p_adds_up_many_tokens_of_little_weight(sampling, rng) -> None:
     assert len(set(found)) > 10
 
 
-def test_another_seed_draws_other_ids(sampling, rng) -> None:
+def test_another_seed_gives_other_ids(sampling, rng) -> None:
     logits = normal(rng, VOCAB)
     one, other, again = (
         sampling.sample(logits, 16, SamplingParams(temperature=1.0, seed=seed))
@@ -133,7 +163,7 @@ def test_another_seed_draws_other_ids(sampling, rng) -> None:
     assert one == again != other
 
 
-def test_penalties_count_what_was_drawn_and_what_was_there_before(sampling, rng) -> None:
+def test_penalties_count_what_was_sampled_and_what_was_there_before(sampling, rng) -> None:
     logits = normal(rng, VOCAB)
     seen = np.argsort(-logits)[:20].repeat(2).tolist()
     options = SamplingParams(
@@ -150,7 +180,7 @@ def test_penalties_count_what_was_drawn_and_what_was_there_before(sampling, rng)
     assert sampling.sample(logits, 4, without) == [int(logits.argmax())] * 4  # all is as before
 
 
-def test_only_what_the_mask_lets_through_is_drawn(sampling, rng) -> None:
+def test_only_what_the_mask_allows_is_sampled(sampling, rng) -> None:
     logits = normal(rng, VOCAB)
     allowed = np.zeros(VOCAB, bool)
     allowed[rng.choice(VOCAB, 9, replace=False)] = True
@@ -170,8 +200,8 @@ def test_ties_go_to_the_lower_id_when_nothing_is_random(sampling, rng) -> None:
     assert sampling.sample(logits, 2, SamplingParams(frequency_penalty=1e-6)) == places[:2].tolist()
 
 
-def test_draws_follow_the_truncated_softmax(sampling, rng) -> None:
-    """Chi-square over 512 draws of six kept tokens; beyond 30 once in 70,000 runs by chance."""
+def test_samples_follow_the_truncated_softmax(sampling, rng) -> None:
+    """Chi-square over 512 samples of six kept tokens; beyond 30 once in 70,000 runs by chance."""
     logits = np.full(VOCAB, -20.0, np.float32)
     kept = np.sort(rng.choice(VOCAB, 6, replace=False))
     logits[kept] = rng.uniform(0, 1.5, 6)
@@ -183,7 +213,7 @@ def test_draws_follow_the_truncated_softmax(sampling, rng) -> None:
     assert ((found - expected) ** 2 / expected).sum() < 30
 
 
-def test_logits_of_minus_infinity_are_never_drawn(plain_bench) -> None:
+def test_logits_of_minus_infinity_are_never_sampled(plain_bench) -> None:
     """On a device without optional features, and with a vocabulary of one word's bits."""
     sampling = Sampling(plain_bench, 32)
     logits = np.full(32, -np.inf, np.float32)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import re
+from dataclasses import make_dataclass, replace
 from importlib.resources import files
 
 import pytest
-from rdrr_device.kernels import Grid, dispatch
-from rdrr_device.shaders import Access, Binding, Target, bindings, for_target
-from rdrr_runtime.phases.shaders import FOLDER as SHADERS
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.shaders import Access, Binding, Target, bindings, for_target, storage
+from rdrr_runtime.phases.copy import Copy, CopyRow
+from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.phase import FOLDER as SHADERS
+from rdrr_runtime.phases.phase import Phase, Record, Work
 
 FOLDER = files("rdrr_runtime.phases")
-FILES = sorted(one.name for one in FOLDER.iterdir() if one.name.endswith(".wgsl"))
+LAUNCH = "launch.wgsl"  # which makes modules of the others
+FILES = sorted(
+    one.name for one in FOLDER.iterdir() if one.name.endswith(".wgsl") and one.name != LAUNCH
+)
+X, Y = (BufferSlice(None, offset, 64) for offset in (0, 64))
+
+
+def copied(groups: int) -> Phase:
+    return Phase(Copy(threads=64, words=4, groups=groups), {"x": X, "y": Y}, Work(groups), "t")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -40,12 +51,17 @@ def test_subgroups_are_enabled_for_tint_alone(subgroups, enabled) -> None:
 
 
 def test_bindings_are_read_from_the_rendered_text() -> None:
-    source = SHADERS.render("copy_row.wgsl")
-    assert bindings(source) == (
+    declared = (
         Binding("current", Access.READ),
         Binding("x", Access.READ),
         Binding("y", Access.READ_WRITE),
     )
+    record = CopyRow(threads=64, value="f32", width=4, several=False)
+    assert storage(record.source) == declared
+    buffers = {"y": Y, "x": X, "current": X}
+    launched = as_dispatch(Phase(record, buffers, Work(1), "t"))
+    assert bindings(launched.kernel.source) == launched.kernel.bindings == declared
+    assert launched.buffers == (X, X, Y)
 
 
 def test_gaps_in_binding_numbers_are_refused() -> None:
@@ -53,16 +69,28 @@ def test_gaps_in_binding_numbers_are_refused() -> None:
         bindings("@group(0) @binding(1) var<storage, read> x: array<f32>;")
 
 
-def test_an_unknown_constant_or_buffer_is_refused() -> None:
-    what = kernel("copy_row", constants={"WIDTH": 4})
-    with pytest.raises(ValueError, match="WIDHT"):
-        kernel("copy_row", constants={"WIDHT": 4})
-    with pytest.raises(ValueError, match="binds"):
-        dispatch(what, {}, Grid(), "t")
+def test_an_unknown_buffer_is_refused() -> None:
+    phase = copied(1)
+    for wrong in ({"x": X}, {"x": X, "z": Y}, {"x": X, "y": Y, "z": Y}):
+        with pytest.raises(ValueError, match=r"copy binds \['x', 'y'\]"):
+            replace(phase, buffers=wrong)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [({"words": 4, "widht": 4}, "WIDHT"), ({"words": 4}, "GROUPS")],
+    ids=["unknown", "missing"],
+)
+def test_a_record_whose_constants_are_not_those_of_its_shader_is_refused(fields, wrong) -> None:
+    kinds = [(name, int) for name in fields]
+    made = make_dataclass("Made", kinds, bases=(Record,), frozen=True, kw_only=True)
+    made.shader = "copy"
+    with pytest.raises(ValueError, match=f"differ in {wrong}"):
+        Phase(made(threads=64, **fields), {"x": X, "y": Y}, Work(1), "t")
 
 
 def test_equal_recipes_are_one_key() -> None:
-    first, second = (kernel("copy_row", constants={"WIDTH": 4}) for _ in range(2))
+    first, second = (as_dispatch(copied(1)).kernel for _ in range(2))
     assert first == second
     assert hash(first) == hash(second)
-    assert first != kernel("copy_row", constants={"WIDTH": 8})
+    assert first != as_dispatch(copied(2)).kernel

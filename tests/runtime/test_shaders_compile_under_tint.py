@@ -34,8 +34,10 @@ from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.batch_advance import batch_advance
 from rdrr_runtime.phases.context import State
 from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs
-from rdrr_runtime.phases.sample import SampleBuffers, sample, sample_rows
+from rdrr_runtime.phases.sample import sample, sample_rows, set_tokens
+from rdrr_runtime.phases.sample_buffers import SampleBuffers
 from rdrr_runtime.sampling.params import SamplingParams
 from support.dawn import FOLDER, Compiled, compile_requests, request_of
 from support.manifests import write_manifest
@@ -172,17 +174,18 @@ def test_tint_compiles_the_kernels_of_every_product_hint(device, tmp_path, fused
 
 def test_tint_compiles_the_kernels_of_sampling(device):
     arena = PaperArena(device)
-    state = State.create(arena, 4, slot_mapping=True)
+    state = State.create(arena, 4)
     options = SamplingParams(temperature=1.0, top_k=5, top_p=0.9)
-    logits = arena.empty("logits", 16 * VOCAB)
-    alone = SampleBuffers.create(arena, VOCAB)
-    several = SampleBuffers.create(arena, VOCAB, rows=4, sequences=4)
+    logits, picks = arena.empty("logits", 16 * VOCAB), arena.empty("picks", 32)
+    buffers = SampleBuffers.create(arena, VOCAB, rows=4, sequences=4)
     made = [
-        *sample(alone, state, logits, options, "sample"),
-        *sample_rows(several, state, logits, arena.empty("picks", 32), options, "sample"),
+        set_tokens(buffers, "set"),
+        *sample(buffers, state, logits, options, "sample"),
+        *sample_rows(buffers, state, logits, picks, options, "sample"),
+        *batch_advance(state, picks, rows=4, steps=4, label="advance"),
         *logprobs(LogprobBuffers.create(arena, 8), state, logits, vocabulary=VOCAB, top=5),
     ]
-    assert compiled(one.kernel for one in made).refused == ()
+    assert compiled(as_dispatch(one).kernel for one in made).refused == ()
 
 
 @pytest.mark.parametrize("dtype", SHADERS)

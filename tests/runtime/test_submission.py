@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from rdrr_device import submission
-from rdrr_device.kernels import Grid, dispatch
 from rdrr_device.pass_timer import timed
 from rdrr_device.pipelines import Recorder
 from rdrr_device.submission import PassSubmitter
@@ -15,8 +14,8 @@ from rdrr_format.errors import DeviceError
 from rdrr_runtime.compile.pass_spec import PREFILL
 from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.elementwise import scale
-from rdrr_runtime.phases.shaders import kernel
 from support.comparison import relative_error
 from support.decoding import (
     Ending,
@@ -70,12 +69,10 @@ def test_the_beginning_of_a_long_prompt_is_submitted_first(backend, rng, monkeyp
 
 def test_what_does_not_validate_is_an_error_and_leaves_nothing_behind(bench):
     x = bench.poisoned(64)
-    context = bench.context(1)
-    what = kernel("copy_row", constants={"WIDTH": 64})
-    made = dispatch(what, {"current": context.state.step, "x": x, "y": x}, Grid(), "t")
-    right = scale(context, x, width=64, factor=2.0, label="right")
+    wrong = copy(x, x, label="wrong")
+    right = scale(bench.context(1), x, width=64, factor=2.0, label="right")
     with pytest.raises(DeviceError, match="conflicting usages"):
-        bench.device.submit([bench.device.bind(made)], 1)
+        bench.run(wrong, 1)
     bench.device.write(x, np.ones(64, np.float32))
     bench.run(right, 1)  # nothing of the failure is left
     assert np.array_equal(bench.download(x, 64), np.full(64, 2.0, np.float32))

@@ -106,12 +106,13 @@ def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]
     from rdrr_device.arena import arena
     from rdrr_device.timestamps import Timer
     from rdrr_runtime.phases.elementwise import scale
+    from rdrr_runtime.phases.launch import as_dispatch
 
     with arena(device, "bench") as buffers:
         lab = Lab(device, buffers, Timer(device))
         x = lab.floats(SMALLEST)
         (one,) = scale(lab.context(1), x, width=SMALLEST, factor=1.0, label="smallest")
-        yield (device.bind(one),) * count
+        yield (device.bind(as_dispatch(one)),) * count
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch
 from rdrr_manifests.graph import Head, Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
@@ -22,14 +21,17 @@ from rdrr_runtime.compile.lower_products import (
 from rdrr_runtime.compile.pass_spec import Logits
 from rdrr_runtime.compile.products import Family
 from rdrr_runtime.compile.values import Workspace
-from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax, choose_best
+from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
 from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, argmax_entropy
 from rdrr_runtime.phases.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
-from rdrr_runtime.phases.elementwise import copy_row, scale, softcap
+from rdrr_runtime.phases.choose_best import choose_best
+from rdrr_runtime.phases.copy import copy_row
+from rdrr_runtime.phases.elementwise import scale, softcap
 from rdrr_runtime.phases.int8_rows import RowNorm
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
 from rdrr_runtime.phases.matvec import CANDIDATE_BYTES, MAX_OUTPUT_GROUPS, Input, Output
 from rdrr_runtime.phases.matvec_rows import RowsOutput
+from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rmsnorm import rms_norm
 
 
@@ -39,12 +41,12 @@ class Ended:
 
     Attributes:
         logits: f32 [1 or rows, vocab].
-        best: The launch that left the largest logits of its workgroups, where one did.
+        best: The phase that left the largest logit of each of its items, where one did.
         candidates: Where it left them.
     """
 
     logits: BufferSlice
-    best: Dispatch | None = None
+    best: Phase | None = None
     candidates: BufferSlice | None = None
 
 
@@ -71,10 +73,14 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
 
 
 def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> BufferSlice:
-    """Return the rows that the head reads: of several, the last or the last n are copied."""
+    """Return the rows that the head reads: the last, or the last n of a window, are copied.
+
+    The logits of a batch are those of all its rows.
+    """
     x, hidden = build.values.get(norm.x), head.weight.shape[1]
     last_n = build.spec.logits is Logits.LAST_N
-    if not last_n and (build.spec.logits is Logits.ALL or build.ctx.max_rows == 1):
+    has_all = build.spec.logits is Logits.ALL or build.spec.is_mapped
+    if has_all or (build.ctx.max_rows == 1 and not last_n):
         return x
     last = build.workspace.named(f"last.{rows}", build.ctx.value_bytes * rows * hidden)
     build.emit(copy_row(build.ctx, x, last, width=hidden, several=last_n, label="last row"))
@@ -87,8 +93,8 @@ def _one_row_head(
     candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
     gain, eps, offset = build.gain(norm)
     output = Output(logits, "best", best=candidates)
-    launch = emit_one_row(build, served, Input(x, gain, eps, offset), output, "head")
-    return Ended(logits, launch, candidates)
+    best = emit_one_row(build, served, Input(x, gain, eps, offset), output, "head")
+    return Ended(logits, best, candidates)
 
 
 def _general_head(
@@ -154,13 +160,16 @@ def lower_sample(build: PassBuilder, ended: Ended, vocab: int) -> None:
     build.emit(_sample(build, ended, vocab))
 
 
-def _sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Dispatch]:
+def _sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
     if build.spec.logits is Logits.ALL:
         return ()
     if ended.best is not None and ended.candidates is not None:
-        groups = ended.best.grid.x
         return choose_best(
-            build.ctx, ended.candidates, groups, label="argmax", sites=ended.best.sites
+            build.ctx,
+            ended.candidates,
+            ended.best.work.items,
+            label="argmax",
+            sites=ended.best.sites,
         )
     if build.spec.logits is Logits.LAST_N:
         rows = build.ctx.max_rows
@@ -173,11 +182,9 @@ def _sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Dispatch]:
             label="argmax and entropy",
         )
     scratch = build.workspace.named("argmax", SCRATCH_BYTES)
-    return argmax(
-        build.ctx, ended.logits, scratch, vocabulary=vocab, single_row=True, label="argmax"
-    )
+    return argmax(build.ctx, ended.logits, scratch, vocabulary=vocab, label="argmax")
 
 
 def picks_of(workspace: Workspace, rows: int) -> BufferSlice:
-    """Return where passes of so many rows leave the pick of each."""
+    """Return where passes of `rows` rows leave the pick of each."""
     return workspace.named(f"picks.{rows}", PICK_BYTES * rows)

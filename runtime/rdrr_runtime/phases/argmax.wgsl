@@ -1,32 +1,24 @@
-// best[g] = largest of the last row's logits that are g mod GROUPS in blocks of WG.
+// best[g] = largest of the logits that are g mod GROUPS in blocks of WG.
 //
-// current  Step
-// logits   f32 [rows, WIDTH]
-// best     (f32, u32) [GROUPS]: value and index
-{% include "snippets/step.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> logits: array<f32>;
-@group(0) @binding(2) var<storage, read_write> best: array<Candidate>;
+// logits  f32 [WIDTH]
+// best    (f32, u32) [GROUPS]: value and index
+//
+// An item is one g.
+var<storage, read> logits: array<f32>;
+var<storage, read_write> best: array<Candidate>;
 
-override WG: u32;
 override WIDTH: u32;
-override SINGLE_ROW: bool = false;
+override GROUPS: u32;
 
 {% include "snippets/candidate.wgsl" %}
 
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
-    let row = select(max(current.rows, 1u) - 1u, 0u, SINGLE_ROW);
-    var mine = Candidate(-3.4028234663852886e38, WIDTH - 1u);
-    for (var i = wid.x * WG + thread; i < WIDTH; i += groups.x * WG) {
-        mine = better(mine, Candidate(logits[row * WIDTH + i], i));
+fn phase(item: u32, thread: Thread) {
+    var mine = Candidate(LOWEST, WIDTH - 1u);
+    for (var i = item * WG + thread.index; i < WIDTH; i += GROUPS * WG) {
+        mine = better(mine, Candidate(logits[i], i));
     }
-    let winner = best_of_workgroup(mine, thread);
-    if (thread == 0u) {
-        best[wid.x] = winner;
+    let winner = best_of_workgroup(mine, thread.index);
+    if (thread.index == 0u) {
+        best[item] = winner;
     }
 }

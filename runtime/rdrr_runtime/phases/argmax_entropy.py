@@ -5,17 +5,41 @@ A strategy that fills many positions at once decides by these; the logits stay o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 
 from rdrr_runtime.phases.context import need_floats
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work
 
-GROUPS = 32  # workgroups that share a row, and threads that join what they found
+GROUPS = 32  # workgroups that share a row, and threads that join their partial results
+THREADS = 256
 PICK_BYTES = 8
 SCRATCH_BYTES = 16 * GROUPS  # of a row
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgmaxEntropy(Record):
+    """Parameters of argmax_entropy.wgsl.
+
+    Attributes:
+        width: Logits of a row.
+        groups: Workgroups that share a row.
+    """
+
+    shader = "argmax_entropy"
+
+    width: int
+    groups: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgmaxEntropyFinish(Record):
+    """Parameters of argmax_entropy_finish.wgsl: a thread for each partial result of a row."""
+
+    shader = "argmax_entropy_finish"
 
 
 def argmax_entropy(
@@ -26,14 +50,14 @@ def argmax_entropy(
     rows: int,
     vocabulary: int,
     label: str,
-) -> list[Dispatch]:
-    """Ids, ties to the lower one, and entropies in nats, of as many rows as are launched.
+) -> list[Phase]:
+    """Compute the most probable id (ties to the lower one) and the entropy in nats of each row.
 
     Args:
-        logits: f32 [rows, vocabulary]; -inf for what cannot come.
+        logits: f32 [rows, vocabulary]; -inf for ids that are not allowed.
         scratch: At least `SCRATCH_BYTES` bytes a row.
         picks: At least `PICK_BYTES` bytes a row; `unpack` reads them.
-        rows: Most rows of a launch.
+        rows: Most rows.
         vocabulary: Logits in a row.
         label: What the op is.
 
@@ -43,15 +67,16 @@ def argmax_entropy(
     need_floats(f"{label}: logits", logits, rows * vocabulary)
     need_floats(f"{label}: scratch", scratch, rows * SCRATCH_BYTES // 4)
     need_floats(f"{label}: picks", picks, rows * PICK_BYTES // 4)
-    scan = kernel("argmax_entropy", constants={"WG": 256, "WIDTH": vocabulary})
-    finish = kernel("argmax_entropy_finish", constants={"WG": GROUPS})
+    scan = ArgmaxEntropy(threads=THREADS, width=vocabulary, groups=GROUPS)
+    finish = ArgmaxEntropyFinish(threads=GROUPS)
+    partials = {"partials": scratch}
     return [
-        dispatch(scan, {"logits": logits, "parts": scratch}, Grid(GROUPS, 1, 1, 1), label),
-        dispatch(finish, {"parts": scratch, "picks": picks}, Grid(1, 1, 1, 0), f"{label}.finish"),
+        Phase(scan, {"logits": logits, **partials}, Work(GROUPS, 1), label),
+        Phase(finish, {**partials, "picks": picks}, Work(1, 1), f"{label}.finish"),
     ]
 
 
 def unpack(picks: npt.NDArray[np.uint8]) -> tuple[list[int], npt.NDArray[np.float32]]:
-    """Ids and entropies of the bytes of some rows."""
+    """Return ids and entropies of the picks of some rows."""
     words = picks.view(np.uint32).reshape(-1, 2)
     return [int(one) for one in words[:, 0]], words[:, 1].copy().view(np.float32)

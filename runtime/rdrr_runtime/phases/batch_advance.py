@@ -2,46 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_format.errors import FormatError
 
-from rdrr_runtime.phases.context import State, need_floats
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.context import need_floats
+from rdrr_runtime.phases.phase import Phase, Record, Work
+from rdrr_runtime.phases.state import State
 
 MAX_ROWS = 64
+"""A thread for each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchAdvance(Record):
+    """Parameters of batch_advance.wgsl.
+
+    Attributes:
+        max_rows: Rows of the ring.
+        steps: Passes that the ring holds.
+    """
+
+    shader = "batch_advance"
+
+    max_rows: int
+    steps: int
 
 
 def batch_advance(
     state: State, picks: BufferSlice, *, rows: int, steps: int, label: str
-) -> list[Dispatch]:
-    """tokens[r] = ring[step.ring mod steps, r] = picks[r], and each row moves on by one slot.
+) -> list[Phase]:
+    """Make each row's pick its next token, one position and slot further on.
+
+    ring[sampled mod steps, r] becomes picks[r], then `sampled` grows by one.
 
     Args:
-        state: With a slot mapping; its ring is u32[steps, rows].
+        state: Its ring is u32 [steps, rows].
         picks: (u32 id, f32 entropy) of each row.
         rows: Most rows of a pass, at most `MAX_ROWS`.
         steps: Passes that the ring holds.
         label: What the op is.
 
     Raises:
-        FormatError: No slot mapping, too many rows, or too small a buffer.
+        FormatError: Too many rows, or too small a buffer.
     """
-    if state.slot_mapping is None or rows > MAX_ROWS:
+    if rows > MAX_ROWS:
         raise FormatError(
-            f"{label}: not a pass of a batch",
-            expected=f"a slot mapping, {MAX_ROWS} rows",
+            f"{label}: too many rows for a decode pass of a batch",
+            expected=f"at most {MAX_ROWS}",
             found=rows,
         )
     need_floats(f"{label}: picks", picks, 2 * rows)
     need_floats(f"{label}: ring", state.ring, steps * rows)
-    buffers = {
-        "picks": picks,
-        "current": state.step,
-        "tokens": state.tokens,
-        "positions": state.positions,
-        "slot_mapping": state.slot_mapping,
-        "ring": state.ring,
-    }
-    what = kernel("batch_advance", constants={"MAX_ROWS": rows, "STEPS": steps})
-    return [dispatch(what, buffers, Grid(), label)]
+    record = BatchAdvance(threads=MAX_ROWS, max_rows=rows, steps=steps)
+    buffers = {"picks": picks, "current": state.step, "ring": state.ring}
+    return [Phase(record, buffers, Work(), label)]

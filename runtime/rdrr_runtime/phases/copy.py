@@ -1,18 +1,69 @@
-"""A copy of a buffer: the yardstick of memory bandwidth."""
+"""Copies: of the rows that go to the head, and of a buffer, the yardstick of memory bandwidth."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_format.errors import FormatError
 
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
-WORKGROUP = 256
+ROW_THREADS = 64
+THREADS = 256
 MAX_GROUPS = 16_384
 
 
-def copy(x: BufferSlice, y: BufferSlice, *, label: str) -> list[Dispatch]:
+@dataclass(frozen=True, kw_only=True)
+class CopyRow(Record):
+    """Parameters of copy_row.wgsl.
+
+    Attributes:
+        value: Type of activations.
+        width: Elements of a row.
+        several: Whether the last `wanted` rows of the step are copied, or the last one.
+    """
+
+    shader = "copy_row"
+
+    value: str = choice()
+    width: int
+    several: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(Record):
+    """Parameters of copy.wgsl.
+
+    Attributes:
+        words: 16-byte words to copy.
+        groups: Workgroups that share them.
+    """
+
+    shader = "copy"
+    trusted = True
+
+    words: int
+    groups: int
+
+
+def copy_row(
+    ctx: OpContext, x: BufferSlice, y: BufferSlice, *, width: int, several: bool = False, label: str
+) -> list[Phase]:
+    """y[0, :] = x[rows - 1, :]: the last row alone, so that the head computes no other logits.
+
+    With `several` these are the last n rows, where n is `wanted` of the step, and the phase is run
+    for n rows.
+    """
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
+    ctx.need_values(f"{label}: y", y, (ctx.max_rows if several else 1) * width)
+    record = CopyRow(threads=ROW_THREADS, value=ctx.values, width=width, several=several)
+    work = Work(-(-width // ROW_THREADS), 1 if several else None)
+    return [Phase(record, {"current": ctx.state.step, "x": x, "y": y}, work, label)]
+
+
+def copy(x: BufferSlice, y: BufferSlice, *, label: str) -> list[Phase]:
     """y = x.
 
     Args:
@@ -21,15 +72,14 @@ def copy(x: BufferSlice, y: BufferSlice, *, label: str) -> list[Dispatch]:
         label: What the op is.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: Sizes that cannot be copied.
     """
     if x.size % 16 or y.size != x.size:
         raise FormatError(
-            f"{label}: buffers do not suit a copy",
+            f"{label}: the sizes of the buffers do not allow a copy",
             expected=f"{x.size // 16 * 16} bytes in both",
             found=f"{x.size} and {y.size}",
         )
     words = x.size // 16
-    what = kernel("copy", constants={"WG": WORKGROUP, "WORDS": words}, trusted=True)
-    groups = min(MAX_GROUPS, -(-words // WORKGROUP))
-    return [dispatch(what, {"x": x, "y": y}, Grid(groups), label)]
+    record = Copy(threads=THREADS, words=words, groups=min(MAX_GROUPS, -(-words // THREADS)))
+    return [Phase(record, {"x": x, "y": y}, Work(record.groups), label)]

@@ -2,19 +2,15 @@
 //
 // x, y  u32 by 4 [WORDS]
 //
-// A thread copies words that lie a launch apart.
-@group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> y: array<vec4<u32>>;
+// The threads of all GROUPS items stride over the words.
+var<storage, read> x: array<vec4<u32>>;
+var<storage, read_write> y: array<vec4<u32>>;
 
-override WG: u32;
 override WORDS: u32;
+override GROUPS: u32;
 
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(global_invocation_id) id: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-) {
-    for (var i = id.x; i < WORDS; i += groups.x * WG) {
+fn phase(item: u32, thread: Thread) {
+    for (var i = item * WG + thread.index; i < WORDS; i += GROUPS * WG) {
         y[i] = x[i];
     }
 }

@@ -1,22 +1,22 @@
-// y[r, :] = x[rows - n + r, :], the last n rows of a pass, for a launch of n workgroups along y.
+// y[r, :] = x[rows - n + r, :]: the last n rows of a pass, current.wanted of them with SEVERAL, else 1.
 //
 // current  Step
 // x        {{ VALUE }} [rows, WIDTH]
 // y        {{ VALUE }} [n, WIDTH]
+//
+// An item is WG elements of a row of y, one for each thread.
 {% include "snippets/step.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<{{ VALUE }}>;
-@group(0) @binding(2) var<storage, read_write> y: array<{{ VALUE }}>;
+var<storage, read> current: Step;
+var<storage, read> x: array<{{ VALUE }}>;
+var<storage, read_write> y: array<{{ VALUE }}>;
 
 override WIDTH: u32;
+override SEVERAL: bool;
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(global_invocation_id) id: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-) {
-    if (id.x < WIDTH) {
-        let first = max(current.rows, groups.y) - groups.y;
-        y[id.y * WIDTH + id.x] = x[(first + id.y) * WIDTH + id.x];
+fn phase(item: u32, row: u32, thread: Thread) {
+    let i = item * WG + thread.index;
+    if (i < WIDTH) {
+        let first = current.rows - select(1u, current.wanted, SEVERAL);
+        y[row * WIDTH + i] = x[(first + row) * WIDTH + i];
     }
 }

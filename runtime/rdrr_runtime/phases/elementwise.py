@@ -1,28 +1,52 @@
-"""Elementwise ops in place, and the row that goes to the head."""
+"""Elementwise ops in place."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+
+THREADS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elementwise(Record):
+    """Parameters of elementwise.wgsl.
+
+    Attributes:
+        op: `add`, `softcap` or `scale`.
+        value: Type of activations.
+        x_value: Type of x: that of activations, or f32 for logits.
+        width: Elements of a row.
+        factor: The cap or the factor; None for `add`.
+    """
+
+    shader = "elementwise"
+
+    op: str = choice()
+    value: str = choice()
+    x_value: str = choice()
+    width: int
+    factor: float | None
 
 
 def residual_add(
     ctx: OpContext, x: BufferSlice, r: BufferSlice, *, width: int, label: str
-) -> list[Dispatch]:
+) -> list[Phase]:
     """x = x + r, both [rows, width], two different buffers."""
-    return _in_place(ctx, "add", {"x": x, "r": r}, width, 1.0, label)
+    operands = {"x": x, "r": r}
+    return _in_place(ctx, "add", operands, width, None, single_row=False, logits=False, label=label)
 
 
 def softcap(
     ctx: OpContext, x: BufferSlice, *, width: int, cap: float, single_row: bool = False, label: str
-) -> list[Dispatch]:
+) -> list[Phase]:
     """x = cap * tanh(x / cap) on logits, f32 [rows, width] (one row with `single_row`)."""
-    operands = {"x": x}
     return _in_place(
-        ctx, "softcap", operands, width, cap, label, single_row=single_row, logits=True
+        ctx, "softcap", {"x": x}, width, cap, single_row=single_row, logits=True, label=label
     )
 
 
@@ -35,27 +59,11 @@ def scale(
     single_row: bool = False,
     logits: bool = False,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """x = factor * x on [rows, width] (one row with `single_row`), f32 if x is `logits`."""
-    operands = {"x": x}
     return _in_place(
-        ctx, "scale", operands, width, factor, label, single_row=single_row, logits=logits
+        ctx, "scale", {"x": x}, width, factor, single_row=single_row, logits=logits, label=label
     )
-
-
-def copy_row(
-    ctx: OpContext, x: BufferSlice, y: BufferSlice, *, width: int, several: bool = False, label: str
-) -> list[Dispatch]:
-    """y[0, :] = x[rows - 1, :]: the last row alone, so that the head computes no other logits.
-
-    With `several` it is the last n rows, for a launch of n rows.
-    """
-    ctx.need_values(f"{label}: x", x, ctx.max_rows * width)
-    ctx.need_values(f"{label}: y", y, (ctx.max_rows if several else 1) * width)
-    what = kernel("copy_row", variables={"VALUE": ctx.values}, constants={"WIDTH": width})
-    buffers = {"current": ctx.state.step, "x": x, "y": y}
-    grid = Grid(-(-width // 64), 1, 1, 1 if several else None)
-    return [dispatch(what, buffers, grid, label)]
 
 
 def _in_place(
@@ -63,21 +71,24 @@ def _in_place(
     op: str,
     operands: dict[str, BufferSlice],
     width: int,
-    factor: float,
-    label: str,
+    factor: float | None,
     *,
-    single_row: bool = False,
-    logits: bool = False,
-) -> list[Dispatch]:
+    single_row: bool,
+    logits: bool,
+    label: str,
+) -> list[Phase]:
     rows = 1 if single_row else ctx.max_rows
     need = need_floats if logits else ctx.need_values
     for name, buffer in operands.items():
         need(f"{label}: {name}", buffer, rows * width)
-    what = kernel(
-        "elementwise",
-        variables={"OP": op, "VALUE": ctx.values, "X": "f32" if logits else ctx.values},
-        constants={"WIDTH": width, "FACTOR": factor, "SINGLE_ROW": single_row},
+    record = Elementwise(
+        threads=THREADS,
         variant=op,
+        op=op,
+        value=ctx.values,
+        x_value="f32" if logits else ctx.values,
+        width=width,
+        factor=factor,
     )
-    grid = Grid(-(-width // 64), 1, 1, None if single_row else 1)
-    return [dispatch(what, {"current": ctx.state.step, **operands}, grid, label)]
+    work = Work(-(-width // THREADS), None if single_row else 1)
+    return [Phase(record, operands, work, label)]

@@ -6,29 +6,29 @@
 // x = FACTOR x
 {% endif %}
 //
-// current  Step
-// x        {{ X }} [rows, WIDTH]
+// x  {{ X_VALUE }} [rows, WIDTH]
 {% if OP == "add" %}
-// r        {{ VALUE }} [rows, WIDTH]
+// r  {{ VALUE }} [rows, WIDTH]
 {% endif %}
-{% include "snippets/step.wgsl" %}
+//
+// An item is WG elements of a row, one for each thread.
 {% include "snippets/value.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read_write> x: array<{{ X }}>;
+var<storage, read_write> x: array<{{ X_VALUE }}>;
 {% if OP == "add" %}
-@group(0) @binding(2) var<storage, read> r: array<{{ VALUE }}>;
+var<storage, read> r: array<{{ VALUE }}>;
 {% endif %}
 
 override WIDTH: u32;
-override FACTOR: f32 = 1.0;
-override SINGLE_ROW: bool = false;
+{% if OP != "add" %}
+override FACTOR: f32;
+{% endif %}
 
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    if (id.y >= select(current.rows, 1u, SINGLE_ROW) || id.x >= WIDTH) {
+fn phase(item: u32, row: u32, thread: Thread) {
+    let i = item * WG + thread.index;
+    if (i >= WIDTH) {
         return;
     }
-    let at = id.y * WIDTH + id.x;
+    let at = row * WIDTH + i;
     let v = f32(x[at]);
 {% if OP == "add" %}
     let out = v + f32(r[at]);
@@ -37,5 +37,5 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 {% else %}
     let out = FACTOR * v;
 {% endif %}
-    x[at] = {{ "value(out)" if X == VALUE else "out" }};
+    x[at] = {{ "value(out)" if X_VALUE == VALUE else "out" }};
 }

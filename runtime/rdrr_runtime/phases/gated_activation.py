@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_multiple
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 ACTIVATIONS = ("silu", "gelu_tanh")
+THREADS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedActivation(Record):
+    """Parameters of gated_activation.wgsl.
+
+    Attributes:
+        act: One of `ACTIVATIONS`.
+        fused: Whether gate and up are halves of one row.
+        value: Type of activations.
+        width: Elements of a row of the result.
+    """
+
+    shader = "gated_activation"
+
+    act: str = choice()
+    fused: bool = choice()
+    value: str = choice()
+    width: int
 
 
 def gated_activation(
@@ -21,7 +42,7 @@ def gated_activation(
     width: int,
     activation: str,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """y = activation(gate) * up.
 
     Args:
@@ -34,7 +55,7 @@ def gated_activation(
         label: What the op is.
 
     Raises:
-        FormatError: Another activation, or sizes that do not suit.
+        FormatError: Another activation, or sizes that cannot be computed.
     """
     if activation not in ACTIVATIONS:
         raise FormatError(
@@ -48,11 +69,13 @@ def gated_activation(
     else:
         ctx.need_values(f"{label}: up", up, ctx.max_rows * width)
         inputs = {"gate": gate, "up": up}
-    what = kernel(
-        "gated_activation",
-        variables={"ACT": activation, "FUSED": up is None, "VALUE": ctx.values},
-        constants={"WIDTH": width},
+    record = GatedActivation(
+        threads=THREADS,
         variant=activation,
+        act=activation,
+        fused=up is None,
+        value=ctx.values,
+        width=width,
     )
-    buffers = {"current": ctx.state.step, "y": y, **inputs}
-    return [dispatch(what, buffers, Grid(-(-width // 256), 1, 1, 1), label)]
+    work = Work(-(-width // (4 * THREADS)), 1)
+    return [Phase(record, {"y": y, **inputs}, work, label)]

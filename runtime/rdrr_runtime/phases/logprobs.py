@@ -1,7 +1,7 @@
-"""Log-probabilities of the token just chosen and of the most probable ones, in two launches.
+"""Log-probabilities of the token just sampled and of the most probable ones, in two phases.
 
 A token's record is 2 + 2 `top` words: the logarithm of the sum of exp(logits), the logit of the
-token chosen, then logit and id of each of the most probable ones. `unpack` reads records.
+token sampled, then logit and id of each of the most probable ones. `unpack` reads records.
 """
 
 from __future__ import annotations
@@ -13,14 +13,43 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 
-from rdrr_runtime.phases.context import State
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work
+from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.logprobs import MAX_TOP, TokenLogprobs
 
 GROUPS = 64
-WG = 256
+THREADS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logprobs(Record):
+    """Parameters of logprobs.wgsl.
+
+    Attributes:
+        width: Logits.
+        top: Most probable tokens that are recorded.
+        groups: Workgroups that share the logits.
+    """
+
+    shader = "logprobs"
+
+    width: int
+    top: int
+    groups: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogprobsMerge(Logprobs):
+    """Parameters of logprobs_merge.wgsl, those of logprobs.wgsl and one more.
+
+    Attributes:
+        ring: Steps of the ring.
+    """
+
+    shader = "logprobs_merge"
+
+    ring: int
 
 
 @dataclass(frozen=True)
@@ -28,59 +57,61 @@ class LogprobBuffers:
     """Memory for up to `MAX_TOP` most probable tokens.
 
     Attributes:
-        parts: Largest logit and sum of each workgroup.
-        likeliest: The most probable tokens of each workgroup.
+        partials: Largest logit and sum of each workgroup.
+        top: The most probable tokens of each workgroup.
         records: One record for each step of the ring.
         ring: Steps of the ring.
     """
 
-    parts: BufferSlice
-    likeliest: BufferSlice
+    partials: BufferSlice
+    top: BufferSlice
     records: BufferSlice
     ring: int
 
     @staticmethod
     def create(arena: Arena, ring: int) -> LogprobBuffers:
-        """Zeroed buffers."""
+        """Return zeroed buffers."""
         return LogprobBuffers(
-            arena.empty("logprobs.parts", 8 * GROUPS),
-            arena.empty("logprobs.likeliest", 8 * GROUPS * MAX_TOP),
+            arena.empty("logprobs.partials", 8 * GROUPS),
+            arena.empty("logprobs.top", 8 * GROUPS * MAX_TOP),
             arena.empty("logprobs.records", ring * record_bytes(MAX_TOP)),
             ring,
         )
 
 
 def record_bytes(top: int) -> int:
-    """Bytes read for a token."""
+    """Return the bytes read for a token."""
     return 8 + 8 * top
 
 
 def logprobs(
     buffers: LogprobBuffers, state: State, logits: BufferSlice, *, vocabulary: int, top: int
-) -> list[Dispatch]:
-    """Write the record of the token that the launches before have chosen.
+) -> list[Phase]:
+    """Write the record of the token that the phases before have sampled.
 
     Args:
-        buffers: Where parts and records go.
+        buffers: Where partial results and records go.
         state: Holds the token, and where it is in the ring.
         logits: f32 [vocabulary].
         vocabulary: Logits.
         top: How many of the most probable, at most `MAX_TOP`.
     """
-    sizes = {"WG": WG, "WIDTH": vocabulary, "TOP": top}
-    parts = {"logits": logits, "parts": buffers.parts, "likeliest": buffers.likeliest}
-    merge = kernel("logprobs_merge", constants={**sizes, "GROUPS": GROUPS, "RING": buffers.ring})
-    held = {"current": state.step, "tokens": state.tokens, "records": buffers.records}
+    scan = Logprobs(threads=THREADS, width=vocabulary, top=top, groups=GROUPS)
+    merge = LogprobsMerge(
+        threads=THREADS, width=vocabulary, top=top, groups=GROUPS, ring=buffers.ring
+    )
+    partials = {"logits": logits, "partials": buffers.partials, "top": buffers.top}
+    records = {"current": state.step, "records": buffers.records}
     return [
-        dispatch(kernel("logprobs", constants=sizes), parts, Grid(GROUPS), "logprobs"),
-        dispatch(merge, {**parts, **held}, Grid(), "logprobs.merge"),
+        Phase(scan, partials, Work(GROUPS), "logprobs"),
+        Phase(merge, {**partials, **records}, Work(), "logprobs.merge"),
     ]
 
 
 def unpack(
     ids: Sequence[int], records: npt.NDArray[np.uint8], *, vocabulary: int, top: int
 ) -> list[TokenLogprobs]:
-    """The records of these ids, in order; a vocabulary may have fewer than `top` tokens."""
+    """Return the records of these ids, in order; a vocabulary may have fewer than `top` tokens."""
     words = records.view(np.uint32).reshape(len(ids), 2 + 2 * top)
     numbers = words.view(np.float32).astype(np.float64)
     return [

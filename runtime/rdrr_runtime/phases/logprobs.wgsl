@@ -1,29 +1,27 @@
-// parts[g] = largest logit m and sum of exp(logit - m) of workgroup g's share of the vocabulary;
-// likeliest[g TOP ..] = its TOP largest logits, in order.
+// partials[g] = largest logit m and sum of exp(logit - m) of the logits that are g mod GROUPS in blocks
+// of WG; top[g] = the TOP largest of them, in order.
 //
-// logits     f32 [WIDTH]
-// parts      vec2<f32> [GROUPS]
-// likeliest  (f32, u32) [GROUPS, TOP]: value and index
+// logits    f32 [WIDTH]
+// partials  vec2<f32> [GROUPS]
+// top       (f32, u32) [GROUPS, TOP]: value and index
 //
-// Threads stride over the logits, once for each of the likeliest; sums are f32.
-@group(0) @binding(0) var<storage, read> logits: array<f32>;
-@group(0) @binding(1) var<storage, read_write> parts: array<vec2<f32>>;
-@group(0) @binding(2) var<storage, read_write> likeliest: array<Candidate>;
+// An item is one g. Threads stride over its logits, once for each of the largest; sums are f32.
+var<storage, read> logits: array<f32>;
+var<storage, read_write> partials: array<vec2<f32>>;
+var<storage, read_write> top: array<Candidate>;
 
-override WG: u32;
 override WIDTH: u32;
 override TOP: u32;
+override GROUPS: u32;
 
 {% include "snippets/candidate.wgsl" %}
-
-const LOWEST = -3.4028234663852886e38;
 
 var<workgroup> sums: array<f32, WG>;
 
 // The largest of this workgroup's logits that come after `last`; the same in every thread.
-fn next(last: Candidate, first: u32, stride: u32, thread: u32) -> Candidate {
+fn next(last: Candidate, first: u32, thread: u32) -> Candidate {
     var mine = Candidate(LOWEST, WIDTH);
-    for (var i = first; i < WIDTH; i += stride) {
+    for (var i = first; i < WIDTH; i += GROUPS * WG) {
         let x = logits[i];
         if (x < last.value || (x == last.value && i > last.index)) {
             mine = better(mine, Candidate(x, i));
@@ -35,40 +33,35 @@ fn next(last: Candidate, first: u32, stride: u32, thread: u32) -> Candidate {
     return candidates[0];
 }
 
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
-    let first = wid.x * WG + thread;
-    let stride = groups.x * WG;
-    var top = LOWEST;
-    for (var i = first; i < WIDTH; i += stride) {
-        top = max(top, logits[i]);
+fn phase(item: u32, thread: Thread) {
+    let t = thread.index;
+    let first = item * WG + t;
+    var largest = LOWEST;
+    for (var i = first; i < WIDTH; i += GROUPS * WG) {
+        largest = max(largest, logits[i]);
     }
-    _ = best_of_workgroup(Candidate(top, thread), thread);
+    _ = best_of_workgroup(Candidate(largest, t), t);
     workgroupBarrier();
-    top = candidates[0].value;
+    largest = candidates[0].value;
     var sum = 0.0;
-    for (var i = first; i < WIDTH; i += stride) {
-        sum += exp(logits[i] - top);
+    for (var i = first; i < WIDTH; i += GROUPS * WG) {
+        sum += exp(logits[i] - largest);
     }
-    sums[thread] = sum;
+    sums[t] = sum;
     for (var half = WG / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
-        if (thread < half) {
-            sums[thread] += sums[thread + half];
+        if (t < half) {
+            sums[t] += sums[t + half];
         }
     }
-    if (thread == 0u) {
-        parts[wid.x] = vec2(top, sums[0]);
+    if (t == 0u) {
+        partials[item] = vec2(largest, sums[0]);
     }
     var last = Candidate(-LOWEST, 0u);
-    for (var t = 0u; t < TOP; t++) {
-        last = next(last, first, stride, thread);
-        if (thread == 0u) {
-            likeliest[wid.x * TOP + t] = last;
+    for (var k = 0u; k < TOP; k++) {
+        last = next(last, first, t);
+        if (t == 0u) {
+            top[item * TOP + k] = last;
         }
     }
 }

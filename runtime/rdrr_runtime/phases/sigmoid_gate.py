@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.weight_units import power_of_two
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmoidGate(Record):
+    """Parameters of sigmoid_gate.wgsl.
+
+    Attributes:
+        subgroups: Whether sums go through subgroup operations.
+        value: Type of activations.
+        k: Inputs.
+        width: Elements of a branch's row.
+    """
+
+    shader = "sigmoid_gate"
+
+    subgroups: bool = choice()
+    value: str = choice()
+    k: int
+    width: int
 
 
 def sigmoid_gate(
@@ -19,7 +39,7 @@ def sigmoid_gate(
     k: int,
     width: int,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """branch = branch * sigmoid(x w), in place.
 
     Args:
@@ -32,17 +52,18 @@ def sigmoid_gate(
         label: What the op is.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: Sizes that cannot be computed.
     """
     need_multiple(f"{label}: inputs", k, 4)
     need_multiple(f"{label}: width", width, 4)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * k)
     need_floats(f"{label}: weight", weight, k)
     ctx.need_values(f"{label}: branch", branch, ctx.max_rows * width)
-    what = kernel(
-        "sigmoid_gate",
-        variables={"SUBGROUPS": ctx.subgroups, "VALUE": ctx.values},
-        constants={"WG": power_of_two(max(k, width) // 4, 32, 256), "K": k, "WIDTH": width},
+    record = SigmoidGate(
+        threads=power_of_two(max(k, width) // 4, 32, 256),
+        subgroups=ctx.subgroups,
+        value=ctx.values,
+        k=k,
+        width=width,
     )
-    buffers = {"current": ctx.state.step, "x": x, "weight": weight, "branch": branch}
-    return [dispatch(what, buffers, Grid(rows_axis=0), label)]
+    return [Phase(record, {"x": x, "weight": weight, "branch": branch}, Work(1, 1), label)]

@@ -1,31 +1,21 @@
 // branch[r, :] *= sigmoid(x[r, :] . w): one factor for each row.
 //
-// current  Step
 // x        {{ VALUE }} [rows, K]
 // weight   f32 [K]
 // branch   {{ VALUE }} [rows, WIDTH]
 //
 // One workgroup a row. Accumulates in f32.
-{% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
-{% include "snippets/thread.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(2) var<storage, read> weight: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read_write> branch: array<vec4<{{ VALUE }}>>;
+var<storage, read> x: array<vec4<{{ VALUE }}>>;
+var<storage, read> weight: array<vec4<f32>>;
+var<storage, read_write> branch: array<vec4<{{ VALUE }}>>;
 
-override WG: u32;
 override K: u32;
 override WIDTH: u32;
 
 {% include "snippets/reduce_sum.wgsl" %}
 
-@compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
-    let row = wid.x;
-    if (row >= current.rows) {
-        return;
-    }
+fn phase(row: u32, thread: Thread) {
     var products = vec4<f32>(0.0);
     for (var i = thread.index; i < K / 4u; i += WG) {
         products += vec4<f32>(x[row * (K / 4u) + i]) * weight[i];

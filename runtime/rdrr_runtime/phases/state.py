@@ -4,8 +4,9 @@ Nothing of it comes from the host for each token: sampling leaves the next row w
 reads it, so one prepared pass is replayed for each token.
 
     step   Step (snippets/step.wgsl): how many token rows this pass has, how many tokens have been
-           sampled, and for each row its token, position (of rope), sequence and KV slot. A row
-           attends to the slots of its sequence up to its own.
+           sampled, of how many of the last rows a window computes the logits, and for each row
+           its token, position (of rope), sequence and KV slot. A row attends to the slots of its
+           sequence up to its own.
     ring   u32[n], sampled ids; the id of step s is ring[s mod n]
 """
 
@@ -43,6 +44,7 @@ def pack_step(
     *,
     positions: Sequence[int] | None = None,
     sequences: Sequence[int] | None = None,
+    wanted: int = 1,
 ) -> npt.NDArray[np.uint32]:
     """Return a `Step` of which no token has been sampled.
 
@@ -51,9 +53,10 @@ def pack_step(
         slots: KV slot of each row.
         positions: Position of each row; that of its slot when None.
         sequences: Sequence of each row; the first when None.
+        wanted: Last rows whose logits a window computes.
     """
     table = np.zeros((1 + len(tokens), ROW_WORDS), np.uint32)
-    table[0, 0] = len(tokens)
+    table[0, 0], table[0, 2] = len(tokens), wanted
     table[1:, 0] = tokens
     table[1:, 1] = slots if positions is None else positions
     table[1:, 2] = 0 if sequences is None else sequences

@@ -21,15 +21,13 @@ from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.sample import (
-    ENTRIES,
+from rdrr_runtime.phases.sample import chain_of, sample, sample_rows, set_tokens
+from rdrr_runtime.phases.sample_buffers import (
     PARAM_WORDS,
+    Entry,
     SampleBuffers,
-    chain_of,
+    pack_entries,
     pack_params,
-    sample,
-    sample_rows,
-    set_tokens,
 )
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.logprobs import TokenLogprobs
@@ -37,7 +35,6 @@ from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sequences.passes import advance_rows
 
-Entry = tuple[int, int, float]  # id, times seen, bias
 _Key = tuple[int, bool, bool, int | None]  # id of a pass, searches for top-k and top-p, log-probs
 
 
@@ -172,13 +169,8 @@ class GpuSampler:
         buffers = self._buffers
         self._device.clear(buffers.counts_of(sequence))
         self._device.clear(buffers.bias)
-        for start in range(0, len(entries), ENTRIES):
-            part = entries[start : start + ENTRIES]
-            words = np.zeros((len(part), 3), np.uint32)
-            words[:, :2] = [entry[:2] for entry in part]
-            words[:, 2] = np.array([entry[2] for entry in part], np.float32).view(np.uint32)
-            self._device.write(buffers.entries, np.array([len(part)], np.uint32))
-            self._device.write(buffers.entries, words, offset=4)
+        for words in pack_entries(entries):
+            self._device.write(buffers.entries, words)
             self._executor.run(self._set_tokens[sequence], 1)
 
 

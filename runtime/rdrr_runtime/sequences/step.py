@@ -40,6 +40,7 @@ class Step:
         base: int,
         positions: Sequence[int] | None = None,
         sequence: int = 0,
+        wanted: int = 1,
     ) -> None:
         """Write ids of one sequence, which go to consecutive slots.
 
@@ -48,9 +49,12 @@ class Step:
             base: Slot of the first.
             positions: Their positions; those of the slots when None.
             sequence: Whose ids.
+            wanted: Last rows whose logits a window computes.
         """
         slots = range(base, base + len(ids))
-        self._write(pack_step(ids, slots, positions=positions, sequences=[sequence] * len(ids)))
+        owners = [sequence] * len(ids)
+        packed = pack_step(ids, slots, positions=positions, sequences=owners, wanted=wanted)
+        self._write(packed)
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Write rows of any sequences."""

@@ -79,10 +79,10 @@ class GpuWindows:
             part = ids[start : start + which.rows]
             end = start + len(part)
             own = None if positions is None else positions[start:end]
-            self._step.write(part, base + start, own)
+            rows = max(0, min(len(part), end - (len(ids) - wanted)))
+            self._step.write(part, base + start, own, wanted=rows)
             self._executor.run(which.body, len(part))
-            rows = min(len(part), end - (len(ids) - wanted))
-            if rows > 0:
+            if rows:
                 yield which, rows
 
     def _read_logits(self, which: PreparedPass, rows: int) -> F32:

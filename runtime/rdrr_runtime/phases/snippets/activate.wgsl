@@ -1,9 +1,14 @@
-// The gate of a gated feed-forward: SiLU, or GELU by tanh, whose argument is clamped.
-fn activate(v: f32) -> f32 {
+// The activation of a gated feed-forward, {{ ACT }}. Arguments are limited to where exp and tanh are
+// finite on every driver; beyond the limits the results are the same in f32, or nearly zero.
 {% if ACT == "silu" %}
-    return v / (1.0 + exp(-v));
-{% else %}
-    let inner = 0.7978845608028654 * (v + 0.044715 * v * v * v);
-    return 0.5 * v * (1.0 + tanh(clamp(inner, -15.0, 15.0)));
-{% endif %}
+//   g / (1 + exp(-g))
+fn activate(g: f32) -> f32 {
+    return g / (1.0 + exp(min(-g, 80.0)));
 }
+{% else %}
+//   g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3)))
+fn activate(g: f32) -> f32 {
+    let t = 0.7978845608028654 * (g + 0.044715 * g * g * g);
+    return 0.5 * g * (1.0 + tanh(clamp(t, -15.0, 15.0)));
+}
+{% endif %}

@@ -1,9 +1,11 @@
-// A logit and where it stands. Equal logits are ordered by index, so the result never depends on
+// A logit and its index. Equal logits are ordered by index, so the result never depends on
 // how the work was divided.
 struct Candidate {
     value: f32,
     index: u32,
 }
+
+const LOWEST = -3.4028234663852886e38;
 
 fn better(a: Candidate, b: Candidate) -> Candidate {
     if (b.value > a.value || (b.value == a.value && b.index < a.index)) {

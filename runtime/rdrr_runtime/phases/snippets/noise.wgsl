@@ -1,4 +1,4 @@
-// Gumbel noise of a token in a draw; `rdrr_runtime/sampling/randomness.py` is the same on the host.
+// Gumbel noise of a token; `rdrr_runtime/sampling/randomness.py` computes the same on the host.
 fn mixed(v: vec4<u32>) -> vec4<u32> {
     var m = v;
     m.x += m.y * m.w;
@@ -9,8 +9,8 @@ fn mixed(v: vec4<u32>) -> vec4<u32> {
 }
 
 // pcg4d of Jarzynski and Olano, "Hash Functions for GPU Rendering" (2020).
-fn random_word(seed: vec2<u32>, draw: u32, id: u32) -> u32 {
-    var v = mixed(vec4(seed, draw, id) * 1664525u + 1013904223u);
+fn random_word(seed: vec2<u32>, step: u32, id: u32) -> u32 {
+    var v = mixed(vec4(seed, step, id) * 1664525u + 1013904223u);
     v ^= v >> vec4(16u);
     return mixed(v).x;
 }

@@ -8,7 +8,7 @@ struct Row {
 struct Step {
     rows: u32,     // token rows of this pass
     sampled: u32,  // tokens sampled so far
-    pad0: u32,
-    pad1: u32,
+    wanted: u32,   // last rows whose logits are computed, where a pass can be asked for several
+    pad: u32,
     row: array<Row>,
 }

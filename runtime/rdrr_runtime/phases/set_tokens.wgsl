@@ -4,7 +4,7 @@
 // counts   u32 [vocabulary]
 // bias     f32 [vocabulary]
 //
-// A thread for each entry; ids do not repeat.
+// An item is WG entries, one for each thread; ids do not repeat.
 struct Entry {
     id: u32,
     count: u32,
@@ -16,16 +16,14 @@ struct Entries {
     list: array<Entry>,
 }
 
-@group(0) @binding(0) var<storage, read> entries: Entries;
-@group(0) @binding(1) var<storage, read_write> counts: array<u32>;
-@group(0) @binding(2) var<storage, read_write> bias: array<f32>;
+var<storage, read> entries: Entries;
+var<storage, read_write> counts: array<u32>;
+var<storage, read_write> bias: array<f32>;
 
-override WG: u32;
-
-@compute @workgroup_size(WG)
-fn main(@builtin(global_invocation_id) gid: vec3<u32>) {
-    if (gid.x < entries.size) {
-        let entry = entries.list[gid.x];
+fn phase(item: u32, thread: Thread) {
+    let i = item * WG + thread.index;
+    if (i < entries.size) {
+        let entry = entries.list[i];
         counts[entry.id] = entry.count;
         bias[entry.id] = entry.bias;
     }

@@ -1,0 +1,72 @@
+// The best candidate of each row becomes the next token of its sequence.
+{% if SAMPLED %}
+// Its sequence has then seen the token once more, and sampled one more.
+{% endif %}
+{% if ADVANCES %}
+// The only row's token goes into the step and the ring, and the step moves on.
+{% else %}
+// picks[r] = (id, 0); `batch_advance` takes them from there.
+{% endif %}
+//
+// best     (f32, u32) [rows, CANDIDATES]
+// current  Step
+{% if ADVANCES %}
+// ring     u32 [RING]
+{% else %}
+// picks    (u32, f32) [rows]: id and entropy, which is not computed
+{% endif %}
+{% if SAMPLED %}
+// params   Params [sequences]
+// counts   u32 [sequences, COUNTS_STRIDE]
+{% endif %}
+//
+// One workgroup a row; no two rows are of one sequence.
+{% include "snippets/step.wgsl" %}
+{% if SAMPLED %}
+{% include "snippets/sampling_params.wgsl" %}
+{% endif %}
+var<storage, read> best: array<Candidate>;
+var<storage, {{ "read_write" if ADVANCES else "read" }}> current: Step;
+{% if ADVANCES %}
+var<storage, read_write> ring: array<u32>;
+{% else %}
+var<storage, read_write> picks: array<vec2<u32>>;
+{% endif %}
+{% if SAMPLED %}
+var<storage, read_write> params: array<Params>;
+var<storage, read_write> counts: array<u32>;
+{% endif %}
+
+override CANDIDATES: u32;
+{% if ADVANCES %}
+override RING: u32;
+{% endif %}
+{% if SAMPLED %}
+override COUNTS_STRIDE: u32;
+{% endif %}
+
+{% include "snippets/candidate.wgsl" %}
+{% if ADVANCES %}
+{% include "snippets/advance.wgsl" %}
+{% endif %}
+
+fn phase(row: u32, thread: Thread) {
+    let first = row * CANDIDATES;
+    var mine = best[first];
+    for (var i = thread.index; i < CANDIDATES; i += WG) {
+        mine = better(mine, best[first + i]);
+    }
+    let winner = best_of_workgroup(mine, thread.index);
+    if (thread.index == 0u) {
+{% if SAMPLED %}
+        let sequence = current.row[row].sequence;
+        counts[sequence * COUNTS_STRIDE + winner.index] += 1u;
+        params[sequence].sampled += 1u;
+{% endif %}
+{% if ADVANCES %}
+        advance(winner.index);
+{% else %}
+        picks[row] = vec2<u32>(winner.index, 0u);
+{% endif %}
+    }
+}
