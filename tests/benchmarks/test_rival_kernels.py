@@ -12,7 +12,7 @@ from published.rivals.matmul_naive import matmul_naive
 from published.rivals.weights import upload_stored
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.attention import AttentionSpec
+from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.reference import ops
 from support.gpu import TOLERANCE, normal, random_tensor, relative_error

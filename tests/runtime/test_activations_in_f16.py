@@ -16,7 +16,8 @@ from rdrr_runtime.compile.decision import unhonoured
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.exec.plan import decisions_for
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention
+from rdrr_runtime.phases.attention import AttentionKernel, attention, scratch_size
+from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.copy import copy_row
 from rdrr_runtime.phases.elementwise import residual_add, scale, softcap
@@ -139,7 +140,7 @@ def scores(which: AttentionKernel) -> Callable[[Operands], Made]:
         (q, qs), out = on.value(ROWS, 4, 64), on.out(ROWS, 4, 64)
         (k, ks), (v, vs) = on.vector(2, 640, 64), on.vector(2, 640, 64)
         spec = AttentionSpec(4, KvSpec(2, 64, 640, "f32"), 0.125)
-        scratch = on.bench.poisoned(spec.scratch_size(ROWS) // 4)
+        scratch = on.bench.poisoned(scratch_size(spec, ROWS) // 4)
         options = {"spec": spec, "which": which, "scratch": scratch, "label": "t"}
         cached = tensors(qs, ks[:, :ROWS], vs[:, :ROWS])
         expected = ops.attention(*cached, 0.125, base=0, window=0, softcap=0.0)

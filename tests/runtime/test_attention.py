@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from rdrr_format.errors import DeviceError, FormatError
-from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention, tile_keys
+from rdrr_runtime.phases.attention import AttentionKernel, attention, refusal, scratch_size
+from rdrr_runtime.phases.attention_spec import AttentionSpec
+from rdrr_runtime.phases.attention_tiled import tile_keys
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.phases.kv_store import kv_store
 from rdrr_runtime.reference import ops
@@ -16,6 +18,8 @@ from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, relative_e
 
 CONTEXT = 640
 PREFILL = [one for one in AttentionKernel if one is not AttentionKernel.SPLIT_KV]
+TILED = [AttentionKernel.TILED_SMALL, AttentionKernel.TILED_LARGE]
+BINDABLE = 1 << 27
 
 
 def filled_cache(
@@ -49,7 +53,7 @@ def check(
     (k, v), caches = filled_cache(bench, rng, cache, base + rows)
     q = normal(rng, rows, spec.heads, cache.head_dim)
     out = bench.poisoned(*q.shape)
-    scratch = bench.poisoned(spec.scratch_size(rows) // 4)
+    scratch = bench.poisoned(scratch_size(spec, rows) // 4)
     made = attention(
         bench.context(rows, base=base),
         bench.upload(q),
@@ -103,12 +107,81 @@ def test_the_window_ends_where_it_should(bench, rng, base, which) -> None:
 
 
 @pytest.mark.parametrize("window", [0, 50])
-@pytest.mark.parametrize(
-    "which", [one for one in AttentionKernel if one is not AttentionKernel.SPLIT_KV]
-)
+@pytest.mark.parametrize("which", PREFILL)
 def test_a_long_pass_equals_torch(bench, rng, which, window) -> None:
     spec = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 0.125, window=window)
     check(bench, rng, spec, rows=200, base=30, which=which)
+
+
+TOGETHER = ([1] * 5, [3, 4, 5, 6, 7])  # sequences and slots of rows
+APART = ([2, 0, 1, 2, 0], [9, 0, 300, 8, 639])
+OF_SEQUENCES = [
+    *((which, TOGETHER) for which in AttentionKernel),
+    *((which, APART) for which in AttentionKernel if which not in TILED),
+]
+
+
+@pytest.mark.parametrize("window", [0, 6])
+@pytest.mark.parametrize(("which", "rows_of"), OF_SEQUENCES)
+def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, window) -> None:
+    sequences, slots = rows_of
+    bench, rows, count = any_bench, len(slots), 3
+    cache = KvSpec(2, 64, CONTEXT, "f32", sequences=count)
+    spec = AttentionSpec(6, cache, 0.125, window=window)
+    held = [normal(rng, count, 2, CONTEXT, 64) for _ in range(2)]
+    q = normal(rng, rows, 6, 64)
+    expected = np.concatenate(
+        [
+            ops.attention(
+                torch.from_numpy(q[row : row + 1]).double(),
+                *(torch.from_numpy(one[sequence, :, : slot + 1]).double() for one in held),
+                0.125,
+                base=slot,
+                window=window,
+                softcap=0.0,
+            )
+            for row, (sequence, slot) in enumerate(zip(sequences, slots, strict=True))
+        ]
+    )
+    ctx = bench.context(rows, slots=slots, sequences=sequences)
+    ctx = replace(ctx, mapped=rows_of is APART)
+    out = bench.poisoned(*q.shape)
+    made = attention(
+        ctx,
+        bench.upload(q),
+        *(bench.upload(one) for one in held),
+        out,
+        spec=spec,
+        which=which,
+        scratch=bench.poisoned(scratch_size(spec, rows) // 4),
+        label="t",
+    )
+    bench.run(made, rows)
+    assert relative_error(bench.download(out, *q.shape), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("which", list(AttentionKernel))
+def test_tiles_refuse_rows_of_different_sequences(bench, which) -> None:
+    spec, x = AttentionSpec(2, KvSpec(1, 64, 8, "f32"), 1.0), bench.poisoned(4096)
+    alone = bench.context(1)
+    mapped = replace(alone, mapped=True)
+    assert refusal(which, alone, spec, BINDABLE) is None
+    found = refusal(which, mapped, spec, BINDABLE)
+    assert (found is not None) == (which in TILED)
+    if found is not None:
+        assert "different sequences" in found
+        with pytest.raises(DeviceError, match=found):
+            attention(mapped, x, x, x, x, spec=spec, which=which, label="t")
+
+
+def test_scratch_that_the_device_cannot_bind_is_refused_with_its_size(bench) -> None:
+    spec, ctx = AttentionSpec(2, KvSpec(1, 64, CONTEXT), 1.0), bench.context(1)
+    size = scratch_size(spec, 1)
+    assert refusal(AttentionKernel.SPLIT_KV, ctx, spec, size) is None
+    found = refusal(AttentionKernel.SPLIT_KV, ctx, spec, size - 1)
+    assert found is not None
+    assert str(size) in found
+    assert refusal(AttentionKernel.STREAMING, ctx, spec, size - 1) is None
 
 
 def test_tiles_fit_workgroup_memory_or_are_refused() -> None:
@@ -176,6 +249,33 @@ def test_keys_are_stored_in_q8_0_beside_those_of_other_passes(
         limit = most / 127 * (0.5 + 127 * 2**-11) + 127 * 2.0**-25
         assert (np.abs(found[:, base : base + rows] - written) <= limit).all()
         assert found[:, base : base + rows].any()
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_keys_are_stored_in_the_cache_of_their_sequence(bench, rng, dtype) -> None:
+    cache = KvSpec(2, 36, 16, dtype, sequences=3)
+    kind = np.float16 if dtype == "f16" else np.float32
+    k, v = normal(rng, 3, 2, 36), normal(rng, 3, 2, 36)
+    expected = [np.full((3, 2, 16, 36), -1, kind) for _ in range(2)]
+    caches = [bench.upload(one) for one in expected]
+    ctx = bench.context(3, slots=[15, 0, 7], sequences=[2, 0, 2])
+    made = kv_store(ctx, bench.upload(k), bench.upload(v), *caches, cache=cache, label="t")
+    bench.run(made, 3)
+    for new, buffer, full in zip((k, v), caches, expected, strict=True):
+        for row, (sequence, slot) in enumerate([(2, 15), (0, 0), (2, 7)]):
+            full[sequence, :, slot] = new[row].astype(kind)
+        stored = bench.device.read(buffer).view(kind)[: full.size].reshape(full.shape)
+        assert np.array_equal(stored, full)
+
+
+@pytest.mark.parametrize(("mapped", "sequences"), [(True, 1), (False, 2)])
+def test_blocks_of_several_sequences_are_refused(bench, mapped, sequences) -> None:
+    x, cache = bench.poisoned(4096), KvSpec(1, 32, 16, "q8_0")
+    ctx = bench.context(1)
+    assert kv_store(ctx, x, x, x, x, cache=cache, label="t")
+    cache, ctx = replace(cache, sequences=sequences), replace(ctx, mapped=mapped)
+    with pytest.raises(FormatError, match="one sequence only"):
+        kv_store(ctx, x, x, x, x, cache=cache, label="t")
 
 
 def test_rows_beyond_the_context_are_dropped(bench, rng) -> None:

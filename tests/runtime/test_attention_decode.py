@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from rdrr_device.buffers import BufferSlice
-from rdrr_runtime.phases.attention_decode import DecodeAttention, attention_decode
+from rdrr_runtime.phases.attention_decode import SPLIT, attention_decode, refusal
+from rdrr_runtime.phases.attention_spec import AttentionSpec
+from rdrr_runtime.phases.head_transform import HeadTransform
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.reference import ops
 from support.gpu import Bench, cache_in_q8_0, normal, relative_error
 
 CONTEXT = 640
-LONG = 2304  # parts longer than their least span
+LONG = 2304  # splits longer than their fewest keys
 POISON = 60000.0  # of slots that must not be read; within the range of f16
 
 
@@ -25,7 +27,7 @@ def stored(bench: Bench, values: np.ndarray, dtype: str) -> BufferSlice:
 
 
 def joined(parts: np.ndarray, stats: np.ndarray) -> np.ndarray:
-    """What the output projection makes of the parts."""
+    """What the output projection makes of the partial results."""
     live = stats[..., 1] > 0
     fade = np.where(live, np.exp(stats[..., 0] - stats[..., 0].max(1, keepdims=True)), 0.0)
     mass = (fade * np.where(live, stats[..., 1], 0.0)).sum(1)
@@ -33,64 +35,87 @@ def joined(parts: np.ndarray, stats: np.ndarray) -> np.ndarray:
     return sums.sum(1) / mass[:, None]
 
 
-@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
-@pytest.mark.parametrize(
-    ("head_dim", "heads", "kv_heads"), [(64, 8, 2), (80, 3, 3), (128, 4, 1), (256, 2, 2)]
-)
-def test_the_parts_join_to_attention(
-    any_bench: Bench,
-    rng: np.random.Generator,
-    head_dim: int,
-    heads: int,
-    kv_heads: int,
-    normed: bool,
+@dataclass(frozen=True)
+class Case:
+    """One structure; values are random."""
+
+    head_dim: int
+    heads: int
+    kv_heads: int
+    dtype: str
+    base: int
+    pairs: int
+    window: int = 0
+    softcap: float = 0.0
+    context: int = CONTEXT
+    normed: bool = False
+
+
+CASES = [
+    Case(64, 8, 2, "f16", 0, 32),
+    Case(64, 8, 2, "f32", 63, 16, normed=True),
+    Case(64, 8, 2, "q8_0", 64, 32, window=100),
+    Case(64, 8, 2, "q8_0", 0, 0, softcap=5.0, normed=True),
+    Case(64, 8, 1, "f32", 127, 32, window=100, softcap=5.0, normed=True),
+    Case(64, 8, 2, "q8_0", LONG - 20, 32, context=LONG, normed=True),
+    Case(80, 3, 3, "f16", 127, 20, window=100),
+    Case(80, 3, 3, "f32", CONTEXT - 20, 40, softcap=5.0, normed=True),
+    Case(128, 4, 1, "f32", CONTEXT - 20, 64),
+    Case(128, 4, 1, "f16", 63, 0, window=100, normed=True),
+    Case(128, 4, 1, "f32", LONG - 20, 64, window=100, context=LONG, normed=True),
+    Case(256, 2, 2, "f16", CONTEXT - 20, 128, softcap=5.0),
+    Case(256, 2, 2, "f32", 0, 64, normed=True),
+    Case(256, 2, 2, "q8_0", CONTEXT - 20, 128, window=100, normed=True),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_splits_join_to_attention(
+    any_bench: Bench, rng: np.random.Generator, case: Case
 ) -> None:
-    bench = any_bench
-    long = rng.random() < 0.3
-    context = LONG if long else CONTEXT
-    base = int(rng.choice([0, 63, 64, 127, context - 20]))
-    dtypes = ["f16", "f32", "q8_0"]
-    dtype = str(rng.choice(dtypes if head_dim % 64 == 0 else dtypes[:2]))
-    window = int(rng.choice([0, 100]))
-    softcap = float(rng.choice([0.0, 5.0]))
-    pairs = int(rng.choice([0, head_dim // 4, head_dim // 2]))
-    print(base, dtype, window, softcap, pairs)
+    bench, head_dim, base, pairs = any_bench, case.head_dim, case.base, case.pairs
+    heads, kv_heads, dtype, context = case.heads, case.kv_heads, case.dtype, case.context
     ctx = bench.context(1, base=base, positions=[base + 7])
     cache = KvSpec(kv_heads, head_dim, context, dtype)
-    spec = DecodeAttention(
-        heads, cache, pairs, 0.3, window, softcap, eps=1e-5 if normed else 0.0, offset=1.0
-    )
-    assert spec.suits(ctx, 16)
+    spec = AttentionSpec(heads, cache, 0.3, case.window, case.softcap, SPLIT)
+    assert refusal(ctx, spec) is None
     projected = normal(rng, heads + 2 * kv_heads, head_dim)
     angles = rng.uniform(0, 6.28, (context + 8, pairs))
     table = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
     keys, values = (normal(rng, kv_heads, context, head_dim) for _ in range(2))
     keys[:, base:], values[:, base:] = POISON, POISON
-    gains = [0.1 * normal(rng, head_dim) for _ in range(2)]
-    k_cache, v_cache = stored(bench, keys, dtype), stored(bench, values, dtype)
-    parts = bench.poisoned(heads, spec.splits, head_dim)
-    stats = bench.poisoned(heads, spec.splits, 2)
-    launches = attention_decode(
+    gains = 0.1 * normal(rng, 2, head_dim)
+    transform = HeadTransform(
+        pairs,
+        bench.upload(table) if pairs else None,
+        bench.upload(gains) if case.normed else None,
+        eps=1e-5,
+        offset=1.0,
+    )
+    caches = stored(bench, keys, dtype), stored(bench, values, dtype)
+    partial = (
+        bench.poisoned(heads, spec.splits, head_dim),
+        bench.poisoned(heads, spec.splits, 2),
+    )
+    phases = attention_decode(
         ctx,
         bench.upload(projected),
-        bench.upload(table) if pairs else None,
-        (bench.upload(gains[0]), bench.upload(gains[1])) if normed else None,
-        (k_cache, v_cache),
-        parts,
-        stats,
+        caches,
+        partial,
         spec=spec,
+        transform=transform,
         label="attention",
     )
-    bench.run(launches, 1)
+    bench.run(phases, 1)
     found = joined(
-        bench.download(parts, heads, spec.splits, head_dim).astype(np.float64),
-        bench.download(stats, heads, spec.splits, 2).astype(np.float64),
+        bench.download(partial[0], heads, spec.splits, head_dim).astype(np.float64),
+        bench.download(partial[1], heads, spec.splits, 2).astype(np.float64),
     )
 
     q, k, v = (
         torch.from_numpy(one).unsqueeze(0) for one in np.split(projected, [heads, heads + kv_heads])
     )
-    if normed:
+    if case.normed:
         q, k = (
             ops.rms_norm(x, torch.from_numpy(gain), 1e-5, 1.0)
             for x, gain in zip((q, k), gains, strict=True)
@@ -107,51 +132,60 @@ def test_the_parts_join_to_attention(
         torch.from_numpy(values[:, : base + 1]),
         0.3,
         base=base,
-        window=window,
-        softcap=softcap,
+        window=case.window,
+        softcap=case.softcap,
     )
     # A rounding of f32 may tip one of f16 or of a code, so the new key allows a little more.
     tolerance = {"f32": 1e-4, "f16": 2e-3, "q8_0": 1e-2}[dtype]
     assert relative_error(found, expected[0].numpy()) < tolerance
 
 
+@pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
-def test_rows_of_several_texts_are_what_each_text_gives_alone(any_bench, rng, normed) -> None:
+def test_rows_of_several_sequences_are_what_each_gives_alone(
+    any_bench, rng, normed, window
+) -> None:
     bench, heads, kv_heads, head_dim, context, pairs = any_bench, 6, 2, 64, 200, 32
-    sequences, slots = [2, 0, 3], [int(rng.integers(0, 64)), 150, 64]
-    rows, window = len(slots), int(rng.choice([0, 100]))
-    print(slots, window)
-    cache = replace(KvSpec(kv_heads, head_dim, context, "f16"), sequences=4)
-    spec = DecodeAttention(heads, cache, pairs, 0.3, window, eps=1e-5)
+    sequences, slots = [2, 0, 3], [63, 150, 64]
+    rows = len(slots)
+    cache = KvSpec(kv_heads, head_dim, context, "f16", sequences=4)
+    spec = AttentionSpec(heads, cache, 0.3, window, split=SPLIT)
     projected = normal(rng, rows, heads + 2 * kv_heads, head_dim)
     angles = rng.uniform(0, 6.28, (context, pairs))
     table = bench.upload(np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32))
-    gains = tuple(bench.upload(0.1 * normal(rng, head_dim)) for _ in range(2)) if normed else None
+    gains = bench.upload(0.1 * normal(rng, 2, head_dim)) if normed else None
+    transform = HeadTransform(pairs, table, gains, eps=1e-5)
     held = [normal(rng, 4, kv_heads, context, head_dim) for _ in range(2)]
 
     def run(ctx, spec, projected, caches, count) -> tuple[np.ndarray, ...]:
-        parts = bench.poisoned(count, heads, spec.splits, head_dim)
-        stats = bench.poisoned(count, heads, spec.splits, 2)
+        partial = (
+            bench.poisoned(count, heads, spec.splits, head_dim),
+            bench.poisoned(count, heads, spec.splits, 2),
+        )
         made = attention_decode(
-            ctx, bench.upload(projected), table, gains, caches, parts, stats, spec=spec, label="t"
+            ctx,
+            bench.upload(projected),
+            caches,
+            partial,
+            spec=spec,
+            transform=transform,
+            label="t",
         )
         bench.run(made, count)
         shape = count, heads, spec.splits, head_dim
         left = [bench.device.read(one) for one in caches]
-        return bench.download(parts, *shape), bench.download(stats, *shape[:3], 2), *left
+        sums, stats = partial
+        return bench.download(sums, *shape), bench.download(stats, *shape[:3], 2), *left
 
-    places = np.array([*zip(sequences, slots, strict=True)], np.uint32)
-    ctx = bench.context(rows, positions=slots, max_rows=rows + 2)
-    padded = np.concatenate([places, places[:2]])
-    ctx = replace(ctx, state=replace(ctx.state, slot_mapping=bench.upload(padded)))
-    assert spec.suits(ctx, 16)
+    ctx = bench.context(rows, slots=slots, sequences=sequences, max_rows=rows + 2)
+    assert refusal(ctx, spec) is None
     found = run(ctx, spec, projected, tuple(stored(bench, one, "f16") for one in held), rows)
-    lone = replace(spec, cache=replace(cache, sequences=1))
-    for row, (sequence, slot) in enumerate(places.tolist()):
+    single = replace(spec, cache=replace(cache, sequences=1))
+    for row, (sequence, slot) in enumerate(zip(sequences, slots, strict=True)):
         own = tuple(stored(bench, one[sequence], "f16") for one in held)
-        alone = bench.context(1, base=slot, positions=[slot])
-        parts, stats, *caches = run(alone, lone, projected[row], own, 1)
-        assert np.array_equal(found[0][row], parts[0], equal_nan=True)
+        alone = bench.context(1, base=slot)
+        sums, stats, *caches = run(alone, single, projected[row], own, 1)
+        assert np.array_equal(found[0][row], sums[0], equal_nan=True)
         assert np.array_equal(found[1][row], stats[0], equal_nan=True)
         for ours, left in zip(found[2:], caches, strict=True):
             assert np.array_equal(ours.reshape(4, -1)[sequence], left)
@@ -160,14 +194,30 @@ def test_rows_of_several_texts_are_what_each_text_gives_alone(any_bench, rng, no
     assert np.array_equal(found[2].reshape(4, -1)[1], first)  # a sequence without a row
 
 
-def test_the_kernel_says_what_it_does_not_suit(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("changed", "of_device", "message"),
+    [
+        ({"heads": 32}, {}, "16 query heads share"),
+        ({"head_dim": 1024}, {}, "head dimension is 1024, and at most"),
+        ({"head_dim": 96, "dtype": "q8_0"}, {}, "head dimension is 96, not a multiple of 64"),
+        ({"dtype": "q8_0"}, {"mapped": True}, "one sequence only"),
+        ({}, {"max_rows": 2}, "2 rows of one sequence"),
+        ({}, {"workgroup_storage": 8192}, "the device has 8192"),
+        ({}, {"max_threads": 64}, "at most 64"),
+    ],
+)
+def test_a_refusal_says_what_stands_in_the_way(bench: Bench, changed, of_device, message) -> None:
     ctx = bench.context(1)
 
-    def suits(heads: int = 8, kv_heads: int = 2, head_dim: int = 64, buffers: int = 10) -> bool:
-        cache = KvSpec(kv_heads, head_dim, CONTEXT, "f16")
-        return DecodeAttention(heads, cache, head_dim // 2, 1.0).suits(ctx, buffers)
+    def asked(heads: int = 8, head_dim: int = 64, dtype: str = "f16") -> AttentionSpec:
+        return AttentionSpec(heads, KvSpec(2, head_dim, CONTEXT, dtype), 1.0, split=SPLIT)
 
-    assert suits()
-    assert not suits(heads=32)  # 16 query heads a key-value head
-    assert not suits(buffers=8)
-    assert not suits(head_dim=1024)
+    assert refusal(ctx, asked()) is None
+    found = refusal(replace(ctx, **of_device), asked(**changed))
+    assert found is not None
+    assert message in found
+
+
+def test_rows_of_different_sequences_can_run_together(bench: Bench) -> None:
+    spec = AttentionSpec(8, KvSpec(2, 64, CONTEXT), 1.0, split=SPLIT)
+    assert refusal(replace(bench.context(1), max_rows=2, mapped=True), spec) is None

@@ -19,7 +19,8 @@ from rdrr_runtime.compile.storage import choose_storage, has_row_scales
 from rdrr_runtime.compile.weights import _transposed
 from rdrr_runtime.exec.plan import Plan, decisions_for
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec
+from rdrr_runtime.phases.attention import AttentionKernel
+from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext, State
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.reference.backend import CpuBackend
@@ -397,7 +398,7 @@ def test_a_feature_that_the_device_lacks_beats_the_hint_and_is_said(
 
 def _attention(value: str, *, rows: int, storage: int = 32768, binding: int = 1 << 27):
     empty = BufferSlice(None, 0, 4)
-    ctx = OpContext(State(empty, empty, empty, empty), rows, workgroup_storage=storage)
+    ctx = OpContext(State(empty, empty), rows, workgroup_storage=storage)
     spec = AttentionSpec(heads=8, cache=KvSpec(2, 256, 4096), scale=1.0)
     hints = policy(attentionPrefill=value, attentionDecode=value)
     found = choose_attention(AttentionRequest(spec, ctx, binding), Preferences(hints, True))

@@ -13,7 +13,8 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.measure.profile import copy_bandwidth, profile
-from rdrr_runtime.phases.attention import AttentionSpec, attention
+from rdrr_runtime.phases.attention import attention
+from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.kv_cache import KvSpec

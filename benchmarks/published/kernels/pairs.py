@@ -118,7 +118,8 @@ def _prompt_by_block(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Di
 
 
 def _three_and_one(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
-    from rdrr_runtime.phases.attention import AttentionKernel, AttentionSpec, attention
+    from rdrr_runtime.phases.attention import AttentionKernel, attention
+    from rdrr_runtime.phases.attention_spec import AttentionSpec
     from rdrr_runtime.phases.kv_cache import KvSpec
 
     from published.rivals.attention_three import attention_three

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Dispatch, Grid, dispatch
-from rdrr_runtime.phases.attention import AttentionSpec
+from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext, need_floats
 
 from published.rivals.shaders import rival

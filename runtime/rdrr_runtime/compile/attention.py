@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from rdrr_runtime.compile.decision import Chosen, Wish, choose
 from rdrr_runtime.compile.preferences import Preferences
-from rdrr_runtime.phases.attention import TILE_ROWS, AttentionKernel, AttentionSpec, tile_keys
+from rdrr_runtime.phases.attention import AttentionKernel, refusal
+from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext
 
-FEW_SEQUENCES = 4
-"""Rows, each of another sequence, that with one workgroup per head leave a GPU idle."""
+SMALL_BATCH = 4
+"""Most rows of different sequences that leave a GPU idle with one workgroup for each head."""
 
 ORDER = (
     AttentionKernel.TILED_LARGE,
@@ -58,18 +59,7 @@ class AttentionCandidate:
 
     def refusal(self, request: AttentionRequest) -> str | None:
         """Return why it cannot run; None if it can."""
-        spec, ctx = request.spec, request.ctx
-        if self.kernel in TILE_ROWS:
-            rows = TILE_ROWS[self.kernel]
-            if ctx.state.slot_mapping is not None:
-                return "rows of several sequences share no keys"
-            if not tile_keys(spec, rows, ctx.workgroup_storage):
-                size = f"{rows} rows of {spec.cache.head_dim} elements"
-                return f"{size} exceed the device's workgroup memory"
-        scratch = spec.scratch_size(ctx.max_rows)
-        if self.kernel is AttentionKernel.SPLIT_KV and scratch > request.max_binding:
-            return f"its scratch of {scratch} bytes exceeds the device's binding limit"
-        return None
+        return refusal(self.kernel, request.ctx, request.spec, request.max_binding)
 
 
 CANDIDATES = tuple(AttentionCandidate(kernel) for kernel in ORDER)
@@ -95,11 +85,11 @@ def choose_attention(
 
 
 def _useful(request: AttentionRequest) -> frozenset[AttentionKernel]:
-    """Return the kernels that suit the rows of a pass, where all of them can run."""
-    rows, mapped = request.ctx.max_rows, request.ctx.state.slot_mapping is not None
+    """Return the kernels that are fast for the rows of a pass, where all of them can run."""
+    rows, mapped = request.ctx.max_rows, request.ctx.mapped
     if rows > 1 and not mapped:
         tiles = {AttentionKernel.TILED_LARGE, AttentionKernel.TILED_SMALL}
         return frozenset({*tiles, AttentionKernel.STREAMING})
-    few = rows <= (FEW_SEQUENCES if mapped else 1)
-    splits = {AttentionKernel.SPLIT_KV} if few and request.spec.splits > 1 else set()
+    is_small = rows <= (SMALL_BATCH if mapped else 1)
+    splits = {AttentionKernel.SPLIT_KV} if is_small and request.spec.splits > 1 else set()
     return frozenset({*splits, AttentionKernel.STREAMING})

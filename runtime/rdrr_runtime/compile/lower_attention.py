@@ -1,4 +1,4 @@
-"""Attention as launches: fused with what stands around it, or keys, values and scores apart."""
+"""Attention as phases: fused with the ops around it, or the store of keys and values by itself."""
 
 from __future__ import annotations
 
@@ -26,48 +26,43 @@ from rdrr_runtime.compile.lower_products import (
 from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns import AttentionBlock, Projections
 from rdrr_runtime.compile.products import Product
-from rdrr_runtime.phases.attention import (
-    SPLITS,
-    AttentionKernel,
-    AttentionSpec,
-    SplitTuning,
-    attention,
-)
-from rdrr_runtime.phases.attention_decode import SPLITS as DECODE_SPLITS
-from rdrr_runtime.phases.attention_decode import DecodeAttention, attention_decode
-from rdrr_runtime.phases.attention_decode import SplitTuning as DecodeSplitTuning
+from rdrr_runtime.phases import attention_decode as decode
+from rdrr_runtime.phases import place_rows as placing
+from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
+from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
+from rdrr_runtime.phases.head_transform import HeadTransform
 from rdrr_runtime.phases.int8_rows import RowParts
 from rdrr_runtime.phases.kv_store import kv_store
 from rdrr_runtime.phases.matvec import Input, Output
 from rdrr_runtime.phases.matvec_rows import RowsOutput
-from rdrr_runtime.phases.place_rows import Placing, place_rows
 
-BATCH_SPLITS = DecodeSplitTuning(128, 16)
+BATCH_SPLIT = SplitTuning(128, 16)
 """Splits of the keys of a row in a batch: the rows fill a device together, so there are fewer."""
 
 FUSED = Reason("attention fused with norms, rope and the cache (auto)")
-PLACED = Reason("norms, rope and the cache in one launch (auto)")
+PLACED = Reason("norms, rope and the cache in one phase (auto)")
 
 
 def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
-    """Serve a layer from its first norm to its output projection; False where something is amiss.
+    """Serve a layer from its first norm to its output projection, if that is possible and wished.
 
     The projections, attention, and the output projection, which joins the splits of the keys: 3
-    launches for one row. Of a batch with a row of each sequence there are two more, which round
-    rows to int8.
+    phases for one row. A batch with a row of each sequence takes two more, which round rows to
+    int8.
+
+    Returns:
+        False where another way has to serve it; then nothing has been emitted.
     """
     projections, linears = found.projections, found.projections.linears
-    spec = decode_spec(build, projections)
     one_row = build.ctx.max_rows == 1
-    if not one_row:
-        spec = replace(spec, split=BATCH_SPLITS)
+    spec = attention_spec(build, projections.attention, decode.SPLIT if one_row else BATCH_SPLIT)
     projected = fold(build, _projecting(build, projections))
     out = _output(build, found, spec)
     alike = len({one.bias is None for one in linears}) == 1
     runs = (
         build.model.preferences.hint("attentionDecode") is None
         and (one_row or build.spec.slots is Slots.DISTINCT)
-        and spec.suits(build.ctx, build.model.max_buffers)
+        and decode.refusal(build.ctx, spec) is None
     )
     if projected is None or out is None or not alike or not runs:
         return False
@@ -85,7 +80,7 @@ def _projecting(build: PassBuilder, found: Projections) -> Product:
     return replace(build.product(weights), folds=True)
 
 
-def _output(build: PassBuilder, found: AttentionBlock, spec: DecodeAttention) -> Served | None:
+def _output(build: PassBuilder, found: AttentionBlock, spec: AttentionSpec) -> Served | None:
     """Return the output projection, if it can join the splits of the keys."""
     op = found.output.op
     assert isinstance(op, Linear), "the pattern's output is a linear"
@@ -96,7 +91,7 @@ def _output(build: PassBuilder, found: AttentionBlock, spec: DecodeAttention) ->
 def _one_row_block(
     build: PassBuilder,
     found: AttentionBlock,
-    spec: DecodeAttention,
+    spec: AttentionSpec,
     projected: Served,
     out: Served,
 ) -> None:
@@ -109,18 +104,18 @@ def _one_row_block(
     y = build.workspace.named("projected", size)
     output = Output(y, bias=build.joined_bias(found.projections.linears))
     emit_one_row(build, projected, norm_input(build, norm), output, f"{layer} qkv")
-    parts, stats = _emit_attention(build, found.projections, spec, y, (splits,))
+    sums, stats = _emit_attention(build, found.projections, spec, y, (splits,))
     build.values.read(norm.x)
-    source = Input(parts, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
+    source = Input(sums, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
     emit_one_row_branch(build, out, found.output, source, (splits,))
 
 
 def _splits(
-    build: PassBuilder, found: AttentionBlock, spec: DecodeAttention
-) -> Iterator[DecodeSplitTuning]:
+    build: PassBuilder, found: AttentionBlock, spec: AttentionSpec
+) -> Iterator[SplitTuning]:
     """Yield ways to split the keys that the output projection can join."""
     seen = {spec.splits}
-    for one in DECODE_SPLITS:
+    for one in decode.SPLITS:
         other = replace(spec, split=one)
         if other.splits not in seen and _output(build, found, other) is not None:
             seen.add(other.splits)
@@ -130,7 +125,7 @@ def _splits(
 def _batch_block(
     build: PassBuilder,
     found: AttentionBlock,
-    spec: DecodeAttention,
+    spec: AttentionSpec,
     projected: Served,
     out: Served,
 ) -> None:
@@ -142,91 +137,88 @@ def _batch_block(
     build.values.read(norm.x)
     output = RowsOutput((y,), bias=build.joined_bias(found.projections.linears))
     emit_small_batch(build, projected, x, output, f"{layer} qkv")
-    parts, stats = _emit_attention(build, found.projections, spec, y)
+    sums, stats = _emit_attention(build, found.projections, spec, y)
     joins = RowParts(stats, spec.splits, spec.cache.head_dim)
-    x = to_int8_rows(build, out, parts, joins, f"{layer} attention")
+    x = to_int8_rows(build, out, sums, joins, f"{layer} attention")
     emit_small_batch_branch(build, out, found.output, x)
 
 
-def decode_spec(build: PassBuilder, found: Projections) -> DecodeAttention:
-    """Return what the attention of a layer computes from its projections."""
-    op, norms, ropes = found.attention, found.head_norms, found.ropes
-    return DecodeAttention(
+def attention_spec(
+    build: PassBuilder, op: Attention, split: SplitTuning = AttentionSpec.split
+) -> AttentionSpec:
+    """Return what the attention of a layer computes."""
+    return AttentionSpec(
         heads=op.heads,
         cache=build.cache.spec,
-        pairs=build.model.graph.ropes[ropes[0].table].rotary_dim // 2 if ropes else 0,
         scale=op.scale,
         window=op.window or 0,
         softcap=op.softcap or 0.0,
-        eps=norms[0].eps if norms else 0.0,
-        offset=float(norms[0].unit_offset) if norms else 0.0,
+        split=split,
     )
+
+
+def _transform(build: PassBuilder, found: Projections) -> HeadTransform:
+    """Return what a layer does to queries and keys before attention."""
+    made = HeadTransform()
+    if found.ropes is not None:
+        table = found.ropes[0].table
+        pairs = build.model.graph.ropes[table].rotary_dim // 2
+        made = replace(made, pairs=pairs, table=build.model.ropes[table])
+    if found.head_norms is not None:
+        norm = found.head_norms[0]
+        gains = build.model.weights.joined([one.weight.name for one in found.head_norms])
+        made = replace(made, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
+    return made
 
 
 def _emit_attention(
     build: PassBuilder,
     found: Projections,
-    spec: DecodeAttention,
+    spec: AttentionSpec,
     projected: BufferSlice,
     depends: tuple[AnySite, ...] = (),
 ) -> tuple[BufferSlice, BufferSlice]:
     """Emit the attention of the rows of a pass; its partial results and their statistics."""
     rows = build.ctx.max_rows
-    parts = build.workspace.named("attention parts", rows * spec.parts_bytes)
-    stats = build.workspace.named("attention stats", rows * spec.stats_bytes)
+    sums = build.workspace.named("attention sums", spec.sums_bytes(rows))
+    stats = build.workspace.named("attention stats", spec.stats_bytes(rows))
     layer = build.cache.layers[found.attention.layer]
-    made = attention_decode(
+    made = decode.attention_decode(
         build.ctx,
         projected,
-        build.model.ropes[found.ropes[0].table] if found.ropes else None,
-        _head_gains(build, found),
         (layer.keys, layer.values),
-        parts,
-        stats,
+        (sums, stats),
         spec=spec,
+        transform=_transform(build, found),
         label=f"layer {found.attention.layer} attention",
         sites=depends,
     )
     build.emit(made, FUSED)
-    return parts, stats
-
-
-def _head_gains(build: PassBuilder, found: Projections) -> tuple[BufferSlice, BufferSlice] | None:
-    if found.head_norms is None:
-        return None
-    q_norm, k_norm = found.head_norms
-    return build.vector(q_norm.weight), build.vector(k_norm.weight)
+    return sums, stats
 
 
 def serve_placed_attention(build: PassBuilder, found: Projections) -> bool:
     """Serve norms, rope, cache and attention of projections that have been emitted already.
 
     Returns:
-        False where something is amiss; then nothing has been emitted.
+        False where another way has to serve them; then nothing has been emitted.
     """
-    op, norms, ropes = found.attention, found.head_norms, found.ropes
-    spec = Placing(
-        op.heads,
-        build.cache.spec,
-        build.model.graph.ropes[ropes[0].table].rotary_dim // 2 if ropes else 0,
-        norms[0].eps if norms else 0.0,
-        float(norms[0].unit_offset) if norms else 0.0,
-    )
-    if not spec.suits(build.ctx, build.model.max_buffers, normed=norms is not None):
+    op = found.attention
+    if placing.refusal(build.cache.spec) is not None:
         return False
     made = tuple(one.out for one in found.linears)
     layer = build.cache.layers[op.layer]
     q, k, v = (build.values.get(name) for name in made)
-    launches = place_rows(
+    phases = placing.place_rows(
         build.ctx,
         (q, k, v),
-        build.model.ropes[ropes[0].table] if ropes else None,
-        _head_gains(build, found),
         (layer.keys, layer.values),
-        spec=spec,
+        heads=op.heads,
+        cache=build.cache.spec,
+        transform=_transform(build, found),
         label=f"{op.out}.place",
     )
-    build.emit(launches, PLACED)
+    build.emit(phases, PLACED)
     for old, new in zip(made, (op.q, op.k, op.v), strict=True):
         if old != new:
             build.values.rename(old, new)
@@ -253,13 +245,7 @@ def lower_attention(build: PassBuilder, op: Attention) -> None:
 def attend(build: PassBuilder, op: Attention) -> None:
     """Emit attention to all that the cache holds, the pass's own keys included."""
     layer = build.cache.layers[op.layer]
-    spec = AttentionSpec(
-        heads=op.heads,
-        cache=build.cache.spec,
-        scale=op.scale,
-        window=op.window or 0,
-        softcap=op.softcap or 0.0,
-    )
+    spec = attention_spec(build, op)
     request = AttentionRequest(spec, build.ctx, build.model.max_binding)
     chosen = choose_attention(request, build.model.preferences)
     which = chosen.candidate.kernel
@@ -269,7 +255,7 @@ def attend(build: PassBuilder, op: Attention) -> None:
         key = f"softmax split_kv.{spec.shape}, {build.ctx.max_rows} rows"
         split = build.ctx.site(key, spec.split, _general_splits(request))
         spec, depends = replace(spec, split=split.used), (split,)
-    size = spec.scratch_size(build.ctx.max_rows) if splits else 0
+    size = scratch_size(spec, build.ctx.max_rows) if splits else 0
     made = attention(
         build.ctx,
         build.values.get(op.q),
@@ -289,6 +275,6 @@ def attend(build: PassBuilder, op: Attention) -> None:
 def _general_splits(request: AttentionRequest) -> Iterator[SplitTuning]:
     """Yield ways to split the keys whose scratch can be bound."""
     for one in SPLITS:
-        size = replace(request.spec, split=one).scratch_size(request.ctx.max_rows)
+        size = scratch_size(replace(request.spec, split=one), request.ctx.max_rows)
         if size <= request.max_binding:
             yield one

@@ -1,27 +1,30 @@
 """Attention over the caches: grouped queries, sliding window, softcap.
 
-streaming   one workgroup a row and head: decode over a short context
-split_kv    several workgroups share the keys of a row and head, then a second dispatch joins
-them: decode over a long context, where rows times heads cannot fill a GPU
+streaming    one workgroup for a row and head: decode over a short context
+split_kv     several workgroups share the keys of a row and head, then a second phase joins them:
+             decode over a long context, where rows times heads cannot fill a GPU
+tiled_small  8 rows of a head share the keys that they read (`rdrr_runtime.phases.attention_tiled`)
+tiled_large  16 rows
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_device.tuning import AnySite, Params
 from rdrr_format.errors import DeviceError, FormatError
 
+from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, SplitTuning
+from rdrr_runtime.phases.attention_tiled import attention_tiled, tiled_refusal
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.kv_cache import KV_TYPES, KvSpec
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.kv_cache import MAX_HEAD_DIM
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
-WORKGROUP = 128
-KEYS_PER_SPLIT = 256
-MAX_SPLITS = 32
+COMBINE_THREADS = MAX_HEAD_DIM // 4  # 4 elements each
 
 
 class AttentionKernel(StrEnum):
@@ -33,8 +36,9 @@ class AttentionKernel(StrEnum):
     TILED_LARGE = "tiled_large"
 
 
-TILE_ROWS = {AttentionKernel.TILED_SMALL: 8, AttentionKernel.TILED_LARGE: 16}
-TILE_KEYS = (32, 16, 8)  # a multiple of 8
+TILE_ROWS: Mapping[AttentionKernel, int] = MappingProxyType(
+    {AttentionKernel.TILED_SMALL: 8, AttentionKernel.TILED_LARGE: 16}
+)
 
 
 @dataclass(frozen=True)
@@ -45,76 +49,75 @@ class ScanTuning(Params):
         workgroup: A power of two.
     """
 
-    workgroup: int = WORKGROUP
-
-
-@dataclass(frozen=True)
-class TileTuning(Params):
-    """What a tile of `tiled_small` and `tiled_large` holds.
-
-    Attributes:
-        keys: A multiple of 8.
-    """
-
-    keys: int
-
-
-@dataclass(frozen=True)
-class SplitTuning(Params):
-    """Parts of the keys of `split_kv`, each with a softmax of its own until they are joined.
-
-    Attributes:
-        keys: Keys of a part, where there are fewer parts than `most`.
-        most: Parts at most.
-    """
-
-    keys: int = KEYS_PER_SPLIT
-    most: int = MAX_SPLITS
+    workgroup: int = 128
 
 
 SCANS = tuple(ScanTuning(threads) for threads in (64, 128, 256))
-SPLITS = (SplitTuning(64), SplitTuning(128), SplitTuning(256), SplitTuning(512, 16))
+SPLITS = (SplitTuning(64, 32), SplitTuning(128, 32), SplitTuning(256, 32), SplitTuning(512, 16))
 
 
-@dataclass(frozen=True)
-class AttentionSpec:
-    """What a layer's attention computes.
+@dataclass(frozen=True, kw_only=True)
+class AttentionScan(AttentionRecord):
+    """Parameters of attention.wgsl.
 
     Attributes:
-        heads: Query heads, a multiple of the caches' heads.
-        cache: The caches.
-        scale: Factor on the scores.
-        window: Slots a row sees, its own included; 0 for all.
-        softcap: Bound of the scores by tanh; 0 for none.
-        split: Parts of the keys, for `split_kv`.
+        split: Whether the results are partial ones of splits of the keys.
+        subgroups: Whether sums go through subgroup operations.
+        splits: Splits of the keys.
     """
 
+    shader = "attention"
+
+    split: bool = choice()
+    subgroups: bool = choice()
+    splits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionCombine(Record):
+    """Parameters of attention_combine.wgsl.
+
+    Attributes:
+        value: Type of activations.
+        heads: Query heads.
+        head_dim: Elements of a head.
+        splits: Splits of the keys.
+    """
+
+    shader = "attention_combine"
+
+    value: str = choice()
     heads: int
-    cache: KvSpec
-    scale: float
-    window: int = 0
-    softcap: float = 0.0
-    split: SplitTuning = SplitTuning()
+    head_dim: int
+    splits: int
 
-    @property
-    def splits(self) -> int:
-        """Parts of the keys that `split_kv` makes of a full context."""
-        return max(1, min(self.split.most, -(-self.cache.reach(self.window) // self.split.keys)))
 
-    @property
-    def shape(self) -> str:
-        """Heads, cache and keys, for the keys of sites."""
-        return self.cache.shape(self.heads, self.window)
-
-    def scratch_size(self, max_rows: int) -> int:
-        """Bytes of scratch that `split_kv` needs for passes of up to `max_rows` rows."""
-        parts = max_rows * self.heads * self.splits
-        return _stats_offset(self, max_rows) + 8 * parts
+def scratch_size(spec: AttentionSpec, max_rows: int) -> int:
+    """Bytes of scratch that `split_kv` needs for passes of up to `max_rows` rows."""
+    return _stats_offset(spec, max_rows) + spec.stats_bytes(max_rows)
 
 
 def _stats_offset(spec: AttentionSpec, max_rows: int) -> int:
-    sums = 4 * max_rows * spec.heads * spec.splits * spec.cache.head_dim
-    return -(-sums // 256) * 256
+    return -(-spec.sums_bytes(max_rows) // 256) * 256
+
+
+def refusal(
+    which: AttentionKernel, ctx: OpContext, spec: AttentionSpec, max_binding: int
+) -> str | None:
+    """Return what stands in the way of a variant, if anything does.
+
+    Args:
+        which: The variant.
+        ctx: Where it would run.
+        spec: What would be computed.
+        max_binding: Bytes of the largest buffer that the device can bind.
+    """
+    if which in TILE_ROWS:
+        return tiled_refusal(ctx, spec, TILE_ROWS[which])
+    scratch = scratch_size(spec, ctx.max_rows)
+    if which is AttentionKernel.SPLIT_KV and scratch > max_binding:
+        return f"its scratch of {scratch} bytes exceeds the {max_binding} that the device can bind"
+    return None
 
 
 def attention(
@@ -129,119 +132,62 @@ def attention(
     scratch: BufferSlice | None = None,
     label: str,
     sites: tuple[AnySite, ...] = (),
-) -> list[Dispatch]:
-    """Row r attends to the slots 0..base+r; its own key must have been stored.
-
-    Where the state has a slot mapping, it attends to its own sequence's slots up to its own.
+) -> list[Phase]:
+    """Each row attends to the slots of its sequence up to its own, whose key must be there.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Where it is lowered to. For a tiled variant the rows of a pass are in ascending slots
+            of one sequence.
         q: [rows, heads, head_dim].
-        k_cache: [kv_heads, context, head_dim].
-        v_cache: [kv_heads, context, head_dim].
+        k_cache: [sequences, kv_heads, context, head_dim].
+        v_cache: As k_cache.
         out: [rows, heads, head_dim]; another buffer than q.
         spec: What is computed.
         which: The variant.
-        scratch: At least `spec.scratch_size(max_rows)` bytes, for `split_kv`; may be shared by
-            all layers.
+        scratch: At least `scratch_size` bytes, for `split_kv`; may be shared by all layers.
         label: What the op is.
-        sites: What the parts of `split_kv` depend on.
+        sites: What the splits of `split_kv` depend on.
 
     Raises:
-        FormatError: Sizes that do not suit, or `split_kv` without scratch.
-        DeviceError: Too little workgroup memory for a tiled variant.
+        FormatError: Sizes that the kernels do not support, or `split_kv` without scratch.
+        DeviceError: A tiled variant that `refusal` excludes.
     """
-    cache = spec.cache
-    cache.check(label, k_cache, v_cache)
-    if spec.heads % cache.kv_heads:
-        raise FormatError(
-            "query heads do not divide into groups",
-            where=label,
-            expected=f"a multiple of {cache.kv_heads}",
-            found=spec.heads,
-        )
+    spec.cache.check(label, k_cache, v_cache)
+    spec.check_groups(label)
     for name, buffer in (("q", q), ("out", out)):
-        ctx.need_values(f"{label}: {name}", buffer, ctx.max_rows * spec.heads * cache.head_dim)
+        ctx.need_values(f"{label}: {name}", buffer, ctx.max_rows * spec.heads * spec.cache.head_dim)
     buffers = {"current": ctx.state.step, "q": q, "k_cache": k_cache, "v_cache": v_cache}
     if which is AttentionKernel.STREAMING:
-        return [_scan(ctx, spec, {**buffers, "out": out}, 1, label)]
+        return [_scan(ctx, spec, {**buffers, "out": out}, label)]
     if which in TILE_ROWS:
-        if ctx.state.slot_mapping is not None:
-            raise FormatError("rows of several sequences share no tile", where=label, found=which)
-        return [_tiled(ctx, spec, {**buffers, "out": out}, TILE_ROWS[which], label)]
-    if scratch is None or scratch.size < spec.scratch_size(ctx.max_rows):
-        raise FormatError(
-            "split_kv needs scratch",
-            where=label,
-            expected=f"{spec.scratch_size(ctx.max_rows)} bytes",
-            found=scratch and scratch.size,
-        )
-    # Two ranges of one buffer may both be written in a dispatch, or both be read.
-    boundary = _stats_offset(spec, ctx.max_rows)
-    parts = {
-        "sums": scratch.range(0, boundary),
-        "stats": scratch.range(boundary, 8 * ctx.max_rows * spec.heads * spec.splits),
-    }
+        rows = TILE_ROWS[which]
+        obstacle = tiled_refusal(ctx, spec, rows)
+        if obstacle is not None:
+            raise DeviceError(f"{which} cannot run: {obstacle}", where=label, hint="use streaming")
+        return [attention_tiled(ctx, spec, {**buffers, "out": out}, rows, label)]
+    partial = _partial(spec, ctx.max_rows, scratch, label)
     return [
-        _scan(ctx, spec, {**buffers, **parts}, spec.splits, label, sites),
-        _combine(ctx, spec, {**parts, "out": out}, label, sites),
+        _scan(ctx, spec, {**buffers, **partial}, label, sites),
+        _combine(ctx, spec, {**partial, "out": out}, label, sites),
     ]
 
 
-def tile_keys(spec: AttentionSpec, rows: int, workgroup_storage: int) -> int:
-    """Keys of a tile that fit workgroup memory beside `rows` queries; 0 if none do."""
-    return next((keys for keys in TILE_KEYS if _fits(spec, rows, keys, workgroup_storage)), 0)
-
-
-def _fits(spec: AttentionSpec, rows: int, keys: int, workgroup_storage: int) -> bool:
-    cache = spec.cache
-    queries = 4 * rows * cache.head_dim
-    tile = keys * (cache.head_dim + 4) * KV_TYPES[cache.dtype].tile_bytes
-    weights = 4 * rows * (keys + 8)
-    return queries + tile + weights <= workgroup_storage
-
-
-def _tiled(
-    ctx: OpContext, spec: AttentionSpec, buffers: dict[str, BufferSlice], rows: int, label: str
-) -> Dispatch:
-    keys = tile_keys(spec, rows, ctx.workgroup_storage)
-    if not keys:
-        raise DeviceError(
-            f"the adapter's workgroup memory cannot hold a tile of {rows} rows",
+def _partial(
+    spec: AttentionSpec, max_rows: int, scratch: BufferSlice | None, label: str
+) -> dict[str, BufferSlice]:
+    """Return the ranges of the scratch that hold partial results."""
+    if scratch is None or scratch.size < scratch_size(spec, max_rows):
+        raise FormatError(
+            "split_kv needs scratch",
             where=label,
-            found=f"{ctx.workgroup_storage} bytes",
-            hint="use streaming",
+            expected=f"{scratch_size(spec, max_rows)} bytes",
+            found=scratch and scratch.size,
         )
-    site = ctx.site(
-        f"attention attention_tiled.{rows}.{spec.shape}, {ctx.max_rows} rows",
-        TileTuning(keys),
-        (TileTuning(one) for one in TILE_KEYS if _fits(spec, rows, one, ctx.workgroup_storage)),
-    )
-    what = kernel(
-        "attention_tiled",
-        variables={
-            "KV": spec.cache.dtype,
-            "VALUE": ctx.values,
-            "KEYS_PER_THREAD": site.used.keys // 8,
-            "OWN_WORDS": -(-spec.cache.head_dim // 32),
-        },
-        constants={"TILE_ROWS": rows, **_constants(spec)},
-        variant=f"{rows}.{spec.cache.dtype}",
-        trusted=True,
-    )
-    return dispatch(what, buffers, Grid(spec.heads, 1, 1, 1, rows), label, (site,))
-
-
-def _constants(spec: AttentionSpec) -> dict[str, float | int | bool]:
+    # Two ranges of one buffer may both be written by a phase, or both be read.
+    boundary = _stats_offset(spec, max_rows)
     return {
-        "HEADS": spec.heads,
-        "GROUP": spec.heads // spec.cache.kv_heads,
-        "HEAD_DIM": spec.cache.head_dim,
-        "CONTEXT": spec.cache.context,
-        "SCALE": spec.scale,
-        "WINDOW": spec.window,
-        "SOFTCAP": spec.softcap,
-        **spec.cache.constants,
+        "sums": scratch.range(0, boundary),
+        "stats": scratch.range(boundary, spec.stats_bytes(max_rows)),
     }
 
 
@@ -249,33 +195,25 @@ def _scan(
     ctx: OpContext,
     spec: AttentionSpec,
     buffers: dict[str, BufferSlice],
-    splits: int,
     label: str,
     sites: tuple[AnySite, ...] = (),
-) -> Dispatch:
-    cache, slot_mapping = spec.cache, ctx.state.slot_mapping
-    split = "sums" in buffers
-    if slot_mapping is not None:
-        buffers = {**buffers, "slot_mapping": slot_mapping}
+) -> Phase:
+    is_split = "sums" in buffers
+    name, splits = ("split_kv", spec.splits) if is_split else ("streaming", 1)
     site = ctx.site(
-        f"attention attention.{'split_kv' if split else 'streaming'}.{spec.shape}, "
-        f"{ctx.max_rows} rows",
+        f"attention attention.{name}.{spec.shape}, {ctx.max_rows} rows",
         ScanTuning(),
-        (one for one in SCANS if cache.head_dim // 4 <= one.workgroup <= ctx.max_threads),
+        (one for one in SCANS if spec.cache.head_dim // 4 <= one.workgroup <= ctx.max_threads),
     )
-    what = kernel(
-        "attention",
-        variables={
-            "KV": cache.dtype,
-            "SPLIT": split,
-            "SUBGROUPS": ctx.subgroups,
-            "VALUE": ctx.values,
-            "MAPPED": slot_mapping is not None,
-        },
-        constants={"WG": site.used.workgroup, "SPLITS": splits, **_constants(spec)},
-        variant=f"{'split_kv' if split else 'streaming'}.{cache.dtype}",
+    record = AttentionScan(
+        threads=site.used.workgroup,
+        variant=f"{name}.{spec.cache.dtype}",
+        split=is_split,
+        subgroups=ctx.subgroups,
+        splits=splits,
+        **spec.parameters(ctx),
     )
-    return dispatch(what, buffers, Grid(spec.heads, 1, splits, 1), label, (site, *sites))
+    return Phase(record, buffers, Work(spec.heads * splits, 1), label, (site, *sites))
 
 
 def _combine(
@@ -284,20 +222,12 @@ def _combine(
     buffers: dict[str, BufferSlice],
     label: str,
     sites: tuple[AnySite, ...],
-) -> Dispatch:
-    what = kernel(
-        "attention_combine",
-        variables={"VALUE": ctx.values},
-        constants={
-            "HEADS": spec.heads,
-            "HEAD_DIM": spec.cache.head_dim,
-            "SPLITS": spec.splits,
-        },
+) -> Phase:
+    record = AttentionCombine(
+        threads=COMBINE_THREADS,
+        value=ctx.values,
+        heads=spec.heads,
+        head_dim=spec.cache.head_dim,
+        splits=spec.splits,
     )
-    return dispatch(
-        what,
-        {"current": ctx.state.step, **buffers},
-        Grid(spec.heads, 1, 1, 1),
-        f"{label}.combine",
-        sites,
-    )
+    return Phase(record, buffers, Work(spec.heads, 1), f"{label}.combine", sites)

@@ -1,63 +1,53 @@
-// One token's attention from its raw projections: norms, rope and the cache's new slot included.
+// Attention of token rows from their raw projections: norms, rope and the new slot included.
 //
-//   q, k = rope(norm(projected)), v = projected; k and v join the cache at slot base
-//   x[h, s, :] = sum over the keys j of part s of e^(score_j - m) V[j, :], undivided
-//   stats[h, s] = (m, sum of the e^(score_j - m)), or (lowest, 0) for a part without keys
+//   q, k = rope(norm(projected)), v = projected; k and v go to the cache at the slot of the row
+//   sums[r, h, s, :] = sum over the keys j of split s of e^(score_j - m) V[j, :], not yet divided
+//   stats[r, h, s] = (m, sum of the e^(score_j - m)), or (LOWEST, 0) for a split without keys
 //
-// current           Step
-// positions         u32 [rows]{% if not MAPPED %}, the first is used{% endif %}
-// table             f32 [context, PAIRS, 2]: cos, sin{% if not ROPE %} (not read: PAIRS is 0){% endif %}
-// projected         {{ VALUE }} [{{ "rows, " if MAPPED }}HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
-// q_gain, k_gain    f32 [HEAD_DIM], only with NORM: per-head RMSNorm before rope
-// k_cache, v_cache  {{ KV }} [{{ "sequences, " if MAPPED }}KV_HEADS, CONTEXT, HEAD_DIM]
-// x                 f32 [{{ "rows, " if MAPPED }}HEADS, SPLITS, HEAD_DIM]
-// stats             f32 [{{ "rows, " if MAPPED }}HEADS, SPLITS, 2]
-//
-{% if MAPPED %}
-// All of it for each token row r, which is of another sequence: its keys and values are those of sequence
-// slot_mapping[r].x, and its own slot there is slot_mapping[r].y.
-//
+// current           Step; no two rows are of one sequence
+{% if ROPE %}
+// table             f32 [context, PAIRS, 2]: cos, sin
 {% endif %}
-// One workgroup a key-value head and part serves the {{ GROUP }} query heads of the group, so each key is
-// read once. Parts have at least MIN_SPAN keys. A thread scores one key; then threads share the
-// sum over values. f32 throughout.
-{% include "snippets/step.wgsl" %}
-{% include "snippets/kv_" ~ KV ~ ".wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> positions: array<u32>;
-@group(0) @binding(2) var<storage, read> table: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read> projected: array<{{ VALUE }}>;
-@group(0) @binding(4) var<storage, read_write> k_cache: array<KvWord>;
-@group(0) @binding(5) var<storage, read_write> v_cache: array<KvWord>;
-@group(0) @binding(6) var<storage, read_write> x: array<vec4<f32>>;
-@group(0) @binding(7) var<storage, read_write> stats: array<vec2<f32>>;
 {% if NORM %}
-@group(0) @binding(8) var<storage, read> q_gain: array<f32>;
-@group(0) @binding(9) var<storage, read> k_gain: array<f32>;
+// gains             f32 [2, HEAD_DIM], of queries and keys: per-head RMSNorm before rope
 {% endif %}
-{% if MAPPED %}
-@group(0) @binding({{ 10 if NORM else 8 }}) var<storage, read> slot_mapping: array<vec2<u32>>;  // [rows]
+// projected         {{ VALUE }} [rows, HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
+// k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
+// sums              f32 [rows, HEADS, SPLITS, HEAD_DIM]
+// stats             f32 [rows, HEADS, SPLITS, 2]
+//
+// An item is a key-value head and a split of the keys of a row: it serves the {{ GROUP }} query heads of the
+// group, so each key is read once. Splits have at least MIN_KEYS keys. A thread scores one key; then
+// threads share the sum over values. f32 throughout.
+{% include "snippets/step.wgsl" %}
+{% include "snippets/kv.wgsl" %}
+{% include "snippets/scores.wgsl" %}
+{% if ROPE %}
+{% include "snippets/rotated.wgsl" %}
 {% endif %}
+var<storage, read> current: Step;
+{% if ROPE %}
+var<storage, read> table: array<vec2<f32>>;
+{% endif %}
+{% if NORM %}
+var<storage, read> gains: array<f32>;
+{% endif %}
+var<storage, read> projected: array<{{ VALUE }}>;
+var<storage, read_write> k_cache: array<KvWord>;
+var<storage, read_write> v_cache: array<KvWord>;
+var<storage, read_write> sums: array<vec4<f32>>;
+var<storage, read_write> stats: array<vec2<f32>>;
 
-override WG: u32;
-override HEADS: u32;
-override KV_HEADS: u32;
-override HEAD_DIM: u32;
 override PAIRS: u32;
-override CONTEXT: u32;
+override EPS: f32;
+override OFFSET: f32;
 override SPLITS: u32;
-override MIN_SPAN: u32;
-override SCALE: f32;
-override WINDOW: u32 = 0u;
-override SOFTCAP: f32 = 0.0;
-override EPS: f32 = 0.0;
-override OFFSET: f32 = 0.0;
+override MIN_KEYS: u32;
 
 override WORDS = HEAD_DIM / 4u;
 override LANES = WG / WORDS;  // threads that share one word of the output
 
 const GROUP = {{ GROUP }}u;
-const LOWEST = -3.0e38;  // finite, so that no difference of scores is NaN
 
 // Registers of the group are unrolled by the template: the compiler puts arrays that loops index
 // into memory.
@@ -67,9 +57,9 @@ var<workgroup> query: array<vec4<f32>, (GROUP + 1u) * WORDS>;  // queries, then 
 var<workgroup> inverse: array<f32, GROUP + 1u>;                // of the root mean squares
 {% endif %}
 var<workgroup> weights: array<f32, GROUP * WG>;
-var<workgroup> most: array<atomic<u32>, GROUP>;
+var<workgroup> largest_bits: array<atomic<u32>, GROUP>;        // scores, `ordered`
 var<workgroup> partial: array<vec4<f32>, GROUP * WG>;
-var<workgroup> partial_mass: array<f32, GROUP * LANES>;
+var<workgroup> partial_weights: array<f32, GROUP * LANES>;
 
 // Unsigned integers in the order of the floats, and back.
 fn ordered(v: f32) -> u32 {
@@ -114,7 +104,7 @@ fn norms(row: u32, kv_head: u32, t: u32) {
 
 fn value_at(first: u32, vector: u32, i: u32) -> f32 {
 {% if NORM %}
-    let gain = select(q_gain[i], k_gain[i], vector == GROUP);
+    let gain = gains[select(0u, HEAD_DIM, vector == GROUP) + i];
     return f32(projected[first + i]) * inverse[vector] * (OFFSET + gain);
 {% else %}
     return f32(projected[first + i]);
@@ -127,18 +117,19 @@ fn prepare(row: u32, kv_head: u32, t: u32) {
     norms(row, kv_head, t);
 {% endif %}
 {% if ROPE %}
-    let position = positions[row] * PAIRS;
+    let angles = current.row[row].position * PAIRS;
     for (var work = t; work < (GROUP + 1u) * PAIRS; work += WG) {
         let vector = work / PAIRS;
         let i = work % PAIRS;
         let first = vector_at(row, kv_head, vector);
-        let angle = table[position + i];
+        let angle = table[angles + i];
         let scale = select(SCALE, 1.0, vector == GROUP);
         let a = scale * value_at(first, vector, i);
         let b = scale * value_at(first, vector, i + PAIRS);
         let at = vector * HEAD_DIM + i;
-        query[at / 4u][at % 4u] = a * angle.x - b * angle.y;
-        query[(at + PAIRS) / 4u][(at + PAIRS) % 4u] = b * angle.x + a * angle.y;
+        let result = rotated(a, b, angle);
+        query[at / 4u][at % 4u] = result.x;
+        query[(at + PAIRS) / 4u][(at + PAIRS) % 4u] = result.y;
     }
 {% endif %}
     let rest = HEAD_DIM - 2u * PAIRS;
@@ -206,66 +197,42 @@ fn store_new(row: u32, kv_head: u32, first: u32, t: u32) {
 }
 {% endif %}
 
-fn capped(sum: vec4<f32>) -> f32 {
-    let score = dot(sum, vec4<f32>(1.0));
-    if (SOFTCAP > 0.0) {
-        return SOFTCAP * tanh(clamp(score / SOFTCAP, -15.0, 15.0));
-    }
-    return score;
-}
-
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(local_invocation_index) t: u32,
-{% if SUBGROUPS %}
-    @builtin(subgroup_invocation_id) lane: u32,
-{% endif %}
-) {
-    let kv_head = wid.x;
-{% if MAPPED %}
-    let row = wid.z;
-    if (row >= current.rows) {
-        return;
-    }
-    let slab = (slot_mapping[row].x * KV_HEADS + kv_head) * CONTEXT;  // first slot of the head
-    let end = min(slot_mapping[row].y + 1u, CONTEXT);
-{% else %}
-    let row = 0u;
-    let slab = kv_head * CONTEXT;
-    let end = min(current.base + 1u, CONTEXT);
-{% endif %}
-    let start = select(0u, end - min(end, WINDOW), WINDOW > 0u);
-    let span = max((end - start + SPLITS - 1u) / SPLITS, MIN_SPAN);
-    let low = min(start + wid.y * span, end);
-    let high = min(low + span, end);
+fn phase(item: u32, row: u32, thread: Thread) {
+    let kv_head = item % KV_HEADS;
+    let split = item / KV_HEADS;
+    let t = thread.index;
+    let slots = first_slot(current.row[row].sequence, kv_head);
+    let keys = attended(current.row[row].slot);
+    let span = max((keys.y - keys.x + SPLITS - 1u) / SPLITS, MIN_KEYS);
+    let low = min(keys.x + split * span, keys.y);
+    let high = min(low + span, keys.y);
     if (low >= high) {
         if (t < GROUP) {
-            stats[(row * HEADS + kv_head * GROUP + t) * SPLITS + wid.y] = vec2<f32>(LOWEST, 0.0);
+            stats[(row * HEADS + kv_head * GROUP + t) * SPLITS + split] = vec2<f32>(LOWEST, 0.0);
         }
         return;
     }
     prepare(row, kv_head, t);
-    if (high == end) {
-        store_new(row, kv_head, (slab + end - 1u) * WORDS, t);
+    if (high == keys.y) {
+        store_new(row, kv_head, (slots + keys.y - 1u) * WORDS, t);
         storageBarrier();
         workgroupBarrier();
     }
 {% for g in HEADS_OF_GROUP %}
     var acc{{ g }} = vec4<f32>(0.0);
-    var mass{{ g }} = 0.0;
+    var weight_sum{{ g }} = 0.0;
     var largest{{ g }} = LOWEST;
 {% endfor %}
     for (var first = low; first < high; first += WG) {
         if (t < GROUP) {
-            atomicStore(&most[t], ordered(LOWEST));
+            atomicStore(&largest_bits[t], ordered(LOWEST));
         }
 {% for g in HEADS_OF_GROUP %}
         var s{{ g }} = vec4<f32>(0.0);
 {% endfor %}
-        let live = first + t < high;
-        if (live) {
-            let key_at = (slab + first + t) * WORDS;
+        let seen = first + t < high;
+        if (seen) {
+            let key_at = (slots + first + t) * WORDS;
             for (var i = 0u; i < WORDS; i++) {
                 let key = k_at(key_at + i);
 {% for g in HEADS_OF_GROUP %}
@@ -275,25 +242,25 @@ fn main(
         }
         workgroupBarrier();
 {% for g in HEADS_OF_GROUP %}
-        let score{{ g }} = select(LOWEST, capped(s{{ g }}), live);
+        let score{{ g }} = select(LOWEST, capped(dot(s{{ g }}, vec4<f32>(1.0))), seen);
 {% if SUBGROUPS %}
         let top{{ g }} = subgroupMax(score{{ g }});
-        if (lane == 0u) {
-            atomicMax(&most[{{ g }}], ordered(top{{ g }}));
+        if (thread.lane == 0u) {
+            atomicMax(&largest_bits[{{ g }}], ordered(top{{ g }}));
         }
 {% else %}
-        atomicMax(&most[{{ g }}], ordered(score{{ g }}));
+        atomicMax(&largest_bits[{{ g }}], ordered(score{{ g }}));
 {% endif %}
 {% endfor %}
         workgroupBarrier();
 {% for g in HEADS_OF_GROUP %}
         {
-            let top = max(largest{{ g }}, from_ordered(atomicLoad(&most[{{ g }}])));
-            let fade = exp(largest{{ g }} - top);
-            acc{{ g }} *= fade;
-            mass{{ g }} *= fade;
+            let top = max(largest{{ g }}, from_ordered(atomicLoad(&largest_bits[{{ g }}])));
+            let rescale = exp(largest{{ g }} - top);
+            acc{{ g }} *= rescale;
+            weight_sum{{ g }} *= rescale;
             largest{{ g }} = top;
-            weights[{{ g }}u * WG + t] = select(0.0, exp(score{{ g }} - top), live);
+            weights[{{ g }}u * WG + t] = select(0.0, exp(score{{ g }} - top), seen);
         }
 {% endfor %}
         workgroupBarrier();
@@ -304,14 +271,14 @@ fn main(
 {% for u in range(4) %}
                 let j{{ u }} = min(j + {{ u }}u * LANES, WG - 1u);
                 let value{{ u }} =
-                    v_at((slab + first + min(j{{ u }}, count - 1u)) * WORDS + t % WORDS);
+                    v_at((slots + first + min(j{{ u }}, count - 1u)) * WORDS + t % WORDS);
 {% endfor %}
 {% for u in range(4) %}
                 if (j + {{ u }}u * LANES < count) {
 {% for g in HEADS_OF_GROUP %}
                     let weight{{ g }} = weights[{{ g }}u * WG + j{{ u }}];
                     acc{{ g }} += weight{{ g }} * value{{ u }};
-                    mass{{ g }} += weight{{ g }};
+                    weight_sum{{ g }} += weight{{ g }};
 {% endfor %}
                 }
 {% endfor %}
@@ -322,25 +289,25 @@ fn main(
 {% for g in HEADS_OF_GROUP %}
     partial[{{ g }}u * WG + t] = acc{{ g }};
     if (t % WORDS == 0u && t < LANES * WORDS) {
-        partial_mass[{{ g }}u * LANES + t / WORDS] = mass{{ g }};
+        partial_weights[{{ g }}u * LANES + t / WORDS] = weight_sum{{ g }};
     }
     if (t == 0u) {
-        // Alike in every thread.
-        stats[(row * HEADS + kv_head * GROUP + {{ g }}u) * SPLITS + wid.y].x = largest{{ g }};
+        // The same in every thread.
+        stats[(row * HEADS + kv_head * GROUP + {{ g }}u) * SPLITS + split].x = largest{{ g }};
     }
 {% endfor %}
     workgroupBarrier();
     for (var work = t; work < GROUP * WORDS; work += WG) {
         let g = work / WORDS;
         let i = work % WORDS;
-        let at = (row * HEADS + kv_head * GROUP + g) * SPLITS + wid.y;
+        let at = (row * HEADS + kv_head * GROUP + g) * SPLITS + split;
         var sum = vec4<f32>(0.0);
         var total = 0.0;
-        for (var part = 0u; part < LANES; part++) {
-            sum += partial[g * WG + part * WORDS + i];
-            total += partial_mass[g * LANES + part];
+        for (var lane = 0u; lane < LANES; lane++) {
+            sum += partial[g * WG + lane * WORDS + i];
+            total += partial_weights[g * LANES + lane];
         }
-        x[at * WORDS + i] = sum;
+        sums[at * WORDS + i] = sum;
         if (i == 0u) {
             stats[at].y = total;
         }

@@ -1,77 +1,55 @@
-// out[r, h, :] = sum_j softmax_j(cap(SCALE q[r, h, :] . K[g, j, :])) V[g, j, :], g = h / GROUP,
-// over the slots j of last - WINDOW < j <= last, last = base + r (WINDOW 0: all of them).
-// cap(s) = SOFTCAP tanh(s / SOFTCAP), or s where SOFTCAP is 0.
+// out[r, h, :] = sum_j softmax_j(capped(SCALE q[r, h, :] . K[j, :])) V[j, :], over the slots j that
+// row r attends to; K and V are those of its sequence and of the key-value head of head h.
 //
 // current           Step
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
-// k_cache, v_cache  {{ KV }} [HEADS / GROUP, CONTEXT, HEAD_DIM]
+// k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 // out               {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
-// One workgroup takes TILE_ROWS rows of a head, 8 threads a row, and reads {{ 8 * KEYS_PER_THREAD }} keys, then their
-// values, into workgroup memory once for all of them. Online softmax in f32.
+// An item is a head of TILE_ROWS rows, which are in ascending slots of one sequence; 8 threads serve a
+// row. Of {{ 8 * KEYS_PER_THREAD }} keys at a time, first the keys, then the values are read into workgroup memory once for
+// all rows. Online softmax in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
-{% include "snippets/kv_" ~ KV ~ ".wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> q: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(2) var<storage, read> k_cache: array<KvWord>;
-@group(0) @binding(3) var<storage, read> v_cache: array<KvWord>;
-@group(0) @binding(4) var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
+{% include "snippets/kv.wgsl" %}
+{% include "snippets/scores.wgsl" %}
+var<storage, read> current: Step;
+var<storage, read> q: array<vec4<{{ VALUE }}>>;
+var<storage, read> k_cache: array<KvWord>;
+var<storage, read> v_cache: array<KvWord>;
+var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 
-override TILE_ROWS: u32;
-override HEADS: u32;
-override GROUP: u32;
-override HEAD_DIM: u32;
-override CONTEXT: u32;
-override SCALE: f32;
-override WINDOW: u32 = 0u;
-override SOFTCAP: f32 = 0.0;
-
-override WG = TILE_ROWS * 8u;
+override TILE_ROWS = WG / 8u;
 override WORDS = HEAD_DIM / 4u;
 override STRIDE = WORDS + 1u;  // of a key in the tile, so that 8 keys lie in different banks
 
 const KEYS = {{ 8 * KEYS_PER_THREAD }}u;
-const LOWEST = -3.0e38;  // finite, so that no difference of scores is NaN
 
 var<workgroup> queries: array<vec4<f32>, TILE_ROWS * WORDS>;
 var<workgroup> tile: array<TileWord, KEYS * STRIDE>;
 var<workgroup> weights: array<f32, TILE_ROWS * KEYS>;
 var<workgroup> shared_values: array<f32, WG>;  // one of each thread
 
-fn cap(s: f32) -> f32 {
-    return select(s, SOFTCAP * tanh(clamp(s / SOFTCAP, -15.0, 15.0)), SOFTCAP > 0.0);
-}
-
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(local_invocation_index) t: u32,
-) {
-    let head = wid.x;
-    let row0 = wid.y * TILE_ROWS;
-    let rows = current.rows;
-    if (row0 >= rows) {
-        return;
-    }
+fn phase(item: u32, row: u32, thread: Thread) {
+    let head = item;
+    let t = thread.index;
+    let last_row = min(row + TILE_ROWS, current.rows) - 1u;
     for (var i = t; i < TILE_ROWS * WORDS; i += WG) {
-        let row = min(row0 + i / WORDS, rows - 1u);
-        queries[i] = SCALE * vec4<f32>(q[(row * HEADS + head) * WORDS + i % WORDS]);
+        let of_row = min(row + i / WORDS, last_row);
+        queries[i] = SCALE * vec4<f32>(q[(of_row * HEADS + head) * WORDS + i % WORDS]);
     }
     let mine = t / 8u;
     let lane = t % 8u;
-    let row = min(row0 + mine, rows - 1u);
-    let end = min(current.base + row + 1u, CONTEXT);
-    let start = select(0u, end - min(end, WINDOW), WINDOW > 0u);
-    let first_end = current.base + row0 + 1u;
-    let tile_start = select(0u, first_end - min(first_end, WINDOW), WINDOW > 0u);
-    let tile_end = min(current.base + min(row0 + TILE_ROWS, rows), CONTEXT);
-    let slab = (head / GROUP) * CONTEXT;
+    let own_row = min(row + mine, last_row);
+    let keys_of_row = attended(current.row[own_row].slot);
+    let tile_start = attended(current.row[row].slot).x;
+    let tile_end = attended(current.row[last_row].slot).y;
+    let slots = first_slot(current.row[row].sequence, head / (HEADS / KV_HEADS));
 
     // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
     // arrays out of registers.
     var largest = LOWEST;
-    var mass = 0.0;  // over the keys of this thread
+    var weight_sum = 0.0;  // over the keys of this thread
 {% for w in range(OWN_WORDS) %}
     var acc{{ w }} = vec4<f32>(0.0);
     let word{{ w }} = min(lane + {{ 8 * w }}u, WORDS - 1u);
@@ -80,7 +58,7 @@ fn main(
         let keys = min(KEYS, tile_end - first);
         workgroupBarrier();  // the values of the tile before have been read
         for (var i = t; i < keys * WORDS; i += WG) {
-            tile[(i / WORDS) * STRIDE + i % WORDS] = k_tile((slab + first) * WORDS + i);
+            tile[(i / WORDS) * STRIDE + i % WORDS] = k_tile((slots + first) * WORDS + i);
         }
         workgroupBarrier();
 {% for u in range(KEYS_PER_THREAD) %}
@@ -95,8 +73,8 @@ fn main(
         var most = largest;
 {% for u in range(KEYS_PER_THREAD) %}
         let slot{{ u }} = first + lane + {{ 8 * u }}u;
-        let live{{ u }} = slot{{ u }} >= start && slot{{ u }} < end;
-        let s{{ u }} = select(LOWEST, cap(dot(sum{{ u }}, vec4<f32>(1.0))), live{{ u }});
+        let seen{{ u }} = slot{{ u }} >= keys_of_row.x && slot{{ u }} < keys_of_row.y;
+        let s{{ u }} = select(LOWEST, capped(dot(sum{{ u }}, vec4<f32>(1.0))), seen{{ u }});
         most = max(most, s{{ u }});
 {% endfor %}
         shared_values[t] = most;
@@ -104,19 +82,19 @@ fn main(
 {% for l in range(8) %}
         most = max(most, shared_values[mine * 8u + {{ l }}u]);
 {% endfor %}
-        let fade = exp(largest - most);
+        let rescale = exp(largest - most);
         largest = most;
-        mass *= fade;
+        weight_sum *= rescale;
 {% for u in range(KEYS_PER_THREAD) %}
-        let p{{ u }} = select(0.0, exp(s{{ u }} - most), live{{ u }});
+        let p{{ u }} = select(0.0, exp(s{{ u }} - most), seen{{ u }});
         weights[mine * KEYS + lane + {{ 8 * u }}u] = p{{ u }};
-        mass += p{{ u }};
+        weight_sum += p{{ u }};
 {% endfor %}
         for (var i = t; i < keys * WORDS; i += WG) {
-            tile[(i / WORDS) * STRIDE + i % WORDS] = v_tile((slab + first) * WORDS + i);
+            tile[(i / WORDS) * STRIDE + i % WORDS] = v_tile((slots + first) * WORDS + i);
         }
 {% for w in range(OWN_WORDS) %}
-        acc{{ w }} *= fade;
+        acc{{ w }} *= rescale;
 {% endfor %}
         workgroupBarrier();
         for (var j = 0u; j < keys; j++) {
@@ -127,16 +105,16 @@ fn main(
         }
     }
     workgroupBarrier();
-    shared_values[t] = mass;
+    shared_values[t] = weight_sum;
     workgroupBarrier();
     var total = 0.0;
 {% for l in range(8) %}
     total += shared_values[mine * 8u + {{ l }}u];
 {% endfor %}
-    if (row0 + mine < rows) {
+    if (row + mine < current.rows) {
 {% for w in range(OWN_WORDS) %}
         if (lane + {{ 8 * w }}u < WORDS) {
-            out[(row * HEADS + head) * WORDS + lane + {{ 8 * w }}u] = value4(acc{{ w }} / total);
+            out[(own_row * HEADS + head) * WORDS + lane + {{ 8 * w }}u] = value4(acc{{ w }} / total);
         }
 {% endfor %}
     }

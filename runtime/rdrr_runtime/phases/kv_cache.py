@@ -1,9 +1,9 @@
 """The preallocated key-value cache on the GPU.
 
-One pair of buffers for each layer, [kv_heads, context, head_dim], head-major so that the keys of
-one head are contiguous; in Q8_0 the codes of all elements, then all scales in the same order, an
-f16 for each 32 elements. Nothing is ever moved or cleared: the number of valid slots is the step's
-`base`, so rewinding costs nothing.
+One pair of buffers for each layer, [sequences, kv_heads, context, head_dim], head-major so that the
+keys of one head are contiguous; in Q8_0 the codes of all elements, then all scales in the same
+order, an f16 for each 32 elements. Nothing is ever moved or cleared: a row attends to the slots up
+to its own, so rewinding costs nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
-from rdrr_device.buffers import OFFSET_ALIGNMENT, BufferSlice
+from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
 from rdrr_format.errors import FormatError, UsageError
 from rdrr_manifests.graph import Graph
@@ -34,7 +34,7 @@ class KvType:
 
     Attributes:
         block: Elements that share a scale; 1 where there is none.
-        block_bytes: Bytes of so many elements, the scale included.
+        block_bytes: Bytes of a block, the scale included.
         tile_bytes: Bytes of an element in the workgroup memory of the tiled kernels.
     """
 
@@ -49,19 +49,34 @@ KV_TYPES: Mapping[str, KvType] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class KvSpec:
-    """Sizes and type of a layer's key and value caches, each [kv_heads, context, head_dim].
+class KvConstants:
+    """Override constants of snippets/kv.wgsl.
 
-    Of several sequences each cache is [sequences, kv_heads, context, head_dim].
+    Attributes:
+        kv_heads: Key-value heads.
+        head_dim: Elements of a head.
+        context: Slots of a sequence.
+        scales_at: First word of the scales; None for a cache without scales.
+    """
+
+    kv_heads: int
+    head_dim: int
+    context: int
+    scales_at: int | None
+
+
+@dataclass(frozen=True)
+class KvSpec:
+    """Sizes and type of a layer's two caches, each [sequences, kv_heads, context, head_dim].
 
     A cache of blocks holds the codes of all elements, then the scales in the same order.
 
     Attributes:
         kv_heads: Key-value heads.
         head_dim: Elements of a head, a multiple of 4 up to 256, and of whole blocks.
-        context: Slots.
+        context: Slots of a sequence.
         dtype: A key of `KV_TYPES`.
-        sequences: Texts that have slots of their own.
+        sequences: Sequences, each with slots of its own.
     """
 
     kv_heads: int
@@ -71,11 +86,11 @@ class KvSpec:
     sequences: int = 1
 
     def reach(self, window: int) -> int:
-        """Keys that a row sees at most; `window` is 0 for all."""
+        """Most keys that a row attends to; `window` is 0 for all."""
         return min(window or self.context, self.context)
 
     def shape(self, heads: int, window: int) -> str:
-        """Query heads, cache and keys, for the keys of sites."""
+        """Query heads, cache and keys, for tuning keys."""
         heads_of = f"{heads}/{self.kv_heads}x{self.head_dim}"
         return f"{self.dtype} {heads_of}, {self.reach(window)} keys"
 
@@ -84,14 +99,14 @@ class KvSpec:
         """Caches of at least `context` slots.
 
         Raises:
-            UsageError: An unknown type, or heads of no whole blocks.
+            UsageError: An unknown type, or a head dimension that is not a multiple of its block.
         """
         if dtype not in KV_TYPES:
             raise UsageError("unknown KV dtype", expected=" or ".join(KV_TYPES), found=dtype)
         kind = KV_TYPES[dtype]
         if head_dim % kind.block:
             raise UsageError(
-                f"a cache in {dtype} does not suit this model",
+                f"this model cannot have a cache in {dtype}",
                 expected=f"a head size that is a multiple of {kind.block}",
                 found=head_dim,
                 hint="use --kv-dtype f16",
@@ -117,9 +132,10 @@ class KvSpec:
         return self.elements // kind.block * kind.block_bytes
 
     @property
-    def constants(self) -> dict[str, float | int | bool]:
-        """Override constants of the cache type's snippet."""
-        return {"SCALES_AT": self.elements // 4} if KV_TYPES[self.dtype].block > 1 else {}
+    def constants(self) -> KvConstants:
+        """What shaders are told of the caches."""
+        scales_at = self.elements // 4 if KV_TYPES[self.dtype].block > 1 else None
+        return KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
 
     def check(self, label: str, *caches: BufferSlice) -> None:
         """Guard of the caches.
@@ -144,7 +160,7 @@ class KvSpec:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """Keys and values of one layer, each [kv_heads, context, head_dim]."""
+    """Keys and values of one layer, each [sequences, kv_heads, context, head_dim]."""
 
     keys: BufferSlice
     values: BufferSlice
@@ -179,18 +195,6 @@ class KvCache:
     def size(self) -> int:
         """Bytes of GPU memory."""
         return sum(layer.keys.size + layer.values.size for layer in self.layers)
-
-    def of_sequence(self, index: int) -> KvCache | None:
-        """The caches of one of several sequences; None where they cannot be bound by themselves."""
-        spec = replace(self.spec, sequences=1)
-        if spec.size % OFFSET_ALIGNMENT:
-            return None
-        at = index * spec.size
-        layers = tuple(
-            LayerCache(one.keys.range(at, spec.size), one.values.range(at, spec.size))
-            for one in self.layers
-        )
-        return KvCache(spec, layers)
 
     def read(self, device: Device, slots: int) -> dict[str, U8]:
         """The first slots, see `StoringBackend.read_cache`."""
@@ -248,7 +252,7 @@ class KvCache:
         """Zeroed caches for `context` tokens of each of some sequences.
 
         Raises:
-            UsageError: A type that does not suit the model.
+            UsageError: A type that the model cannot have.
         """
         spec = KvSpec.make(graph.kv_heads, graph.head_dim, context, dtype)
         spec = replace(spec, sequences=sequences)

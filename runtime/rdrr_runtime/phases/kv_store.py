@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.kv_cache import KV_TYPES, KvSpec
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.kv_cache import KV_TYPES, KvConstants, KvSpec
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+
+THREADS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvStore(Record):
+    """Parameters of kv_store.wgsl.
+
+    Attributes:
+        kv: Type of the caches.
+        value: Type of activations.
+        cache: Sizes of the caches.
+    """
+
+    shader = "kv_store"
+
+    kv: str = choice()
+    value: str = choice()
+    cache: KvConstants
+
+
+class KvStoreBlocks(KvStore):
+    """Parameters of kv_store_blocks.wgsl."""
+
+    shader = "kv_store_blocks"
 
 
 def kv_store(
@@ -20,51 +46,37 @@ def kv_store(
     *,
     cache: KvSpec,
     label: str,
-) -> list[Dispatch]:
-    """Store the pass's keys and values at the slots base, base + 1..., or by the slot mapping.
+) -> list[Phase]:
+    """Store the keys and values of a pass at the slots of its rows.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Where it is lowered to; its state holds the sequence and slot of each row. For a cache
+            of blocks the rows are in consecutive slots.
         k: [rows, kv_heads, head_dim].
         v: [rows, kv_heads, head_dim].
-        k_cache: [kv_heads, context, head_dim] of the cache's type.
+        k_cache: [sequences, kv_heads, context, head_dim] of the cache's type.
         v_cache: As k_cache; another buffer.
         cache: Sizes and type of the caches.
         label: What the op is.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: Sizes that the kernels do not support, or blocks of several sequences.
     """
-    width = cache.kv_heads * cache.head_dim
+    width, block = cache.kv_heads * cache.head_dim, KV_TYPES[cache.dtype].block
     cache.check(label, k_cache, v_cache)
     ctx.need_values(f"{label}: k", k, ctx.max_rows * width)
     ctx.need_values(f"{label}: v", v, ctx.max_rows * width)
-    block, slot_mapping = KV_TYPES[cache.dtype].block, ctx.state.slot_mapping
-    variables: dict[str, str | int | bool] = {"KV": cache.dtype, "VALUE": ctx.values}
-    if block == 1:
-        variables["MAPPED"] = slot_mapping is not None
-    elif slot_mapping is not None:
+    if block > 1 and (ctx.mapped or cache.sequences > 1):
         raise FormatError(
             "blocks of a cache are stored for one sequence only", where=label, found=cache.dtype
         )
-    what = kernel(
-        "kv_store" if block == 1 else "kv_store_blocks",
-        variables=variables,
-        constants={
-            "KV_HEADS": cache.kv_heads,
-            "HEAD_DIM": cache.head_dim,
-            "CONTEXT": cache.context,
-            **cache.constants,
-        },
+    kind = KvStore if block == 1 else KvStoreBlocks
+    record = kind(
+        threads=THREADS,
         variant=cache.dtype,
+        kv=cache.dtype,
+        value=ctx.values,
+        cache=cache.constants,
     )
-    buffers = {
-        "current": ctx.state.step,
-        "k": k,
-        "v": v,
-        "k_cache": k_cache,
-        "v_cache": v_cache,
-    }
-    if slot_mapping is not None:
-        buffers["slot_mapping"] = slot_mapping
-    return [dispatch(what, buffers, Grid(-(-width // (64 * max(block, 4))), 1, 1, 1), label)]
+    buffers = {"current": ctx.state.step, "k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache}
+    return [Phase(record, buffers, Work(-(-width // (THREADS * max(block, 4))), 1), label)]

@@ -1,23 +1,20 @@
-// k_cache[h, base + r, :] = k[r, h, :], and the same for v; stored as {{ KV }}.
+// k_cache[h, slot, :] = k[r, h, :], and the same for v, at the slot of row r; stored as {{ KV }}.
 //
 // current           Step
 // k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
-// k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM]
+// k_cache, v_cache  {{ KV }} [KV_HEADS, CONTEXT, HEAD_DIM], CONTEXT even: no word is shared by heads
 //
-// A thread stores a block of 32 of each. Two blocks share a word of scales: the first of them that
-// this pass stores writes it, and a half that belongs to a slot of another pass stays. A row beyond
-// the context is dropped.
+// An item is WG blocks of a row; a thread stores a block of 32 of each. Two blocks share a word of
+// scales: the first of them that this pass stores writes it, and a half that belongs to a slot of
+// another pass stays. The rows are in consecutive slots of one sequence. A row beyond the context is
+// dropped.
 {% include "snippets/step.wgsl" %}
-{% include "snippets/kv_" ~ KV ~ ".wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> k: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(2) var<storage, read> v: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(3) var<storage, read_write> k_cache: array<KvWord>;
-@group(0) @binding(4) var<storage, read_write> v_cache: array<KvWord>;
-
-override KV_HEADS: u32;
-override HEAD_DIM: u32;
-override CONTEXT: u32;  // even, so that no word is shared by two heads
+{% include "snippets/kv.wgsl" %}
+var<storage, read> current: Step;
+var<storage, read> k: array<vec4<{{ VALUE }}>>;
+var<storage, read> v: array<vec4<{{ VALUE }}>>;
+var<storage, read_write> k_cache: array<KvWord>;
+var<storage, read_write> v_cache: array<KvWord>;
 
 {% for cache in ("k", "v") %}
 // f16 bits of the scale of the block that begins at vector i.
@@ -30,17 +27,16 @@ fn {{ cache }}_scale(i: u32) -> u32 {
 }
 
 {% endfor %}
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let row = id.y;
+fn phase(item: u32, row: u32, thread: Thread) {
     let blocks = HEAD_DIM / 32u;
-    let slot = current.base + row;
-    if (row >= current.rows || slot >= CONTEXT || id.x >= KV_HEADS * blocks) {
+    let index = item * WG + thread.index;
+    let slot = current.row[row].slot;
+    if (slot >= CONTEXT || index >= KV_HEADS * blocks) {
         return;
     }
-    let within = id.x % blocks;
-    let source = (row * KV_HEADS * blocks + id.x) * 8u;
-    let block = (id.x / blocks * CONTEXT + slot) * blocks + within;
+    let within = index % blocks;
+    let source = (row * KV_HEADS * blocks + index) * 8u;
+    let block = (first_slot(0u, index / blocks) + slot) * blocks + within;
     let is_second = block % 2u == 1u;
     // Where the other block of the word is from, and whether this pass stores it.
     let step = select(1u, 1u + (KV_HEADS - 1u) * blocks, within + 1u == blocks) * 8u;

@@ -1,4 +1,4 @@
-"""From projections to attention in one dispatch: norms and rope of the heads, and the cache.
+"""From projections to attention in one phase: norms and rope of the heads, and the cache.
 
 What `rms_norm_in_place`, `rope` and `kv_store` do one after the other.
 """
@@ -8,114 +8,97 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
-from rdrr_format.errors import FormatError
 
-from rdrr_runtime.phases.context import OpContext, need_multiple
-from rdrr_runtime.phases.kv_cache import KV_TYPES, KvSpec
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.head_transform import HeadTransform
+from rdrr_runtime.phases.kv_cache import KV_TYPES, KvConstants, KvSpec
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.weight_units import power_of_two
 
-BINDINGS = 8
-"""Storage buffers, without those of the norms and the slot mapping."""
 
-
-@dataclass(frozen=True)
-class Placing:
-    """What becomes of a layer's projections.
+@dataclass(frozen=True, kw_only=True)
+class PlaceRows(Record):
+    """Parameters of place_rows.wgsl.
 
     Attributes:
+        kv: Type of the caches.
+        value: Type of activations.
+        subgroups: Whether sums go through subgroup operations.
+        norm: Whether queries and keys are normalised.
+        rope: Whether pairs of them rotate.
         heads: Query heads.
-        cache: Sizes and type of the caches.
-        pairs: Rotated pairs of a head, 0 for none.
-        eps: Of the norms of queries and keys.
-        offset: Added to their gains.
+        cache: Sizes of the caches.
+        pairs: Rotated pairs of a head.
+        eps: Added to the mean square.
+        offset: Added to the gains.
     """
 
-    heads: int
-    cache: KvSpec
-    pairs: int = 0
-    eps: float = 0.0
-    offset: float = 0.0
+    shader = "place_rows"
+    trusted = True
 
-    def suits(self, ctx: OpContext, max_buffers: int, *, normed: bool) -> bool:
-        """Whether the kernel can do it."""
-        bound = BINDINGS + 2 * normed + (ctx.state.slot_mapping is not None)
-        return KV_TYPES[self.cache.dtype].block == 1 and bound <= max_buffers
+    kv: str = choice()
+    value: str = choice()
+    subgroups: bool = choice()
+    norm: bool = choice()
+    rope: bool = choice()
+    heads: int
+    cache: KvConstants
+    pairs: int
+    eps: float
+    offset: float
+
+
+def refusal(cache: KvSpec) -> str | None:
+    """Return what stands in the way of storing rows in a cache, if anything does."""
+    block = KV_TYPES[cache.dtype].block
+    return None if block == 1 else f"a cache in {cache.dtype} is stored in blocks of {block}"
 
 
 def place_rows(
     ctx: OpContext,
     projected: tuple[BufferSlice, BufferSlice, BufferSlice],
-    table: BufferSlice | None,
-    gains: tuple[BufferSlice, BufferSlice] | None,
     caches: tuple[BufferSlice, BufferSlice],
     *,
-    spec: Placing,
+    heads: int,
+    cache: KvSpec,
+    transform: HeadTransform,
     label: str,
-) -> list[Dispatch]:
-    """One launch; `spec.suits` must hold.
+) -> list[Phase]:
+    """Return one phase; `refusal` must have nothing against it.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Where it is lowered to; its state holds the sequences, slots and positions of the rows.
         projected: Queries [rows, heads, head_dim], changed in place, keys and values
             [rows, kv_heads, head_dim].
-        table: f32 [context, pairs, 2], cosine and sine; None where no pair rotates.
-        gains: Norm weights of queries and keys, f32 [head_dim] each, or None.
-        caches: Keys and values [kv_heads, context, head_dim], written at the rows' slots.
-        spec: What is computed.
+        caches: Keys and values [sequences, kv_heads, context, head_dim].
+        heads: Query heads.
+        cache: Sizes and type of the caches.
+        transform: What is done to queries and keys.
         label: What the op is.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: Sizes that the kernel does not support.
     """
-    cache, slot_mapping = spec.cache, ctx.state.slot_mapping
     cache.check(label, *caches)
-    need_multiple(f"{label}: head size", cache.head_dim, 4)
-    if 2 * spec.pairs > cache.head_dim:
-        raise FormatError(
-            "more elements rotate than a head has", where=label, expected=cache.head_dim
-        )
-    for name, buffer, heads in zip(
-        "qkv", projected, (spec.heads, cache.kv_heads, cache.kv_heads), strict=True
-    ):
-        ctx.need_values(f"{label}: {name}", buffer, ctx.max_rows * heads * cache.head_dim)
-    q, k, v = projected
+    transform.check(label, cache.head_dim)
+    counts = (heads, cache.kv_heads, cache.kv_heads)
+    for name, buffer, count in zip("qkv", projected, counts, strict=True):
+        ctx.need_values(f"{label}: {name}", buffer, ctx.max_rows * count * cache.head_dim)
     buffers = {
         "current": ctx.state.step,
-        "positions": ctx.state.positions,
-        "table": k if table is None else table,  # a stand-in that is not read
-        "q": q,
-        "k": k,
-        "v": v,
+        **dict(zip("qkv", projected, strict=True)),
         "k_cache": caches[0],
         "v_cache": caches[1],
+        **transform.buffers,
     }
-    if gains is not None:
-        buffers |= {"q_gain": gains[0], "k_gain": gains[1]}
-    if slot_mapping is not None:
-        buffers["slot_mapping"] = slot_mapping
-    what = kernel(
-        "place_rows",
-        variables={
-            "KV": cache.dtype,
-            "NORM": gains is not None,
-            "ROPE": table is not None,
-            "MAPPED": slot_mapping is not None,
-            "SUBGROUPS": ctx.subgroups,
-            "VALUE": ctx.values,
-        },
-        constants={
-            "WG": power_of_two(cache.head_dim // 2, 32, 128),
-            "HEADS": spec.heads,
-            "KV_HEADS": cache.kv_heads,
-            "HEAD_DIM": cache.head_dim,
-            "PAIRS": spec.pairs,
-            "CONTEXT": cache.context,
-            "EPS": spec.eps,
-            "OFFSET": spec.offset,
-        },
+    record = PlaceRows(
+        threads=power_of_two(cache.head_dim // 2, 32, 128),
         variant=cache.dtype,
-        trusted=True,
+        kv=cache.dtype,
+        value=ctx.values,
+        subgroups=ctx.subgroups,
+        heads=heads,
+        cache=cache.constants,
+        **transform.parameters,
     )
-    return [dispatch(what, buffers, Grid(spec.heads + 2 * cache.kv_heads, 1, 1, 1), label)]
+    return [Phase(record, buffers, Work(sum(counts), 1), label)]

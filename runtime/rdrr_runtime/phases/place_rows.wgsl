@@ -1,49 +1,43 @@
-// Queries, keys and values of a pass, from their projections to where attention finds them:
-// q[r, h, :] = rope(norm(q[r, h, :])), k_cache[h, slot, :] = rope(norm(k[r, h, :])), and
-// v_cache[h, slot, :] = v[r, h, :], with slot = base + r; caches of {{ KV }}.
-{% if MAPPED %}
-// Row r goes to (sequence, slot) slot_mapping[r] instead.
-{% endif %}
+// Queries, keys and values of a pass, from their projections to where attention reads them:
+// q[r, h, :] = rope(norm(q[r, h, :])), k_cache[sequence, h, slot, :] = rope(norm(k[r, h, :])), and
+// v_cache[sequence, h, slot, :] = v[r, h, :], at the sequence and slot of row r.
 //
 // current           Step
-// positions         u32 [rows]
-// table             f32 [context, PAIRS, 2]: cos, sin{% if not ROPE %}; not read{% endif %}
-
+{% if ROPE %}
+// table             f32 [context, PAIRS, 2]: cos, sin
+{% endif %}
+{% if NORM %}
+// gains             f32 [2, HEAD_DIM], of queries and keys: norm(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
+{% endif %}
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
 // k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
-// k_cache, v_cache  {{ KV }} [{{ "sequences, " if MAPPED }}KV_HEADS, CONTEXT, HEAD_DIM]
-// q_gain, k_gain    f32 [HEAD_DIM], only with NORM: norm(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
+// k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 //
-// A workgroup takes one vector of a row: a query, a key or a value. Elements from 2 PAIRS on are not
+// An item is one vector of a row: a query, a key or a value. Elements from 2 PAIRS on are not
 // rotated. A row beyond the context is dropped. f32 throughout.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
-{% include "snippets/thread.wgsl" %}
-{% include "snippets/kv_" ~ KV ~ ".wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> positions: array<u32>;
-@group(0) @binding(2) var<storage, read> table: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read_write> q: array<{{ VALUE }}>;
-@group(0) @binding(4) var<storage, read> k: array<{{ VALUE }}>;
-@group(0) @binding(5) var<storage, read> v: array<{{ VALUE }}>;
-@group(0) @binding(6) var<storage, read_write> k_cache: array<KvWord>;
-@group(0) @binding(7) var<storage, read_write> v_cache: array<KvWord>;
+{% include "snippets/kv.wgsl" %}
+{% if ROPE %}
+{% include "snippets/rotated.wgsl" %}
+{% endif %}
+var<storage, read> current: Step;
+{% if ROPE %}
+var<storage, read> table: array<vec2<f32>>;
+{% endif %}
 {% if NORM %}
-@group(0) @binding(8) var<storage, read> q_gain: array<f32>;
-@group(0) @binding(9) var<storage, read> k_gain: array<f32>;
+var<storage, read> gains: array<f32>;
 {% endif %}
-{% if MAPPED %}
-@group(0) @binding({{ 10 if NORM else 8 }}) var<storage, read> slot_mapping: array<vec2<u32>>;  // [rows]
-{% endif %}
+var<storage, read_write> q: array<{{ VALUE }}>;
+var<storage, read> k: array<{{ VALUE }}>;
+var<storage, read> v: array<{{ VALUE }}>;
+var<storage, read_write> k_cache: array<KvWord>;
+var<storage, read_write> v_cache: array<KvWord>;
 
-override WG: u32;
 override HEADS: u32;
-override KV_HEADS: u32;
-override HEAD_DIM: u32;
 override PAIRS: u32;
-override CONTEXT: u32;
-override EPS: f32 = 0.0;
-override OFFSET: f32 = 0.0;
+override EPS: f32;
+override OFFSET: f32;
 
 var<workgroup> vector: array<f32, HEAD_DIM>;
 {% if NORM %}
@@ -51,16 +45,11 @@ var<workgroup> vector: array<f32, HEAD_DIM>;
 {% include "snippets/reduce_sum.wgsl" %}
 {% endif %}
 
-@compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
-    let row = wid.y;
-    if (row >= current.rows) {
-        return;
-    }
+fn phase(item: u32, row: u32, thread: Thread) {
     let t = thread.index;
-    let is_query = wid.x < HEADS;
-    let is_value = wid.x >= HEADS + KV_HEADS;
-    let head = wid.x - select(select(HEADS, HEADS + KV_HEADS, is_value), 0u, is_query);
+    let is_query = item < HEADS;
+    let is_value = item >= HEADS + KV_HEADS;
+    let head = item - select(select(HEADS, HEADS + KV_HEADS, is_value), 0u, is_query);
     let first = (row * select(KV_HEADS, HEADS, is_query) + head) * HEAD_DIM;
     var squares = 0.0;
     for (var i = t; i < HEAD_DIM; i += WG) {
@@ -80,7 +69,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
     let factor = inverseSqrt(total / f32(HEAD_DIM) + EPS);
     if (!is_value) {
         for (var i = t; i < HEAD_DIM; i += WG) {
-            vector[i] *= factor * (OFFSET + select(k_gain[i], q_gain[i], is_query));
+            vector[i] *= factor * (OFFSET + gains[select(HEAD_DIM, 0u, is_query) + i]);
         }
     }
 {% endif %}
@@ -88,11 +77,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
     workgroupBarrier();
     if (!is_value) {
         for (var i = t; i < PAIRS; i += WG) {
-            let angle = table[positions[row] * PAIRS + i];
-            let a = vector[i];
-            let b = vector[i + PAIRS];
-            vector[i] = a * angle.x - b * angle.y;
-            vector[i + PAIRS] = b * angle.x + a * angle.y;
+            let angle = table[current.row[row].position * PAIRS + i];
+            let result = rotated(vector[i], vector[i + PAIRS], angle);
+            vector[i] = result.x;
+            vector[i + PAIRS] = result.y;
         }
     }
 {% endif %}
@@ -103,25 +91,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
         }
         return;
     }
-{% if MAPPED %}
-    let slot = slot_mapping[row].y;
-    let slab = slot_mapping[row].x * KV_HEADS + head;
-{% else %}
-    let slot = current.base + row;
-    let slab = head;
-{% endif %}
+    let slot = current.row[row].slot;
     if (slot >= CONTEXT) {
         return;
     }
+    let target_word = (first_slot(current.row[row].sequence, head) + slot) * (HEAD_DIM / 4u);
     for (var i = t; i < HEAD_DIM / 4u; i += WG) {
-        let at = (slab * CONTEXT + slot) * (HEAD_DIM / 4u) + i;
         let word = kv_pack(vec4<f32>(
             vector[4u * i], vector[4u * i + 1u], vector[4u * i + 2u], vector[4u * i + 3u]
         ));
         if (is_value) {
-            v_cache[at] = word;
+            v_cache[target_word + i] = word;
         } else {
-            k_cache[at] = word;
+            k_cache[target_word + i] = word;
         }
     }
 }

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_multiple
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+
+THREADS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryEmbedding(Record):
+    """Parameters of rope.wgsl.
+
+    Attributes:
+        value: Type of activations.
+        heads: Heads of a row.
+        head_dim: Elements of a head.
+        pairs: Rotated pairs of a head.
+    """
+
+    shader = "rope"
+
+    value: str = choice()
+    heads: int
+    head_dim: int
+    pairs: int
 
 
 def rope(
@@ -19,7 +41,7 @@ def rope(
     head_dim: int,
     rotary_dim: int | None = None,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """Rotate the first `rotary_dim` elements of each head by the row's position.
 
     Args:
@@ -28,11 +50,11 @@ def rope(
         table: f32 [context, rotary_dim / 2, 2], cosine and sine, computed on the host.
         heads: Heads in a row.
         head_dim: Elements of a head.
-        rotary_dim: Elements that rotate; all of them where left out.
+        rotary_dim: Elements that rotate; all of them when None.
         label: What the op is.
 
     Raises:
-        FormatError: Sizes that do not suit.
+        FormatError: Sizes that the kernel does not support.
     """
     rotary_dim = head_dim if rotary_dim is None else rotary_dim
     need_multiple(f"{label}: rotary dimension", rotary_dim, 2)
@@ -42,15 +64,8 @@ def rope(
         )
     ctx.need_values(f"{label}: x", x, ctx.max_rows * heads * head_dim)
     pairs = rotary_dim // 2
-    what = kernel(
-        "rope",
-        variables={"VALUE": ctx.values},
-        constants={"HEADS": heads, "HEAD_DIM": head_dim, "PAIRS": pairs},
+    record = RotaryEmbedding(
+        threads=THREADS, value=ctx.values, heads=heads, head_dim=head_dim, pairs=pairs
     )
-    buffers = {
-        "current": ctx.state.step,
-        "positions": ctx.state.positions,
-        "table": table,
-        "x": x,
-    }
-    return [dispatch(what, buffers, Grid(-(-heads * pairs // 64), 1, 1, 1), label)]
+    buffers = {"current": ctx.state.step, "table": table, "x": x}
+    return [Phase(record, buffers, Work(-(-heads * pairs // THREADS), 1), label)]

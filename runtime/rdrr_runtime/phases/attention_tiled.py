@@ -1,0 +1,105 @@
+"""Attention of tiles of rows of one sequence, which share the keys that they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.tuning import Params
+
+from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.kv_cache import KV_TYPES
+from rdrr_runtime.phases.phase import Phase, Work, choice
+
+TILE_KEYS = (32, 16, 8)  # a multiple of 8
+THREADS_PER_ROW = 8
+
+
+@dataclass(frozen=True)
+class TileTuning(Params):
+    """What a tile holds.
+
+    Attributes:
+        keys: A multiple of 8.
+    """
+
+    keys: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionTiled(AttentionRecord):
+    """Parameters of attention_tiled.wgsl.
+
+    Attributes:
+        keys_per_thread: Keys of a tile that a thread scores.
+        own_words: Words of 4 elements of the output that a thread sums.
+    """
+
+    shader = "attention_tiled"
+    trusted = True
+
+    keys_per_thread: int = choice()
+    own_words: int = choice()
+
+
+def attention_tiled(
+    ctx: OpContext,
+    spec: AttentionSpec,
+    buffers: dict[str, BufferSlice],
+    rows: int,
+    label: str,
+) -> Phase:
+    """Return the attention of tiles of `rows` rows; `tiled_refusal` must have nothing against it.
+
+    Args:
+        ctx: Where it is lowered to; the rows of a pass are in ascending slots of one sequence.
+        spec: What is computed.
+        buffers: `current`, `q`, `k_cache`, `v_cache` and `out`.
+        rows: Rows of a tile.
+        label: What the op is.
+    """
+    site = ctx.site(
+        f"attention attention_tiled.{rows}.{spec.shape}, {ctx.max_rows} rows",
+        TileTuning(tile_keys(spec, rows, ctx.workgroup_storage)),
+        (
+            TileTuning(one)
+            for one in TILE_KEYS
+            if _tile_bytes(spec, rows, one) <= ctx.workgroup_storage
+        ),
+    )
+    record = AttentionTiled(
+        threads=THREADS_PER_ROW * rows,
+        variant=f"{rows}.{spec.cache.dtype}",
+        keys_per_thread=site.used.keys // 8,
+        own_words=-(-spec.cache.head_dim // (4 * THREADS_PER_ROW)),
+        **spec.parameters(ctx),
+    )
+    return Phase(record, buffers, Work(spec.heads, rows), label, (site,))
+
+
+def tiled_refusal(ctx: OpContext, spec: AttentionSpec, rows: int) -> str | None:
+    """Return what stands in the way of tiles of `rows` rows, if anything does."""
+    if ctx.mapped:
+        return "rows of different sequences share no tile of keys"
+    if not tile_keys(spec, rows, ctx.workgroup_storage):
+        return (
+            f"a tile of {rows} rows of {spec.cache.head_dim} elements needs "
+            f"{_tile_bytes(spec, rows, TILE_KEYS[-1])} bytes of workgroup memory, "
+            f"and the device has {ctx.workgroup_storage}"
+        )
+    return None
+
+
+def tile_keys(spec: AttentionSpec, rows: int, workgroup_storage: int) -> int:
+    """Keys of a tile that fit workgroup memory beside `rows` queries; 0 if none do."""
+    fitting = (one for one in TILE_KEYS if _tile_bytes(spec, rows, one) <= workgroup_storage)
+    return next(fitting, 0)
+
+
+def _tile_bytes(spec: AttentionSpec, rows: int, keys: int) -> int:
+    cache = spec.cache
+    queries = 4 * rows * cache.head_dim
+    tile = keys * (cache.head_dim + 4) * KV_TYPES[cache.dtype].tile_bytes
+    weights = 4 * rows * (keys + THREADS_PER_ROW)
+    return queries + tile + weights

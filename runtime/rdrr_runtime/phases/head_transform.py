@@ -1,0 +1,63 @@
+"""What happens to each head of queries and keys before attention: RMSNorm, then rope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rdrr_device.buffers import BufferSlice
+from rdrr_format.errors import FormatError
+
+
+@dataclass(frozen=True)
+class HeadTransform:
+    """RMSNorm and rope of each head of queries and keys.
+
+    Attributes:
+        pairs: Rotated pairs of a head; 0 for no rope.
+        table: f32 [context, pairs, 2], cosine and sine; None where no pair rotates.
+        gains: f32 [2, head_dim], norm weights of queries, then of keys; None for no norm.
+        eps: Added to the mean square by the norms.
+        offset: Added to their weights.
+    """
+
+    pairs: int = 0
+    table: BufferSlice | None = None
+    gains: BufferSlice | None = None
+    eps: float = 0.0
+    offset: float = 0.0
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """The operands that there are, by the names under which shaders declare them."""
+        operands = {"table": self.table, "gains": self.gains}
+        return {name: one for name, one in operands.items() if one is not None}
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Fields of the records of phases that do it."""
+        return {
+            "norm": self.gains is not None,
+            "rope": self.table is not None,
+            "pairs": self.pairs,
+            "eps": self.eps,
+            "offset": self.offset,
+        }
+
+    def check(self, label: str, head_dim: int) -> None:
+        """Guard of the rotated elements.
+
+        Raises:
+            FormatError: More elements rotate than a head has, or they have no table.
+        """
+        if 2 * self.pairs > head_dim:
+            raise FormatError(
+                "more elements rotate than a head has",
+                where=label,
+                expected=f"at most {head_dim}",
+                found=2 * self.pairs,
+            )
+        if (self.pairs > 0) != (self.table is not None):
+            raise FormatError(
+                "rotated pairs and a table of angles go together", where=label, found=self.pairs
+            )
