@@ -9,6 +9,7 @@ suits depends on how many of them fill the device.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
@@ -49,7 +50,7 @@ class Tile(Params):
         return self.rows // self.tm * (self.outputs // self.tn)
 
     @property
-    def fields(self) -> dict[str, int]:
+    def fields(self) -> dict[str, Any]:
         """Return the fields of the tile in `MatmulInt8`."""
         return {
             "threads": self.threads,
