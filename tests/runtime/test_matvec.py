@@ -237,7 +237,7 @@ def test_a_product_says_what_stands_in_its_way(bench: Bench, rng: np.random.Gene
     assert "others column-major" in refused(weight, column)
     assert "8 outputs, no multiple of the 32" in refused(column, column, gate=True)
     assert "Q4_K and Q8_0" in refused(column, other, gate=True)
-    assert "has 2 token rows" in refused(weight, ctx=bench.context(2))
+    assert "the pass has 2" in refused(weight, ctx=bench.context(2))
     small = replace(ctx, workgroup_storage=1024)
     assert "exceeds the device's 1024 bytes of workgroup memory" in refused(weight, ctx=small)
     assert "exceeds the device's" in refused(weight, partials=1 << 16)

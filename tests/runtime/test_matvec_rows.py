@@ -263,8 +263,8 @@ def test_a_product_says_what_stands_in_its_way(bench, rng) -> None:
         return refusal(ctx, weights) or "not refused"
 
     assert refused(half) == "F16 has no codes that could be multiplied in int8"
-    assert "has 1 token rows" in refused(weight, ctx=bench.context(1))
-    assert "takes 2 to 32" in refused(weight, ctx=replace(ctx, max_rows=33))
-    assert "are f16" in refused(weight, ctx=replace(ctx, values="f16"))
+    assert "the pass has 1" in refused(weight, ctx=bench.context(1))
+    assert "2 to 32 token rows" in refused(weight, ctx=replace(ctx, max_rows=33))
+    assert "the pass has f16" in refused(weight, ctx=replace(ctx, values="f16"))
     assert refused(weight, replace(weight, k=512)).endswith("256 and 512")
     assert "column-major" in refused(replace(weight, layout=Layout.COLUMN))

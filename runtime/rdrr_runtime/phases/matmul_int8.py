@@ -88,7 +88,7 @@ def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
     # Blocks along N have no other int8 kernel for a small batch.
     least = 2 if weight.by_column else MIN_ROWS
     if ctx.max_rows < least:
-        return f"the pass has {ctx.max_rows} token rows, and tiles begin at {least}"
+        return f"tiles begin at {least} token rows, and the pass has {ctx.max_rows}"
     return _unreadable(weight)
 
 

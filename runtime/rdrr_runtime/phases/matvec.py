@@ -141,7 +141,7 @@ def refusal(
         gate: Whether gate and up are joined by an activation.
     """
     if ctx.max_rows != 1:
-        return f"the pass has {ctx.max_rows} token rows, and this product takes 1"
+        return f"it takes 1 token row, and the pass has {ctx.max_rows}"
     if weights[0].k % 4:
         return f"K is {weights[0].k}, no multiple of 4"
     if len({one.by_column for one in weights}) > 1:

@@ -58,16 +58,16 @@ def rows_held(rows: int) -> int:
 def refusal(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
     """Return what stands in the way of a product with these matrices; None if nothing does."""
     if not 2 <= ctx.max_rows <= MAX_ROWS:
-        return f"the pass has {ctx.max_rows} token rows, and this product takes 2 to {MAX_ROWS}"
+        return f"it takes 2 to {MAX_ROWS} token rows, and the pass has {ctx.max_rows}"
     if ctx.values != "f32":
-        return f"activations are {ctx.values}, and this product takes f32"
+        return f"it takes activations in f32, and the pass has {ctx.values}"
     if weights[0].k % 4:
         return f"K is {weights[0].k}, no multiple of 4"
     inputs = sorted({one.k for one in weights})
     if len(inputs) > 1:
         return f"its matrices have different inputs, {' and '.join(map(str, inputs))}"
     if any(one.by_column for one in weights):
-        return "a matrix is column-major, and this product reads blocks along K"
+        return "it reads blocks along K, and a matrix is column-major"
     return next(filter(None, (unread(one, int8=True) for one in weights)), None)
 
 
