@@ -12,7 +12,7 @@ from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import PREFILL, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.matvec_rows import ROWS_AT_A_TIME
+from rdrr_runtime.phases.matvec_rows_tuning import ROWS_AT_A_TIME
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package

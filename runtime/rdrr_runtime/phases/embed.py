@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_device.tuning import Params
 
 from rdrr_runtime.phases.context import OpContext, need_multiple
+from rdrr_runtime.phases.formats import GpuFormat, Planes
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.weight_units import halves_of, need_rows
 
 
@@ -25,13 +25,40 @@ class EmbedTuning(Params):
     workgroup: int = 32
 
 
+@dataclass(frozen=True, kw_only=True)
+class Embed(Record):
+    """Parameters of embed.wgsl.
+
+    Attributes:
+        formats: That of the table.
+        value: Type of activations.
+        k: Elements of a row.
+        units: Units of 32 weights in a row.
+        outputs: Rows of the part of the table that is read.
+        first: The first of them.
+        scale: Factor on every value.
+        planes: Where the part's planes lie.
+    """
+
+    shader = "embed"
+
+    formats: tuple[GpuFormat] = choice()
+    value: str = choice()
+    k: int
+    units: int
+    outputs: int
+    first: int
+    scale: float
+    planes: tuple[Planes]
+
+
 CANDIDATES = tuple(EmbedTuning(threads) for threads in (8, 16, 32, 64, 128, 256))
 
 
 def embed(
     ctx: OpContext, table: GpuWeight, x: BufferSlice, *, scale: float = 1.0, label: str
-) -> list[Dispatch]:
-    """x[r, :] = scale * table[tokens[r], :].
+) -> list[Phase]:
+    """x[r, :] = scale * table[t, :], t the token of row r.
 
     Args:
         ctx: Where it is lowered to; its state holds the tokens.
@@ -53,31 +80,21 @@ def embed(
         EmbedTuning(),
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
-    return [
-        dispatch(
-            kernel(
-                "embed",
-                variables={"FORMATS": (table.form,), "VALUE": ctx.values},
-                constants={
-                    "WG": site.used.workgroup,
-                    "K": table.k,
-                    "UNITS": units,
-                    "OUTPUTS": table.outputs(part),
-                    "FIRST": part.first_row,
-                    "SCALE": scale,
-                    **table.places(part, 0),
-                },
-                variant=dtype,
-            ),
-            {
-                "current": ctx.state.step,
-                "tokens": ctx.state.tokens,
-                "weight0": part.slice,
-                "x": x,
-            },
-            Grid(-(-units // site.used.workgroup), 1, 1, 1),
-            label,
-            (site,),
+    made = []
+    for part in table.parts:
+        record = Embed(
+            threads=site.used.workgroup,
+            variant=dtype,
+            formats=(table.form,),
+            value=ctx.values,
+            k=table.k,
+            units=units,
+            outputs=table.outputs(part),
+            first=part.first_row,
+            scale=scale,
+            planes=(table.places(part),),
         )
-        for part in table.parts
-    ]
+        buffers = {"current": ctx.state.step, "weight0": part.slice, "x": x}
+        work = Work(-(-units // site.used.workgroup), 1)
+        made.append(Phase(record, buffers, work, label, (site,)))
+    return made

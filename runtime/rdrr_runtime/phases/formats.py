@@ -50,6 +50,23 @@ COMMON = 256
 
 
 @dataclass(frozen=True)
+class Planes:
+    """Where shaders find what they read of a matrix; constants of `snippets/weights.wgsl`.
+
+    Attributes:
+        row_units: Units of a row.
+        high: Where the plane begins, in words of 16 bytes, or None where there is none.
+        scales: The same.
+        common: The same.
+    """
+
+    row_units: int
+    high: int | None = None
+    scales: int | None = None
+    common: int | None = None
+
+
+@dataclass(frozen=True)
 class GpuFormat:
     """How a matrix lies in GPU memory.
 
@@ -120,17 +137,15 @@ class GpuFormat:
         """Bytes of so many rows."""
         return 16 * sum(self.plane_sizes(rows, units))
 
-    def places(self, rows: int, units: int) -> dict[str, int]:
-        """Where shaders find what they read, in words of 16 bytes; see `snippets/weights.wgsl`."""
+    def places(self, rows: int, units: int) -> Planes:
+        """Return where shaders find what they read of so many rows."""
         low, high, scales, _ = self.plane_sizes(rows, units)
-        found = {"ROW_UNITS": units}
-        if self.high:
-            found["HIGH"] = low
-        if not self.values:
-            found["SCALES"] = low + high
-        if self.levels == 2:
-            found["COMMON"] = low + high + scales
-        return found
+        return Planes(
+            row_units=units,
+            high=low if self.high else None,
+            scales=None if self.values else low + high,
+            common=low + high + scales if self.levels == 2 else None,
+        )
 
 
 FORMATS: Mapping[str, GpuFormat] = MappingProxyType(

@@ -6,47 +6,47 @@
 // y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y).
 {% endif %}
 //
-// current  Step
 // x        {{ VALUE }} {{ "[rows, TOP_K, K]" if EXPERTS == "sum" else "[rows, K]" }}
 // weight0  OUTPUTS rows of one of FORMATS, see formats.py{% if EXPERTS %}: from row FIRST on, of EXPERT_ROWS of each expert{% endif %}
 
-// y        {{ Y }} {{ "[rows, TOP_K, STRIDE]" if EXPERTS == "each" else "[rows, STRIDE]" }}
+// y        {{ Y }} {{ "[rows, TOP_K, N]" if EXPERTS == "each" else "[rows, N]" }}
 {% if EXPERTS %}
 // routes   Route [rows, TOP_K]
 {% else %}
-// bias     f32 [STRIDE], only with BIAS
+// bias     f32 [N], only with BIAS
 {% endif %}
 //
-// A workgroup computes 4 outputs for {{ {"each": "a route", "sum": "a row, over its routes"}.get(EXPERTS, ROWS ~ " token rows") }}; its threads share the units of K, so each
-// weight is read and dequantized once for them. {% if EXPERTS %}An output whose weights are in another part {{ "is left alone" if EXPERTS == "each" else "counts for nothing" }}.
-// {% endif %}Accumulates in f32.
-{% include "snippets/step.wgsl" %}
+// An item is 4 outputs of {{ {"each": "a route: of the first route of a row first", "sum": "a row, over its routes"}.get(EXPERTS, ROWS ~ " token rows") }}. Threads share the units of K, so
+// each weight is read and dequantized once for them. {% if EXPERTS %}An output whose weights are in another part
+// {{ "is left alone" if EXPERTS == "each" else "counts for nothing" }}. {% endif %}Accumulates in f32.
 {% include "snippets/value.wgsl" %}
-{% include "snippets/thread.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(2) var<storage, read> weight0: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read_write> y: array<{{ Y }}>;
+{% if ROWS > 1 %}
+{% include "snippets/step.wgsl" %}
+
+var<storage, read> current: Step;
+{% endif %}
+var<storage, read> x: array<vec4<{{ VALUE }}>>;
+var<storage, read> weight0: array<vec4<u32>>;
+var<storage, read_write> y: array<{{ Y }}>;
 {% if EXPERTS %}
 {% include "snippets/route.wgsl" %}
-@group(0) @binding(4) var<storage, read> routes: array<Route>;
 
-override EXPERTS: u32;
+var<storage, read> routes: array<Route>;
+
+override EXPERT_COUNT: u32;
 override EXPERT_ROWS: u32;       // rows from one expert to the next
 override TOP_K: u32;
 {% elif BIAS %}
-@group(0) @binding(4) var<storage, read> bias: array<f32>;
+var<storage, read> bias: array<f32>;
 {% endif %}
 
-override WG: u32;
 override K: u32;
 override UNITS: u32;             // of 32 weights in a row
 override K_PADDED: bool;         // some units reach beyond K
+override N: u32;                 // outputs of all parts{{ ", of an expert" if EXPERTS }}
+override FIRST: u32;             // the first row of this part
 override OUTPUTS: u32;           // rows of this part
-override FIRST: u32;             // the first of them
-override STRIDE: u32;            // outputs of all parts{{ ", of an expert" if EXPERTS }}
-override ACCUMULATE: bool = false;
-override SINGLE_ROW: bool = false;
+override ACCUMULATE: bool;
 
 {% set DEQUANTIZED = true %}
 {% include "snippets/weights.wgsl" %}
@@ -78,7 +78,7 @@ const FOUR = vec4<u32>(0u, 1u, 2u, 3u);
 fn inside(expert: u32, n0: u32) -> vec4<bool> {
     let n = vec4<u32>(n0) + FOUR;
     let row = vec4<u32>(expert * EXPERT_ROWS) + n;
-    return (n < vec4<u32>(STRIDE)) & (row >= vec4<u32>(FIRST)) & (row < vec4<u32>(FIRST + OUTPUTS));
+    return (n < vec4<u32>(N)) & (row >= vec4<u32>(FIRST)) & (row < vec4<u32>(FIRST + OUTPUTS));
 }
 
 // Their rows in the part, or any of its rows for those outside.
@@ -88,16 +88,16 @@ fn rows_of(expert: u32, n0: u32) -> vec4<u32> {
 }
 {% else %}
 
-// Write output n of a row; n is the lane-th of the workgroup.
-fn finish(total: vec4<f32>, row: u32, rows: u32, n: u32, lane: u32) {
-    if (lane >= 4u || n >= OUTPUTS || row >= rows) {
+// Write output n of a row, the lane-th of the item.
+fn finish(total: vec4<f32>, row: u32, n: u32, lane: u32) {
+    if (lane >= 4u || n >= OUTPUTS{{ " || row >= current.rows" if ROWS > 1 }}) {
         return;
     }
     var result = total[lane];
 {% if BIAS %}
     result += bias[FIRST + n];
 {% endif %}
-    let at = row * STRIDE + FIRST + n;
+    let at = row * N + FIRST + n;
     if (ACCUMULATE) {
         result += f32(y[at]);
     }
@@ -105,19 +105,12 @@ fn finish(total: vec4<f32>, row: u32, rows: u32, n: u32, lane: u32) {
 }
 {% endif %}
 
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    thread: Thread,
-) {
-    let n0 = (wid.x + wid.y * groups.x) * 4u;
+fn phase(item: u32, row: u32, thread: Thread) {
 {% if EXPERTS == "each" %}
-    let row = wid.z / TOP_K;
-    if (n0 >= STRIDE || row >= current.rows) {
-        return;
-    }
-    let expert = min(routes[wid.z].expert, EXPERTS - 1u);
+    let items = (N + 3u) / 4u;  // of a route
+    let n0 = item % items * 4u;
+    let route = row * TOP_K + item / items;
+    let expert = min(routes[route].expert, EXPERT_COUNT - 1u);
     let live = inside(expert, n0);
     if (!any(live)) {
         return;
@@ -128,16 +121,13 @@ fn main(
 {{ add_products() -}}
     let total = reduce_sum(acc0, thread);
     if (thread.index < 4u && live[thread.index]) {
-        y[wid.z * STRIDE + n0 + thread.index] = value(total[thread.index]);
+        y[route * N + n0 + thread.index] = value(total[thread.index]);
     }
 {% elif EXPERTS == "sum" %}
-    let row = wid.z;
-    if (n0 >= STRIDE || row >= current.rows) {
-        return;
-    }
+    let n0 = item * 4u;
     var sum = vec4<f32>(0.0);
     for (var route = row * TOP_K; route < (row + 1u) * TOP_K; route++) {
-        let expert = min(routes[route].expert, EXPERTS - 1u);
+        let expert = min(routes[route].expert, EXPERT_COUNT - 1u);
         let live = inside(expert, n0);
         if (any(live)) {
             let w = rows_of(expert, n0);
@@ -148,25 +138,21 @@ fn main(
         }
     }
     let total = reduce_sum(sum, thread);
-    if (thread.index < 4u && n0 + thread.index < STRIDE) {
-        let at = row * STRIDE + n0 + thread.index;
+    if (thread.index < 4u && n0 + thread.index < N) {
+        let at = row * N + n0 + thread.index;
         let result = total[thread.index];
         y[at] = value(select(result, result + f32(y[at]), ACCUMULATE));
     }
 {% else %}
-    let rows = select(current.rows, 1u, SINGLE_ROW);
-    let r0 = wid.z * {{ ROWS }}u;
-    if (n0 >= OUTPUTS || r0 >= rows) {
-        return;
-    }
+    let n0 = item * 4u;
     let w = min(vec4<u32>(n0) + FOUR, vec4<u32>(OUTPUTS - 1u));
 {% for r in range(ROWS) %}
     var acc{{ r }} = vec4<f32>(0.0);
-    let x{{ r }} = min(r0 + {{ r }}u, rows - 1u) * (K / 4u);
+    let x{{ r }} = {{ "min(row + " ~ r ~ "u, current.rows - 1u)" if r else "row" }} * (K / 4u);
 {% endfor %}
 {{ add_products() -}}
 {% for r in range(ROWS) %}
-    finish(reduce_sum(acc{{ r }}, thread), r0 + {{ r }}u, rows, n0 + thread.index, thread.index);
+    finish(reduce_sum(acc{{ r }}, thread), row + {{ r }}u, n0 + thread.index, thread.index);
 {% endfor %}
 {% endif %}
 }

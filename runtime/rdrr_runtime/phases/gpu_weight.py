@@ -11,7 +11,7 @@ from rdrr_format.dtypes import DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 
-from rdrr_runtime.phases.formats import FORMATS, UNIT, GpuFormat, format_of
+from rdrr_runtime.phases.formats import FORMATS, UNIT, GpuFormat, Planes, format_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class GpuWeight:
         stride: Rows from one matrix to the next, at least its outputs.
         parts: Rows, split where a buffer would exceed the binding limit.
         note: Why it is not in the form the package stores it in; empty if it is.
-        row_scales: f32 [N] that products in two planes of int8 need, see `kernels/row_scales.py`,
+        row_scales: f32 [N] that products in two planes of int8 need, see `row_scales`,
             or None.
     """
 
@@ -82,10 +82,9 @@ class GpuWeight:
         """Rows of a part that carry meaning, of a single matrix."""
         return min(part.rows, self.n - part.first_row)
 
-    def places(self, part: Part, index: int | str = "") -> dict[str, int]:
-        """What shaders are told of a part, the `index`-th matrix that they read."""
-        found = self.form.places(part.rows, self.units)
-        return {f"{name}{index}": value for name, value in found.items()}
+    def places(self, part: Part) -> Planes:
+        """Return where shaders find what they read of a part."""
+        return self.form.places(part.rows, self.units)
 
 
 def allocate_weight(

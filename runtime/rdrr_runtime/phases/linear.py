@@ -1,23 +1,24 @@
 """Linear layers: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus what y holds already.
 
-    gemv_row       few token rows
+    gemv_row       one token row, or a small batch
     matmul_tiled   many token rows
 
-A weight that exceeds the binding limit comes in parts, each with its own dispatch.
+A weight that exceeds the binding limit comes in parts, each with its own phase.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch, flat_grid
 from rdrr_device.tuning import AnySite, Params
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.formats import HALF
 from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.linear_records import FloatRecord, GemvRow, MatmulTiled
+from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.weight_units import halves_of, need_rows, power_of_two
 
 ENOUGH_TILES = 200  # workgroups of the wide tile that fill the largest GPUs
@@ -72,41 +73,34 @@ class _Call:
     logits: bool
     label: str
 
-    def launch(
-        self,
-        name: str,
-        part: Part,
-        grid: Grid,
-        variables: dict[str, str | int | bool],
-        constants: dict[str, float | int | bool],
-        sites: tuple[AnySite, ...] = (),
-    ) -> Dispatch:
+    def fields(self, part: Part) -> dict[str, Any]:
+        """Return the fields of `FloatRecord` for a part of the matrix."""
         weight = self.weight
-        buffers = {"current": self.ctx.state.step, "x": self.x, "y": self.y, "weight0": part.slice}
+        return {
+            "variant": weight.dtype.name.lower(),
+            "formats": (weight.form,),
+            "bias": self.bias is not None,
+            "value": self.ctx.values,
+            "y": "f32" if self.logits else self.ctx.values,
+            "k": weight.k,
+            "units": halves_of(weight.k),
+            "n": weight.n,
+            "first": part.first_row,
+            "outputs": weight.outputs(part),
+            "accumulate": self.accumulate,
+            "planes": (weight.places(part),),
+        }
+
+    def phase(
+        self, record: FloatRecord, part: Part, work: Work, site: AnySite, *, reads_step: bool
+    ) -> Phase:
+        """Return a product with its operands; `reads_step` says whether it checks its rows."""
+        buffers = {"x": self.x, "y": self.y, "weight0": part.slice}
+        if reads_step:
+            buffers["current"] = self.ctx.state.step
         if self.bias is not None:
             buffers["bias"] = self.bias
-        what = kernel(
-            name,
-            variables={
-                "FORMATS": (weight.form,),
-                "BIAS": self.bias is not None,
-                "VALUE": self.ctx.values,
-                "Y": "f32" if self.logits else self.ctx.values,
-                **variables,
-            },
-            constants={
-                "K": weight.k,
-                "FIRST": part.first_row,
-                "UNITS": halves_of(weight.k),
-                "ACCUMULATE": self.accumulate,
-                "SINGLE_ROW": self.single_row,
-                **weight.places(part, 0),
-                **constants,
-            },
-            variant=weight.dtype.name.lower(),
-            trusted=name == "matmul_tiled",
-        )
-        return dispatch(what, buffers, grid, self.label, sites)
+        return Phase(record, buffers, work, self.label, (site,))
 
     def site_of(self, name: str, rows: int) -> str:
         """Op, kernel and shape."""
@@ -127,7 +121,7 @@ def linear(
     logits: bool = False,
     tiled: bool | None = None,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """One linear layer.
 
     Args:
@@ -158,35 +152,27 @@ def linear(
     return [lower(call, part, rows) for part in weight.parts]
 
 
-def _gemv_row(call: _Call, part: Part, rows: int) -> Dispatch:
-    weight, outputs = call.weight, call.weight.outputs(part)
-    rows_per_group = power_of_two(rows, 1, GEMV_ROWS)
+def _gemv_row(call: _Call, part: Part, rows: int) -> Phase:
+    weight = call.weight
+    item_rows = power_of_two(rows, 1, GEMV_ROWS)
     site = call.ctx.site(
         call.site_of("gemv_row", rows),
         GemvTuning(power_of_two(halves_of(weight.k), 32, 128)),
         (one for one in GEMV_CANDIDATES if one.workgroup <= call.ctx.max_threads),
     )
-    return call.launch(
-        "gemv_row",
-        part,
-        flat_grid(
-            -(-outputs // 4),
-            rows_axis=None if call.single_row else 2,
-            rows_per_group=rows_per_group,
-        ),
-        {"ROWS": rows_per_group, "EXPERTS": "", "SUBGROUPS": call.ctx.subgroups},
-        {
-            "WG": site.used.workgroup,
-            "K_PADDED": weight.k % HALF != 0,
-            "OUTPUTS": outputs,
-            "STRIDE": weight.n,
-        },
-        (site,),
+    record = GemvRow(
+        threads=site.used.workgroup,
+        rows=item_rows,
+        subgroups=call.ctx.subgroups,
+        k_padded=weight.k % HALF != 0,
+        **call.fields(part),
     )
+    work = Work(-(-record.outputs // 4), None if call.single_row else item_rows)
+    return call.phase(record, part, work, site, reads_step=item_rows > 1)
 
 
-def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
-    weight, outputs = call.weight, call.weight.outputs(part)
+def _matmul_tiled(call: _Call, part: Part, rows: int) -> Phase:
+    outputs = call.weight.outputs(part)
     micro = 4 if rows <= 32 else 8
     wide = micro == 8 and -(-rows // 64) * (outputs // 128) >= ENOUGH_TILES
     wide = wide and call.ctx.workgroup_storage >= WIDE_BYTES
@@ -196,11 +182,7 @@ def _matmul_tiled(call: _Call, part: Part, rows: int) -> Dispatch:
         (one for one in TILE_CANDIDATES if one.bytes <= call.ctx.workgroup_storage),
     )
     micro, tile_n = site.used.micro, site.used.outputs
-    return call.launch(
-        "matmul_tiled",
-        part,
-        Grid(-(-outputs // tile_n), 1, 1, None if call.single_row else 1, 8 * micro),
-        {"MICRO": micro, "TILE_N": tile_n, "EXPERTS": ""},
-        {"N": weight.n, "PART": outputs},
-        (site,),
-    )
+    single = call.single_row
+    record = MatmulTiled(micro=micro, tile_n=tile_n, single_row=single, **call.fields(part))
+    work = Work(-(-outputs // tile_n), None if single else 8 * micro)
+    return call.phase(record, part, work, site, reads_step=not single)

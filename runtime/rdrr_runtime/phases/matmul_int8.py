@@ -9,18 +9,19 @@ suits depends on how many of them fill the device.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_device.tuning import Params
 from rdrr_format.errors import DeviceError
 
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.formats import FORMATS, GpuFormat
 from rdrr_runtime.phases.gpu_weight import GpuWeight
+from rdrr_runtime.phases.linear_records import MatmulInt8
+from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.quantize_rows import Int8Rows
 from rdrr_runtime.phases.row_scales import SCALED_TYPES
-from rdrr_runtime.phases.shaders import kernel
 from rdrr_runtime.phases.weight_units import readable
 
 MIN_ROWS = 9
@@ -48,6 +49,17 @@ class Tile(Params):
         """Threads of the workgroup."""
         return self.rows // self.tm * (self.outputs // self.tn)
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the tile in `MatmulInt8`."""
+        return {
+            "threads": self.threads,
+            "tile_m": self.rows,
+            "tile_n": self.outputs,
+            "tm": self.tm,
+            "tn": self.tn,
+        }
+
     def storage(self, form: GpuFormat) -> int:
         """Bytes of workgroup memory: codes of 64 inputs, and their scales."""
         if planes(form) == 2:
@@ -71,19 +83,24 @@ ENOUGH_LARGE = 600  # large tiles that fill the largest GPUs several times over
 ENOUGH_SMALL = 128  # small tiles that give each of their multiprocessors one
 
 
-def suits(ctx: OpContext, weight: GpuWeight) -> bool:
-    """Whether the kernel can compute a product in a pass of `ctx`."""
+def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
+    """Return why no such product can be computed in a pass of `ctx`; None if one can."""
     # Blocks along N have no other int8 kernel for a small batch.
-    return ctx.max_rows >= (2 if weight.by_column else MIN_ROWS) and _multiplies(weight)
+    least = 2 if weight.by_column else MIN_ROWS
+    if ctx.max_rows < least:
+        return f"tiles begin at {least} token rows, and the pass has {ctx.max_rows}"
+    return _unreadable(weight)
 
 
-def _multiplies(weight: GpuWeight) -> bool:
-    """Whether the kernel can multiply a matrix."""
+def _unreadable(weight: GpuWeight) -> str | None:
+    """Return why a matrix cannot be multiplied; None if it can."""
     if not readable(weight):
-        return False
+        return f"its {weight.dtype} values are stored by column"
     if planes(weight.form) == 1:
-        return True
-    return weight.row_scales is not None and weight.dtype.name in (*TYPES, *SCALED_TYPES)
+        return None
+    if weight.dtype.name not in (*TYPES, *SCALED_TYPES):
+        return f"no int8 tiles read {weight.dtype}"
+    return None if weight.row_scales is not None else "the rows of its matrix have no scales"
 
 
 def choose_tile(ctx: OpContext, form: GpuFormat, outputs: int) -> Tile:
@@ -131,7 +148,7 @@ def matmul_int8(
     accumulate: bool = False,
     tile: Tile | None = None,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """One linear layer of many token rows.
 
     Args:
@@ -150,7 +167,7 @@ def matmul_int8(
         FormatError: A buffer is too small.
     """
     form = weight.form
-    if not _multiplies(weight) or weight.k != x.k:
+    if _unreadable(weight) is not None or weight.k != x.k:
         raise DeviceError(
             "no int8 kernel reads this matrix",
             where=label,
@@ -167,43 +184,24 @@ def matmul_int8(
         (one for one in CANDIDATES if _fits(ctx, form, one)),
     )
     tile = tile or site.used
+    operands = {"x": x.q, "x_scales": x.scales, "row_scales": weight.row_scales, "bias": bias}
+    buffers = {key: one for key, one in operands.items() if one is not None}
     made = []
     for part in weight.parts:
-        what = kernel(
-            "matmul_int8",
-            variables={
-                "FORMATS": (form,),
-                "BIAS": bias is not None,
-                "TILE_M": tile.rows,
-                "TILE_N": tile.outputs,
-                "TM": tile.tm,
-                "TN": tile.tn,
-                "THREADS": tile.threads,
-                "EXPERTS": "",
-            },
-            constants={
-                "N": weight.n,
-                "ROWS": x.rows,
-                "STEPS": -(-weight.k // 64),
-                "PART": weight.outputs(part),
-                "FIRST": part.first_row,
-                "ACCUMULATE": accumulate,
-                **weight.places(part, 0),
-            },
+        record = MatmulInt8(
             variant=name,
-            trusted=True,
+            formats=(form,),
+            bias=bias is not None,
+            n=weight.n,
+            first=part.first_row,
+            outputs=weight.outputs(part),
+            accumulate=accumulate,
+            planes=(weight.places(part),),
+            rows=x.rows,
+            steps=-(-weight.k // 64),
+            **tile.fields,
         )
-        buffers = {
-            "current": ctx.state.step,
-            "x": x.q,
-            "x_scales": x.scales,
-            "weight0": part.slice,
-            "y": y,
-        }
-        if weight.row_scales is not None:
-            buffers["row_scales"] = weight.row_scales
-        if bias is not None:
-            buffers["bias"] = bias
-        grid = Grid(-(-part.rows // tile.outputs), 1, 1, 1, tile.rows)
-        made.append(dispatch(what, buffers, grid, label, (site,)))
+        read = {"current": ctx.state.step, **buffers, "weight0": part.slice, "y": y}
+        work = Work(-(-record.outputs // tile.outputs), tile.rows)
+        made.append(Phase(record, read, work, label, (site,)))
     return made

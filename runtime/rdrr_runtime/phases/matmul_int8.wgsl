@@ -3,61 +3,63 @@
 {% set GROUP, MINIMUM = 32 if PLANES == 2 else F.group, PLANES == 1 and F.minimum %}
 // y = x W^T (+ bias) (+ y) for many token rows in int8.
 //
-// current     Step
 // x           int8 by 16 [K_PADDED / 16, ROWS], as quantize_rows leaves it
 // x_scales    [K_PADDED / 32, ROWS]: scale of 32 inputs, and scale times the sum of their codes
-// weight0     PART rows, one of FORMATS, see formats.py
+// weight0     OUTPUTS rows, one of FORMATS, see formats.py
 // y           f32 [rows, N], N outputs of all parts
 // row_scales  f32 [N], only with two PLANES
 // bias        f32 [N], only with BIAS
 {% if EXPERTS %}
 // groups      u32 [experts, 1 + MAX_ROWS]: routes of each expert, their number before them
 //
-// Of experts, EXPERT_ROWS rows each, and y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route
-// g = r TOP_K + s of a row r to an expert e, whose routes make the rows of a tile.
+// Of experts, N rows each, and y[g] = W[e] x[{{ "g" if EXPERTS == "route" else "r" }}] for each route g = r TOP_K + s of a row r to an
+// expert e, whose routes make the rows of a tile.
 {% endif %}
 //
 // y += x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs: products in i32, their
 // sums in f32. Single values and blocks along N are 256 high + low in two planes of int8, scaled by rows:
 // y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs.
 //
-// A workgroup of {{ THREADS }} threads computes {{ TILE_M }} rows by {{ TILE_N }} outputs in steps of 64 inputs: it stages
-// x and the weights' codes and scales, unpacked once, in workgroup memory, then a thread multiplies {{ TM }}
-// rows by {{ TN }} outputs while the loads of the next step are on their way. 32 threads in a row take 4
+// An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ ", those of the first expert first" if EXPERTS }}, in steps of 64 inputs: {{ TILE_M // TM * (TILE_N // TN) }} threads
+// stage x and the weights' codes and scales, unpacked once, in workgroup memory, then each multiplies
+// {{ TM }} rows by {{ TN }} outputs while the loads of the next step are on their way. 32 threads in a row take 4
 // rows by 8 outputs, so that they read little that is not the same.
 {% set MT = TILE_M // TM %}
 {% set NT = TILE_N // TN %}
 {% set PARTS = 4 if F.values else 2 %}
+{% set THREADS = MT * NT %}
 {% set X_LOADS = TILE_M * 4 // THREADS %}
 {% set W_LOADS = (TILE_N * PARTS + THREADS - 1) // THREADS %}
 {% set PER_STEP = 64 // GROUP %}
 {% set X_ROW = "input_row(expert, " if EXPERTS else "" %}
+{% if not EXPERTS %}
 {% include "snippets/step.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read> x_scales: array<vec2<f32>>;
-@group(0) @binding(3) var<storage, read> weight0: array<vec4<u32>>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+var<storage, read> current: Step;
+{% endif %}
+var<storage, read> x: array<vec4<u32>>;
+var<storage, read> x_scales: array<vec2<f32>>;
+var<storage, read> weight0: array<vec4<u32>>;
+var<storage, read_write> y: array<f32>;
 {% if PLANES == 2 %}
-@group(0) @binding(5) var<storage, read> row_scales: array<f32>;
+var<storage, read> row_scales: array<f32>;
 {% endif %}
 {% if BIAS %}
-@group(0) @binding({{ PLANES + 4 }}) var<storage, read> bias: array<f32>;
+var<storage, read> bias: array<f32>;
 {% endif %}
 {% if EXPERTS %}
-@group(0) @binding(5) var<storage, read> groups: array<u32>;
+var<storage, read> groups: array<u32>;
 
 override TOP_K: u32;
 override MAX_ROWS: u32;
-override EXPERT_ROWS: u32;
 {% endif %}
 
-override N: u32;
 override ROWS: u32;              // stride of x
 override STEPS: u32;             // of 64 inputs
-override PART: u32;              // rows of this part
-override FIRST: u32;             // output of the first of them
-override ACCUMULATE: bool = false;
+override N: u32;                 // outputs of all parts{{ ", of an expert" if EXPERTS }}
+override FIRST: u32;             // the first row of this part
+override OUTPUTS: u32;           // rows of this part
+override ACCUMULATE: bool;
 
 var<workgroup> tile_x: array<vec4<u32>, {{ TILE_M * 4 }}>;       // [4 times 16 inputs, rows]
 var<workgroup> tile_w: array<vec4<u32>, {{ TILE_N * 4 * PLANES }}>;       // [planes, 4 times 16 inputs, outputs]
@@ -92,7 +94,7 @@ fn store(expert: u32, m: u32, count: u32, output: u32, sum: f32) {
 }
 {% else %}
 fn store(row: u32, rows: u32, output: u32, sum: f32) {
-    if (row >= rows || output >= PART) {
+    if (row >= rows || output >= OUTPUTS) {
         return;
     }
     let n = FIRST + output;
@@ -107,37 +109,34 @@ fn store(row: u32, rows: u32, output: u32, sum: f32) {
 }
 {% endif %}
 
-@compute @workgroup_size({{ THREADS }})
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
+fn phase(item: u32, row: u32, thread: Thread) {
 {% if EXPERTS %}
-    let expert = wid.y;
-    let rows = select(0u, groups[expert * (1u + MAX_ROWS)], current.rows > 0u);
-    let m0 = wid.z * {{ TILE_M }}u;
-{% else %}
-    let rows = current.rows;
-    let m0 = wid.y * {{ TILE_M }}u;
-{% endif %}
-    let n0 = wid.x * {{ TILE_N }}u;
-    if (m0 >= rows) {
+    let tiles = (N + {{ TILE_N - 1 }}u) / {{ TILE_N }}u;  // of an expert's outputs
+    let expert = item / tiles;
+    let rows = groups[expert * (1u + MAX_ROWS)];
+    let n0 = item % tiles * {{ TILE_N }}u;
+    if (row >= rows) {
         return;
     }
-    let team = thread / 32u;
-    let tn = team % {{ NT // 8 }}u * 8u + thread / 2u % 8u;
-    let tm = team / {{ NT // 8 }}u * 4u + thread / 16u % 2u * 2u + thread % 2u;
+{% else %}
+    let rows = current.rows;
+    let n0 = item * {{ TILE_N }}u;
+{% endif %}
+    let t = thread.index;
+    let team = t / 32u;
+    let tn = team % {{ NT // 8 }}u * 8u + t / 2u % 8u;
+    let tm = team / {{ NT // 8 }}u * 4u + t / 16u % 2u * 2u + t % 2u;
     // What this thread stages: {{ X_LOADS }} times 16 inputs of x, and {{ W_LOADS }} times {{ 64 // PARTS }} weights of a stored row.
 {% for i in range(X_LOADS) %}
-    let x_slot{{ i }} = thread + {{ i * THREADS }}u;
-    let x_row{{ i }} = {{ X_ROW }}m0 + x_slot{{ i }} % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
+    let x_slot{{ i }} = t + {{ i * THREADS }}u;
+    let x_row{{ i }} = {{ X_ROW }}row + x_slot{{ i }} % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
     let x_from{{ i }} = (x_slot{{ i }} / {{ TILE_M }}u) * ROWS + x_row{{ i }};
 {% endfor %}
-    let s_slot = min(thread, {{ TILE_M * 2 - 1 }}u);
-    let s_row = {{ X_ROW }}m0 + s_slot % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
+    let s_slot = min(t, {{ TILE_M * 2 - 1 }}u);
+    let s_row = {{ X_ROW }}row + s_slot % {{ TILE_M }}u{{ ", rows)" if EXPERTS }};
     let s_from = (s_slot / {{ TILE_M }}u) * ROWS + s_row;
 {% for i in range(W_LOADS) %}
-    let w_slot{{ i }} = min(thread + {{ i * THREADS }}u, {{ TILE_N * PARTS - 1 }}u);
+    let w_slot{{ i }} = min(t + {{ i * THREADS }}u, {{ TILE_N * PARTS - 1 }}u);
 {% if PARTS == 4 %}
     let w_row{{ i }} = w_slot{{ i }} / 32u * 8u + w_slot{{ i }} % 8u;  // 32 threads read whole 128 bytes
     let w_part{{ i }} = w_slot{{ i }} / 8u % 4u;
@@ -146,10 +145,10 @@ fn main(
     let w_part{{ i }} = w_slot{{ i }} / {{ TILE_N }}u;
 {% endif %}
 {% if PLANES == 2 %}
-    let w_scale{{ i }} = row_scales[FIRST + min(n0 + w_row{{ i }}, PART - 1u)];
+    let w_scale{{ i }} = row_scales[FIRST + min(n0 + w_row{{ i }}, OUTPUTS - 1u)];
     let w_inverse{{ i }} = select(0.0, 1.0 / w_scale{{ i }}, w_scale{{ i }} > 0.0);
 {% endif %}
-    let w_from{{ i }} = {{ "expert * EXPERT_ROWS + " if EXPERTS }}min(n0 + w_row{{ i }}, PART - 1u);
+    let w_from{{ i }} = {{ "expert * N + " if EXPERTS }}min(n0 + w_row{{ i }}, OUTPUTS - 1u);
 {% endfor %}
 {% for i in range(X_LOADS) %}
     var x_next{{ i }} = x[x_from{{ i }}];
@@ -168,8 +167,8 @@ fn main(
         tile_x[x_slot{{ i }}] = x_next{{ i }};
 {% endfor %}
 {% if THREADS > TILE_M * 2 %}
-        if (thread < {{ TILE_M * 2 }}u) {
-            scale_x[thread] = s_next{{ "" if MINIMUM else ".x" }};
+        if (t < {{ TILE_M * 2 }}u) {
+            scale_x[t] = s_next{{ "" if MINIMUM else ".x" }};
         }
 {% else %}
         scale_x[s_slot] = s_next{{ "" if MINIMUM else ".x" }};
@@ -177,7 +176,7 @@ fn main(
 {% for i in range(W_LOADS) %}
 {% set HOW = "w_inverse" ~ i ~ ", " if PLANES == 2 else "" %}
 {% if (i + 1) * THREADS > TILE_N * PARTS %}
-        if (thread < {{ TILE_N * PARTS - i * THREADS }}u) {
+        if (t < {{ TILE_N * PARTS - i * THREADS }}u) {
             unpack(w_next{{ i }}, w_row{{ i }}, {{ HOW }}w_part{{ i }});
         }
 {% else %}
@@ -236,7 +235,7 @@ fn main(
     }
 {% for m in range(TM) %}
 {% for n in range(TN) %}
-    store({{ "expert, " if EXPERTS }}m0 + tm + {{ m * MT }}u, rows, n0 + tn + {{ n * NT }}u, acc{{ m }}_{{ n }});
+    store({{ "expert, " if EXPERTS }}row + tm + {{ m * MT }}u, rows, n0 + tn + {{ n * NT }}u, acc{{ m }}_{{ n }});
 {% endfor %}
 {% endfor %}
 }

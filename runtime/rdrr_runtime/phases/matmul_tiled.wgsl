@@ -3,9 +3,8 @@
 {% set LANES = TILE_N // (4 * WORDS) %}
 // y = x W^T (+ bias) (+ y) for many token rows.
 //
-// current  Step
 // x        {{ VALUE }} [rows, K]
-// weight0  PART rows of one of FORMATS, see formats.py
+// weight0  OUTPUTS rows of one of FORMATS, see formats.py
 // y        {{ Y }} [rows, N], N outputs of all parts
 // bias     f32 [N], only with BIAS
 {% if EXPERTS %}
@@ -16,25 +15,27 @@
 // weights are in another part is left alone.
 {% endif %}
 //
-// A workgroup of 128 threads computes {{ 8 * MICRO }} rows by {{ TILE_N }} outputs in steps of 32 inputs. The weights
-// of a step are dequantized into workgroup memory, each once, and x is staged beside them, while
-// a thread multiplies {{ MICRO }} rows by {{ 4 * WORDS }} outputs of the step before. Accumulates in f32.
+// An item is a tile of {{ 8 * MICRO }} rows by {{ TILE_N }} outputs{{ ", those of the first expert first" if EXPERTS }}. In steps of 32 inputs, 128
+// threads dequantize the weights into workgroup memory, each once, and stage x beside them, while
+// each multiplies {{ MICRO }} rows by {{ 4 * WORDS }} outputs of the step before. Accumulates in f32.
 {% if SPLIT == 2 %}
 // Half of the threads take the first 16 inputs of each step, half the others; they add up at the
 // end. So each has as many outputs as in a wider tile, and reads workgroup memory as seldom.
 {% endif %}
-{% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<{{ VALUE }}>>;
-@group(0) @binding(2) var<storage, read> weight0: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read_write> y: array<{{ Y }}>;
-{% if BIAS %}
-@group(0) @binding(4) var<storage, read> bias: array<f32>;
-{% endif %}
+{% if not (EXPERTS or SINGLE_ROW) %}
+{% include "snippets/step.wgsl" %}
 
+var<storage, read> current: Step;
+{% endif %}
+var<storage, read> x: array<vec4<{{ VALUE }}>>;
+var<storage, read> weight0: array<vec4<u32>>;
+var<storage, read_write> y: array<{{ Y }}>;
+{% if BIAS %}
+var<storage, read> bias: array<f32>;
+{% endif %}
 {% if EXPERTS %}
-@group(0) @binding(4) var<storage, read> groups: array<u32>;
+var<storage, read> groups: array<u32>;
 
 override TOP_K: u32;
 override MAX_ROWS: u32;
@@ -42,12 +43,11 @@ override EXPERT_ROWS: u32;
 {% endif %}
 
 override K: u32;
-override N: u32;
 override UNITS: u32;             // steps of 32 inputs
-override PART: u32;              // rows of this part
-override FIRST: u32;             // output of the first of them
-override ACCUMULATE: bool = false;
-override SINGLE_ROW: bool = false;
+override N: u32;                 // outputs of all parts{{ ", of an expert" if EXPERTS }}
+override FIRST: u32;             // the first row of this part
+override OUTPUTS: u32;           // rows of this part
+override ACCUMULATE: bool;
 
 const TILE_M = {{ 8 * MICRO }}u;
 
@@ -57,67 +57,62 @@ var<workgroup> tile_x: array<vec4<f32>, {{ 64 * MICRO }}>;   // [32 inputs, TILE
 {% set DEQUANTIZED = true %}
 {% include "snippets/weights.wgsl" %}
 
-@compute @workgroup_size(128)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
+fn phase(item: u32, row: u32, thread: Thread) {
 {% if EXPERTS %}
-    let group = wid.y * (1u + MAX_ROWS);
-    let rows = select(0u, groups[group], current.rows > 0u);
-    let m0 = wid.z * TILE_M;
-    let n0 = wid.x * {{ TILE_N }}u;
-    let first = wid.y * EXPERT_ROWS + n0;  // row of all parts that the tile begins with
-    if (m0 >= rows || first >= FIRST + PART || first + {{ TILE_N }}u <= FIRST) {
+    let tiles = (N + {{ TILE_N - 1 }}u) / {{ TILE_N }}u;  // of an expert's outputs
+    let expert = item / tiles;
+    let group = expert * (1u + MAX_ROWS);
+    let rows = groups[group];
+    let n0 = item % tiles * {{ TILE_N }}u;
+    let first = expert * EXPERT_ROWS + n0;  // row of all parts that the tile begins with
+    if (row >= rows || first >= FIRST + OUTPUTS || first + {{ TILE_N }}u <= FIRST) {
         return;
     }
 {% else %}
-    let rows = select(current.rows, 1u, SINGLE_ROW);
-    let m0 = wid.y * TILE_M;
-    if (m0 >= rows) {
-        return;
-    }
+    let rows = {{ "1u" if SINGLE_ROW else "current.rows" }};
+    let n0 = item * {{ TILE_N }}u;
 {% endif %}
+    let t = thread.index;
 {% if SPLIT == 2 %}
-    let share = thread / 64u;
+    let split = t / 64u;
 {% endif %}
-    let tn = thread % {{ LANES }}u;
-    let tm = (thread / {{ LANES }}u) % 8u;
+    let tn = t % {{ LANES }}u;
+    let tm = (t / {{ LANES }}u) % 8u;
 {% for m in range(MICRO) %}
 {% for j in range(WORDS) %}
     var acc{{ m }}_{{ j }} = vec4<f32>(0.0);
 {% endfor %}
 {% endfor %}
-    let j = thread % {{ TILE_N }}u;
-    let m = thread % TILE_M;
+    let j = t % {{ TILE_N }}u;
+    let m = t % TILE_M;
 {% if EXPERTS %}
-    let row = groups[group + 1u + min(m0 + m, rows - 1u)]{{ " / TOP_K" if EXPERTS == "row" }};
-    let w_row = clamp(first + min(j, N - 1u - n0), FIRST, FIRST + PART - 1u) - FIRST;
+    let x_row = groups[group + 1u + min(row + m, rows - 1u)]{{ " / TOP_K" if EXPERTS == "row" }};
+    let w_row = clamp(first + min(j, N - 1u - n0), FIRST, FIRST + OUTPUTS - 1u) - FIRST;
 {% else %}
-    let row = min(m0 + m, rows - 1u);
-    let w_row = min(wid.x * {{ TILE_N }}u + j, PART - 1u);
+    let x_row = min(row + m, rows - 1u);
+    let w_row = min(n0 + j, OUTPUTS - 1u);
 {% endif %}
     var w_next = weights0(w_row, 0u);
-    let half = min(thread / TILE_M, 1u);
-    var x_next = fetch_x(0u, row, half);
+    let half = min(t / TILE_M, 1u);
+    var x_next = fetch_x(0u, x_row, half);
     // Unrolled by the template: indices that are no constants keep arrays out of registers.
     for (var s = 0u; s < UNITS; s++) {
 {% if TILE_N < 128 %}
-        if (thread < {{ TILE_N }}u) {
+        if (t < {{ TILE_N }}u) {
             put_weights(j, w_next);
         }
 {% else %}
         put_weights(j, w_next);
 {% endif %}
-        if (thread < 2u * TILE_M) {
+        if (t < 2u * TILE_M) {
             put_x(m, half, x_next);
         }
         workgroupBarrier();
         let next = min(s + 1u, UNITS - 1u);
         w_next = weights0(w_row, next);
-        x_next = fetch_x(next, row, half);
+        x_next = fetch_x(next, x_row, half);
 {% if SPLIT == 2 %}
-        for (var k = share * 16u; k < share * 16u + 16u; k += 4u) {
+        for (var k = split * 16u; k < split * 16u + 16u; k += 4u) {
 {% else %}
         for (var k = 0u; k < 32u; k += 4u) {
 {% endif %}
@@ -139,29 +134,29 @@ fn main(
     }
 {% if SPLIT == 2 %}
 {% for j in range(WORDS) %}
-    if (share == 1u) {
+    if (split == 1u) {
 {% for m in range(MICRO) %}
-        tile_w[{{ m * 64 }}u + thread - 64u] = acc{{ m }}_{{ j }};
+        tile_w[{{ m * 64 }}u + t - 64u] = acc{{ m }}_{{ j }};
 {% endfor %}
     }
     workgroupBarrier();
-    if (share == 0u) {
+    if (split == 0u) {
 {% for m in range(MICRO) %}
-        acc{{ m }}_{{ j }} += tile_w[{{ m * 64 }}u + thread];
+        acc{{ m }}_{{ j }} += tile_w[{{ m * 64 }}u + t];
 {% endfor %}
     }
     workgroupBarrier();
 {% endfor %}
-    if (share == 1u) {
+    if (split == 1u) {
         return;
     }
 {% endif %}
 {% for m in range(MICRO) %}
 {% for j in range(WORDS) %}
 {% if EXPERTS %}
-    store4(group, m0 + tm * {{ MICRO }}u + {{ m }}u, rows, n0, first, {{ 4 * LANES * j }}u + tn * 4u, acc{{ m }}_{{ j }});
+    store4(group, row + tm * {{ MICRO }}u + {{ m }}u, rows, n0, first, {{ 4 * LANES * j }}u + tn * 4u, acc{{ m }}_{{ j }});
 {% else %}
-    store4(m0 + tm * {{ MICRO }}u + {{ m }}u, rows, wid.x, {{ 4 * LANES * j }}u + tn * 4u, acc{{ m }}_{{ j }});
+    store4(row + tm * {{ MICRO }}u + {{ m }}u, rows, n0, {{ 4 * LANES * j }}u + tn * 4u, acc{{ m }}_{{ j }});
 {% endif %}
 {% endfor %}
 {% endfor %}
@@ -203,19 +198,19 @@ fn store4(group: u32, m: u32, count: u32, n0: u32, first: u32, j: u32, sums: vec
     }
     let at = groups[group + 1u + m] * N + n0;
     for (var c = j; c < j + 4u; c++) {
-        if (n0 + c < N && first + c >= FIRST && first + c < FIRST + PART) {
+        if (n0 + c < N && first + c >= FIRST && first + c < FIRST + OUTPUTS) {
             y[at + c] = value(sums[c - j]);
         }
     }
 }
 {% else %}
-fn store4(row: u32, rows: u32, tile: u32, j: u32, sums: vec4<f32>) {
+fn store4(row: u32, rows: u32, n0: u32, j: u32, sums: vec4<f32>) {
     if (row >= rows) {
         return;
     }
     for (var c = 0u; c < 4u; c++) {
-        let output = tile * {{ TILE_N }}u + j + c;
-        if (output < PART) {
+        let output = n0 + j + c;
+        if (output < OUTPUTS) {
             store(row, FIRST + output, sums[c]);
         }
     }

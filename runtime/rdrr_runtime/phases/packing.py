@@ -19,7 +19,8 @@ from rdrr_format.layouts import Geometry, Layout, geometry
 
 from rdrr_runtime.phases.formats import UNIT
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
-from rdrr_runtime.phases.repack import PLACE_BYTES, Chunk, Repack, repack_columns, repack_rows
+from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.repack import TARGET_BYTES, Chunk, RepackStep, repack_columns, repack_rows
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -74,7 +75,7 @@ class Uploader:
         self._passing = passing
         self._staging: BufferSlice | None = None
         self._under_way = 0
-        self._place = passing.empty("place", PLACE_BYTES)
+        self._target = passing.empty("chunk", TARGET_BYTES)
 
     def fill(
         self,
@@ -131,7 +132,7 @@ class Uploader:
         done = 0
         for piece in _regrouped(chunks, max(1, CHUNK_BYTES // stored.row_bytes), 1):
             chunk = Chunk(
-                self._sent(piece), self._place, before + done, len(piece), stored.row_blocks
+                self._sent(piece), self._target, before + done, len(piece), stored.row_blocks
             )
             self._run(chunk, repack_rows(weight, chunk, label))
             done += len(piece)
@@ -143,15 +144,15 @@ class Uploader:
         done = 0
         most = max(UNIT, CHUNK_BYTES // stored.row_bytes // UNIT * UNIT)
         for piece in _regrouped(chunks, most, UNIT):
-            chunk = Chunk(self._sent(piece), self._place, done, len(piece), stored.row_blocks)
+            chunk = Chunk(self._sent(piece), self._target, done, len(piece), stored.row_blocks)
             self._run(chunk, repack_columns(weight, chunk, before, label))
             done += len(piece)
         return done
 
-    def _run(self, chunk: Chunk, launches: Iterator[Repack]) -> None:
-        for one in launches:
-            self._passing.write(chunk.place, one.place)
-            self._arena.run(one.launch)
+    def _run(self, chunk: Chunk, steps: Iterator[RepackStep]) -> None:
+        for one in steps:
+            self._passing.write(chunk.target, one.target)
+            self._arena.run(as_dispatch(one.phase))
 
     def _sent(self, rows: Bytes) -> BufferSlice:
         """Stored rows on the device, until the next ones are sent."""

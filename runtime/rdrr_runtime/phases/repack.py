@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, dispatch, flat_grid
-from rdrr_format.block_fields import BLOCK_FIELDS
+from rdrr_format.block_fields import BLOCK_FIELDS, BlockFields
 
-from rdrr_runtime.phases.formats import UNIT
+from rdrr_runtime.phases.formats import UNIT, GpuFormat
 from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 WORKGROUP = 64
 
@@ -27,32 +26,52 @@ class Chunk:
 
     Attributes:
         blocks: Their bytes.
-        place: Room for what a launch is told of them.
+        target: `TARGET_BYTES` for what a phase is told of them.
         first: The first of them in the matrix; along N a multiple of 64.
         rows: How many.
         row_blocks: Blocks of each.
     """
 
     blocks: BufferSlice
-    place: BufferSlice
+    target: BufferSlice
     first: int
     rows: int
     row_blocks: int
 
 
 @dataclass(frozen=True)
-class Repack:
-    """A launch, and what must be written to the chunk's `place` before it."""
+class RepackStep:
+    """A phase, and what must be written to the chunk's `target` before it runs."""
 
-    place: npt.NDArray[np.uint32]
-    launch: Dispatch
-
-
-PLACE_BYTES = 40
+    target: npt.NDArray[np.uint32]
+    phase: Phase
 
 
-def repack_rows(weight: GpuWeight, chunk: Chunk, label: str) -> Iterator[Repack]:
-    """Launches that write a chunk of rows of blocks along K."""
+TARGET_BYTES = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repack(Record):
+    """Parameters of repack.wgsl.
+
+    Attributes:
+        form: How the matrix lies in GPU memory.
+        stored: How the fields of a stored block lie.
+        block: Weights of a block.
+        block_bytes: Its bytes.
+    """
+
+    shader = "repack"
+
+    threads: int = WORKGROUP
+    form: GpuFormat = choice()
+    stored: BlockFields = choice()
+    block: int = choice()
+    block_bytes: int = choice()
+
+
+def repack_rows(weight: GpuWeight, chunk: Chunk, label: str) -> Iterator[RepackStep]:
+    """Yield what writes a chunk of rows of blocks along K."""
     units = -(-chunk.row_blocks * weight.dtype.block_elements // UNIT)  # of a stored row
     for part in weight.parts:
         # Where blocks cross rows, a stored row is one block and no row of the matrix.
@@ -60,7 +79,7 @@ def repack_rows(weight: GpuWeight, chunk: Chunk, label: str) -> Iterator[Repack]
         end = -(-(part.first_row + part.rows) * weight.units // units)
         first, last = max(chunk.first, start), min(chunk.first + chunk.rows, end)
         if first < last:
-            yield _launch(
+            yield _step(
                 weight,
                 part,
                 chunk,
@@ -70,10 +89,16 @@ def repack_rows(weight: GpuWeight, chunk: Chunk, label: str) -> Iterator[Repack]
             )
 
 
-def repack_columns(weight: GpuWeight, chunk: Chunk, before: int, label: str) -> Iterator[Repack]:
-    """Launches that write a chunk of rows of blocks along N.
+def repack_columns(
+    weight: GpuWeight, chunk: Chunk, before: int, label: str
+) -> Iterator[RepackStep]:
+    """Yield what writes a chunk of rows of blocks along N.
 
-    `before` is how many rows of earlier matrices the planes hold.
+    Args:
+        weight: The matrix.
+        chunk: The stored rows, each one input of all outputs.
+        before: Rows of earlier matrices that the planes hold.
+        label: Name of the tensor.
     """
     block = weight.dtype.block_elements
     halves = -(-chunk.rows // UNIT) * 2
@@ -82,7 +107,7 @@ def repack_columns(weight: GpuWeight, chunk: Chunk, before: int, label: str) -> 
         outputs = min(before + weight.stride, part.first_row + part.rows) - first
         if outputs > 0:
             groups = outputs // weight.form.group + outputs // block * (weight.form.levels - 1)
-            yield _launch(
+            yield _step(
                 weight,
                 part,
                 chunk,
@@ -100,28 +125,23 @@ def repack_columns(weight: GpuWeight, chunk: Chunk, before: int, label: str) -> 
             )
 
 
-def _launch(
+def _step(
     weight: GpuWeight,
     part: Part,
     chunk: Chunk,
-    place: tuple[int, ...],
+    target: tuple[int, ...],
     threads: int,
     label: str,
-) -> Repack:
-    name, planes = weight.dtype.name, weight.places(part)
-    what = kernel(
-        "repack",
-        variables={
-            "F": weight.form,
-            "B": BLOCK_FIELDS[name],
-            "BLOCK": weight.dtype.block_elements,
-            "BYTES": weight.dtype.block_bytes,
-        },
-        variant=f"{name.lower()}.{weight.layout.value}",
+) -> RepackStep:
+    planes = weight.places(part)
+    record = Repack(
+        variant=f"{weight.dtype.name.lower()}.{weight.layout.value}",
+        form=weight.form,
+        stored=BLOCK_FIELDS[weight.dtype.name],
+        block=weight.dtype.block_elements,
+        block_bytes=weight.dtype.block_bytes,
     )
-    buffers = {"blocks": chunk.blocks, "planes": part.slice, "place": chunk.place}
-    grid = flat_grid(-(-threads // WORKGROUP))
-    begin = [planes.get(plane, 0) for plane in ("HIGH", "SCALES", "COMMON")]
-    return Repack(
-        np.array([*place, *begin], np.uint32), dispatch(what, buffers, grid, f"{label}.repack")
-    )
+    buffers = {"blocks": chunk.blocks, "planes": part.slice, "chunk": chunk.target}
+    begin = [one or 0 for one in (planes.high, planes.scales, planes.common)]
+    phase = Phase(record, buffers, Work(-(-threads // WORKGROUP)), f"{label}.repack")
+    return RepackStep(np.array([*target, *begin], np.uint32), phase)

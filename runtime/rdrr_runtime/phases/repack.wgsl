@@ -1,9 +1,10 @@
 // planes = blocks: the stored blocks of a matrix, repacked without loss as `formats.py` describes.
 //
-// blocks   bytes of a chunk of stored rows of place.blocks blocks each
+// blocks   bytes of a chunk of stored rows of chunk.blocks blocks each
 // planes   words of the whole part, of which the units of the chunk are written
-// place    what of the chunk goes where
+// chunk    what of it goes where
 //
+{% set F, B = FORM, STORED %}
 {% if F.column %}
 // A stored row is one input for many outputs. A thread makes 32 codes of one output, or the scales or
 // common factors of four inputs for one group of outputs. Inputs after the last are zeros.
@@ -11,12 +12,13 @@
 // A stored row is one output, or one block where blocks cross rows. A thread makes 32 codes of it; the
 // first of a unit makes its scales too. Codes after the last block are zeros.
 {% endif %}
-@group(0) @binding(0) var<storage, read> blocks: array<u32>;
-@group(0) @binding(1) var<storage, read_write> planes: array<u32>;
-@group(0) @binding(2) var<storage, read> place: Place;
+// An item is the work of WG threads.
+var<storage, read> blocks: array<u32>;
+var<storage, read_write> planes: array<u32>;
+var<storage, read> chunk: Chunk;
 
 // Not overrides: a pipeline serves every matrix of a type.
-struct Place {
+struct Chunk {
     blocks: u32,         // of a stored row
     skip: u32,           // {{ "blocks of a row" if F.column else "stored rows" }} before those of this part
     outputs: u32,        // rows of planes that are made
@@ -41,11 +43,11 @@ fn half_at(at: u32) -> u32 {
 
 // Where the block with an element of a stored row begins.
 fn block_of(row: u32, element: u32) -> u32 {
-    return (row * place.blocks + element / {{ BLOCK }}u) * {{ BYTES }}u;
+    return (row * chunk.blocks + element / {{ BLOCK }}u) * {{ BLOCK_BYTES }}u;
 }
 
 fn exists(row: u32, element: u32) -> bool {
-    return {{ "row < place.rows" if F.column else "element < place.blocks * " ~ BLOCK ~ "u" }};
+    return {{ "row < chunk.rows" if F.column else "element < chunk.blocks * " ~ BLOCK ~ "u" }};
 }
 
 {% macro bits(field) %}
@@ -125,7 +127,7 @@ fn put_codes(unit: u32, part: u32, row: u32, element: u32) {
             let own = {{ spread }}u * word + i;
             bits |= high_bits({{ at | format("own") }}) << (8u * (i % 4u) + {{ F.high }}u * (i / 4u));
         }
-        planes[4u * place.high + {{ 2 * F.high }}u * unit + {{ F.high }}u * part + word] = bits;
+        planes[4u * chunk.high + {{ 2 * F.high }}u * unit + {{ F.high }}u * part + word] = bits;
     }
 {% endif %}
 }
@@ -133,34 +135,34 @@ fn put_codes(unit: u32, part: u32, row: u32, element: u32) {
 
 // 32 codes of output `n` of the part: half `half` of the chunk's.
 fn make_codes(n: u32, half: u32) {
-    let unit = (place.first_output + n) * place.row_units + place.first + half / 2u;
-    put_codes(unit, half % 2u, 32u * half, place.skip * {{ BLOCK }}u + n);
+    let unit = (chunk.first_output + n) * chunk.row_units + chunk.first + half / 2u;
+    put_codes(unit, half % 2u, 32u * half, chunk.skip * {{ BLOCK }}u + n);
 }
 
 // The scales of a group of outputs for inputs 4 four to 4 four + 3 of the chunk.
 fn make_scales(group: u32, four: u32) {
-    let own = place.first_output / {{ F.group }}u + group;
-    let n = place.skip * {{ BLOCK }}u + group * {{ F.group }}u;
-    let at = own * (16u * place.row_units) + 16u * place.first + four;
+    let own = chunk.first_output / {{ F.group }}u + group;
+    let n = chunk.skip * {{ BLOCK }}u + group * {{ F.group }}u;
+    let at = own * (16u * chunk.row_units) + 16u * chunk.first + four;
 {% if F.levels == 2 %}
     var scales = 0u;
     var minimums = 0u;
     for (var i = 0u; i < 4u; i++) {
         let row = 4u * four + i;
-        if (row < place.rows) {
+        if (row < chunk.rows) {
             let both = group_scale(block_of(row, n), n % {{ BLOCK }}u / {{ F.group }}u);
             scales |= (both & 255u) << (8u * i);
             minimums |= (both >> 8u) << (8u * i);
         }
     }
-    planes[4u * place.scales + {{ F.factors }}u * at] = scales;
+    planes[4u * chunk.scales + {{ F.factors }}u * at] = scales;
 {% if F.minimum %}
-    planes[4u * place.scales + 2u * at + 1u] = minimums;
+    planes[4u * chunk.scales + 2u * at + 1u] = minimums;
 {% endif %}
 {% else %}
     for (var i = 0u; i < 4u; i++) {
         let row = 4u * four + i;
-        planes[4u * (place.scales + at) + i] = select(0u, factor(block_of(min(row, place.rows - 1u), n)), row < place.rows);
+        planes[4u * (chunk.scales + at) + i] = select(0u, factor(block_of(min(row, chunk.rows - 1u), n)), row < chunk.rows);
     }
 {% endif %}
 }
@@ -168,15 +170,15 @@ fn make_scales(group: u32, four: u32) {
 
 // The common factors of a block of outputs for four inputs of the chunk.
 fn make_common(block: u32, four: u32) {
-    let own = place.first_output / {{ BLOCK }}u + block;
-    let at = place.block_factors + own * ({{ 16 * F.factors }}u * place.row_units) + 16u * place.first + four;
+    let own = chunk.first_output / {{ BLOCK }}u + block;
+    let at = chunk.block_factors + own * ({{ 16 * F.factors }}u * chunk.row_units) + 16u * chunk.first + four;
     for (var i = 0u; i < 4u; i++) {
         let row = 4u * four + i;
-        if (row < place.rows) {
-            let bits = factor(block_of(row, (place.skip + block) * {{ BLOCK }}u));
+        if (row < chunk.rows) {
+            let bits = factor(block_of(row, (chunk.skip + block) * {{ BLOCK }}u));
 {% if F.minimum %}
             planes[4u * at + i] = bitcast<u32>(half_scale(bits & 0xffffu));
-            planes[4u * (at + 16u * place.row_units) + i] = bitcast<u32>(half_scale(bits >> 16u));
+            planes[4u * (at + 16u * chunk.row_units) + i] = bitcast<u32>(half_scale(bits >> 16u));
 {% else %}
             planes[4u * at + i] = bits;
 {% endif %}
@@ -185,28 +187,23 @@ fn make_common(block: u32, four: u32) {
 }
 {% endif %}
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
-    var id = (wid.x + wid.y * groups.x) * 64u + thread;
-    let halves = (place.rows + 63u) / 64u * 2u;
-    if (id < place.outputs * halves) {
-        make_codes(id % place.outputs, id / place.outputs);
+fn phase(item: u32, thread: Thread) {
+    var id = item * WG + thread.index;
+    let halves = (chunk.rows + 63u) / 64u * 2u;
+    if (id < chunk.outputs * halves) {
+        make_codes(id % chunk.outputs, id / chunk.outputs);
         return;
     }
-    id -= place.outputs * halves;
+    id -= chunk.outputs * halves;
     let fours = 8u * halves;
-    let scale_groups = place.outputs / {{ F.group }}u;
+    let scale_groups = chunk.outputs / {{ F.group }}u;
     if (id < scale_groups * fours) {
         make_scales(id % scale_groups, id / scale_groups);
         return;
     }
 {% if F.levels == 2 %}
     id -= scale_groups * fours;
-    let common_groups = place.outputs / {{ BLOCK }}u;
+    let common_groups = chunk.outputs / {{ BLOCK }}u;
     if (id < common_groups * fours) {
         make_common(id % common_groups, id / common_groups);
     }
@@ -222,36 +219,31 @@ fn make_scales(unit: u32, row: u32, element: u32) {
 {% for g in range(64 // F.group) %}
     bits |= group_scale(base, element % {{ BLOCK }}u / {{ F.group }}u + {{ g }}u) << {{ g * F.group // 2 }}u;
 {% endfor %}
-    planes[4u * place.scales + unit] = bits;
+    planes[4u * chunk.scales + unit] = bits;
     if (unit % 4u == 0u) {
-        planes[4u * place.block_factors + unit / 4u] = factor(base);
+        planes[4u * chunk.block_factors + unit / 4u] = factor(base);
     }
 {% else %}
-    planes[4u * place.scales + 2u * unit] = factor(base);
+    planes[4u * chunk.scales + 2u * unit] = factor(base);
     var second = 0u;
-    if (element + 32u < place.blocks * {{ BLOCK }}u) {
+    if (element + 32u < chunk.blocks * {{ BLOCK }}u) {
         second = factor(block_of(row, element + 32u));
     }
-    planes[4u * place.scales + 2u * unit + 1u] = second;
+    planes[4u * chunk.scales + 2u * unit + 1u] = second;
 {% endif %}
 }
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
-    let id = (wid.x + wid.y * groups.x) * 64u + thread;
-    let output = id / (2u * place.row_units);
-    if (output >= place.outputs) {
+fn phase(item: u32, thread: Thread) {
+    let id = item * WG + thread.index;
+    let output = id / (2u * chunk.row_units);
+    if (output >= chunk.outputs) {
         return;
     }
-    let row = place.skip + output;
-    let half = id % (2u * place.row_units);
-    let unit = (place.first_output + output) * place.row_units + half / 2u;
+    let row = chunk.skip + output;
+    let half = id % (2u * chunk.row_units);
+    let unit = (chunk.first_output + output) * chunk.row_units + half / 2u;
     put_codes(unit, half % 2u, row, 32u * half);
-    if (half % 2u == 0u && 32u * half < place.blocks * {{ BLOCK }}u) {
+    if (half % 2u == 0u && 32u * half < chunk.blocks * {{ BLOCK }}u) {
         make_scales(unit, row, 32u * half);
     }
 }

@@ -5,12 +5,14 @@ Worked out once, on the device, when a matrix is loaded.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, dispatch, flat_grid
 
 from rdrr_runtime.phases.context import need_floats
+from rdrr_runtime.phases.formats import GpuFormat, Planes
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 SCALED_TYPES = ("F16", "BF16")
 """Types of single values that have products in int8."""
@@ -18,8 +20,27 @@ SCALED_TYPES = ("F16", "BF16")
 WORKGROUP = 64
 
 
-def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Dispatch]:
-    """Launches that work the scales out.
+@dataclass(frozen=True, kw_only=True)
+class RowScales(Record):
+    """Parameters of row_scales.wgsl.
+
+    Attributes:
+        formats: That of the matrix.
+        subgroups: Whether the maximum goes through subgroup operations.
+        first: The first row of the part that is read.
+        planes: Where the part's planes lie.
+    """
+
+    shader = "row_scales"
+
+    formats: tuple[GpuFormat] = choice()
+    subgroups: bool = choice(default=False)
+    first: int
+    planes: tuple[Planes]
+
+
+def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Phase]:
+    """Return the phases that work the scales out.
 
     Args:
         weight: [N, K] by row, of a type in `SCALED_TYPES`, or blocks along N.
@@ -33,17 +54,13 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Di
     name = weight.dtype.name.lower()
     made = []
     for part in weight.parts:
-        what = kernel(
-            "row_scales",
-            variables={"FORMATS": (weight.form,), "SUBGROUPS": False},
-            constants={
-                "WG": WORKGROUP,
-                "ROWS": weight.outputs(part),
-                "FIRST": part.first_row,
-                **weight.places(part, 0),
-            },
+        record = RowScales(
+            threads=WORKGROUP,
             variant=name,
+            formats=(weight.form,),
+            first=part.first_row,
+            planes=(weight.places(part),),
         )
         buffers = {"weight0": part.slice, "scales": scales}
-        made.append(dispatch(what, buffers, flat_grid(weight.outputs(part)), f"{label}.scales"))
+        made.append(Phase(record, buffers, Work(weight.outputs(part)), f"{label}.scales"))
     return made
