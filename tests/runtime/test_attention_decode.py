@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,6 +17,35 @@ from support.gpu import Bench, cache_in_q8_0, normal, relative_error
 CONTEXT = 640
 LONG = 2304  # parts longer than their least span
 POISON = 60000.0  # of slots that must not be read; within the range of f16
+
+
+class Case(NamedTuple):
+    """Attention of one token; `rotary` is the part of a head that rotates."""
+
+    head_dim: int
+    heads: int
+    kv_heads: int
+    dtype: str
+    context: int
+    base: int
+    rotary: float
+    window: int = 0
+    softcap: float = 0.0
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+
+CASES = (
+    Case(64, 8, 2, "f16", CONTEXT, 0, 1.0),
+    Case(64, 8, 2, "q8_0", LONG, LONG - 20, 0.5, window=100),
+    Case(80, 3, 3, "f32", CONTEXT, 63, 0.0, softcap=5.0),
+    Case(80, 3, 3, "f16", LONG, LONG - 20, 1.0),
+    Case(128, 4, 1, "q8_0", CONTEXT, 64, 1.0, softcap=5.0),
+    Case(128, 4, 1, "f32", CONTEXT, CONTEXT - 20, 0.5, window=100),
+    Case(256, 2, 2, "f16", CONTEXT, 127, 1.0, window=100, softcap=5.0),
+    Case(256, 2, 2, "q8_0", CONTEXT, CONTEXT - 20, 0.0),
+)
 
 
 def stored(bench: Bench, values: np.ndarray, dtype: str) -> BufferSlice:
@@ -34,27 +64,13 @@ def joined(parts: np.ndarray, stats: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
-@pytest.mark.parametrize(
-    ("head_dim", "heads", "kv_heads"), [(64, 8, 2), (80, 3, 3), (128, 4, 1), (256, 2, 2)]
-)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_parts_join_to_attention(
-    any_bench: Bench,
-    rng: np.random.Generator,
-    head_dim: int,
-    heads: int,
-    kv_heads: int,
-    normed: bool,
+    any_bench: Bench, rng: np.random.Generator, case: Case, normed: bool
 ) -> None:
-    bench = any_bench
-    long = rng.random() < 0.3
-    context = LONG if long else CONTEXT
-    base = int(rng.choice([0, 63, 64, 127, context - 20]))
-    dtypes = ["f16", "f32", "q8_0"]
-    dtype = str(rng.choice(dtypes if head_dim % 64 == 0 else dtypes[:2]))
-    window = int(rng.choice([0, 100]))
-    softcap = float(rng.choice([0.0, 5.0]))
-    pairs = int(rng.choice([0, head_dim // 4, head_dim // 2]))
-    print(base, dtype, window, softcap, pairs)
+    bench, base, window, softcap = any_bench, case.base, case.window, case.softcap
+    heads, kv_heads, head_dim = case.heads, case.kv_heads, case.head_dim
+    dtype, context, pairs = case.dtype, case.context, int(head_dim * case.rotary) // 2
     ctx = bench.context(1, base=base, positions=[base + 7])
     cache = KvSpec(kv_heads, head_dim, context, dtype)
     spec = DecodeAttention(
@@ -116,11 +132,13 @@ def test_the_parts_join_to_attention(
 
 
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
-def test_rows_of_several_texts_are_what_each_text_gives_alone(any_bench, rng, normed) -> None:
+@pytest.mark.parametrize(("slot", "window"), [(0, 100), (37, 0)])
+def test_rows_of_several_texts_are_what_each_text_gives_alone(
+    any_bench, rng, slot, window, normed
+) -> None:
     bench, heads, kv_heads, head_dim, context, pairs = any_bench, 6, 2, 64, 200, 32
-    sequences, slots = [2, 0, 3], [int(rng.integers(0, 64)), 150, 64]
-    rows, window = len(slots), int(rng.choice([0, 100]))
-    print(slots, window)
+    sequences, slots = [2, 0, 3], [slot, 150, 64]
+    rows = len(slots)
     cache = replace(KvSpec(kv_heads, head_dim, context, "f16"), sequences=4)
     spec = DecodeAttention(heads, cache, pairs, 0.3, window, eps=1e-5)
     projected = normal(rng, rows, heads + 2 * kv_heads, head_dim)
@@ -147,9 +165,9 @@ def test_rows_of_several_texts_are_what_each_text_gives_alone(any_bench, rng, no
     assert spec.suits(ctx, 16)
     found = run(ctx, spec, projected, tuple(stored(bench, one, "f16") for one in held), rows)
     lone = replace(spec, cache=replace(cache, sequences=1))
-    for row, (sequence, slot) in enumerate(places.tolist()):
+    for row, (sequence, base) in enumerate(places.tolist()):
         own = tuple(stored(bench, one[sequence], "f16") for one in held)
-        alone = bench.context(1, base=slot, positions=[slot])
+        alone = bench.context(1, base=base, positions=[base])
         parts, stats, *caches = run(alone, lone, projected[row], own, 1)
         assert np.array_equal(found[0][row], parts[0], equal_nan=True)
         assert np.array_equal(found[1][row], stats[0], equal_nan=True)
