@@ -22,6 +22,14 @@ from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 TYPES = ("Q4_K", "Q6_K", "Q8_0", "F16", "F32")
+INT8_CASES = (
+    ("Q4_K", 1, 256),
+    ("Q4_K", 5, 36),
+    ("Q6_K", 3, 320),
+    ("Q8_0", 2, 36),
+    ("Q8_0", 4, 256),
+)
+"""Storage type, rows and inputs of products in int8."""
 
 
 def routes_of(bench: Bench, buffer: BufferSlice, rows: int, top_k: int) -> tuple[F32, F32]:
@@ -253,10 +261,9 @@ def test_what_experts_cannot_be_is_refused(bench, rng):
         router_topk(bench.context(1), x, x, top_k=3, **options)
 
 
-@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q8_0"])
-def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dtype):
-    rows, experts, top_k, n, k = int(rng.integers(1, 6)), 5, 2, 67, int(rng.choice([36, 256, 320]))
-    print(rows, k)
+@pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
+def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dtype, rows, k):
+    experts, top_k, n = 5, 2, 67
     gates, gate_values = stacked(any_bench, rng, dtype, experts, (n, k))
     ups, up_values = stacked(any_bench, rng, dtype, experts, (n, k))
     routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
@@ -274,10 +281,9 @@ def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dty
 
 
 @pytest.mark.parametrize("accumulate", [True, False])
-@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q8_0"])
-def test_routes_in_int8_are_summed_by_their_shares(any_bench, rng, dtype, accumulate):
-    rows, experts, top_k, n, k = int(rng.integers(1, 6)), 6, 3, 67, int(rng.choice([36, 256, 320]))
-    print(rows, k)
+@pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
+def test_routes_in_int8_are_summed_by_their_shares(any_bench, rng, dtype, rows, k, accumulate):
+    experts, top_k, n = 6, 3, 67
     downs, values = stacked(any_bench, rng, dtype, experts, (n, k))
     routes, ids, shares = routed(any_bench, rng, rows, experts, top_k)
     x, before = normal(rng, rows, top_k, k), normal(rng, rows, n)
@@ -297,10 +303,11 @@ def test_routes_in_int8_are_summed_by_their_shares(any_bench, rng, dtype, accumu
 
 
 @pytest.mark.parametrize("by_route", [False, True], ids=["of rows", "of routes"])
-@pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "Q8_0"])
-def test_rows_of_an_expert_in_int8_equal_the_product_of_quantized_rows(bench, rng, dtype, by_route):
-    rows, held, experts, top_k, n, k = 75, 80, 5, 2, 70, int(rng.choice([36, 256, 320]))
-    print(k)
+@pytest.mark.parametrize(("dtype", "k"), [(dtype, k) for dtype, _, k in INT8_CASES])
+def test_rows_of_an_expert_in_int8_equal_the_product_of_quantized_rows(
+    bench, rng, dtype, k, by_route
+):
+    rows, held, experts, top_k, n = 75, 80, 5, 2, 70
     weight, values = stacked(bench, rng, dtype, experts, (n, k))
     routes, ids, _ = routed(bench, rng, held, experts, top_k)
     ctx, groups = grouped(bench, routes, ids, rows, held)

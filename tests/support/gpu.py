@@ -110,12 +110,12 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
     return rng.standard_normal(shape, dtype=np.float32)
 
 
-def in_int8(x: F32) -> F32:
-    """The values that int8 with a scale for each 32 elements can hold, nearest to x [rows, K]."""
+def in_int8(x: F32, group: int = 32) -> F32:
+    """Round x [rows, K] to int8 with a scale for each `group` elements, and return its values."""
     rows, k = x.shape
-    wide = np.zeros((rows, -(-k // 32) * 32), np.float32)
+    wide = np.zeros((rows, -(-k // group) * group), np.float32)
     wide[:, :k] = x
-    groups = wide.reshape(rows, -1, 32)
+    groups = wide.reshape(rows, -1, group)
     scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
     codes = np.rint(groups / np.where(scale > 0, scale, 1))
     return (codes * scale).reshape(rows, -1)[:, :k]

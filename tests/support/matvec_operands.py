@@ -1,0 +1,192 @@
+"""Random operands of the decode pass's fused products, and those products in float64.
+
+Products in int8 are compared with products of the same inputs rounded as the kernel rounds them:
+one scale for each 16 inputs, before the common factor of a norm, and after the scales of a
+column-major matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from rdrr_format.block_fields import BLOCK_FIELDS
+from rdrr_format.codecs import CODECS
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.gpu_weight import GpuWeight
+from rdrr_runtime.phases.matvec import Input
+from rdrr_runtime.phases.packing import upload_weight
+from support.gpu import F32, Bench, in_int8, normal, random_tensor
+
+F64 = npt.NDArray[np.float64]
+
+EPS = 1e-5
+
+GROUP = 16
+"""Inputs that share a scale when they are rounded to int8."""
+
+NEAR_TIE = 1e-3
+"""Codes that are this near to the middle between two integers may be rounded either way.
+
+That is well above what f32 arithmetic in another order changes a code of 127 by, at most 1e-4.
+"""
+
+ROUNDS = 200
+"""Attempts to move inputs away from ties; a few are enough."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix on the device, and its values as `scale * code + offset`.
+
+    Attributes:
+        weight: The matrix on the device.
+        values: f64 [N, K].
+        scales: f32 [N, K] by which inputs are multiplied before they are rounded; ones [1, 1] for
+            a row-major matrix, whose codes include its scales.
+        codes: f64 [N, K] that rounded inputs are multiplied by.
+        offsets: f64 [N, K] that inputs are multiplied by unrounded; zeros for a row-major matrix.
+    """
+
+    weight: GpuWeight
+    values: F64
+    scales: F32
+    codes: F64
+    offsets: F64
+
+    def product(self, x: F64) -> F64:
+        """Return the exact product with `x` [K]."""
+        return self.values @ x
+
+    def int8_product(self, x: F32) -> F64:
+        """Return the product with `x` [K] rounded to int8, but otherwise exact."""
+        rounded = in_int8(x * self.scales, GROUP).astype(np.float64)
+        return (rounded * self.codes).sum(1) + self.offsets @ x
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a launch multiplies by.
+
+    Attributes:
+        operand: The input on the device.
+        x: f32 [K], the input that is rounded.
+        factor: Factor of the products, that of a norm.
+    """
+
+    operand: Input
+    x: F32
+    factor: float = 1.0
+
+    def products(self, matrices: list[Matrix], *, int8: bool) -> F64:
+        """Return the products with all matrices, one after the other, exact or in int8."""
+        made = [
+            one.int8_product(self.x) if int8 else one.product(self.x.astype(np.float64))
+            for one in matrices
+        ]
+        return np.concatenate(made) * self.factor
+
+
+@dataclass
+class Operands:
+    """Random operands of a launch, on the device and as arrays."""
+
+    bench: Bench
+    rng: np.random.Generator
+    layout: Layout = Layout.ROW
+
+    def matrix(self, name: str, n: int, k: int) -> Matrix:
+        raw, values = random_tensor(self.rng, name, self.layout, (n, k))
+        made = upload_weight(self.bench.arena, DTYPES[name], self.layout, (n, k), raw, "w")
+        exact = values.astype(np.float64)
+        if self.layout is not Layout.COLUMN or name not in BLOCK_FIELDS:
+            return Matrix(made, exact, np.ones((1, 1), np.float32), exact, np.zeros_like(exact))
+        scales, offsets = column_scales(name, raw, (n, k))
+        codes = np.rint((exact - offsets) / np.where(scales == 0, 1, scales))
+        return Matrix(made, exact, scales, codes, offsets)
+
+    def source(self, kind: str, k: int, matrices: list[Matrix]) -> Source:
+        """Return an input that is `plain`, before its `norm`, or in splits to `combine`.
+
+        No code of it is near a tie, whichever of the matrices it is rounded for.
+        """
+        if kind == "combine":
+            return self.combined(k, matrices, head_dim=32, splits=5, live=3)
+        x, gain = normal(self.rng, k), normal(self.rng, k)
+        scale = 1 + gain if kind == "norm" else np.float32(1)
+        x *= self.away_from_ties(x * scale, matrices)
+        upload = self.bench.upload
+        if kind == "plain":
+            return Source(Input(upload(x)), x)
+        root = np.sqrt(np.mean(x.astype(np.float64) ** 2) + EPS)
+        return Source(Input(upload(x), upload(gain), EPS, 1.0), x * scale, 1 / root)
+
+    def combined(
+        self, k: int, matrices: list[Matrix], *, head_dim: int, splits: int, live: int
+    ) -> Source:
+        heads = k // head_dim
+        parts = normal(self.rng, heads, splits, head_dim)
+        stats = np.abs(normal(self.rng, heads, splits, 2)) + 0.1
+        stats[:, live:] = (-3e38, 0.0)
+
+        def joined() -> F32:
+            most = stats[:, :live, 0].max(1, keepdims=True)
+            fade = np.exp(stats[:, :live, 0].astype(np.float64) - most)
+            mass = (fade * stats[:, :live, 1]).sum(1)
+            whole = (parts[:, :live] * fade[..., None]).sum(1) / mass[:, None]
+            return whole.reshape(-1).astype(np.float32)
+
+        parts *= self.away_from_ties(joined(), matrices).reshape(heads, 1, head_dim)
+        x = joined()
+        parts[:, live:] = np.nan  # what was there before must not matter
+        upload = self.bench.upload
+        return Source(
+            Input(upload(parts), stats=upload(stats), splits=splits, head_dim=head_dim), x
+        )
+
+    def away_from_ties(self, x: F32, matrices: list[Matrix]) -> F32:
+        """Return a factor for each input [K], 1 for most, after which no code is near a tie."""
+        factors = np.ones_like(x)
+        for _ in range(ROUNDS):
+            near = _near_ties(x * factors, matrices)
+            if not near.any():
+                return factors
+            factors[near] = self.rng.uniform(0.9, 1.1, near.sum())
+        raise AssertionError(f"some codes were still near a tie after {ROUNDS} rounds of changes")
+
+
+def _near_ties(x: F32, matrices: list[Matrix]) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(x), np.bool_)
+    for one in matrices:
+        groups = np.abs(x.astype(np.float64) * one.scales).reshape(-1, len(x) // GROUP, GROUP)
+        most = groups.max(axis=2, keepdims=True)
+        codes = groups * (127 / np.where(most > 0, most, 1))
+        near = np.abs(codes % 1 - 0.5) < NEAR_TIE
+        found |= near.any(axis=0).reshape(-1)
+    return found
+
+
+def column_scales(name: str, raw: npt.NDArray[np.uint8], shape: tuple[int, int]) -> tuple[F32, F64]:
+    """Return scales and offsets [N, K] of a column-major matrix.
+
+    Offsets are what codes of zero stand for. Scales are what codes of one stand for where the
+    minimums are zero.
+    """
+    fields, kind, (n, k) = BLOCK_FIELDS[name], DTYPES[name], shape
+    zeros = raw.reshape(k, -1, kind.block_bytes).copy()
+    for field in fields.codes:
+        zeros[..., field.offset : field.offset + kind.block_elements // field.stack] = 0
+
+    def decoded(blocks: npt.NDArray[np.uint8]) -> F32:
+        return CODECS[name].dequantize(blocks.reshape(k, -1), n).T
+
+    if fields.zero_point:  # signed codes: none is an offset, and the lowest is a power of two
+        return decoded(zeros) / np.float32(-fields.zero_point), np.zeros(shape)
+    ones, low = zeros.copy(), fields.codes[0]
+    span = slice(low.offset, low.offset + kind.block_elements // low.stack)
+    ones[..., span] = sum(1 << low.step * place for place in range(low.stack))
+    if fields.minimum is not None:
+        ones[..., fields.minimum : fields.minimum + 2] = 0
+    return decoded(ones), decoded(zeros).astype(np.float64)
