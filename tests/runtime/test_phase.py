@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 
 import pytest
 import rdrr_runtime.phases
+from rdrr_device.buffers import BufferSlice
+from rdrr_runtime.phases.copy import Copy
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.rmsnorm import rms_norm
@@ -18,6 +20,13 @@ SHADERS = sorted(one for one in FOLDER.glob("**/*.wgsl") if one.name != "launch.
 LAUNCHED = re.compile(
     r"@compute|@workgroup_size|@group|@binding|workgroup_id|num_workgroups|global_invocation_id"
 )
+
+
+X, Y = (BufferSlice(None, offset, 64) for offset in (0, 64))
+
+
+def copied(groups: int) -> Phase:
+    return Phase(Copy(threads=64, words=4, groups=groups), {"x": X, "y": Y}, Work(groups), "t")
 
 
 @dataclass(frozen=True)
@@ -82,33 +91,24 @@ def test_a_phase_can_be_printed(bench):
     ]
 
 
-def test_buffers_that_the_shader_does_not_declare_are_refused(bench):
-    one = _norm(bench, 1)
-    with pytest.raises(ValueError, match=r"rmsnorm\.out binds"):
-        Phase(one.record, {**one.buffers, "z": one.buffers["x"]}, one.work, "norm")
+def test_an_unknown_buffer_is_refused() -> None:
+    phase = copied(1)
+    for wrong in ({"x": X}, {"x": X, "z": Y}, {"x": X, "y": Y, "z": Y}):
+        with pytest.raises(ValueError, match=r"copy binds \['x', 'y'\]"):
+            replace(phase, buffers=wrong)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Incomplete(Record):
-    """rmsnorm.wgsl without its eps."""
-
-    shader = "rmsnorm"
-
-    mode: str = choice()
-    subgroups: bool = choice()
-    value: str = choice()
-    width: int
-    per_row: int
-    offset: float
-
-
-def test_constants_that_the_record_lacks_are_named(bench):
-    one = _norm(bench, 1)
-    record = _Incomplete(
-        threads=32, mode="out", subgroups=False, value="f32", width=64, per_row=1, offset=0.0
-    )
-    with pytest.raises(ValueError, match="EPS"):
-        Phase(record, one.buffers, one.work, "norm")
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [({"words": 4, "widht": 4}, "WIDHT"), ({"words": 4}, "GROUPS")],
+    ids=["unknown", "missing"],
+)
+def test_a_record_whose_constants_are_not_those_of_its_shader_is_refused(fields, wrong) -> None:
+    kinds = [(name, int) for name in fields]
+    made = make_dataclass("Made", kinds, bases=(Record,), frozen=True, kw_only=True)
+    made.shader = "copy"
+    with pytest.raises(ValueError, match=f"differ in {wrong}"):
+        Phase(made(threads=64, **fields), {"x": X, "y": Y}, Work(1), "t")
 
 
 def test_more_items_than_a_dimension_holds_are_laid_over_two(bench, rng):

@@ -16,6 +16,7 @@ from rdrr_runtime.measure.profile import copy_bandwidth, profile
 from rdrr_runtime.phases.attention import attention
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.copy import copy
+from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.phases.kv_store import kv_store
@@ -38,19 +39,19 @@ def _ticks(monkeypatch, *ticks: tuple[int, int]) -> None:
 
 
 def test_a_copy_copies_and_takes_time(device, copies):
-    bound = device.bind(copies)
+    bound = device.bind(as_dispatch(copies))
     timed = Timer(device).run([[bound], [bound]], 1)
     assert timed.encoding < timed.submitted < timed.seen
     assert (timed.seconds > 0).all()
     assert timed.gpu[1, 0] >= timed.gpu[0, 1]
     assert timed.seconds.sum() < timed.seen - timed.encoding
-    x, y = (device.read(one).tobytes() for one in copies.buffers)
+    x, y = (device.read(one).tobytes() for one in copies.slices)
     assert x == y
 
 
 def test_more_passes_than_a_query_set_holds_are_all_timed(device, copies, monkeypatch):
     monkeypatch.setattr(timestamps, "QUERIES", 64)  # 512 bytes, so resolving stays aligned
-    timed = Timer(device).run([[device.bind(copies)]] * 70, 1)
+    timed = Timer(device).run([[device.bind(as_dispatch(copies))]] * 70, 1)
     assert len(timed.seconds) == 70
     assert (timed.seconds > 0).all()
     assert (np.diff(timed.gpu.reshape(-1)) >= 0).all()
@@ -60,7 +61,7 @@ def test_ticks_become_seconds_by_the_adapters_unit(device, copies, monkeypatch):
     monkeypatch.setattr(Device, "timestamp_period", 2.5)
     start = 1 << 60  # where float64 has no single ticks left
     _ticks(monkeypatch, (start, start + 40), (start + 41, start + 42))
-    bound = device.bind(copies)
+    bound = device.bind(as_dispatch(copies))
     timed = Timer(device).run([[bound], [bound]], 1)
     assert timed.seconds.tolist() == pytest.approx([1e-7, 2.5e-9])
     assert timed.gpu[1, 0] == pytest.approx(102.5e-9)
@@ -72,7 +73,7 @@ def test_ticks_become_seconds_by_the_adapters_unit(device, copies, monkeypatch):
 def test_a_clock_that_tells_nothing_is_refused(device, copies, monkeypatch, ticks, said):
     _ticks(monkeypatch, ticks)
     with pytest.raises(DeviceError, match=said):
-        Timer(device).run([[device.bind(copies)]], 1)
+        Timer(device).run([[device.bind(as_dispatch(copies))]], 1)
 
 
 def test_an_adapter_without_timestamps_is_refused(plain_device):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import make_dataclass, replace
 from importlib.resources import files
 
 import pytest
@@ -12,7 +11,7 @@ from rdrr_device.shaders import Access, Binding, Target, bindings, for_target, s
 from rdrr_runtime.phases.copy import Copy, CopyRow
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import FOLDER as SHADERS
-from rdrr_runtime.phases.phase import Phase, Record, Work
+from rdrr_runtime.phases.phase import Phase, Work
 
 FOLDER = files("rdrr_runtime.phases")
 LAUNCH = "launch.wgsl"  # which makes modules of the others
@@ -67,26 +66,6 @@ def test_bindings_are_read_from_the_rendered_text() -> None:
 def test_gaps_in_binding_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="not numbered"):
         bindings("@group(0) @binding(1) var<storage, read> x: array<f32>;")
-
-
-def test_an_unknown_buffer_is_refused() -> None:
-    phase = copied(1)
-    for wrong in ({"x": X}, {"x": X, "z": Y}, {"x": X, "y": Y, "z": Y}):
-        with pytest.raises(ValueError, match=r"copy binds \['x', 'y'\]"):
-            replace(phase, buffers=wrong)
-
-
-@pytest.mark.parametrize(
-    ("fields", "wrong"),
-    [({"words": 4, "widht": 4}, "WIDHT"), ({"words": 4}, "GROUPS")],
-    ids=["unknown", "missing"],
-)
-def test_a_record_whose_constants_are_not_those_of_its_shader_is_refused(fields, wrong) -> None:
-    kinds = [(name, int) for name in fields]
-    made = make_dataclass("Made", kinds, bases=(Record,), frozen=True, kw_only=True)
-    made.shader = "copy"
-    with pytest.raises(ValueError, match=f"differ in {wrong}"):
-        Phase(made(threads=64, **fields), {"x": X, "y": Y}, Work(1), "t")
 
 
 def test_equal_recipes_are_one_key() -> None:

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from rdrr_converter.devices.webgpu import SHADERS
 from rdrr_device.device import Device
-from rdrr_device.kernels import Dispatch, Kernel
+from rdrr_device.kernels import Kernel
 from rdrr_device.paper import PaperArena
 from rdrr_device.shaders import Access, Binding
 from rdrr_manifests.package import Package, open_package
 from rdrr_runtime.compile.hints import Policy, resolve
-from rdrr_runtime.compile.lower import Lowered
 from rdrr_runtime.compile.pass_spec import (
     DECODE,
     PREFILL,
@@ -96,27 +95,23 @@ def empty_package(folder, manifest) -> Package:
     return open_package(folder)
 
 
-def all_of(lowered: Lowered) -> tuple[Dispatch, ...]:
-    return (*lowered.body, *lowered.head, *lowered.sample)
-
-
-def dispatches_of(
+def kernels_of(
     package: Package, device: Device, policy: Policy, kv_dtype: str, fused: bool = True
-) -> Iterator[Dispatch]:
+) -> Iterator[Kernel]:
     """Those of every pass of a sequence and of a batch."""
     arena = PaperArena(device)
     plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype=kv_dtype, fused=fused)
-    for spec in PASSES:
-        yield from all_of(plan.lowered(spec))
-    if kv_dtype == "q8_0":
-        return  # a batch has no such cache
-    state = State.create(arena, CONTEXT, ring=4 * BATCHES[-1], slot_mapping=True)
-    cache = KvCache.allocate(arena, plan.graph, CONTEXT, kv_dtype, 3)
-    for rows in BATCHES:
-        for spec in (batch_of(rows), batch_fill(rows)):
-            yield from all_of(plan.lower(spec, state=state, cache=cache))
-        picks = plan.picks(batch_of(rows))
-        yield from batch_advance(state, picks, rows=rows, steps=4, label="advance")
+    made = [plan.lowered(spec) for spec in PASSES]
+    if kv_dtype != "q8_0":  # of which a batch has no cache
+        state = State.create(arena, CONTEXT, ring=4 * BATCHES[-1])
+        cache = KvCache.allocate(arena, plan.graph, CONTEXT, kv_dtype, 3)
+        made += [
+            plan.lower(spec(rows), state=state, cache=cache)
+            for rows in BATCHES
+            for spec in (batch_of, batch_fill)
+        ]
+    for one in made:
+        yield from (as_dispatch(phase).kernel for phase in one.phases)
 
 
 def compiled(kernels: Iterable[Kernel]) -> Compiled:
@@ -135,9 +130,9 @@ def test_tint_compiles_the_kernels_of_every_weight_type(
     device = request.getfixturevalue(features)
     monkeypatch.setattr(device, "info", replace(device.info, software=software))
     kernels = [
-        one.kernel
+        one
         for name, model in MODELS.items()
-        for one in dispatches_of(
+        for one in kernels_of(
             empty_package(tmp_path / name, llama_manifest(**model)), device, Policy(), "f16"
         )
     ]
@@ -150,9 +145,9 @@ def test_tint_compiles_the_kernels_of_every_weight_type(
 def test_tint_compiles_the_kernels_of_every_attention_and_cache(device, tmp_path, kv_dtype):
     package = empty_package(tmp_path / "package", llama_manifest("F16"))
     kernels = [
-        one.kernel
+        one
         for hints in ATTENTIONS.values()
-        for one in dispatches_of(package, device, resolve({"run flag": hints}), kv_dtype)
+        for one in kernels_of(package, device, resolve({"run flag": hints}), kv_dtype)
     ]
     result = compiled(kernels)
     assert result.refused == ()
@@ -163,9 +158,9 @@ def test_tint_compiles_the_kernels_of_every_attention_and_cache(device, tmp_path
 def test_tint_compiles_the_kernels_of_every_product_hint(device, tmp_path, fused):
     package = empty_package(tmp_path / "package", llama_manifest())
     kernels = [
-        one.kernel
+        one
         for hints in HINTS.values()
-        for one in dispatches_of(package, device, resolve({"run flag": hints}), "f16", fused)
+        for one in kernels_of(package, device, resolve({"run flag": hints}), "f16", fused)
     ]
     result = compiled(kernels)
     assert result.refused == ()

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.compile.pass_spec import BATCHES, DECODE, PREFILL, PassSpec, batch_fill, batch_of
+from rdrr_runtime.compile.pass_spec import BATCHES, DECODE, PREFILL, PassSpec, Slots, batch_fill, batch_of
 from rdrr_runtime.exec.executor import Executor
 from rdrr_runtime.exec.plan import RING, Plan
 from rdrr_runtime.exec.program import PreparedPass, Program
@@ -108,7 +108,7 @@ class BatchPasses:
     def _get(self, spec: PassSpec) -> PreparedPass:
         if spec not in self._made:
             made = self._plan.lower(spec, state=self._state, cache=self._cache)
-            if made.picks is not None:
+            if made.picks is not None and spec.slots is Slots.DISTINCT:
                 advance = advance_rows(self._state, made.picks, made.rows)
                 made = replace(made, sample=(*made.sample, *advance))
             self._made[spec] = PreparedPass(made, self._executor)
