@@ -369,9 +369,9 @@ def _decode_sources(device, package, **hints: str) -> list[str]:
     plan = Plan(package, device, arena, policy(**hints), context=CONTEXT, kv_dtype="f16")
     lowered = plan.lowered(DECODE)
     return [
-        one.kernel.source
+        one.record.source
         for one in (*lowered.body, *lowered.head)
-        if one.kernel.label.startswith(("matvec", "gemv"))
+        if one.name.startswith(("matvec", "gemv"))
     ]
 
 

@@ -23,6 +23,7 @@ from rdrr_runtime.phases.matmul_int8 import (
     choose_tile,
     matmul_int8,
     planes,
+    refusal,
 )
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
@@ -229,6 +230,26 @@ def test_rows_of_single_values_have_scales_of_their_own(bench, rng, dtype, monke
     error = np.abs(got - x.astype(np.float64) @ values.T).max(axis=0)
     size = np.abs(x).sum(axis=1).max() * np.abs(values).max(axis=1)
     assert (error <= 2e-5 * size).all()
+
+
+def test_a_product_says_what_stands_in_its_way(bench, rng) -> None:
+    blocks, _ = stored(bench, rng, "Q4_K", 64, 256)
+    columns, _ = stored(bench, rng, "Q4_K by column", 64, 256)
+    half, _ = stored(bench, rng, "F16", 64, 256)
+    f32 = upload_weight(
+        bench.arena, DTYPES["F32"], Layout.ROW, (8, 64), bytes(4 * 8 * 64), "weight"
+    )
+    few, many = bench.context(8), bench.context(9)
+    assert [refusal(many, one) for one in (blocks, columns, half)] == [None] * 3
+    assert refusal(few, columns) is None
+    assert refusal(few, blocks) == "tiles begin at 9 token rows, and the pass has 8"
+    assert refusal(bench.context(1), columns) == "tiles begin at 2 token rows, and the pass has 1"
+    without = replace(half, row_scales=None)
+    assert refusal(many, without) == "the rows of its matrix have no scales"
+    assert refusal(many, replace(half, layout=Layout.COLUMN)) == (
+        "its F16 values are stored by column"
+    )
+    assert refusal(many, f32) == "no int8 tiles read F32"
 
 
 @pytest.mark.parametrize("form", [("Q4_K", Layout.COLUMN), ("F16", Layout.ROW)], ids=str)

@@ -11,19 +11,19 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import (
-    INT8_TYPES,
     MAX_OUTPUT_GROUPS,
     Input,
-    MatvecTuning,
     Output,
     leaves_int8,
     matvec,
-    suits,
+    refusal,
 )
+from rdrr_runtime.phases.matvec_tuning import MatvecTuning
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import Bench, normal, random_tensor, relative_error
 
 TYPES = tuple(FORMATS)
+INT8_TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
 ALIKE = ("Q4_0", "Q5_0", "Q5_1", "Q5_K")
 """Types of which only the codes and factors differ from those of others."""
 INPUTS = ("plain", "norm", "combine")
@@ -109,7 +109,8 @@ def launch_error(
         "gate": silu(gated[0]) * gated[1],
         "best": products,
     }[kind]
-    assert suits(ctx, weights, int8=int8, shares=operand.shares(k), gate=kind == "gate")
+    partials = operand.partials(k)
+    assert refusal(ctx, weights, int8=int8, partials=partials, gate=kind == "gate") is None
     y = bench.upload(before if kind == "add" else np.full(len(products), np.nan, np.float32))
     best = bench.poisoned(2 * MAX_OUTPUT_GROUPS) if kind == "best" else None
     output = Output(y, kind, bench.upload(bias) if kind == "store" else None, "silu", best)
@@ -117,7 +118,7 @@ def launch_error(
     bench.run(launches, 1)
     found = bench.download(y, len(expected))
     if best is not None:
-        groups = launches[0].grid.x
+        groups = launches[0].work.items
         values = bench.download(best, groups, 2)[:, 0]
         ids = bench.words(best)[1 : 2 * groups : 2]
         assert ids[int(np.argmax(values))] == int(np.argmax(found))
@@ -218,19 +219,29 @@ def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random
     assert relative_error(any_bench.download(y, outputs), expected) < 5e-2
 
 
-def test_a_launch_says_what_it_does_not_suit(bench: Bench, rng: np.random.Generator) -> None:
+def test_a_product_says_what_stands_in_its_way(bench: Bench, rng: np.random.Generator) -> None:
     operands, ctx = Operands(bench, rng), bench.context(1)
     weight, _ = operands.weight("Q4_K", 8, 256)
     half, _ = operands.weight("F16", 8, 256)
-    column, _ = Operands(bench, rng, Layout.COLUMN).weight("Q4_K", 8, 256)
-    assert suits(ctx, (weight,), int8=True)
-    assert not suits(ctx, (half,), int8=True)
-    assert suits(ctx, (column,), int8=True)
-    assert not suits(ctx, (weight, column), int8=True)
-    assert not suits(ctx, (column, column), int8=True, gate=True)  # no whole groups of outputs
-    assert not suits(bench.context(2), (weight,), int8=True)
-    assert not suits(replace(ctx, workgroup_storage=1024), (weight,), int8=True)
-    assert not suits(ctx, (weight,), int8=True, shares=1 << 16)
+    columns = Operands(bench, rng, Layout.COLUMN)
+    column, _ = columns.weight("Q4_K", 8, 256)
+    other, _ = columns.weight("Q8_0", 8, 256)
+    assert refusal(ctx, (weight,), int8=True) is None
+    assert refusal(ctx, (half,), int8=False) is None
+    assert refusal(ctx, (column,), int8=True) is None
+
+    def refused(*weights: GpuWeight, ctx=ctx, **wanted) -> str:
+        return refusal(ctx, weights, int8=True, **wanted) or "not refused"
+
+    assert refused(half) == "F16 has no codes that could be multiplied in int8"
+    assert "others column-major" in refused(weight, column)
+    assert "8 outputs, no multiple of the 32" in refused(column, column, gate=True)
+    assert "Q4_K and Q8_0" in refused(column, other, gate=True)
+    assert "the pass has 2" in refused(weight, ctx=bench.context(2))
+    small = replace(ctx, workgroup_storage=1024)
+    assert "exceeds the device's 1024 bytes of workgroup memory" in refused(weight, ctx=small)
+    assert "exceeds the device's" in refused(weight, partials=1 << 16)
+    assert refused(replace(weight, k=254)) == "K is 254, no multiple of 4"
 
 
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])
@@ -239,7 +250,7 @@ def test_teams_of_any_width_give_the_same_sums(
     any_bench: Bench, rng: np.random.Generator, layout: Layout, team: int, monkeypatch
 ) -> None:
     """Narrower than a subgroup, as wide, and wider: by shuffles, by one sum, through memory."""
-    monkeypatch.setattr("rdrr_runtime.phases.matvec.SOFTWARE", MatvecTuning(64, team))
+    monkeypatch.setattr("rdrr_runtime.phases.matvec_tuning.SOFTWARE", MatvecTuning(64, team))
     operands, ctx = Operands(any_bench, rng, layout), any_bench.context(1)
     ctx = replace(ctx, software=True)
     weight, values = operands.weight("Q4_K", 70, 576)

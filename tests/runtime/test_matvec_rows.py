@@ -14,12 +14,13 @@ from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_row
 from rdrr_runtime.phases.matmul_int8 import TYPES
 from rdrr_runtime.phases.matvec_rows import (
     RowsOutput,
-    RowsTuning,
+    buffers_bound,
     leaves_int8,
     matvec_rows,
+    refusal,
     rows_held,
-    suits,
 )
+from rdrr_runtime.phases.matvec_rows_tuning import RowsTuning
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
@@ -60,7 +61,7 @@ def errors(
     matrix, values = weight
     x, ctx = normal(rng, rows, matrix.k), bench.context(rows)
     y = bench.poisoned(rows, matrix.n)
-    assert suits(ctx, (matrix,))
+    assert refusal(ctx, (matrix,)) is None
     target, made = staged(bench, ctx, x)
     made += matvec_rows(ctx, (matrix,), target, RowsOutput((y,)), label="t", tuning=tuning)
     bench.run(made, rows)
@@ -146,19 +147,59 @@ def test_gated_pairs_can_be_handed_on_in_int8(bench, rng) -> None:
     assert relative_error(found, between @ down_values.T) < 5 * CLOSE
 
 
-def test_matrices_of_several_types_share_a_launch_with_their_bias(bench, rng) -> None:
-    rows, k = 3, 320
+def several(
+    bench: Bench, rng: np.random.Generator, rows: int
+) -> tuple[tuple[GpuWeight, ...], BufferSlice, list, np.ndarray]:
+    """Matrices of several types, rows for them, what makes the rows, and the products."""
+    k = 320
     made = [stored(bench, rng, *one, k) for one in (("Q4_K", 70), ("Q8_0", 5), ("Q6_K", 33))]
-    x, bias = normal(rng, rows, k), normal(rng, 108)
-    ctx, ys = bench.context(rows), tuple(bench.poisoned(rows, one.n) for one, _ in made)
-    target, launches = staged(bench, ctx, x)
-    output = RowsOutput(ys, bias=bench.upload(bias))
-    launches += matvec_rows(ctx, tuple(one for one, _ in made), target, output, label="t")
-    bench.run(launches, rows)
-    found = [bench.download(y, rows, one.n) for y, (one, _) in zip(ys, made, strict=True)]
+    x = normal(rng, rows, k)
+    target, phases = staged(bench, bench.context(rows), x)
     near = in_int8(x).astype(np.float64)
-    expected = np.concatenate([near @ values.T for _, values in made], axis=1) + bias
+    products = np.concatenate([near @ values.T for _, values in made], axis=1)
+    return tuple(one for one, _ in made), target, phases, products
+
+
+def test_matrices_of_several_types_share_a_phase(bench, rng) -> None:
+    rows = 3
+    weights, target, phases, expected = several(bench, rng, rows)
+    ys = tuple(bench.poisoned(rows, one.n) for one in weights)
+    phases += matvec_rows(bench.context(rows), weights, target, RowsOutput(ys), label="t")
+    assert len(phases[-1].bindings) == buffers_bound(weights) == 8
+    bench.run(phases, rows)
+    found = [bench.download(y, rows, one.n) for y, one in zip(ys, weights, strict=True)]
     assert relative_error(np.concatenate(found, axis=1), expected) < CLOSE
+
+
+def test_their_outputs_and_biases_may_lie_side_by_side(bench, rng) -> None:
+    rows = 3
+    weights, target, phases, expected = several(bench, rng, rows)
+    y, bias = bench.poisoned(rows, 108), normal(rng, 108)
+    output = RowsOutput((y,), bias=bench.upload(bias))
+    phases += matvec_rows(bench.context(rows), weights, target, output, label="t")
+    bench.run(phases, rows)
+    assert relative_error(bench.download(y, rows, 108), expected + bias) < CLOSE
+
+
+def test_two_matrices_with_a_bias_have_outputs_of_their_own(bench, rng) -> None:
+    rows = 3
+    weights, target, phases, expected = several(bench, rng, rows)
+    ys, bias = tuple(bench.poisoned(rows, one.n) for one in weights[:2]), normal(rng, 75)
+    output = RowsOutput(ys, bias=bench.upload(bias))
+    phases += matvec_rows(bench.context(rows), weights[:2], target, output, label="t")
+    bench.run(phases, rows)
+    found = [bench.download(y, rows, one.n) for y, one in zip(ys, weights[:2], strict=True)]
+    assert relative_error(np.concatenate(found, axis=1), expected[:, :75] + bias) < CLOSE
+
+
+def test_more_buffers_than_every_device_binds_are_refused(bench, rng) -> None:
+    rows = 3
+    weights, target, _, _ = several(bench, rng, rows)
+    ys = tuple(bench.poisoned(rows, one.n) for one in weights)
+    output = RowsOutput(ys, bias=bench.upload(normal(rng, 108)))
+    assert buffers_bound(weights, bias=True) == 9
+    with pytest.raises(ValueError, match="binds 9 buffers"):
+        matvec_rows(bench.context(rows), weights, target, output, label="t")
 
 
 def test_rows_beyond_the_step_are_left_alone_and_a_residual_is_added_to(bench, rng) -> None:
@@ -198,19 +239,6 @@ def test_parts_of_attention_are_joined_before_they_are_put_into_int8(any_bench, 
     assert relative_error(any_bench.download(y, rows, n), expected) < 2 * CLOSE
 
 
-def test_matrices_may_follow_each_other_in_one_output(bench, rng) -> None:
-    rows, k, sizes = 3, 256, (34, 7, 20)
-    made = [stored(bench, rng, "Q4_K", n, k) for n in sizes]
-    x, ctx, y = normal(rng, rows, k), bench.context(rows), bench.poisoned(rows, sum(sizes))
-    target, launches = staged(bench, ctx, x)
-    weights = tuple(one for one, _ in made)
-    launches += matvec_rows(ctx, weights, target, RowsOutput((y,)), label="t")
-    bench.run(launches, rows)
-    near = in_int8(x).astype(np.float64)
-    expected = np.concatenate([near @ values.T for _, values in made], axis=1)
-    assert relative_error(bench.download(y, rows, sum(sizes)), expected) < CLOSE
-
-
 def test_a_row_of_zeros_gives_zeros(bench, rng) -> None:
     rows, n, k = 4, 33, 256
     weight, _ = stored(bench, rng, "Q4_K", n, k)
@@ -225,12 +253,18 @@ def test_a_row_of_zeros_gives_zeros(bench, rng) -> None:
     assert found[[0, 1, 3]].any(axis=1).all()
 
 
-def test_a_launch_says_what_it_does_not_suit(bench, rng) -> None:
+def test_a_product_says_what_stands_in_its_way(bench, rng) -> None:
     weight, _ = stored(bench, rng, "Q4_K", 8, 256)
     half, _ = stored(bench, rng, "F16", 8, 256)
     ctx = bench.context(2)
-    assert suits(ctx, (weight,))
-    assert not suits(ctx, (half,))
-    assert not suits(bench.context(1), (weight,))
-    assert not suits(replace(ctx, max_rows=33), (weight,))
-    assert not suits(replace(ctx, values="f16"), (weight,))
+    assert refusal(ctx, (weight,)) is None
+
+    def refused(*weights: GpuWeight, ctx=ctx) -> str:
+        return refusal(ctx, weights) or "not refused"
+
+    assert refused(half) == "F16 has no codes that could be multiplied in int8"
+    assert "the pass has 1" in refused(weight, ctx=bench.context(1))
+    assert "2 to 32 token rows" in refused(weight, ctx=replace(ctx, max_rows=33))
+    assert "the pass has f16" in refused(weight, ctx=replace(ctx, values="f16"))
+    assert refused(weight, replace(weight, k=512)).endswith("256 and 512")
+    assert "column-major" in refused(replace(weight, layout=Layout.COLUMN))

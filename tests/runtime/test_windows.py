@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import PREFILL, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
-from rdrr_runtime.phases.matvec_rows import ROWS_AT_A_TIME
+from rdrr_runtime.phases.matvec_rows_tuning import ROWS_AT_A_TIME
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error
 from support.packages import VOCAB, llama_manifest, write_random_package
@@ -76,14 +75,14 @@ def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, h
         products = [
             one
             for one in (*lowered.body, *lowered.head)
-            if one.kernel.label.startswith(("gemv", "matmul", "matvec_rows"))
+            if one.name.startswith(("gemv", "matmul", "matvec_rows"))
         ]
         assert len(products) == 2 * (4 if fused else 7) + 1
         for one in products:
-            times = max(1, most // ROWS_AT_A_TIME) if "matvec_rows" in one.kernel.label else 1
-            assert prod(one.grid.counts(most)) == times * prod(one.grid.counts(1))
-    prefill = [one for one in plan.lowered(PREFILL).body if "matmul" in one.kernel.label]
-    assert prefill[0].grid.counts(CONTEXT) != prefill[0].grid.counts(1)  # the control
+            times = max(1, most // ROWS_AT_A_TIME) if "matvec_rows" in one.name else 1
+            assert one.work.count(most) == times * one.work.count(1)
+    prefill = [one for one in plan.lowered(PREFILL).body if "matmul" in one.name]
+    assert prefill[0].work.count(CONTEXT) != prefill[0].work.count(1)  # the control
 
 
 @pytest.mark.parametrize("count", [5, 21], ids=["few", "window"])

@@ -1,4 +1,4 @@
-"""Linear layers as launches: by themselves, or with the ops around them folded in.
+"""Linear layers as phases: by themselves, or with the ops around them folded in.
 
 Each family of kernels takes and leaves its operands in its own way; that is all this module knows
 of them. Which one serves a product is decided in `rdrr_runtime.compile.products`.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch
 from rdrr_device.tuning import AnySite
 from rdrr_manifests.graph import Linear, Norm
 
@@ -24,6 +23,7 @@ from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
 from rdrr_runtime.phases.matvec import Input, Output, matvec
 from rdrr_runtime.phases.matvec_rows import RowsOutput, matvec_rows, rows_held
+from rdrr_runtime.phases.phase import Phase
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,22 @@ def fold(build: PassBuilder, product: Product) -> Served | None:
     return None if found is None else Served(product, found)
 
 
+def _target(build: PassBuilder, branch: Branch) -> tuple[Linear, BufferSlice, BufferSlice | None]:
+    """Return a linear, where its outputs go, and its bias."""
+    op = branch.op
+    assert isinstance(op, Linear), "only linears have such products"
+    bias = None if op.bias is None else build.vector(op.bias)
+    if branch.residual is None:
+        return op, build.values.take(op.out, op.weight.shape[0]), bias
+    return op, build.values.get(branch.residual.x), bias
+
+
+def _rename(build: PassBuilder, branch: Branch) -> None:
+    """Give the residual stream its new name where a linear was added to it."""
+    if branch.residual is not None:
+        build.values.rename(branch.residual.x, branch.residual.out)
+
+
 # One row ------------------------------------------------------------------------------------------
 
 
@@ -81,8 +97,8 @@ def emit_one_row(
     output: Output,
     label: str,
     depends: tuple[AnySite, ...] = (),
-) -> Dispatch:
-    """Emit a one-row product and return its launch; its input depends on some parameters."""
+) -> Phase:
+    """Emit a one-row product and return its phase; its input depends on some parameters."""
     ctx = served.chosen.candidate.context(served.product)
     weights = served.product.weights
     made = matvec(ctx, weights, source, output, int8=served.int8, label=label, sites=depends)
@@ -98,16 +114,10 @@ def emit_one_row_branch(
     depends: tuple[AnySite, ...] = (),
 ) -> None:
     """Emit a linear of one row, added to the residual stream where one follows."""
-    op = branch.op
-    assert isinstance(op, Linear), "only linears have such products"
-    bias = None if op.bias is None else build.vector(op.bias)
-    if branch.residual is None:
-        output = Output(build.values.take(op.out, op.weight.shape[0]), bias=bias)
-    else:
-        output = Output(build.values.get(branch.residual.x), "add", bias)
+    op, y, bias = _target(build, branch)
+    output = Output(y, "add" if branch.residual is not None else "store", bias)
     emit_one_row(build, served, source, output, op.out, depends)
-    if branch.residual is not None:
-        build.values.rename(branch.residual.x, branch.residual.out)
+    _rename(build, branch)
 
 
 # A small batch ------------------------------------------------------------------------------------
@@ -153,16 +163,10 @@ def emit_small_batch_branch(
     build: PassBuilder, served: Served, branch: Branch, x: BufferSlice
 ) -> None:
     """Emit a linear of rows in int8, added to the residual stream where one follows."""
-    op = branch.op
-    assert isinstance(op, Linear), "only linears have such products"
-    bias = None if op.bias is None else build.vector(op.bias)
-    if branch.residual is None:
-        y = build.values.take(op.out, op.weight.shape[0])
-        emit_small_batch(build, served, x, RowsOutput((y,), bias=bias), op.out)
-        return
-    y = build.values.get(branch.residual.x)
-    emit_small_batch(build, served, x, RowsOutput((y,), "add", bias), op.out)
-    build.values.rename(branch.residual.x, branch.residual.out)
+    op, y, bias = _target(build, branch)
+    output = RowsOutput((y,), "add" if branch.residual is not None else "store", bias)
+    emit_small_batch(build, served, x, output, op.out)
+    _rename(build, branch)
 
 
 # One matrix by itself -----------------------------------------------------------------------------
@@ -185,24 +189,17 @@ def lower_linear(build: PassBuilder, branch: Branch) -> None:
 
 
 def _emit_alone(build: PassBuilder, served: Served, branch: Branch) -> None:
-    op, values = branch.op, build.values
-    assert isinstance(op, Linear), "the branch of a linear"
-    adds = branch.residual is not None
-    x = values.get(op.x)
-    if branch.residual is None:
-        y = values.take(op.out, op.weight.shape[0])
-    else:
-        y = values.get(branch.residual.x)
-    bias = None if op.bias is None else build.vector(op.bias)
+    name, adds = branch.op.x, branch.residual is not None
+    x = build.values.get(name)
+    op, y, bias = _target(build, branch)
     if served.family is Family.INT8_TILES:
-        rows = build.in_int8(op.x, x, served.k, served.reason)
+        rows = build.in_int8(name, x, served.k, served.reason)
         weight = served.product.weights[0]
         made = matmul_int8(build.ctx, weight, rows, y, bias=bias, accumulate=adds, label=op.out)
         build.emit(made, served.reason)
     else:
         emit_alone(build, served, x, y, bias=bias, accumulate=adds, label=op.out)
-    if branch.residual is not None:
-        values.rename(branch.residual.x, branch.residual.out)
+    _rename(build, branch)
 
 
 def emit_alone(

@@ -129,28 +129,18 @@ class ProductKernel:
 
 def _one_row(*, int8: bool) -> Refusal:
     def refusal(product: Product) -> str | None:
-        ctx, weights = product.ctx, product.weights
-        suits = matvec.suits(ctx, weights, int8=int8, shares=product.partials, gate=product.gate)
-        return None if suits else _misfit(weights)
+        partials, gate = product.partials, product.gate
+        return matvec.refusal(product.ctx, product.weights, int8=int8, partials=partials, gate=gate)
 
     return refusal
 
 
 def _small_batch(product: Product) -> str | None:
-    suits = matvec_rows.suits(product.ctx, product.weights)
-    return None if suits else _misfit(product.weights)
+    return matvec_rows.refusal(product.ctx, product.weights)
 
 
 def _int8_tiles(product: Product) -> str | None:
-    suits = matmul_int8.suits(product.ctx, product.weights[0])
-    return None if suits else _misfit(product.weights)
-
-
-def _misfit(weights: Sequence[GpuWeight]) -> str:
-    kinds = dict.fromkeys(
-        f"{one.dtype} in column layout" if one.by_column else str(one.dtype) for one in weights
-    )
-    return f"no such kernel reads {' beside '.join(kinds)} of this size on this device"
+    return matmul_int8.refusal(product.ctx, product.weights[0])
 
 
 def _never(product: Product) -> None:

@@ -29,6 +29,7 @@ from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.storage import Storage, choose_storage, has_row_scales
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
+from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.row_scales import row_scales
 
@@ -182,8 +183,8 @@ class _Loader:
         # Not beside the matrix: one launch cannot read and write slices of the same buffer.
         scales = self.weights.others.empty(f"{use.name}.scales", 4 * matrix.n)
         if self.uploader is not None:
-            for launch in row_scales(matrix, scales, label=use.name):
-                self.weights.others.run(launch)
+            for one in row_scales(matrix, scales, label=use.name):
+                self.weights.others.run(as_dispatch(one))
         return replace(matrix, row_scales=scales)
 
     def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:

@@ -1,4 +1,4 @@
-"""A few token rows in int8, after their norm where there is one: what `matvec_rows` multiplies.
+"""A small batch of token rows in int8, after their norm: what `matvec_rows` multiplies.
 
 `quantize_rows` leaves the rows of long prompts in the order of its tiles; here the inputs of a row
 follow each other, so that neighbouring threads read neighbouring words.
@@ -7,19 +7,19 @@ follow each other, so that neighbouring threads read neighbouring words.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.weight_units import power_of_two
 
 UNIT = 64
-"""Elements that share a place; rows are padded with zeros to whole ones."""
+"""Elements of a unit; rows are padded with zeros to whole units."""
 
 UNIT_WORDS = 20
-"""32-bit words of so many elements: 16 of codes, and two scales with their sums."""
+"""32-bit words of a unit: 16 of codes, and two scales with their sums."""
 
 MAX_WORKGROUP = 256
 
@@ -41,17 +41,51 @@ class RowNorm:
 
 @dataclass(frozen=True)
 class RowParts:
-    """That the rows are still in parts of split attention.
+    """The partial results of split attention that the rows are joined from.
 
     Attributes:
         stats: f32 [rows, heads, splits, 2] as the attention leaves it.
-        splits: Parts of each head.
+        splits: Partial results of each head.
         head_dim: Width of a head, a multiple of 16.
     """
 
     stats: BufferSlice
     splits: int
     head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Input(Record):
+    """Parameters of int8_rows.wgsl.
+
+    Attributes:
+        input: `plain`, `norm` or `combine`.
+        subgroups: Whether sums go through subgroup operations.
+        k: Elements of a vector.
+        units: Units of a vector, zeros after K included.
+        per_row: Vectors of a token row.
+        vector_items: Items of a vector.
+        steps: Steps of an item over its elements.
+        eps: Added to the mean square, for `norm`.
+        offset: Added to the gain, for `norm`.
+        splits: Partial results of each head, for `combine`.
+        head_dim: Width of a head, for `combine`.
+    """
+
+    shader = "int8_rows"
+    trusted = True
+
+    input: str = choice()
+    subgroups: bool = choice()
+    k: int
+    units: int
+    per_row: int
+    vector_items: int
+    steps: int
+    eps: float | None = None
+    offset: float | None = None
+    splits: int | None = None
+    head_dim: int | None = None
 
 
 def units_of(k: int) -> int:
@@ -73,15 +107,15 @@ def int8_rows(
     before: RowNorm | RowParts | None = None,
     per_row: int = 1,
     label: str,
-) -> list[Dispatch]:
+) -> list[Phase]:
     """Token rows as int8, with one scale for 32 elements.
 
     Args:
         ctx: Where it is lowered to.
-        x: f32 [rows, per_row, K]; of parts [rows, heads, splits, head_dim].
+        x: f32 [rows, per_row, K]; of partial results [rows, heads, splits, head_dim].
         y: Where to put them, at least `int8_rows_bytes`.
         k: Elements of a row.
-        before: The norm that is taken first, or how parts of attention are joined first.
+        before: The norm that is taken first, or how partial results are joined first.
         per_row: Vectors of K elements in a token row.
         label: What the op is.
 
@@ -94,32 +128,33 @@ def int8_rows(
     chunks = 4 * units_of(k)  # a thread takes one of them at a time
     threads = power_of_two(chunks, 32, min(MAX_WORKGROUP, ctx.max_threads))
     steps = -(-chunks // threads)
-    constants: dict[str, float | int | bool] = {
-        "WG": threads,
-        "K": k,
-        "UNITS": units_of(k),
-        "PER_ROW": per_row,
-        "STEPS": steps if isinstance(before, RowNorm) else 1,
-    }
-    buffers = {"current": ctx.state.step, "x": x, "y": y}
-    kind = "plain"
-    if isinstance(before, RowNorm):
-        kind = "norm"
-        need_floats(f"{label}: gain", before.gain, k)
-        buffers["gain"] = before.gain
-        constants |= {"EPS": before.eps, "OFFSET": before.offset}
-    elif before is not None:
-        kind = "combine"
-        need_multiple(f"{label}: head size", before.head_dim, 16)
-        need_floats(f"{label}: x", x, ctx.max_rows * k * before.splits)
-        buffers["stats"] = before.stats
-        constants |= {"SPLITS": before.splits, "HEAD_DIM": before.head_dim}
-    what = kernel(
-        "int8_rows",
-        variables={"INPUT": kind, "SUBGROUPS": ctx.subgroups},
-        constants=constants,
-        variant=kind,
-        trusted=True,
+    whole = isinstance(before, RowNorm)  # a vector is one item
+    buffers, given = _before(ctx, x, before, k=k, label=label)
+    record = Int8Input(
+        threads=threads,
+        subgroups=ctx.subgroups,
+        k=k,
+        units=units_of(k),
+        per_row=per_row,
+        vector_items=1 if whole else steps,
+        steps=steps if whole else 1,
+        **given,
     )
-    grid = Grid(1 if kind == "norm" else steps, per_row, 1, 1)
-    return [dispatch(what, buffers, grid, label)]
+    work = Work(record.vector_items * per_row, 1)
+    return [Phase(record, {"x": x, "y": y, **buffers}, work, label)]
+
+
+def _before(
+    ctx: OpContext, x: BufferSlice, before: RowNorm | RowParts | None, *, k: int, label: str
+) -> tuple[dict[str, BufferSlice], dict[str, Any]]:
+    """Return the buffers and the fields that belong to what comes before the rounding."""
+    if before is None:
+        return {}, {"variant": "plain", "input": "plain"}
+    if isinstance(before, RowNorm):
+        need_floats(f"{label}: gain", before.gain, k)
+        norm = {"eps": before.eps, "offset": before.offset}
+        return {"gain": before.gain}, {"variant": "norm", "input": "norm", **norm}
+    need_multiple(f"{label}: head dimension", before.head_dim, 16)
+    need_floats(f"{label}: x", x, ctx.max_rows * k * before.splits)
+    joined = {"splits": before.splits, "head_dim": before.head_dim}
+    return {"stats": before.stats}, {"variant": "combine", "input": "combine", **joined}

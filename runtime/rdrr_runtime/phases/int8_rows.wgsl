@@ -2,34 +2,30 @@
 //
 // in   plain    in(x) = x
 //      norm     in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
-//      combine  in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, the parts of split
-//               attention with (m_s, l_s) = stats[h, s]
+//      combine  in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, the partial results
+//               of split attention with (m_s, l_s) = stats[h, s]
 //
-// current  Step
 // x        f32 {{ "[rows, K / HEAD_DIM, SPLITS, HEAD_DIM]" if INPUT == "combine" else "[rows, PER_ROW, K]" }}
 // gain     f32 [K], only for norm
 // stats    f32 [rows, K / HEAD_DIM, SPLITS, 2], only for combine
 // y        vec4<u32> [rows, PER_ROW, 5, UNITS]: of each 64 elements the codes of four times 16, then as f32 the
 //          scale of 32 of them, that scale times the sum of their codes, and both of the other 32
 //
-// A thread takes 16 elements at a time, for norm a workgroup a row. Elements from K on are zeros; rows
-// beyond the step are left alone. The sum of squares is accumulated in f32.
-{% include "snippets/step.wgsl" %}
-{% include "snippets/thread.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> y: array<vec4<u32>>;
+// An item is STEPS times 16 elements of each thread, of all elements of a vector for norm.
+// Elements from K on are zeros. The sum of squares is accumulated in f32.
+var<storage, read> x: array<vec4<f32>>;
+var<storage, read_write> y: array<vec4<u32>>;
 {% if INPUT == "norm" %}
-@group(0) @binding(3) var<storage, read> gain: array<vec4<f32>>;
+var<storage, read> gain: array<vec4<f32>>;
 {% elif INPUT == "combine" %}
-@group(0) @binding(3) var<storage, read> stats: array<vec2<f32>>;
+var<storage, read> stats: array<vec2<f32>>;
 {% endif %}
 
-override WG: u32;                // a multiple of 4
 override K: u32;
 override UNITS: u32;            // of 64 elements, zeros after K included
 override PER_ROW: u32;           // vectors in a token row
-override STEPS: u32;             // of a workgroup over its elements
+override VECTOR_ITEMS: u32;      // items of a vector
+override STEPS: u32;             // of an item over its elements
 {% if INPUT == "norm" %}
 override EPS: f32;
 override OFFSET: f32;
@@ -48,9 +44,9 @@ var<workgroup> sums: array<i32, WG>;
 const LOWEST = -3.0e38;
 
 {% endif %}
-fn load(row: u32, i: u32) -> vec4<f32> {
+fn load(vector: u32, i: u32) -> vec4<f32> {
     let inside = i < K;
-    return select(vec4<f32>(0.0), x[(row * K + select(0u, i, inside)) / 4u], inside);
+    return select(vec4<f32>(0.0), x[(vector * K + select(0u, i, inside)) / 4u], inside);
 }
 
 fn most_of(v: vec4<f32>) -> f32 {
@@ -58,31 +54,27 @@ fn most_of(v: vec4<f32>) -> f32 {
     return max(max(a.x, a.y), max(a.z, a.w));
 }
 
-@compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
-    let row = wid.y;
-    if (row >= current.rows * PER_ROW) {
-        return;
-    }
+fn phase(item: u32, row: u32, thread: Thread) {
+    let vector = row * PER_ROW + item / VECTOR_ITEMS;
     let t = thread.index;
 {% if INPUT == "norm" %}
     var squares = vec4<f32>(0.0);
     for (var i = 4u * t; i < K; i += 4u * WG) {
-        let v = load(row, i);
+        let v = load(vector, i);
         squares += v * v;
     }
     let mean = dot(reduce_sum(squares, thread), vec4<f32>(1.0)) / f32(K);
     let factor = inverseSqrt(mean + EPS);
 {% endif %}
     for (var step = 0u; step < STEPS; step++) {
-        let chunk = (wid.x * STEPS + step) * WG + t;
+        let chunk = (item % VECTOR_ITEMS * STEPS + step) * WG + t;
 {% if INPUT == "combine" %}
 {% for i in range(4) %}
         var v{{ i }} = vec4<f32>(0.0);
 {% endfor %}
         if (16u * chunk < K) {
             let words = HEAD_DIM / 4u;
-            let head = (row * K + 16u * chunk) / HEAD_DIM * SPLITS;
+            let head = (vector * K + 16u * chunk) / HEAD_DIM * SPLITS;
             var most = LOWEST;
             for (var s = 0u; s < SPLITS; s++) {
                 let part = stats[head + s];
@@ -106,7 +98,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
         }
 {% else %}
 {% for i in range(4) %}
-        var v{{ i }} = load(row, 16u * chunk + {{ 4 * i }}u);
+        var v{{ i }} = load(vector, 16u * chunk + {{ 4 * i }}u);
 {% if INPUT == "norm" %}
         v{{ i }} *= factor * (OFFSET + gain[min(4u * chunk + {{ i }}u, K / 4u - 1u)]);
 {% endif %}
@@ -125,7 +117,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
         workgroupBarrier();
         let group = chunk / 4u;
         if (group < UNITS) {
-            let at = 5u * row * UNITS + group;
+            let at = 5u * vector * UNITS + group;
             y[at + chunk % 4u * UNITS] =
                 vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
             if (t % 4u == 0u) {

@@ -1,6 +1,6 @@
 """Linear layers: y[rows, N] = x[rows, K] W[N, K]^T, plus bias, plus what y holds already.
 
-    gemv_row       few token rows
+    gemv_row       one token row, or a small batch
     matmul_tiled   many token rows
 
 A weight that exceeds the binding limit comes in parts, each with its own phase.

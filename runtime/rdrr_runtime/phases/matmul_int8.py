@@ -9,6 +9,7 @@ suits depends on how many of them fill the device.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
@@ -49,7 +50,7 @@ class Tile(Params):
         return self.rows // self.tm * (self.outputs // self.tn)
 
     @property
-    def fields(self) -> dict[str, int]:
+    def fields(self) -> dict[str, Any]:
         """Return the fields of the tile in `MatmulInt8`."""
         return {
             "threads": self.threads,
@@ -87,7 +88,7 @@ def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
     # Blocks along N have no other int8 kernel for a small batch.
     least = 2 if weight.by_column else MIN_ROWS
     if ctx.max_rows < least:
-        return f"the pass has {ctx.max_rows} token rows, and tiles begin at {least}"
+        return f"tiles begin at {least} token rows, and the pass has {ctx.max_rows}"
     return _unreadable(weight)
 
 

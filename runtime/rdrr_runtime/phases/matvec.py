@@ -1,94 +1,42 @@
-"""Matrix times one token row, with what comes before and after folded in: the kernel of decoding.
+"""Matrix times one token row, with what comes before and after folded in: the phase of decoding.
 
-One dispatch takes the input through its norm (or joins the parts of split attention), multiplies
-it by up to three matrices, and stores, adds to the residual stream, gates, or finds the largest
-output. Only matrices in one part; blocks along N and along K in launches of their own, and of
-blocks along N no hand-over in int8, because the input is scaled anew for each group of outputs.
+It takes the input through its norm (or joins the partial results of split attention), multiplies it
+by up to three matrices, and stores, adds to the residual stream, gates, or finds the largest
+output. Only matrices in one part; blocks along N and along K in phases of their own, and of blocks
+along N no hand-over in int8, because the input is scaled anew for each group of outputs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
-from rdrr_device.tuning import AnySite, Params, Site
+from rdrr_device.tuning import AnySite
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.formats import FORMATS, UNIT
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.shaders import kernel
-from rdrr_runtime.phases.weight_units import readable
-
-WORKGROUP = 512
-"""Threads of a workgroup where the device allows it: they share the staging of the input."""
-
-MANY_OUTPUTS = 32_768
-"""From so many on (a head) the staging hardly counts, and half the threads are faster."""
-
-TEAM = 32
-"""Threads that share a row."""
-
-MAX_WORKGROUPS = 528
-"""Workgroups of a launch: enough to fill the largest GPUs, few enough to share their staging."""
+from rdrr_runtime.phases.matvec_record import Matvec, MatvecMatrix
+from rdrr_runtime.phases.matvec_tuning import (
+    MAX_WORKGROUPS,
+    TEAM,
+    WORKGROUP,
+    column_site,
+    column_staged_bytes,
+    division,
+    group_of,
+    row_site,
+    staged,
+    staged_bytes,
+)
+from rdrr_runtime.phases.phase import Phase, Work
+from rdrr_runtime.phases.weight_units import unread
 
 MAX_OUTPUT_GROUPS = 4 * MAX_WORKGROUPS
-"""Entries of `best` that a `best` launch may write."""
+"""Entries of `best` that a `best` phase may write."""
 
 CANDIDATE_BYTES = 8
 """Bytes of one of them."""
-
-
-INT8_TYPES = tuple(name for name, form in FORMATS.items() if not form.values)
-"""Types that multiply in int8."""
-
-
-@dataclass(frozen=True)
-class MatvecTuning(Params):
-    """How a launch divides the outputs.
-
-    Attributes:
-        workgroup: Threads that share a staged input, a power of two.
-        team: Threads that share a row; fast where it is the size of a subgroup.
-        groups: Most workgroups; each takes its outputs in as many steps as are needed.
-    """
-
-    workgroup: int = WORKGROUP
-    team: int = TEAM
-    groups: int = MAX_WORKGROUPS
-
-    def leaves_int8(self) -> bool:
-        """Whether a step of gated pairs is whole groups of 16 outputs."""
-        return (self.workgroup // self.team * 2) % 16 == 0
-
-
-CANDIDATES = (
-    MatvecTuning(512, 32, 264),
-    MatvecTuning(512, 32, 528),
-    MatvecTuning(512, 32, 1056),
-    MatvecTuning(256, 32, 528),
-    MatvecTuning(256, 32, 1056),
-    MatvecTuning(128, 32, 1056),
-    MatvecTuning(128, 32, 2112),
-    MatvecTuning(1024, 32, 264),
-    MatvecTuning(256, 64, 1056),
-    MatvecTuning(256, 16, 1056),
-    MatvecTuning(64, 8, 528),
-)
-"""For GPUs whose subgroups have 32 threads, and some for those of 64, 16 and 8."""
-
-SOFTWARE = MatvecTuning(64, 8)
-"""On software adapters: their subgroups have 8 threads, and each barrier costs as many steps as a
-workgroup has subgroups. Six times as fast there as the default."""
-
-COLUMN_CANDIDATES = tuple(MatvecTuning(groups=groups) for groups in (132, 264, 528, 1056, 2112))
-"""For blocks along N, whose teams follow from their groups."""
-
-ENOUGH_SLOTS = 512
-"""Slots of 32 outputs of a column matrix from which on they beat twice as many of 16."""
-
-MOST_SUMS = 4
-"""Outputs of a team at once, those of up included."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +44,13 @@ class Input:
     """What the matrices are multiplied by.
 
     Attributes:
-        x: [K]; for `stats`, the unjoined parts of attention, f32 [heads, splits, head_dim].
+        x: [K]; with `stats`, the partial results of attention, f32 [heads, splits, head_dim].
         gain: Norm weight f32 [K], or None for no norm.
         eps: Of the norm.
         offset: Added to the gain.
         stats: f32 [heads, splits, 2] of split attention, or None.
         scales: f32 and u32 of each 16 inputs, when x is int8 already, else None.
-        splits: Parts of each head.
+        splits: Partial results of each head.
         head_dim: Width of a head.
     """
 
@@ -115,13 +63,13 @@ class Input:
     splits: int = 1
     head_dim: int = 4
 
-    def shares(self, k: int) -> int:
-        """Parts that are joined, of all heads together."""
+    def partials(self, k: int) -> int:
+        """Return how many partial results are joined, of all heads together."""
         return 0 if self.stats is None else k // self.head_dim * self.splits
 
     @property
     def kind(self) -> str:
-        """Template variable INPUT."""
+        """`plain`, `norm`, `combine` or `quantized`."""
         if self.stats is not None:
             return "combine"
         if self.scales is not None:
@@ -129,7 +77,7 @@ class Input:
         return "plain" if self.gain is None else "norm"
 
     def buffers(self) -> dict[str, BufferSlice]:
-        """Operands by binding name."""
+        """Return the operands by the names that the shader gives them."""
         found = {"x": self.x}
         if self.gain is not None:
             found["gain"] = self.gain
@@ -139,19 +87,14 @@ class Input:
             found["x_scales"] = self.scales
         return found
 
-    def constants(self, k: int) -> dict[str, float | int]:
-        """Override constants of the kind."""
-        table: dict[str, dict[str, float | int]] = {
-            "plain": {},
-            "quantized": {},
-            "norm": {"EPS": self.eps, "OFFSET": self.offset},
-            "combine": {
-                "SPLITS": self.splits,
-                "HEAD_DIM": self.head_dim,
-                "SHARES": self.shares(k),
-            },
-        }
-        return table[self.kind]
+    def fields(self, k: int) -> dict[str, Any]:
+        """Return the fields of `Matvec` that only this kind of input has."""
+        if self.kind == "norm":
+            return {"eps": self.eps, "offset": self.offset}
+        if self.kind == "combine":
+            partials = self.partials(k)
+            return {"splits": self.splits, "head_dim": self.head_dim, "partials": partials}
+        return {}
 
 
 @dataclass(frozen=True)
@@ -163,7 +106,7 @@ class Output:
         kind: `store`, `add` (to y), `gate` or `best`.
         bias: f32, one for each output, or None.
         activation: `silu` or `gelu_tanh`, for `gate`.
-        best: f32 and u32, one pair for each workgroup, for `best`.
+        best: f32 and u32, one pair for each item, for `best`.
         scales: Where the scales go when `gate` is to leave int8, else None.
     """
 
@@ -175,58 +118,62 @@ class Output:
     scales: BufferSlice | None = None
 
     def buffers(self) -> dict[str, BufferSlice]:
-        """Operands by binding name."""
+        """Return the operands by the names that the shader gives them."""
         operands = {"y": self.y, "bias": self.bias, "best": self.best, "y_scales": self.scales}
         return {name: one for name, one in operands.items() if one is not None}
 
 
-def staged_bytes(k: int, *, int8: bool, shares: int = 0, workgroup: int = WORKGROUP) -> int:
-    """Workgroup memory of a launch with K inputs, its reductions and `shares` parts included."""
-    per_32 = 32 + 8 + 8 if int8 else 128
-    reductions = (16 + 4 + 8) * workgroup
-    return _staged(k) // 32 * per_32 + reductions + 12 * shares + 4
-
-
-def column_staged_bytes(k: int, *, int8: bool, gate: bool, shares: int = 0) -> int:
-    """The same for blocks along N; a gate stages its input twice."""
-    staged = _staged(k) // 16 * (20 if int8 else 64) * (2 if gate else 1)
-    return staged + (16 + 16 + 8 + 4) * WORKGROUP + 12 * shares + 4
-
-
-def _staged(k: int) -> int:
-    return -(-k // UNIT) * UNIT
-
-
-def suits(
+def refusal(
     ctx: OpContext,
     weights: tuple[GpuWeight, ...],
     *,
     int8: bool,
-    shares: int = 0,
+    partials: int = 0,
     gate: bool = False,
-) -> bool:
-    """Whether a launch on these matrices, joining `shares` parts of attention, is possible."""
+) -> str | None:
+    """Return what stands in the way of a product with these matrices; None if nothing does.
+
+    Args:
+        ctx: Where it is lowered to.
+        weights: One to three matrices [N, K] of one K; for `gate`, gate and up, or both in one.
+        int8: Whether the input is rounded to int8.
+        partials: Partial results of attention that are joined on the way in.
+        gate: Whether gate and up are joined by an activation.
+    """
+    if ctx.max_rows != 1:
+        return f"it takes 1 token row, and the pass has {ctx.max_rows}"
+    if weights[0].k % 4:
+        return f"K is {weights[0].k}, no multiple of 4"
+    if len({one.by_column for one in weights}) > 1:
+        return "some of its matrices are row-major, others column-major"
+    found = next(filter(None, (unread(one, int8=int8) for one in weights)), None)
+    return found or _too_large(ctx, weights, int8=int8, partials=partials, gate=gate)
+
+
+def _too_large(
+    ctx: OpContext, weights: tuple[GpuWeight, ...], *, int8: bool, partials: int, gate: bool
+) -> str | None:
+    """Return what does not fit the tiles or the memory of a workgroup; None if all does."""
     k, column = weights[0].k, weights[0].by_column
-    whole = all(
-        len(one.parts) == 1 and one.by_column == column and readable(one) for one in weights
-    )
-    codes = all(one.dtype.name in INT8_TYPES for one in weights) if int8 else True
-    if ctx.max_rows != 1 or not whole or not codes or k % 4:
-        return False
-    if not column:
-        return staged_bytes(k, int8=int8, shares=shares) <= ctx.workgroup_storage
-    needed = column_staged_bytes(k, int8=int8, gate=gate, shares=shares)
-    return needed <= ctx.workgroup_storage and (not gate or _pairs_up(weights))
+    if column:
+        needed = column_staged_bytes(k, int8=int8, gate=gate, partials=partials)
+    else:
+        needed = staged_bytes(k, int8=int8, partials=partials)
+    if needed > ctx.workgroup_storage:
+        room = f"the device's {ctx.workgroup_storage} bytes of workgroup memory"
+        return f"its input of {needed} bytes exceeds {room}"
+    return _unpaired(weights) if column and gate else None
 
 
-def _pairs_up(weights: tuple[GpuWeight, ...]) -> bool:
-    """Whether gate and up of column matrices have whole groups of the same outputs."""
-    outputs = sum(one.n for one in weights) // 2
-    return len({one.dtype for one in weights}) == 1 and outputs % _group(weights) == 0
-
-
-def _group(weights: tuple[GpuWeight, ...]) -> int:
-    return min(one.form.group for one in weights)
+def _unpaired(weights: tuple[GpuWeight, ...]) -> str | None:
+    """Return why gate and up of column matrices have no whole groups of the same outputs."""
+    types = {str(one.dtype) for one in weights}
+    if len(types) > 1:
+        return f"gate and up are column-major and of different types, {' and '.join(sorted(types))}"
+    outputs, group = sum(one.n for one in weights) // 2, group_of(weights)
+    if outputs % group:
+        return f"gate and up have {outputs} outputs, no multiple of the {group} that share a scale"
+    return None
 
 
 def matvec(
@@ -238,8 +185,8 @@ def matvec(
     int8: bool = False,
     label: str,
     sites: tuple[AnySite, ...] = (),
-) -> list[Dispatch]:
-    """One launch; `suits` must hold.
+) -> list[Phase]:
+    """One product, which `refusal` must not refuse.
 
     Args:
         ctx: Where it is lowered to.
@@ -253,116 +200,53 @@ def matvec(
     gate, column, k = output.kind == "gate", weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
     types = ",".join(one.dtype.name.lower() for one in weights)
-    way = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
-    variant = f"{types}.{source.kind}.{output.kind}{way}"
+    how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
+    variant = f"{types}.{source.kind}.{output.kind}{how}"
     if column:
-        site = _column_site(ctx, variant, outputs, k)
+        site = column_site(ctx, variant, outputs, k)
     else:
-        site = _site(ctx, variant, outputs, k, source, output, int8=int8)
-    threads, team, per_team = _division(ctx, site.used, weights, outputs, gate=gate)
+        handed, partials = output.scales is not None, source.partials(k)
+        site = row_site(ctx, variant, outputs, k, int8=int8, int8_out=handed, partials=partials)
+    threads, team, per_team = division(ctx, site.used, weights, outputs, gate=gate)
     rows = threads // team * per_team
-    slots = [-(-(outputs if gate else one.n) // rows) for one in (weights[:1] if gate else weights)]
-    launched = min(sum(slots), site.used.groups)
-    constants: dict[str, float | int | bool] = {
-        "WG": threads,
-        "T": team,
-        "K": k,
-        "K_STAGED": _staged(k),
-        "ROWS": rows,
-        "STRIDE": launched,
-        "STEPS": -(-sum(slots) // launched),
-        **source.constants(k),
-    }
-    buffers = {**source.buffers(), **output.buffers()}
-    for index, one in enumerate(weights):
-        units = one.form.units(k)
-        constants |= one.places(one.parts[0], index)
-        constants |= {
-            f"N{index}": one.n,
-            f"SLOTS{index}": slots[index] if index < len(slots) else 0,
-            f"UNITS{index}": units,
-            f"TRIPS{index}": -(-units // team),
-            f"EXACT{index}": units % team == 0,
-        }
-        buffers[f"weight{index}"] = one.parts[0].slice
-    what = kernel(
-        "matvec",
-        variables={
-            "FORMATS": tuple(one.form for one in weights),
-            "COLUMN": column,
-            "INPUT": source.kind,
-            "OUTPUT": output.kind,
-            "ACT": output.activation,
-            "BIAS": output.bias is not None,
-            "INT8": int8,
-            "PER_TEAM": per_team,
-            "SUBGROUPS": ctx.subgroups,
-            "INT8_OUT": output.scales is not None,
-            "VALUE": ctx.values,
-        },
-        constants=constants,
+    tiles = [-(-(outputs if gate else one.n) // rows) for one in weights]
+    if gate:
+        tiles[1:] = [0] * len(tiles[1:])
+    items = min(sum(tiles), site.used.groups)
+    record = Matvec(
+        threads=threads,
         variant=variant,
-        trusted=True,
+        formats=tuple(one.form for one in weights),
+        column=column,
+        input=source.kind,
+        output=output.kind,
+        act=output.activation,
+        bias=output.bias is not None,
+        int8=int8,
+        int8_out=output.scales is not None,
+        per_team=per_team,
+        subgroups=ctx.subgroups,
+        value=ctx.values,
+        t=team,
+        k=k,
+        k_staged=staged(k),
+        rows=rows,
+        stride=items,
+        steps=-(-sum(tiles) // items),
+        matrices=tuple(map(_matrix, weights, tiles, [team] * len(weights))),
+        planes=tuple(one.places(one.parts[0]) for one in weights),
+        **source.fields(k),
     )
-    return [dispatch(what, buffers, Grid(launched), label, (site, *sites))]
+    buffers = {**source.buffers(), **output.buffers()}
+    buffers |= {f"weight{index}": one.parts[0].slice for index, one in enumerate(weights)}
+    return [Phase(record, buffers, Work(items), label, (site, *sites))]
 
 
-def _division(
-    ctx: OpContext,
-    tuning: MatvecTuning,
-    weights: tuple[GpuWeight, ...],
-    outputs: int,
-    *,
-    gate: bool,
-) -> tuple[int, int, int]:
-    """Threads of a workgroup and of a team, and outputs of a team at a time."""
-    if not weights[0].by_column:
-        pairs = 2 if gate and outputs % 2 == 0 else 1
-        return tuning.workgroup, tuning.team, pairs
-    # Fewer outputs in a slot fill the device sooner, more of them share a staging.
-    team = tuning.team
-    rows, teams = _group(weights), min(tuning.workgroup, ctx.max_threads) // team
-    if rows == 32 and outputs // 32 < ENOUGH_SLOTS and not gate:
-        rows = 16
-    while rows // teams * (2 if gate else 1) > MOST_SUMS:
-        rows //= 2
-    teams = min(teams, rows)
-    return teams * team, team, rows // teams
-
-
-def _column_site(ctx: OpContext, variant: str, outputs: int, k: int) -> Site[MatvecTuning]:
-    return ctx.site(
-        f"matmul matvec.{variant} {outputs}x{k}",
-        SOFTWARE if ctx.software else MatvecTuning(),
-        (SOFTWARE, *COLUMN_CANDIDATES),
-    )
-
-
-def _site(
-    ctx: OpContext,
-    variant: str,
-    outputs: int,
-    k: int,
-    source: Input,
-    output: Output,
-    *,
-    int8: bool,
-) -> Site[MatvecTuning]:
-    most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
-    shares = source.shares(k)
-
-    def fits(one: MatvecTuning) -> bool:
-        needed = staged_bytes(k, int8=int8, shares=shares, workgroup=one.workgroup)
-        whole = output.scales is None or one.leaves_int8()
-        return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
-
-    return ctx.site(
-        f"matmul matvec.{variant} {outputs}x{k}{' to int8' if output.scales else ''}",
-        SOFTWARE if ctx.software else MatvecTuning(min(most, ctx.max_threads)),
-        filter(fits, CANDIDATES),
-    )
+def _matrix(weight: GpuWeight, tiles: int, team: int) -> MatvecMatrix:
+    units = weight.form.units(weight.k)
+    return MatvecMatrix(weight.n, tiles, units, -(-units // team), units % team == 0)
 
 
 def leaves_int8(ctx: OpContext, outputs: int) -> bool:
-    """Whether a `gate` launch can leave its outputs in int8: whole groups of 16 a step."""
+    """Return whether a `gate` phase can leave its outputs in int8: whole groups of 16 a step."""
     return outputs % 16 == 0 and (min(WORKGROUP, ctx.max_threads) // TEAM * 2) % 16 == 0

@@ -3,28 +3,28 @@
 // in   plain    in(x) = x
 //      quantized the same, already int8 (see INT8_OUT)
 //      norm     in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
-//      combine  in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, the parts of split
-//               attention with (m_s, l_s) = stats[h, s]; parts without keys come last
+//      combine  in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, the partial results
+//               of split attention with (m_s, l_s) = stats[h, s]; splits without keys come last
 // f    store    y[n] = v[n] (+ bias[n]); the matrices' outputs follow each other
 //      add      y[n] += v[n] (+ bias[n])
 //      gate     y[n] = act(v_gate[n]) v_up[n], gate and up one matrix of 2 N rows, or two of N;
 //               with INT8_OUT as int8 words, and (scale, bits of the sum) of each 16 in y_scales
-//      best     y[n] = v[n], and the largest of each workgroup with the lowest n goes to best
+//      best     y[n] = v[n], and the largest of each item with the lowest n goes to best
 //
 // x        {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
 // weight   one of FORMATS each, see formats.py
 // y        {{ VALUE }} [N], f32 for best
 //
-// A slot is ROWS outputs of one matrix (as many of gate and of up for gate); a workgroup takes every
-// STRIDE-th slot, and a team of T threads computes {{ PER_TEAM }} of its outputs. Where subgroups have T threads a
+// A tile is ROWS outputs of one matrix (as many of gate and of up for gate); an item takes every
+// STRIDE-th tile, and a team of T threads computes {{ PER_TEAM }} of its outputs. Where subgroups have T threads a
 // team is one of them; elsewhere it sums through workgroup memory.
 {% if COLUMN %}
-// Blocks along N scale groups of outputs at one k. So for each slot, whose outputs are of one group, the
+// Blocks along N scale groups of outputs at one k. So for each tile, whose outputs are of one group, the
 // input is scaled first, a[k] = in(x)[k] scale[k], and staged{% if INT8 %} as int8{% endif %}; the minimums add up to one sum:
 //
 //     v[n] = sum_k a[k] code[n, k] - sum_k in(x)[k] minimum[k]
 {% else %}
-// Each workgroup stages in(x) once{% if INT8 %}, as int8{% endif %}.
+// Each item stages in(x) once{% if INT8 %}, as int8{% endif %}.
 {% endif %}
 // Sums are f32{% if INT8 %} over exact int8 products{% endif %}.
 {% set X = {"quantized": "u32", "combine": "f32"}.get(INPUT, VALUE) %}
@@ -32,59 +32,56 @@
 {% set GATE = OUTPUT == "gate" %}
 {% set MATRICES = FORMATS | length %}
 {% set STAGES = 2 if GATE and COLUMN else 1 %}
-{% set bind = namespace(n=0) %}
-{% macro storage(name, type, access="read") %}
-@group(0) @binding({{ bind.n }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
-{% set bind.n = bind.n + 1 %}
-{% endmacro %}
-{{ storage("x", "vec4<" ~ X ~ ">") -}}
+var<storage, read> x: array<vec4<{{ X }}>>;
 {% if INPUT == "quantized" %}
-{{ storage("x_scales", "vec2<f32>") -}}
-{% endif %}
-{% if INPUT == "norm" %}
-{{ storage("gain", "vec4<f32>") -}}
-{% endif %}
-{% if INPUT == "combine" %}
-{{ storage("stats", "vec2<f32>") -}}
+var<storage, read> x_scales: array<vec2<f32>>;
+{% elif INPUT == "norm" %}
+var<storage, read> gain: array<vec4<f32>>;
+{% elif INPUT == "combine" %}
+var<storage, read> stats: array<vec2<f32>>;
 {% endif %}
 {% for F in FORMATS %}
-{{ storage("weight" ~ loop.index0, "vec4<u32>") -}}
+var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
 {% endfor %}
 {% if BIAS %}
-{{ storage("bias", "f32") -}}
+var<storage, read> bias: array<f32>;
 {% endif %}
-{{ storage("y", Y, "read_write") -}}
+var<storage, read_write> y: array<{{ Y }}>;
 {% if INT8_OUT %}
-{{ storage("y_scales", "vec2<f32>", "read_write") -}}
-{% endif %}
-{% if OUTPUT == "best" %}
-{{ storage("best", "Candidate", "read_write") -}}
+var<storage, read_write> y_scales: array<vec2<f32>>;
+{% elif OUTPUT == "best" %}
+var<storage, read_write> best: array<Candidate>;
 {% endif %}
 
 {% include "snippets/value.wgsl" %}
-override WG: u32;
 override T: u32;
 override K: u32;
 override K_STAGED: u32;          // K rounded up to whole units, a multiple of 64
-override ROWS: u32;              // outputs of a slot
-override STRIDE: u32;            // workgroups of the launch
-override STEPS: u32;             // slots of each workgroup
+override ROWS: u32;              // outputs of a tile
+override STRIDE: u32;            // items
+override STEPS: u32;             // tiles of each item
 {% for F in FORMATS %}
 override N{{ loop.index0 }}: u32;
-override SLOTS{{ loop.index0 }}: u32;
+override TILES{{ loop.index0 }}: u32;
 override UNITS{{ loop.index0 }}: u32;   // of a row that hold any of its K inputs
 override TRIPS{{ loop.index0 }}: u32;   // of a team along a row
 override EXACT{{ loop.index0 }}: bool;  // all its threads have a unit in every trip
 {% endfor %}
-{% include "snippets/one_row_overrides.wgsl" %}
+{% if INPUT == "norm" %}
+override EPS: f32;
+override OFFSET: f32;
+{% elif INPUT == "combine" %}
+override SPLITS: u32;
+override HEAD_DIM: u32;
+override PARTIALS: u32;          // heads times SPLITS
+{% endif %}
 
 {% include "snippets/weights.wgsl" %}
-{% include "snippets/thread.wgsl" %}
 
 {% include "snippets/one_row_input.wgsl" %}
 {% include "snippets/stage.wgsl" %}
 {% if INT8 %}
-{% include "snippets/dot16.wgsl" %}
+{% include "snippets/int8_sums.wgsl" %}
 {% endif %}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
@@ -142,9 +139,9 @@ fn kept_sums(thread: Thread) -> {{ KEPT }} {
 {% include "snippets/team_sum.wgsl" %}
 {% if INT8_OUT %}
 
-// A slot's outputs as int8: they are whole groups of 16, so each group has one scale.
-fn leave_int8(slot: u32, thread: u32) {
-    let word = slot * (ROWS / 4u) + thread;
+// A tile's outputs as int8: they are whole groups of 16, so each group has one scale.
+fn leave_int8(tile: u32, thread: u32) {
+    let word = tile * (ROWS / 4u) + thread;
     if (thread >= ROWS / 4u || 4u * word >= {{ "N0 / 2u" if MATRICES == 1 else "N0" }}) {
         return;
     }
@@ -167,14 +164,7 @@ fn leave_int8(slot: u32, thread: u32) {
 }
 {% endif %}
 
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-{% if SUBGROUPS %}
-    @builtin(subgroup_size) subgroup_size: u32,
-{% endif %}
-    thread: Thread,
-) {
+fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     var team = thread.index / T;
     var lane = thread.index % T;
 {% if SUBGROUPS %}
@@ -205,8 +195,8 @@ fn main(
     var top = Candidate(-3.4028234663852886e38, 0xffffffffu);
 {% endif %}
     for (var step = 0u; step < STEPS; step++) {
-        let slot = step * STRIDE + wid.x;
-        var first_slot = 0u;
+        let tile = step * STRIDE + item;
+        var first_tile = 0u;
         var first_output = 0u;
         var own = 0u;  // this team's first output, of those of all matrices
         var end = 0u;  // after the last output of its matrix
@@ -219,19 +209,19 @@ fn main(
 {% if not (GATE and loop.index0 == 1) %}
 {% set s = loop.index0 %}
 {% set s_up = 1 if MATRICES == 2 else 0 %}
-        if (slot >= first_slot && slot < first_slot + SLOTS{{ s }}) {
+        if (tile >= first_tile && tile < first_tile + TILES{{ s }}) {
             let outputs = N{{ s }}{{ " / 2u" if GATE and MATRICES == 1 }};
-            let slot_row = (slot - first_slot) * ROWS;
-            let row = slot_row + team * {{ PER_TEAM }}u;
+            let tile_row = (tile - first_tile) * ROWS;
+            let row = tile_row + team * {{ PER_TEAM }}u;
             own = first_output + row;
             end = first_output + outputs;
 {% if GATE %}
             let up = {{ "outputs" if MATRICES == 1 else "0u" }};
 {% endif %}
 {% if COLUMN %}
-            let totals0 = stage(thread, subgroup_size, {{ s }}u, slot_row, 0u);
+            let totals0 = stage(thread, subgroup_size, {{ s }}u, tile_row, 0u);
 {% if GATE %}
-            let totals1 = stage(thread, subgroup_size, {{ s_up }}u, up + slot_row, 1u);
+            let totals1 = stage(thread, subgroup_size, {{ s_up }}u, up + tile_row, 1u);
 {% endif %}
             keep(vec3<f32>(totals0, {{ "totals1.y" if GATE else "0.0" }}), thread);
             workgroupBarrier();
@@ -255,7 +245,7 @@ fn main(
 {% endfor %}
             }
         }
-        first_slot += SLOTS{{ s }};
+        first_tile += TILES{{ s }};
         first_output += N{{ s }};
 {% endif %}
 {% endfor %}
@@ -280,16 +270,16 @@ fn main(
         }
 {% if INT8_OUT %}
         workgroupBarrier();
-        leave_int8(slot, thread.index);
+        leave_int8(tile, thread.index);
 {% endif %}
 {% if COLUMN or INT8_OUT %}
-        workgroupBarrier();  // all have read what the next slot overwrites
+        workgroupBarrier();  // all have read what the next tile overwrites
 {% endif %}
     }
 {% if OUTPUT == "best" %}
     let winner = best_of_workgroup(top, thread.index);
     if (thread.index == 0u) {
-        best[wid.x] = winner;
+        best[item] = winner;
     }
 {% endif %}
 }

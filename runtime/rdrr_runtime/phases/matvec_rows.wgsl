@@ -5,7 +5,7 @@
 //      add      y[r, n] += v[r, n] (+ bias[n])
 //      gate     y[r, n] = act(v_gate[r, n]) v_up[r, n], gate and up one matrix of 2 N rows, or two of N
 {% if WIDTH %}
-//               and left as int8_rows would leave it, a workgroup having whole groups of 32 outputs
+//               and left as int8_rows would leave it, an item having whole groups of 32 outputs
 {% endif %}
 //
 // current  Step
@@ -17,38 +17,31 @@
 //
 // A team of {{ T }} threads computes {{ OUTPUTS }} outputs for {{ ROWS }} rows at a time: a thread keeps the codes of 64
 // weights of each in registers and multiplies them by those inputs of every row. Products are exact in
-// i32, their sums f32; each weight is read once for {{ ROWS }} rows. Workgroups follow each other over the outputs
-// of the first matrix, then those of the next.
+// i32, their sums f32; each weight is read once for {{ ROWS }} rows. An item is the outputs of all teams, of the
+// first matrix first.
 {% set MATRICES = FORMATS | length %}
 {% set SOURCE = "staged" if STAGED else "x" %}
 {% set GATE = KIND == "gate" %}
 {% set TARGETS = 1 if GATE else MATRICES %}
-{% set bind = namespace(n=0) %}
-{% macro storage(name, type, access="read") %}
-@group(0) @binding({{ bind.n }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
-{% set bind.n = bind.n + 1 %}
-{% endmacro %}
 {% include "snippets/step.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-{% set bind.n = 1 %}
-{{ storage("x", "vec4<u32>") -}}
+
+var<storage, read> current: Step;
+var<storage, read> x: array<vec4<u32>>;
 {% for F in FORMATS %}
-{{ storage("weight" ~ loop.index0, "vec4<u32>") -}}
+var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
 {% endfor %}
 {% if BIAS %}
-{{ storage("bias", "f32") -}}
+var<storage, read> bias: array<f32>;
 {% endif %}
 {% for s in range(1 if JOINED else TARGETS) %}
-{{ storage("y" ~ s, "u32" if WIDTH else "f32", "read_write") -}}
+var<storage, read_write> y{{ s }}: array<{{ "u32" if WIDTH else "f32" }}>;
 {% endfor %}
 
-override WG: u32;
 override UNITS: u32;             // of 64 inputs, zeros after K included
 {% for F in FORMATS %}
 override N{{ loop.index0 }}: u32;
-override FIRST{{ loop.index0 }}: u32;        // workgroup that begins with its outputs
+override FIRST{{ loop.index0 }}: u32;        // item that begins with its outputs
 {% endfor %}
-override LAST: u32;              // workgroup after those of all matrices
 {% include "snippets/weights.wgsl" %}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
@@ -59,8 +52,6 @@ override TEAMS = WG / {{ T }}u;
 {% if GATE %}
 override OUTPUT_ROWS = N0{% if MATRICES == 1 %} / 2u{% endif %};
 {% endif %}
-
-{% include "snippets/thread.wgsl" %}
 
 {% if GATE %}
 {% include "snippets/activate.wgsl" %}
@@ -88,20 +79,7 @@ unit{{ s }}(min(first + {{ o }}u, N{{ s }} - 1u), {{ unit }})
 {%- endmacro %}
 
 
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-{% if SUBGROUPS %}
-    @builtin(subgroup_size) subgroup_size: u32,
-{% endif %}
-    thread: Thread,
-) {
-    let group = wid.x + wid.y * groups.x;
-    let row0 = wid.z * {{ ROWS }}u;
-    if (group >= LAST || row0 >= current.rows) {
-        return;
-    }
+fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     var at = thread.index;
 {% if SUBGROUPS %}
     if (subgroup_size >= {{ T }}u) {
@@ -115,13 +93,13 @@ fn main(
 {% endfor %}
 {% if STAGED %}
     for (var i = thread.index; i < {{ 5 * ROWS }}u * UNITS; i += WG) {
-        staged[i] = x[5u * row0 * UNITS + i];
+        staged[i] = x[5u * row * UNITS + i];
     }
     workgroupBarrier();
 {% endif %}
 {% for s in range(TARGETS) %}
-    if (group >= FIRST{{ s }} && group < {{ "LAST" if s + 1 == TARGETS else "FIRST" ~ (s + 1) }}) {
-        let first = ((group - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS // 2 if GATE else OUTPUTS }}u;
+    if (item >= FIRST{{ s }}{{ " && item < FIRST" ~ (s + 1) if s + 1 < TARGETS }}) {
+        let first = ((item - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS // 2 if GATE else OUTPUTS }}u;
 {% if AHEAD %}
         let begin = min(lane, UNITS - 1u);
 {% for o in range(OUTPUTS) %}
@@ -146,14 +124,14 @@ fn main(
 {% for r in range(ROWS) %}
             {
 {% if STAGED %}
-                let place = {{ 5 * r }}u * UNITS + unit;
+                let at_unit = {{ 5 * r }}u * UNITS + unit;
 {% else %}
-                let place = (row0 + {{ r }}u) * 5u * UNITS + unit;
+                let at_unit = (row + {{ r }}u) * 5u * UNITS + unit;
 {% endif %}
 {% for i in range(4) %}
-                let c{{ i }} = {{ SOURCE }}[place + {{ i }}u * UNITS];
+                let c{{ i }} = {{ SOURCE }}[at_unit + {{ i }}u * UNITS];
 {% endfor %}
-                let scale = bitcast<vec4<f32>>({{ SOURCE }}[place + 4u * UNITS]);
+                let scale = bitcast<vec4<f32>>({{ SOURCE }}[at_unit + 4u * UNITS]);
 {% for o in range(OUTPUTS) %}
 {% set m = o % 2 if GATE and MATRICES == 2 else s %}
 {% set to = "acc" ~ r ~ ("" if OUTPUTS == 1 else "." ~ "xyzw"[o]) %}
@@ -184,10 +162,10 @@ fn main(
 {% endif %}
 {% endfor %}
     } else {
-        share(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team, lane);
+        sum_rows(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team, lane);
     }
 {% else %}
-    share(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team, lane);
+    sum_rows(&acc0{% for r in range(1, ROWS) %}, &acc{{ r }}{% endfor %}, thread.index, team, lane);
 {% endif %}
     let own = lane * {{ ROWS }}u / {{ T }}u;
 {% if WIDTH %}
@@ -203,8 +181,8 @@ fn main(
     for (var i = thread.index; i < {{ ROWS * WIDTH // 4 }}u; i += WG) {
         let r = i / {{ WIDTH // 4 }}u;
         let word = i % {{ WIDTH // 4 }}u;
-        if (row0 + r < current.rows && group * {{ WIDTH }}u + 4u * word < OUTPUT_ROWS) {
-            leave(row0 + r, group * {{ WIDTH }}u + 4u * word, r * {{ WIDTH }}u + 4u * word);
+        if (row + r < current.rows && item * {{ WIDTH }}u + 4u * word < OUTPUT_ROWS) {
+            leave(row + r, item * {{ WIDTH }}u + 4u * word, r * {{ WIDTH }}u + 4u * word);
         }
     }
 }
@@ -234,20 +212,19 @@ fn leave(row: u32, n: u32, at: u32) {
     }
 }
 {% else %}
-    let row = row0 + own;
     if (lane % {{ [T // ROWS, 1] | max }}u != 0u) {
         return;
     }
 {% for r in range([ROWS // T, 1] | max) %}
-    if (row + {{ r }}u < current.rows) {
-        finish(group, team, row + {{ r }}u, acc{{ r }});
+    if (row + own + {{ r }}u < current.rows) {
+        finish(item, team, row + own + {{ r }}u, acc{{ r }});
     }
 {% endfor %}
 }
 {% endif %}
 
 // The same through workgroup memory: leaves a thread the sums of its rows in the first variables.
-fn share(
+fn sum_rows(
 {% for r in range(ROWS) %}
     acc{{ r }}: ptr<function, Sums>,
 {% endfor %}
@@ -276,9 +253,9 @@ fn share(
 {% if not WIDTH %}
 
 // Write a team's sums of one row.
-fn finish(group: u32, team: u32, row: u32, sums: Sums) {
+fn finish(item: u32, team: u32, row: u32, sums: Sums) {
 {% if GATE %}
-    let first = (group * TEAMS + team) * {{ OUTPUTS // 2 }}u;
+    let first = (item * TEAMS + team) * {{ OUTPUTS // 2 }}u;
 {% for p in range(OUTPUTS // 2) %}
     if (first + {{ p }}u < OUTPUT_ROWS) {
         y0[row * OUTPUT_ROWS + first + {{ p }}u] = activate(sums[{{ 2 * p }}]) * sums[{{ 2 * p + 1 }}];
@@ -288,8 +265,8 @@ fn finish(group: u32, team: u32, row: u32, sums: Sums) {
 {% set before = namespace(outputs="") %}
 {% set ALL = "(N0" ~ (" + N1" if TARGETS > 1) ~ (" + N2" if TARGETS > 2) ~ ")" %}
 {% for s in range(TARGETS) %}
-    if (group >= FIRST{{ s }} && group < {{ "LAST" if s + 1 == TARGETS else "FIRST" ~ (s + 1) }}) {
-        let first = ((group - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS }}u;
+    if (item >= FIRST{{ s }}{{ " && item < FIRST" ~ (s + 1) if s + 1 < TARGETS }}) {
+        let first = ((item - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS }}u;
 {% for o in range(OUTPUTS) %}
         if (first + {{ o }}u < N{{ s }}) {
             let at = row * {{ ALL if JOINED else "N" ~ s }} + {{ before.outputs if JOINED }}first + {{ o }}u;

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_runtime.phases.phase import Phase, Record, Work
 
 ROW_TILE = 128  # rows of an Int8Rows come in multiples, so that no tile reads beyond them
 K_TILE = 256  # inputs come in multiples: no block of any type reaches further
@@ -36,6 +35,27 @@ class Int8Rows:
         return padded(self.k, K_TILE)
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuantizeRows(Record):
+    """Parameters of quantize_rows.wgsl.
+
+    Attributes:
+        k: Elements of a row.
+        k_padded: The same with the zeros after them, a multiple of `K_TILE`.
+        rows: Rows that the buffers hold.
+        per_row: Rows for each token row.
+    """
+
+    shader = "quantize_rows"
+    trusted = True
+
+    threads: int = 64
+    k: int
+    k_padded: int
+    rows: int
+    per_row: int
+
+
 def padded(value: int, multiple: int) -> int:
     """The smallest multiple not below `value`."""
     return -(-value // multiple) * multiple
@@ -54,7 +74,7 @@ def int8_sizes(rows: int, k: int) -> tuple[int, int]:
 
 def quantize_rows(
     ctx: OpContext, x: BufferSlice, target: Int8Rows, *, per_row: int = 1, label: str
-) -> list[Dispatch]:
+) -> list[Phase]:
     """Token rows as int8.
 
     Args:
@@ -76,16 +96,7 @@ def quantize_rows(
         strict=True,
     ):
         need_floats(f"{label}: {name}", buffer, size // 4)
-    what = kernel(
-        "quantize_rows",
-        constants={
-            "K": target.k,
-            "K_PADDED": target.k_padded,
-            "ROWS": target.rows,
-            "PER_ROW": per_row,
-        },
-        trusted=True,
-    )
+    record = QuantizeRows(k=target.k, k_padded=target.k_padded, rows=target.rows, per_row=per_row)
     buffers = {"current": ctx.state.step, "x": x, "q": target.q, "scales": target.scales}
-    grid = Grid(-(-target.k_padded // 256), per_row, 1, 1, 8)
-    return [dispatch(what, buffers, grid, label)]
+    work = Work(target.k_padded // K_TILE * per_row, 8)
+    return [Phase(record, buffers, work, label)]

@@ -5,16 +5,18 @@
 // q        int8 by 16 [K_PADDED / 16, ROWS]: a row's next 16 elements lie ROWS words of 16 bytes on
 // scales   [K_PADDED / 32, ROWS] pairs f32: scale, and scale times the sum of q
 //
-// A thread takes 32 elements of a row, a workgroup 8 rows by 8 such groups. Elements from K on
-// are zeros; rows beyond the step are left alone.
+// An item is 8 of the PER_ROW rows of 8 token rows, by 8 groups of 32 elements, the groups of a row
+// first; a thread takes 32 elements of a row. Elements from K on are zeros; rows beyond the step are
+// left alone.
 {% include "snippets/step.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> q: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read_write> scales: array<vec2<f32>>;
+
+var<storage, read> current: Step;
+var<storage, read> x: array<vec4<f32>>;
+var<storage, read_write> q: array<vec4<u32>>;
+var<storage, read_write> scales: array<vec2<f32>>;
 
 override K: u32;
-override K_PADDED: u32;
+override K_PADDED: u32;          // a multiple of 256
 override ROWS: u32;
 override PER_ROW: u32;
 
@@ -28,19 +30,16 @@ fn largest(v: vec4<f32>) -> f32 {
     return max(most.x, most.y);
 }
 
-@compute @workgroup_size(64)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
-    let row = wid.y * 8u + thread % 8u;
-    let group = wid.x * 8u + thread / 8u;
-    if (row >= current.rows * PER_ROW || group >= K_PADDED / 32u) {
+fn phase(item: u32, row: u32, thread: Thread) {
+    let items = K_PADDED / 256u;  // of 8 rows
+    let own = row * PER_ROW + item / items * 8u + thread.index % 8u;
+    let group = item % items * 8u + thread.index / 8u;
+    if (own >= current.rows * PER_ROW) {
         return;
     }
     var most = 0.0;
 {% for i in range(8) %}
-    let v{{ i }} = load(row, group * 32u + {{ 4 * i }}u);
+    let v{{ i }} = load(own, group * 32u + {{ 4 * i }}u);
     most = max(most, largest(v{{ i }}));
 {% endfor %}
     let inverse = select(0.0, 127.0 / most, most > 0.0);
@@ -49,9 +48,9 @@ fn main(
     let q{{ i }} = vec4<i32>(round(v{{ i }} * inverse));
     sums += q{{ i }};
 {% endfor %}
-    let at = 2u * group * ROWS + row;
+    let at = 2u * group * ROWS + own;
     q[at] = vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
     q[at + ROWS] = vec4<u32>(pack4xI8(q4), pack4xI8(q5), pack4xI8(q6), pack4xI8(q7));
     let scale = most / 127.0;
-    scales[group * ROWS + row] = vec2<f32>(scale, scale * f32(sums.x + sums.y + sums.z + sums.w));
+    scales[group * ROWS + own] = vec2<f32>(scale, scale * f32(sums.x + sums.y + sums.z + sums.w));
 }

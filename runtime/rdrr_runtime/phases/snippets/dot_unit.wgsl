@@ -20,7 +20,7 @@ fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
     let by16 = vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);
     let sums16 = vec4<f32>(vec4<i32>(
 {% for sixteen in sixteens %}
-        dot16({{ sixteen }}, staged[part{{ " + " ~ loop.index0 ~ "u" if loop.index0 }}]),
+        add16(0i, {{ sixteen }}, staged[part{{ " + " ~ loop.index0 ~ "u" if loop.index0 }}]),
 {% endfor %}
     ));
 {% else %}

@@ -1,36 +1,36 @@
 // The input of a product with one token row, four elements at a time: as it is, with the gain of its
-// norm (whose common factor is applied at the end), or joined from the parts of split attention.
+// norm (whose common factor is applied at the end), or joined from the partial results of attention.
 {% if INPUT == "combine" %}
-var<workgroup> shares: array<f32, SHARES>;  // largest score of each part of each head
-var<workgroup> final_shares: array<f32, SHARES>;
-var<workgroup> masses: array<f32, SHARES>;
-var<workgroup> live: u32;  // parts that have keys: equally many in all heads of a token
+var<workgroup> split_max: array<f32, PARTIALS>;  // largest score of each split of each head
+var<workgroup> split_sum: array<f32, PARTIALS>;
+var<workgroup> split_factor: array<f32, PARTIALS>;
+var<workgroup> live: u32;  // splits that have keys: equally many in all heads of a token
 
-// Two reads of memory and no loop but over the parts of a head, all heads at once: the whole
+// Two reads of memory and no loop but over the splits of a head, all heads at once: the whole
 // workgroup waits for this.
 fn prepare(t: u32) {
-    for (var i = t; i < SHARES; i += WG) {
-        let part = stats[i];
-        shares[i] = part.x;
-        masses[i] = part.y;
+    for (var i = t; i < PARTIALS; i += WG) {
+        let found = stats[i];
+        split_max[i] = found.x;
+        split_sum[i] = found.y;
     }
     workgroupBarrier();
-    for (var i = t; i < SHARES; i += WG) {
+    for (var i = t; i < PARTIALS; i += WG) {
         let first = i / SPLITS * SPLITS;
         var most = -3.0e38;
         for (var s = 0u; s < SPLITS; s++) {
-            most = max(most, select(-3.0e38, shares[first + s], masses[first + s] > 0.0));
+            most = max(most, select(-3.0e38, split_max[first + s], split_sum[first + s] > 0.0));
         }
-        var mass = 0.0;
-        var parts = 0u;
+        var sum = 0.0;
+        var count = 0u;
         for (var s = 0u; s < SPLITS; s++) {
-            let has_keys = masses[first + s] > 0.0;
-            mass += select(0.0, exp(shares[first + s] - most) * masses[first + s], has_keys);
-            parts = select(parts, s + 1u, has_keys);
+            let has_keys = split_sum[first + s] > 0.0;
+            sum += select(0.0, exp(split_max[first + s] - most) * split_sum[first + s], has_keys);
+            count = select(count, s + 1u, has_keys);
         }
-        final_shares[i] = select(0.0, exp(shares[i] - most) / mass, masses[i] > 0.0);
+        split_factor[i] = select(0.0, exp(split_max[i] - most) / sum, split_sum[i] > 0.0);
         if (i == 0u) {
-            live = parts;
+            live = count;
         }
     }
     workgroupBarrier();
@@ -51,15 +51,15 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     let width = HEAD_DIM / 4u;
     let first = i / width * SPLITS;
     var sum = vec4<f32>(0.0);
-    // Four at a time, so that their loads overlap. Parts without keys come last; their share is 0.
+    // Four at a time, so that their loads overlap. Splits without keys come last; their factor is 0.
     for (var s = 0u; s < live; s += 4u) {
 {% for j in range(4) %}
-        let share{{ j }} = final_shares[first + min(s + {{ j }}u, SPLITS - 1u)];
-        let part{{ j }} = x[(first + min(s + {{ j }}u, SPLITS - 1u)) * width + i % width];
+        let factor{{ j }} = split_factor[first + min(s + {{ j }}u, SPLITS - 1u)];
+        let split{{ j }} = x[(first + min(s + {{ j }}u, SPLITS - 1u)) * width + i % width];
 {% endfor %}
 {% for j in range(4) %}
         if (s + {{ j }}u < live) {
-            sum += share{{ j }} * part{{ j }};
+            sum += factor{{ j }} * split{{ j }};
         }
 {% endfor %}
     }

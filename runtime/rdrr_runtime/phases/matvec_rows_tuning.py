@@ -1,0 +1,116 @@
+"""How a product with a small batch of token rows divides its outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_device.tuning import Params, Site
+
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.int8_rows import int8_rows_bytes, units_of
+from rdrr_runtime.phases.weight_units import power_of_two
+
+ROWS_AT_A_TIME = 16
+"""Token rows whose sums a thread holds, at most; more are taken by further items."""
+
+MANY_OUTPUTS = 8192
+"""Rows of weights from which small teams fill a device, and read the same inputs more often."""
+
+STAGING_ROWS = 8
+"""Token rows from which it pays to keep their inputs in workgroup memory."""
+
+INT8_WORKGROUP = 256
+"""Threads of a workgroup that leaves whole groups of 32 outputs."""
+
+
+def at_a_time(rows: int, most: int) -> int:
+    """Return the token rows that a product takes at a time in a pass of `rows`."""
+    return power_of_two(rows, 2, most)
+
+
+@dataclass(frozen=True)
+class RowsTuning(Params):
+    """How a phase divides the outputs.
+
+    Attributes:
+        workgroup: Threads of a workgroup, a power of two.
+        team: Threads that share an output's inputs, a power of two up to 32.
+        outputs: Of a thread at a time, 1, 2 or 4; gate and up count as two.
+        ahead: 1: the next weights are loaded before these are multiplied.
+        rows: Token rows at a time, at most; a power of two.
+        staged: 1: their inputs are in workgroup memory.
+    """
+
+    workgroup: int
+    team: int
+    outputs: int
+    ahead: int = 0
+    rows: int = ROWS_AT_A_TIME
+    staged: int = 0
+
+    @property
+    def outputs_of_gate(self) -> int:
+        """Gated pairs of an item."""
+        return self.workgroup // self.team * self.outputs // 2
+
+    def storage(self, rows: int, k: int) -> int:
+        """Return the bytes of workgroup memory, or more, in a pass of `rows` over K inputs."""
+        held = at_a_time(rows, self.rows)
+        staged = int8_rows_bytes(held, k) if self.staged else 0
+        return staged + 4 * self.outputs * self.workgroup + 4 * held * self.outputs_of_gate
+
+
+CANDIDATES = (
+    RowsTuning(128, 32, 1),
+    RowsTuning(128, 32, 2),
+    RowsTuning(128, 32, 2, ahead=1),
+    RowsTuning(128, 32, 2, rows=8),
+    RowsTuning(128, 32, 4, rows=8),
+    RowsTuning(256, 32, 1),
+    RowsTuning(128, 16, 2),
+    RowsTuning(128, 16, 4),
+    RowsTuning(256, 16, 4),
+    RowsTuning(128, 8, 2),
+    RowsTuning(256, 8, 2),
+    RowsTuning(256, 8, 2, staged=1),
+    RowsTuning(256, 8, 4, staged=1),
+    RowsTuning(256, 8, 2, rows=8, staged=1),
+    RowsTuning(64, 8, 1),
+)
+
+
+def rows_site(
+    ctx: OpContext, variant: str, outputs: int, k: int, *, gate: bool, int8_out: bool
+) -> Site[RowsTuning]:
+    """Return the parameters of a product in a pass of `ctx`."""
+
+    def fits(one: RowsTuning) -> bool:
+        sums = one.outputs * at_a_time(ctx.max_rows, one.rows)
+        paired = not gate or one.outputs > 1
+        whole = not int8_out or one.outputs_of_gate % 32 == 0
+        held = one.storage(ctx.max_rows, k) <= ctx.workgroup_storage
+        return sums <= 64 and paired and whole and held and one.workgroup <= ctx.max_threads
+
+    handed = " to int8" if int8_out else ""
+    return ctx.site(
+        f"matmul matvec_rows.{variant} {outputs}x{k}{handed}, {ctx.max_rows} rows",
+        _default(ctx, outputs, k, gate=gate, int8_out=int8_out),
+        filter(fits, CANDIDATES),
+    )
+
+
+def _default(ctx: OpContext, outputs: int, k: int, *, gate: bool, int8_out: bool) -> RowsTuning:
+    """Return the fastest on an H200 for the shapes of a 1B model, or within a tenth of it."""
+    rows, lanes = at_a_time(ctx.max_rows, ROWS_AT_A_TIME), power_of_two(units_of(k), 4, 32)
+    if int8_out:
+        team = min(8, lanes)
+        for held in (ROWS_AT_A_TIME, STAGING_ROWS) if rows >= STAGING_ROWS else ():
+            one = RowsTuning(INT8_WORKGROUP, team, 2, rows=held, staged=1)
+            if one.storage(rows, k) <= ctx.workgroup_storage:
+                return one
+        return RowsTuning(INT8_WORKGROUP, min(16, lanes), 4)
+    if outputs * (1 + gate) >= MANY_OUTPUTS:
+        return RowsTuning(128, min(16, lanes), min(4, 32 // rows))
+    if rows == 2 or units_of(k) <= lanes:  # weights that are all on their way at once
+        return RowsTuning(128, lanes, 1 + gate)
+    return RowsTuning(128, lanes, 2, ahead=1)

@@ -1,0 +1,147 @@
+"""How a product with one token row divides its outputs, and the workgroup memory that it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_device.tuning import Params, Site
+
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.formats import UNIT
+from rdrr_runtime.phases.gpu_weight import GpuWeight
+
+WORKGROUP = 512
+"""Threads of a workgroup where the device allows it: they share the staging of the input."""
+
+MANY_OUTPUTS = 32_768
+"""Outputs (of a head) from which the staging hardly counts, and half the threads are faster."""
+
+TEAM = 32
+"""Threads that share a row."""
+
+MAX_WORKGROUPS = 528
+"""Items of a phase: enough to fill the largest GPUs, few enough to share their staging."""
+
+
+@dataclass(frozen=True)
+class MatvecTuning(Params):
+    """How a phase divides the outputs.
+
+    Attributes:
+        workgroup: Threads that share a staged input, a power of two.
+        team: Threads that share a row; fast where it is the size of a subgroup.
+        groups: Most items; each takes its outputs in as many steps as are needed.
+    """
+
+    workgroup: int = WORKGROUP
+    team: int = TEAM
+    groups: int = MAX_WORKGROUPS
+
+    def leaves_int8(self) -> bool:
+        """Return whether a step of gated pairs is whole groups of 16 outputs."""
+        return (self.workgroup // self.team * 2) % 16 == 0
+
+
+CANDIDATES = (
+    MatvecTuning(512, 32, 264),
+    MatvecTuning(512, 32, 528),
+    MatvecTuning(512, 32, 1056),
+    MatvecTuning(256, 32, 528),
+    MatvecTuning(256, 32, 1056),
+    MatvecTuning(128, 32, 1056),
+    MatvecTuning(128, 32, 2112),
+    MatvecTuning(1024, 32, 264),
+    MatvecTuning(256, 64, 1056),
+    MatvecTuning(256, 16, 1056),
+    MatvecTuning(64, 8, 528),
+)
+"""For GPUs whose subgroups have 32 threads, and some for those of 64, 16 and 8."""
+
+SOFTWARE = MatvecTuning(64, 8)
+"""On software adapters: their subgroups have 8 threads, and each barrier costs as many steps as a
+workgroup has subgroups. Six times as fast there as the default."""
+
+COLUMN_CANDIDATES = tuple(MatvecTuning(groups=groups) for groups in (132, 264, 528, 1056, 2112))
+"""For blocks along N, whose teams follow from their groups."""
+
+ENOUGH_TILES = 512
+"""Tiles of 32 outputs of a column matrix from which on they beat twice as many of 16."""
+
+MOST_SUMS = 4
+"""Outputs of a team at once, those of up included."""
+
+
+def staged_bytes(k: int, *, int8: bool, partials: int = 0, workgroup: int = WORKGROUP) -> int:
+    """Return the bytes of workgroup memory of a phase with K inputs.
+
+    Its reductions are included, and the `partials` results of attention that are joined.
+    """
+    per_32 = 32 + 8 + 8 if int8 else 128
+    reductions = (16 + 4 + 8) * workgroup
+    return staged(k) // 32 * per_32 + reductions + 12 * partials + 4
+
+
+def column_staged_bytes(k: int, *, int8: bool, gate: bool, partials: int = 0) -> int:
+    """Return the same for blocks along N; a gate stages its input twice."""
+    held = staged(k) // 16 * (20 if int8 else 64) * (2 if gate else 1)
+    return held + (16 + 16 + 8 + 4) * WORKGROUP + 12 * partials + 4
+
+
+def staged(k: int) -> int:
+    """Return the inputs that are staged: K rounded up to whole units."""
+    return -(-k // UNIT) * UNIT
+
+
+def division(
+    ctx: OpContext,
+    tuning: MatvecTuning,
+    weights: tuple[GpuWeight, ...],
+    outputs: int,
+    *,
+    gate: bool,
+) -> tuple[int, int, int]:
+    """Return the threads of a workgroup and of a team, and the outputs of a team at a time."""
+    if not weights[0].by_column:
+        pairs = 2 if gate and outputs % 2 == 0 else 1
+        return tuning.workgroup, tuning.team, pairs
+    # Fewer outputs in a tile fill the device sooner, more of them share a staging.
+    team = tuning.team
+    rows, teams = group_of(weights), min(tuning.workgroup, ctx.max_threads) // team
+    if rows == 32 and outputs // 32 < ENOUGH_TILES and not gate:
+        rows = 16
+    while rows // teams * (2 if gate else 1) > MOST_SUMS:
+        rows //= 2
+    teams = min(teams, rows)
+    return teams * team, team, rows // teams
+
+
+def group_of(weights: tuple[GpuWeight, ...]) -> int:
+    """Return how many outputs of column-major matrices share a scale."""
+    return min(one.form.group for one in weights)
+
+
+def column_site(ctx: OpContext, variant: str, outputs: int, k: int) -> Site[MatvecTuning]:
+    """Return the parameters of a product with blocks along N."""
+    return ctx.site(
+        f"matmul matvec.{variant} {outputs}x{k}",
+        SOFTWARE if ctx.software else MatvecTuning(),
+        (SOFTWARE, *COLUMN_CANDIDATES),
+    )
+
+
+def row_site(
+    ctx: OpContext, variant: str, outputs: int, k: int, *, int8: bool, int8_out: bool, partials: int
+) -> Site[MatvecTuning]:
+    """Return the parameters of a product with blocks along K, or with single values."""
+    most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
+
+    def fits(one: MatvecTuning) -> bool:
+        needed = staged_bytes(k, int8=int8, partials=partials, workgroup=one.workgroup)
+        whole = not int8_out or one.leaves_int8()
+        return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
+
+    return ctx.site(
+        f"matmul matvec.{variant} {outputs}x{k}{' to int8' if int8_out else ''}",
+        SOFTWARE if ctx.software else MatvecTuning(min(most, ctx.max_threads)),
+        filter(fits, CANDIDATES),
+    )
