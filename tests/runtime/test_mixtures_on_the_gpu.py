@@ -119,8 +119,8 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
 @pytest.mark.parametrize(
     ("dtype", "layout", "hints", "said"),
     [
-        ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "experts in column layout"),
-        ("F16", "row", {"f16Matmul": "tiled"}, "no kernel of this op does so for so many rows"),
+        ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "experts in Q4_K lie along N"),
+        ("F16", "row", {"f16Matmul": "tiled"}, "tiles of experts begin at 32 token rows"),
     ],
 )
 def test_a_hint_that_experts_cannot_follow_is_said(

@@ -116,8 +116,10 @@ def in_int8(x: F32, group: int = 32) -> F32:
     wide = np.zeros((rows, -(-k // group) * group), np.float32)
     wide[:, :k] = x
     groups = wide.reshape(rows, -1, group)
-    scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
-    codes = np.rint(groups / np.where(scale > 0, scale, 1))
+    most = np.abs(groups).max(axis=2, keepdims=True)
+    scale = most / np.float32(127)
+    # Shaders multiply by the inverse, which rounds some values to another code than a division.
+    codes = np.rint(groups * (np.float32(127) / np.where(most > 0, most, 1)))
     return (codes * scale).reshape(rows, -1)[:, :k]
 
 

@@ -1,4 +1,4 @@
-"""A device with operands of arbitrary bits, on which dispatches are timed alternately."""
+"""A device with operands of arbitrary bits, on which phases are timed alternately."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rdrr_device.arena import Arena
     from rdrr_device.buffers import BufferSlice
     from rdrr_device.device import Device
-    from rdrr_device.kernels import Dispatch
     from rdrr_device.timestamps import Timer
     from rdrr_runtime.phases.context import OpContext
     from rdrr_runtime.phases.gpu_weight import GpuWeight
+    from rdrr_runtime.phases.phase import Phase
 
 WARM_SECONDS = 0.2
 """Work before a measurement, so that the clocks are up; a software adapter needs none."""
@@ -47,10 +47,11 @@ class Lab:
 
     def context(self, rows: int) -> OpContext:
         """Return the context of a step of `rows` token rows."""
-        from rdrr_runtime.phases.context import OpContext, State
+        from rdrr_runtime.phases.context import OpContext
+        from rdrr_runtime.phases.state import State, pack_step
 
         state = State.create(self.arena, rows, ring=4)
-        self.device.write(state.step, np.array([rows, 0, 0, 0], np.uint32))
+        self.device.write(state.step, pack_step([0] * rows, range(rows)))
         limits = self.device.limits
         return OpContext(
             state,
@@ -77,10 +78,13 @@ class Lab:
         return self.arena.empty("operand", 4 * count)
 
     def times(
-        self, launches: Sequence[Sequence[Dispatch]], rows: int, repeat: int
+        self, programs: Sequence[Sequence[Phase]], rows: int, repeat: int
     ) -> list[list[float]]:
-        """Return seconds of GPU time of each entry of `launches`, `repeat` times alternately."""
-        bound = [tuple(self.device.bind(one) for one in part) for part in launches]
+        """Return seconds of GPU time of each of `programs`, measured `repeat` times alternately."""
+        from rdrr_runtime.exec.executor import DispatchExecutor
+
+        executor = DispatchExecutor(self.device)
+        bound = [executor.prepare(one) for one in programs]
         self.timer.run(bound, rows)
         warm = 0.0 if self.device.info.software else WARM_SECONDS
         keep_busy(lambda: self.timer.run(bound, rows), warm)

@@ -15,7 +15,7 @@ from published.kernels.products import product
 from published.ratios import Ratio
 
 if TYPE_CHECKING:
-    from rdrr_device.kernels import Dispatch
+    from rdrr_runtime.phases.phase import Phase
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Pair:
         name: Name in the list.
         slow: Name of the slower kernel.
         fast: Name of the faster kernel.
-        make: For a size, the token rows of a step and the dispatches of both kernels.
+        make: For a size, the token rows of a step and the phases of both kernels.
         gate: The smallest ratio that passes.
         published: The ratio that was claimed or measured elsewhere, or None.
     """
@@ -34,12 +34,12 @@ class Pair:
     name: str
     slow: str
     fast: str
-    make: Callable[[Lab, int], tuple[int, list[Dispatch], list[Dispatch]]]
+    make: Callable[[Lab, int], tuple[int, list[Phase], list[Phase]]]
     gate: float
     published: float | None = None
 
 
-def _naive_and_tiled(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+def _naive_and_tiled(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]:
     from rdrr_runtime.phases.linear import linear
 
     from published.rivals.matmul_naive import matmul_naive
@@ -51,14 +51,14 @@ def _naive_and_tiled(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Di
     return size, naive, linear(ctx, weight, x, y, tiled=True, label="tiled")
 
 
-def _wide_and_half(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+def _wide_and_half(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]:
     side, ctx = 4 * size, here.context(1)
     x, y = here.floats(side), here.floats(side)
     wide, half = (here.weight(dtype, Layout.ROW, side, side) for dtype in ("F32", "F16"))
     return 1, product(ctx, wide, x, y), product(ctx, half, x, y)
 
 
-def _half_and_int4(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+def _half_and_int4(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]:
     from published.rivals.gemv_int4_zp import gemv_int4_zp, upload_int4
 
     side, ctx = 4 * size, here.context(1)
@@ -70,7 +70,7 @@ def _half_and_int4(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Disp
     return 1, product(ctx, half, x, y), gemv_int4_zp(ctx, small, x, y, label="int4")
 
 
-def _shared_and_subgroups(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+def _shared_and_subgroups(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]:
     side, ctx = 4 * size, here.context(1)
     x, y = here.floats(side), here.floats(side)
     half = here.weight("F16", Layout.ROW, side, side)
@@ -83,7 +83,7 @@ def _published_shape(size: int) -> tuple[int, int]:
     return 6 * size + 3 * size // 4, size + size // 8
 
 
-def _rows_and_columns(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+def _rows_and_columns(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]:
     from published.rivals.matmul_naive import matmul_naive
 
     (n, k), ctx = _published_shape(size), here.context(1)
@@ -95,7 +95,7 @@ def _rows_and_columns(here: Lab, size: int) -> tuple[int, list[Dispatch], list[D
     return 1, by_row, by_column
 
 
-def _blocks_and_expanded(here: Lab, size: int, rows: int) -> list[list[Dispatch]]:
+def _blocks_and_expanded(here: Lab, size: int, rows: int) -> list[list[Phase]]:
     """Return a product with one block per thread, and that of the same matrix in F16."""
     from published.rivals.matmul_by_block import matmul_by_block
 
@@ -106,18 +106,18 @@ def _blocks_and_expanded(here: Lab, size: int, rows: int) -> list[list[Dispatch]
     return [matmul_by_block(ctx, fused, x, y, label="fused"), product(ctx, expanded, x, y)]
 
 
-def _one_row_by_block(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+def _one_row_by_block(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]:
     fused, expanded = _blocks_and_expanded(here, size, 1)
     return 1, fused, expanded
 
 
-def _prompt_by_block(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+def _prompt_by_block(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]:
     rows = size // 8
     fused, expanded = _blocks_and_expanded(here, size, rows)
     return rows, fused, expanded
 
 
-def _three_and_one(here: Lab, size: int) -> tuple[int, list[Dispatch], list[Dispatch]]:
+def _three_and_one(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]:
     from rdrr_runtime.phases.attention import AttentionKernel, attention
     from rdrr_runtime.phases.attention_spec import AttentionSpec
     from rdrr_runtime.phases.kv_cache import KvSpec

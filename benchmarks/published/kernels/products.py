@@ -19,9 +19,9 @@ from published.kernels.lab import Lab, lab
 
 if TYPE_CHECKING:
     from rdrr_device.buffers import BufferSlice
-    from rdrr_device.kernels import Dispatch
     from rdrr_runtime.phases.context import OpContext
     from rdrr_runtime.phases.gpu_weight import GpuWeight
+    from rdrr_runtime.phases.phase import Phase
 
 SPREAD_BYTES = 256 << 20
 """Least size of all copies of a matrix together, unless they would be more than `MOST_COPIES`."""
@@ -29,22 +29,23 @@ SPREAD_BYTES = 256 << 20
 MOST_COPIES = 64
 PREFILL_ROWS = 512
 
-Maker = Callable[["OpContext", "GpuWeight", "BufferSlice", "BufferSlice"], "list[Dispatch]"]
+Maker = Callable[["OpContext", "GpuWeight", "BufferSlice", "BufferSlice"], "list[Phase]"]
 
 
-def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Dispatch]:
-    """Return the dispatches of y = x W^T by the general kernels."""
+def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Phase]:
+    """Return the phases of y = x W^T by the general kernels."""
     from rdrr_runtime.phases.linear import linear
 
     return linear(ctx, weight, x, y, label="product")
 
 
 def _matvec(int8: bool) -> Maker:
-    def make(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Dispatch]:
-        from rdrr_runtime.phases.matvec import Input, Output, matvec, suits
+    def make(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Phase]:
+        from rdrr_runtime.phases.matvec import Input, Output, matvec, refusal
 
-        if not suits(ctx, (weight,), int8=int8):
-            raise UsageError("the kernel cannot run the matrix")
+        obstacle = refusal(ctx, (weight,), int8=int8)
+        if obstacle is not None:
+            raise UsageError(f"the kernel cannot run the matrix: {obstacle}")
         return matvec(ctx, (weight,), Input(x), Output(y), int8=int8, label="product")
 
     return make
@@ -167,8 +168,8 @@ def _measured(here: Lab, form: Form, matrix: Matrix, repeat: int, bandwidth: flo
             weights = [first] + [
                 own.weight(form.dtype, form.layout, matrix.n, matrix.k) for _ in range(copies - 1)
             ]
-            launches = [one for w in weights for one in form.make(ctx, w, x, y)]
-            (seconds,) = own.times([launches], form.rows, repeat)
+            phases = [one for w in weights for one in form.make(ctx, w, x, y)]
+            (seconds,) = own.times([phases], form.rows, repeat)
         except RdrrError as error:
             return Product(form, matrix, Spread(0, 0, 0), 0, bandwidth, str(error))
     each = Spread.of([one / copies for one in seconds])

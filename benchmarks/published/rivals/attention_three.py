@@ -6,15 +6,68 @@ there is no sliding window. Fused attention is measured beside it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.shaders import rival
+from published.rivals.rival import Rival
 
 TILE = 16
 WORKGROUP = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxCausal(Rival):
+    """Parameters of softmax_causal.wgsl.
+
+    Attributes:
+        subgroups: Whether sums go through subgroup operations.
+        rows: Token rows.
+    """
+
+    shader = "softmax_causal"
+
+    subgroups: bool = choice()
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulBatched(Rival):
+    """Parameters of matmul_batched.wgsl, a product of [m, k] by [k, n] for each head.
+
+    Attributes:
+        transposed: Whether the right operand lies as [n, k].
+        m: Rows of the result.
+        n: Columns of the result.
+        k: Elements of a sum.
+        group: Heads that share a right operand.
+        scale: Factor of the result.
+        a_batch: Elements from one left operand to the next.
+        a_row: Elements from one row of the left operand to the next.
+        b_batch: As `a_batch`, of the right operand.
+        b_row: As `a_row`, of the right operand.
+        c_batch: As `a_batch`, of the result.
+        c_row: As `a_row`, of the result.
+    """
+
+    shader = "matmul_batched"
+    trusted = True
+
+    transposed: bool = choice()
+    m: int
+    n: int
+    k: int
+    group: int
+    scale: float
+    a_batch: int
+    a_row: int
+    b_batch: int
+    b_row: int
+    c_batch: int
+    c_row: int
 
 
 def attention_three(
@@ -27,8 +80,8 @@ def attention_three(
     *,
     spec: AttentionSpec,
     label: str,
-) -> list[Dispatch]:
-    """Return the dispatches of attention of `ctx.max_rows` rows from slot 0 on.
+) -> list[Phase]:
+    """Return the phases of attention of `ctx.max_rows` rows from slot 0 on.
 
     All rows are computed, whatever the step holds.
 
@@ -47,27 +100,25 @@ def attention_three(
     """
     rows, heads, width = ctx.max_rows, spec.heads, spec.cache.head_dim
     need_floats(f"{label}: scores", scores, heads * rows * rows)
-    of_rows = {"BATCH": width, "ROW": heads * width}
-    of_cache = {"BATCH": spec.cache.context * width, "ROW": width}
-    of_scores = {"BATCH": rows * rows, "ROW": rows}
-    softmax = rival(
-        "softmax_causal",
-        variables={"SUBGROUPS": ctx.subgroups},
-        constants={"WG": WORKGROUP, "ROWS": rows},
+    of_rows, of_cache, of_scores = (
+        (width, heads * width),
+        (spec.cache.context * width, width),
+        (rows * rows, rows),
     )
+    softmax = SoftmaxCausal(threads=WORKGROUP, subgroups=ctx.subgroups, rows=rows)
     return [
         _product(
-            {"a": (q, of_rows), "b": (k_cache, of_cache), "c": (scores, of_scores)},
-            (rows, rows, width),
             spec,
+            (rows, rows, width),
+            {"a": (q, of_rows), "b": (k_cache, of_cache), "c": (scores, of_scores)},
             transposed=True,
             label=f"{label}.scores",
         ),
-        dispatch(softmax, {"s": scores}, Grid(rows, heads), f"{label}.softmax"),
+        Phase(softmax, {"s": scores}, Work(rows * heads), f"{label}.softmax"),
         _product(
-            {"a": (scores, of_scores), "b": (v_cache, of_cache), "c": (out, of_rows)},
-            (rows, width, rows),
             spec,
+            (rows, width, rows),
+            {"a": (scores, of_scores), "b": (v_cache, of_cache), "c": (out, of_rows)},
             transposed=False,
             label=f"{label}.values",
         ),
@@ -75,32 +126,30 @@ def attention_three(
 
 
 def _product(
-    operands: dict[str, tuple[BufferSlice, dict[str, int]]],
-    sizes: tuple[int, int, int],
     spec: AttentionSpec,
+    sizes: tuple[int, int, int],
+    operands: dict[str, tuple[BufferSlice, tuple[int, int]]],
     *,
     transposed: bool,
     label: str,
-) -> Dispatch:
+) -> Phase:
     m, n, k = sizes
-    strides = {
-        f"{name.upper()}_{kind}": value
-        for name, (_, given) in operands.items()
-        for kind, value in given.items()
-    }
-    what = rival(
-        "matmul_batched",
-        variables={"TRANSPOSED": transposed},
-        constants={
-            "M": m,
-            "N": n,
-            "K": k,
-            "GROUP": spec.heads // spec.cache.kv_heads,
-            "SCALE": spec.scale if transposed else 1.0,
-            **strides,
-        },
+    (a_batch, a_row), (b_batch, b_row), (c_batch, c_row) = (one for _, one in operands.values())
+    record = MatmulBatched(
+        threads=TILE * TILE,
         variant="scores" if transposed else "values",
-        trusted=True,
+        transposed=transposed,
+        m=m,
+        n=n,
+        k=k,
+        group=spec.heads // spec.cache.kv_heads,
+        scale=spec.scale if transposed else 1.0,
+        a_batch=a_batch,
+        a_row=a_row,
+        b_batch=b_batch,
+        b_row=b_row,
+        c_batch=c_batch,
+        c_row=c_row,
     )
-    buffers = {name: buffer for name, (buffer, _) in operands.items()}
-    return dispatch(what, buffers, Grid(-(-n // TILE), -(-m // TILE), spec.heads), label)
+    work = Work(-(-n // TILE) * -(-m // TILE) * spec.heads)
+    return Phase(record, {name: one for name, (one, _) in operands.items()}, work, label)

@@ -11,13 +11,32 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, dispatch, flat_grid
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
+from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.shaders import rival
+from published.rivals.rival import Rival
 
 F32 = npt.NDArray[np.float32]
-OUTPUTS = 4  # of a workgroup
+OUTPUTS = 4  # of an item
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemvInt4Zp(Rival):
+    """Parameters of gemv_int4_zp.wgsl.
+
+    Attributes:
+        subgroups: Whether sums go through subgroup operations.
+        k: Inputs.
+        n: Outputs.
+        group: Codes that share a scale and a zero point.
+    """
+
+    shader = "gemv_int4_zp"
+
+    subgroups: bool = choice()
+    k: int
+    n: int
+    group: int
 
 
 @dataclass(frozen=True)
@@ -72,8 +91,8 @@ def upload_int4(
 
 def gemv_int4_zp(
     ctx: OpContext, weight: Int4Weight, x: BufferSlice, y: BufferSlice, *, label: str
-) -> list[Dispatch]:
-    """Return the dispatch of y[rows, N] = x[rows, K] W[N, K]^T with W = (code - zero) * scale.
+) -> list[Phase]:
+    """Return the phase of y[rows, N] = x[rows, K] W[N, K]^T with W = (code - zero) * scale.
 
     Args:
         ctx: Context of the step.
@@ -87,24 +106,15 @@ def gemv_int4_zp(
     """
     need_floats(f"{label}: x", x, ctx.max_rows * weight.k)
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
-    what = rival(
-        "gemv_int4_zp",
-        variables={"SUBGROUPS": ctx.subgroups},
-        constants={
-            "WG": _threads(weight.k // 8),
-            "K": weight.k,
-            "N": weight.n,
-            "GROUP": weight.group,
-        },
+    record = GemvInt4Zp(
+        threads=_threads(weight.k // 8),
+        subgroups=ctx.subgroups,
+        k=weight.k,
+        n=weight.n,
+        group=weight.group,
     )
-    buffers = {
-        "current": ctx.state.step,
-        "x": x,
-        "weight": weight.codes,
-        "weight_scales": weight.scales,
-        "y": y,
-    }
-    return [dispatch(what, buffers, flat_grid(-(-weight.n // OUTPUTS), rows_axis=2), label)]
+    buffers = {"x": x, "weight": weight.codes, "weight_scales": weight.scales, "y": y}
+    return [Phase(record, buffers, Work(-(-weight.n // OUTPUTS), rows=1), label)]
 
 
 def _threads(words: int) -> int:

@@ -1,38 +1,24 @@
 // y[r, n] = sum_k x[r, k] (q[n, k] - zero[n, g]) scale[n, g], where g = k / GROUP.
 //
-// current        Step
 // x              f32 [rows, K]
 // weight         u32 [N, K / 8]: eight codes of 4 bits in a word, the lowest bits first
 // weight_scales  f32 by 2 [N, K / GROUP]: scale and zero point
 // y              f32 [rows, N]
 //
-// A workgroup computes 4 outputs of one row; its threads share the words of K.
-{% include "snippets/step.wgsl" %}
-{% include "snippets/thread.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> weight: array<u32>;
-@group(0) @binding(3) var<storage, read> weight_scales: array<vec2<f32>>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+// An item is 4 outputs of a row; threads share the words of K.
+var<storage, read> x: array<vec4<f32>>;
+var<storage, read> weight: array<u32>;
+var<storage, read> weight_scales: array<vec2<f32>>;
+var<storage, read_write> y: array<f32>;
 
-override WG: u32;
 override K: u32;
 override N: u32;
 override GROUP: u32;
 
 {% include "snippets/reduce_sum.wgsl" %}
 
-@compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    thread: Thread,
-) {
-    let n0 = (wid.x + wid.y * groups.x) * 4u;
-    let row = wid.z;
-    if (n0 >= N || row >= current.rows) {
-        return;
-    }
+fn phase(item: u32, row: u32, thread: Thread) {
+    let n0 = item * 4u;
     let words = K / 8u;
     var acc = vec4<f32>(0.0);
     for (var i = thread.index; i < words; i += WG) {

@@ -2,10 +2,11 @@
 //
 // a, b, c  f32; element [z, i, j] of each at z * its BATCH + i * its ROW + j
 //
-// A workgroup computes 16 x 16 outputs from tiles in workgroup memory.
-@group(0) @binding(0) var<storage, read> a: array<f32>;
-@group(0) @binding(1) var<storage, read> b: array<f32>;
-@group(0) @binding(2) var<storage, read_write> c: array<f32>;
+// An item is 16 x 16 outputs, of which 256 threads compute one each, from tiles in workgroup memory.
+// n is the fastest axis of the items, z the slowest.
+var<storage, read> a: array<f32>;
+var<storage, read> b: array<f32>;
+var<storage, read_write> c: array<f32>;
 
 override M: u32;
 override N: u32;
@@ -23,41 +24,43 @@ override C_ROW: u32;
 var<workgroup> a_tile: array<f32, 272>;
 var<workgroup> b_tile: array<f32, 272>;
 
-@compute @workgroup_size(16, 16)
-fn main(
-    @builtin(workgroup_id) wid: vec3<u32>,
-    @builtin(local_invocation_id) lid: vec3<u32>,
-) {
-    let m = wid.y * 16u + lid.y;
-    let n = wid.x * 16u + lid.x;
-    let b_at = (wid.z / GROUP) * B_BATCH;
+fn phase(item: u32, thread: Thread) {
+    let wide = (N + 15u) / 16u;
+    let high = (M + 15u) / 16u;
+    let z = item / (wide * high);
+    let n0 = item % wide * 16u;
+    let i = thread.index % 16u;
+    let j = thread.index / 16u;
+    let m = item / wide % high * 16u + j;
+    let n = n0 + i;
+    let b_at = (z / GROUP) * B_BATCH;
     var sum = 0.0;
     for (var k0 = 0u; k0 < K; k0 += 16u) {
         var left = 0.0;
-        if (m < M && k0 + lid.x < K) {
-            left = a[wid.z * A_BATCH + m * A_ROW + k0 + lid.x];
+        if (m < M && k0 + i < K) {
+            left = a[z * A_BATCH + m * A_ROW + k0 + i];
         }
-        a_tile[lid.y * 17u + lid.x] = left;
+        a_tile[j * 17u + i] = left;
         var right = 0.0;
 {% if TRANSPOSED %}
-        let row = wid.x * 16u + lid.y;
-        if (row < N && k0 + lid.x < K) {
-            right = b[b_at + row * B_ROW + k0 + lid.x];
+        let row = n0 + j;
+        if (row < N && k0 + i < K) {
+            right = b[b_at + row * B_ROW + k0 + i];
         }
-        b_tile[lid.x * 17u + lid.y] = right;
+        b_tile[i * 17u + j] = right;
 {% else %}
-        if (n < N && k0 + lid.y < K) {
-            right = b[b_at + (k0 + lid.y) * B_ROW + n];
+        if (n < N && k0 + j < K) {
+            right = b[b_at + (k0 + j) * B_ROW + n];
         }
-        b_tile[lid.y * 17u + lid.x] = right;
+        b_tile[j * 17u + i] = right;
 {% endif %}
         workgroupBarrier();
 {% for i in range(16) %}
-        sum += a_tile[lid.y * 17u + {{ i }}u] * b_tile[{{ i * 17 }}u + lid.x];
+        sum += a_tile[j * 17u + {{ i }}u] * b_tile[{{ i * 17 }}u + i];
 {% endfor %}
         workgroupBarrier();
     }
     if (m < M && n < N) {
-        c[wid.z * C_BATCH + m * C_ROW + n] = SCALE * sum;
+        c[z * C_BATCH + m * C_ROW + n] = SCALE * sum;
     }
 }

@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, dispatch, flat_grid
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
+from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.shaders import rival
+from published.rivals.rival import Rival
 from published.rivals.weights import StoredWeight
 
 BLOCK_BYTES = 144
 THREADS = 256
-ROWS = 4  # token rows of a workgroup, in passes of several rows
+ROWS = 4  # token rows of an item, in passes of several rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulByBlock(Rival):
+    """Parameters of matmul_by_block.wgsl.
+
+    Attributes:
+        rows: Token rows of an item.
+        subgroups: Whether sums go through subgroup operations.
+        k: Inputs.
+        n: Outputs.
+        blocks: Blocks of a stored row.
+        row_words: 32-bit words of a stored row.
+    """
+
+    shader = "matmul_by_block"
+
+    rows: int = choice()
+    subgroups: bool = choice()
+    k: int
+    n: int
+    blocks: int
+    row_words: int
 
 
 def matmul_by_block(
     ctx: OpContext, weight: StoredWeight, x: BufferSlice, y: BufferSlice, *, label: str
-) -> list[Dispatch]:
-    """Return the dispatch of y[rows, N] = x[rows, K] W[N, K]^T.
+) -> list[Phase]:
+    """Return the phase of y[rows, N] = x[rows, K] W[N, K]^T.
 
     Args:
         ctx: Context of the step.
@@ -42,16 +67,14 @@ def matmul_by_block(
     need_floats(f"{label}: x", x, ctx.max_rows * weight.k)
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
     rows = ROWS if ctx.max_rows > 1 else 1
-    what = rival(
-        "matmul_by_block",
-        variables={"ROWS": rows, "SUBGROUPS": ctx.subgroups},
-        constants={
-            "WG": THREADS,
-            "K": weight.k,
-            "N": weight.n,
-            "BLOCKS": weight.row_bytes // BLOCK_BYTES,
-            "ROW_WORDS": weight.row_bytes // 4,
-        },
+    record = MatmulByBlock(
+        threads=THREADS,
+        rows=rows,
+        subgroups=ctx.subgroups,
+        k=weight.k,
+        n=weight.n,
+        blocks=weight.row_bytes // BLOCK_BYTES,
+        row_words=weight.row_bytes // 4,
     )
     buffers = {"current": ctx.state.step, "x": x, "weight": weight.words, "y": y}
-    return [dispatch(what, buffers, flat_grid(weight.n, rows_axis=2, rows_per_group=rows), label)]
+    return [Phase(record, buffers, Work(weight.n, rows), label)]

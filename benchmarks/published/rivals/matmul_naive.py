@@ -5,13 +5,15 @@ With one token row it is the product of a published system for column-major matr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.shaders import rival
+from published.rivals.rival import Rival
 from published.rivals.weights import StoredWeight
 
 WEIGHT_BYTES = {"F32": 4, "F16": 2}
@@ -19,10 +21,33 @@ SQUARE, LINE = (8, 8), (256, 1)
 """Threads of a workgroup along outputs and token rows: for many rows, and for one."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class MatmulNaive(Rival):
+    """Parameters of matmul_naive.wgsl.
+
+    Attributes:
+        weight: Type of the weights, `f32` or `f16`.
+        k: Inputs.
+        n: Outputs.
+        row: Weights of a stored row, padding included.
+        column: Whether the matrix is column-major.
+        wide: Threads along the outputs.
+    """
+
+    shader = "matmul_naive"
+
+    weight: str = choice()
+    k: int
+    n: int
+    row: int
+    column: bool
+    wide: int
+
+
 def matmul_naive(
     ctx: OpContext, weight: StoredWeight, x: BufferSlice, y: BufferSlice, *, label: str
-) -> list[Dispatch]:
-    """Return the dispatch of y[rows, N] = x[rows, K] W[N, K]^T, summed in f32.
+) -> list[Phase]:
+    """Return the phase of y[rows, N] = x[rows, K] W[N, K]^T, summed in f32.
 
     Args:
         ctx: Context of the step.
@@ -44,17 +69,14 @@ def matmul_naive(
     need_floats(f"{label}: x", x, ctx.max_rows * weight.k)
     need_floats(f"{label}: y", y, ctx.max_rows * weight.n)
     wide, high = SQUARE if ctx.max_rows > 1 else LINE
-    what = rival(
-        "matmul_naive",
-        variables={"WEIGHT": weight.dtype.lower()},
-        constants={
-            "K": weight.k,
-            "N": weight.n,
-            "ROW": weight.row_bytes // size,
-            "COLUMN": weight.layout is Layout.COLUMN,
-            "WIDE": wide,
-            "HIGH": high,
-        },
+    record = MatmulNaive(
+        threads=wide * high,
+        weight=weight.dtype.lower(),
+        k=weight.k,
+        n=weight.n,
+        row=weight.row_bytes // size,
+        column=weight.layout is Layout.COLUMN,
+        wide=wide,
     )
     buffers = {"current": ctx.state.step, "x": x, "weight": weight.words, "y": y}
-    return [dispatch(what, buffers, Grid(-(-weight.n // wide), 1, 1, 1, high), label)]
+    return [Phase(record, buffers, Work(-(-weight.n // wide), rows=high), label)]

@@ -4,18 +4,19 @@
 // x        f32 [rows, K]
 // weight   {{ WEIGHT }} row-major [N, ROW], or column-major [K, ROW]; f16 two to a word
 // y        f32 [rows, N]
+//
+// An item is WIDE outputs for WG / WIDE token rows.
 {% include "snippets/step.wgsl" %}
-@group(0) @binding(0) var<storage, read> current: Step;
-@group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(2) var<storage, read> weight: array<{{ "u32" if WEIGHT == "f16" else "f32" }}>;
-@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+var<storage, read> current: Step;
+var<storage, read> x: array<f32>;
+var<storage, read> weight: array<{{ "u32" if WEIGHT == "f16" else "f32" }}>;
+var<storage, read_write> y: array<f32>;
 
 override K: u32;
 override N: u32;
 override ROW: u32;         // weights of a stored row, padding included
 override COLUMN: bool;
-override WIDE: u32;        // threads of a workgroup along the outputs
-override HIGH: u32;        // and along the token rows
+override WIDE: u32;        // threads along the outputs; the others lie along the token rows
 
 fn weight_at(index: u32) -> f32 {
 {% if WEIGHT == "f16" %}
@@ -25,14 +26,15 @@ fn weight_at(index: u32) -> f32 {
 {% endif %}
 }
 
-@compute @workgroup_size(WIDE, HIGH)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    if (id.x >= N || id.y >= current.rows) {
+fn phase(item: u32, row: u32, thread: Thread) {
+    let n = item * WIDE + thread.index % WIDE;
+    let r = row + thread.index / WIDE;
+    if (n >= N || r >= current.rows) {
         return;
     }
     var sum = 0.0;
     for (var k = 0u; k < K; k++) {
-        sum += x[id.y * K + k] * weight_at(select(id.x * ROW + k, k * ROW + id.x, COLUMN));
+        sum += x[r * K + k] * weight_at(select(n * ROW + k, k * ROW + n, COLUMN));
     }
-    y[id.y * N + id.x] = sum;
+    y[r * N + n] = sum;
 }

@@ -2,20 +2,17 @@
 //
 // s  f32 [heads, ROWS, ROWS]
 //
-// A workgroup serves one row of one head.
-{% include "snippets/thread.wgsl" %}
-@group(0) @binding(0) var<storage, read_write> s: array<f32>;
+// An item is one row of one head, those of the first head first.
+var<storage, read_write> s: array<f32>;
 
-override WG: u32;
 override ROWS: u32;
 
 {% include "snippets/reduce_sum.wgsl" %}
 {% include "snippets/reduce_max.wgsl" %}
 
-@compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) wid: vec3<u32>, thread: Thread) {
-    let row = wid.x;
-    let at = (wid.y * ROWS + row) * ROWS;
+fn phase(item: u32, thread: Thread) {
+    let row = item % ROWS;
+    let at = item * ROWS;
     var most = -3.0e38;
     for (var i = thread.index; i <= row; i += WG) {
         most = max(most, s[at + i]);

@@ -19,11 +19,11 @@ from rdrr_runtime.compile.products import Product, ProductKernel, choose_folding
 from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.expert_linear import Routed
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.routing import Routed
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rdrr_runtime.compile.decision import Chosen, Wish, choose
 from rdrr_runtime.compile.preferences import Preferences
-from rdrr_runtime.phases import expert_int8
+from rdrr_runtime.phases import expert_int8, expert_tiled
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.expert_tiled import MIN_ROWS
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -45,8 +45,8 @@ class ExpertKernel:
     @property
     def title(self) -> str:
         """What it is, for explanations."""
-        shares = "the rows of an expert share its weights"
-        how = shares if self.tiled else "each route reads its expert's weights"
+        tiles = "the rows of an expert share its weights"
+        how = tiles if self.tiled else "each route reads its expert's weights"
         rounding = ", int8 activations" if self.int8 else ""
         sums = "" if self.subgroups or self.tiled else ", sums through workgroup memory"
         return f"experts{rounding}: {how}{sums}"
@@ -54,11 +54,12 @@ class ExpertKernel:
     def refusal(self, request: ExpertRequest) -> str | None:
         """Return why it cannot serve a request; None if it can."""
         ctx = request.ctx
-        if self.subgroups and not self.tiled and not self.int8 and not ctx.subgroups:
-            return "the device has no feature subgroup"
-        if self.int8 and not expert_int8.suits(ctx, request.all_stacks):
-            return "no int8 kernel reads experts in column layout, in splits, or of single values"
-        return None
+        found = expert_int8.refusal(ctx, request.all_stacks) if self.int8 else None
+        if found is None and self.tiled:
+            found = expert_tiled.refusal(ctx)
+        if found is None and self.subgroups and not (self.tiled or self.int8 or ctx.subgroups):
+            found = "the device has no feature subgroup"
+        return found
 
     def context(self, ctx: OpContext) -> OpContext:
         """Return the context that its launch is made in."""
@@ -79,9 +80,7 @@ CANDIDATES = (
 def choose_experts(request: ExpertRequest, preferences: Preferences) -> Chosen[ExpertKernel]:
     """Return the kernel of a product with experts and why, with what was done to them at load."""
     wishes = _wishes(request, preferences)
-    tiles = request.ctx.max_rows >= MIN_ROWS
-    candidates = [one for one in CANDIDATES if tiles or not one.tiled]
-    found = choose(candidates, lambda one: one.refusal(request), wishes)
+    found = choose(CANDIDATES, lambda one: one.refusal(request), wishes)
     if not request.stack.note:
         return found
     text = f"{request.stack.note}; {found.reason.text}"
@@ -91,15 +90,15 @@ def choose_experts(request: ExpertRequest, preferences: Preferences) -> Chosen[E
 def _wishes(request: ExpertRequest, preferences: Preferences) -> Sequence[Wish[ExpertKernel]]:
     arithmetic = preferences.arithmetic
     if request.stack.dtype.is_block:
-        wanted = arithmetic.int8
-        return [Wish(arithmetic.source, lambda one: one.int8 is wanted, arithmetic.hint)]
+        int8 = arithmetic.int8
+        return [Wish(arithmetic.source, lambda one: one.int8 is int8, arithmetic.hint)]
     floats = Wish[ExpertKernel]("auto", lambda one: not one.int8)
     hint = preferences.hint("f16Matmul")
     if hint is None:
         return [floats]
     if hint.value == "tiled":
-        return [floats, Wish(str(hint), lambda one: one.tiled, hint)]
+        return [floats, Wish(str(hint), lambda one: one.tiled and not one.int8, hint)]
     if request.ctx.max_rows >= MIN_ROWS:
-        return [floats]  # the hint is for a few rows
-    subgroups = hint.value == "gemv_subgroup"
-    return [floats, Wish(str(hint), lambda one: one.subgroups is subgroups, hint)]
+        return [floats]  # the hint is for a small batch
+    wanted = ExpertKernel(tiled=False, int8=False, subgroups=hint.value == "gemv_subgroup")
+    return [floats, Wish(str(hint), lambda one: one == wanted, hint)]

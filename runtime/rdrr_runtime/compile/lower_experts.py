@@ -1,4 +1,4 @@
-"""Mixtures of experts as launches: the router, the experts it chose, and the shared one's gate.
+"""Mixtures of experts as phases: the router, the experts it chose, and the shared one's gate.
 
 The choice of experts stays on the GPU: kernels read their numbers from the buffer of routes.
 """
@@ -11,27 +11,29 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph import Experts, Router, SigmoidGate
 
 from rdrr_runtime.compile.builder import PassBuilder
-from rdrr_runtime.compile.decision import Chosen
+from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.experts import ExpertKernel, ExpertRequest, choose_experts
 from rdrr_runtime.compile.lower_products import exact_product
-from rdrr_runtime.phases.expert_int8 import expert_down, expert_gate, expert_rows
-from rdrr_runtime.phases.expert_linear import Routed, expert_each, expert_sum
-from rdrr_runtime.phases.expert_tiled import (
-    expert_combine,
-    expert_groups,
-    expert_tiled,
-    groups_bytes,
-)
+from rdrr_runtime.phases.expert_int8 import expert_down, expert_gate
+from rdrr_runtime.phases.expert_linear import expert_each, expert_sum
+from rdrr_runtime.phases.expert_tiled import expert_tiled
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
-from rdrr_runtime.phases.router_topk import ROUTE_WORDS, router_topk
+from rdrr_runtime.phases.routing import (
+    ROUTE_WORDS,
+    Routed,
+    expert_combine,
+    expert_groups,
+    groups_bytes,
+    router_topk,
+)
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 
 
 def lower_router(build: PassBuilder, op: Router) -> Routed:
-    """Emit the router; the routes of all rows."""
+    """Emit the router and return the routes of all rows."""
     rows, experts = build.ctx.max_rows, op.experts
     logits = build.workspace.named(f"router.{rows}", 4 * rows * experts)
     routes = build.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
@@ -57,6 +59,16 @@ class _Stack:
     weight: GpuWeight
     chosen: Chosen[ExpertKernel]
 
+    @property
+    def kernel(self) -> ExpertKernel:
+        """What multiplies by them."""
+        return self.chosen.candidate
+
+    @property
+    def reason(self) -> Reason:
+        """Why it does."""
+        return self.chosen.reason
+
 
 @dataclass(frozen=True)
 class _Mixture:
@@ -81,19 +93,11 @@ class _Mixture:
         """Outputs of a row."""
         return self.op.downs[0].shape[0]
 
-    def scratch(self, part: str, width: int) -> BufferSlice:
+    def scratch(self, name: str, width: int) -> BufferSlice:
         """Return a buffer for values of `width` elements per row."""
         rows = self.build.ctx.max_rows
         size = self.build.ctx.value_bytes * rows * width
-        return self.build.workspace.named(f"experts.{part}.{rows}", size)
-
-    def groups(self) -> BufferSlice:
-        """Emit the grouping of routes by expert."""
-        size = groups_bytes(self.build.ctx, self.routed.experts)
-        groups = self.build.workspace.named(f"experts.groups.{self.build.ctx.max_rows}", size)
-        label = f"{self.op.out}.groups"
-        self.build.emit(expert_groups(self.build.ctx, self.routed, groups, label=label))
-        return groups
+        return self.build.workspace.named(f"experts.{name}.{rows}", size)
 
     def activate(self, gate: BufferSlice, up: BufferSlice) -> BufferSlice:
         """Emit the activation of gate and up."""
@@ -110,19 +114,6 @@ class _Mixture:
         self.build.emit(made)
         return act
 
-    def combine(self, parts: BufferSlice) -> None:
-        """Emit the weighted sum of what the experts of a row made."""
-        made = expert_combine(
-            self.build.ctx,
-            self.routed,
-            parts,
-            self.out,
-            width=self.width,
-            accumulate=self.accumulate,
-            label=self.op.out,
-        )
-        self.build.emit(made)
-
 
 def lower_experts(
     build: PassBuilder, op: Experts, routed: Routed, out: BufferSlice, *, accumulate: bool
@@ -134,59 +125,39 @@ def lower_experts(
         for one in stacks
     )
     mixture = _Mixture(build, op, routed, gates, ups, downs, out, accumulate)
-    kernels = {one.chosen.candidate for one in (gates, ups, downs)}
-    if not all(one.int8 for one in kernels):
-        _in_floats(mixture)
-    elif all(one.tiled for one in kernels):
-        _int8_tiles(mixture)
-    else:
+    kinds = {(one.kernel.tiled, one.kernel.int8) for one in (gates, ups, downs)}
+    assert len(kinds) == 1, "what is refused depends on the pass and on all three"
+    if downs.kernel.tiled:
+        _tiles(mixture)
+    elif downs.kernel.int8:
         _int8_routes(mixture)
+    else:
+        _routes(mixture)
 
 
-def _in_floats(mixture: _Mixture) -> None:
-    build, op, routed = mixture.build, mixture.op, mixture.routed
-    stacks = (mixture.gates, mixture.ups, mixture.downs)
-    groups = None
-    if any(one.chosen.candidate.tiled for one in stacks):
-        groups = mixture.groups()
-    x = build.values.get(op.x)
-    made = {}
+def _routes(mixture: _Mixture) -> None:
+    """Emit products in which each route reads its expert's weights, in f32."""
+    build, op, routed, downs = mixture.build, mixture.op, mixture.routed, mixture.downs
+    x, made = build.values.get(op.x), []
     for stack, name in ((mixture.gates, "gate"), (mixture.ups, "up")):
-        y, label = mixture.scratch(name, mixture.inner), f"{op.out}.{name}"
-        kernel = stack.chosen.candidate
-        ctx = kernel.context(build.ctx)
-        if groups is not None and kernel.tiled:
-            launches = expert_tiled(
-                ctx, stack.weight, routed, groups, x, y, by_route=False, label=label
-            )
-        else:
-            launches = expert_each(ctx, stack.weight, routed, x, y, label=label)
-        build.emit(launches, stack.chosen.reason)
-        made[name] = y
-    act = mixture.activate(made["gate"], made["up"])
-    downs, kernel = mixture.downs, mixture.downs.chosen.candidate
-    ctx = kernel.context(build.ctx)
-    if groups is None or not kernel.tiled:
-        launches = expert_sum(
-            ctx,
-            downs.weight,
-            routed,
-            act,
-            mixture.out,
-            accumulate=mixture.accumulate,
-            label=op.out,
-        )
-        build.emit(launches, downs.chosen.reason)
-        return
-    parts, label = mixture.scratch("parts", routed.top_k * mixture.width), f"{op.out}.down"
-    launches = expert_tiled(
-        ctx, downs.weight, routed, groups, act, parts, by_route=True, label=label
+        y, ctx = mixture.scratch(name, mixture.inner), stack.kernel.context(build.ctx)
+        phases = expert_each(ctx, stack.weight, routed, x, y, label=f"{op.out}.{name}")
+        build.emit(phases, stack.reason)
+        made.append(y)
+    phases = expert_sum(
+        downs.kernel.context(build.ctx),
+        downs.weight,
+        routed,
+        mixture.activate(*made),
+        mixture.out,
+        accumulate=mixture.accumulate,
+        label=op.out,
     )
-    build.emit(launches, downs.chosen.reason)
-    mixture.combine(parts)
+    build.emit(phases, downs.reason)
 
 
 def _int8_routes(mixture: _Mixture) -> None:
+    """Emit products in which each route reads its expert's weights, in int8."""
     build, op, routed = mixture.build, mixture.op, mixture.routed
     gates, ups, downs = mixture.gates, mixture.ups, mixture.downs
     ctx, act = build.ctx, mixture.scratch("act", mixture.inner)
@@ -194,50 +165,72 @@ def _int8_routes(mixture: _Mixture) -> None:
     narrow = int8_rows_bytes(ctx.max_rows * routed.top_k, downs.weight.k)
     x = build.workspace.named(f"experts.int8.{ctx.max_rows}", wide)
     inner = build.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
-    reason, label = gates.chosen.reason, f"{op.out}.act"
-    source = build.values.get(op.x)
-    build.emit(int8_rows(ctx, source, x, k=gates.weight.k, label=f"{op.x}.int8"), reason)
+    label, source = f"{op.out}.act", build.values.get(op.x)
+    build.emit(int8_rows(ctx, source, x, k=gates.weight.k, label=f"{op.x}.int8"), gates.reason)
     made = expert_gate(
         ctx, gates.weight, ups.weight, routed, x, act, activation=op.activation, label=label
     )
-    build.emit(made, reason)
-    reason = downs.chosen.reason
+    build.emit(made, gates.reason)
     made = int8_rows(ctx, act, inner, k=downs.weight.k, per_row=routed.top_k, label=f"{label}.int8")
-    build.emit(made, reason)
+    build.emit(made, downs.reason)
     made = expert_down(
         ctx, downs.weight, routed, inner, mixture.out, accumulate=mixture.accumulate, label=op.out
     )
-    build.emit(made, reason)
+    build.emit(made, downs.reason)
 
 
-def _int8_tiles(mixture: _Mixture) -> None:
-    build, op, routed = mixture.build, mixture.op, mixture.routed
-    ctx, groups = build.ctx, mixture.groups()
-    k = mixture.gates.weight.k
-    x = build.in_int8(op.x, build.values.get(op.x), k, mixture.gates.chosen.reason)
-    made = {}
-    for stack, name in ((mixture.gates, "gate"), (mixture.ups, "up")):
-        y, label = mixture.scratch(name, mixture.inner), f"{op.out}.{name}"
-        launches = expert_rows(ctx, stack.weight, routed, groups, x, y, by_route=False, label=label)
-        build.emit(launches, stack.chosen.reason)
-        made[name] = y
-    act = mixture.activate(made["gate"], made["up"])
-    downs, routes = mixture.downs, ctx.max_rows * routed.top_k
-    q_size, scales_size = int8_sizes(routes, downs.weight.k)
-    handed = Int8Rows(
-        build.workspace.named(f"experts.q.{routes}.{downs.weight.k}", q_size),
-        build.workspace.named(f"experts.q scales.{routes}.{downs.weight.k}", scales_size),
+def _tiles(mixture: _Mixture) -> None:
+    """Emit products in which the rows of an expert share its weights, in f32 or in int8."""
+    build, op, routed, downs = mixture.build, mixture.op, mixture.routed, mixture.downs
+    ctx, int8 = build.ctx, downs.kernel.int8
+    groups = build.workspace.named(
+        f"experts.groups.{ctx.max_rows}", groups_bytes(ctx, routed.experts)
+    )
+    build.emit(expert_groups(ctx, routed, groups, label=f"{op.out}.groups"))
+    source, gates = build.values.get(op.x), mixture.gates
+    x = build.in_int8(op.x, source, gates.weight.k, gates.reason) if int8 else source
+
+    def emit(stack: _Stack, name: str, x: BufferSlice | Int8Rows, y: BufferSlice) -> BufferSlice:
+        by_route, label = stack is downs, f"{op.out}.{name}"
+        phases = expert_tiled(
+            ctx, stack.weight, routed, groups, x, y, by_route=by_route, label=label
+        )
+        build.emit(phases, stack.reason)
+        return y
+
+    gate = emit(gates, "gate", x, mixture.scratch("gate", mixture.inner))
+    up = emit(mixture.ups, "up", x, mixture.scratch("up", mixture.inner))
+    act = mixture.activate(gate, up)
+    inner = _act_in_int8(mixture, act) if int8 else act
+    results = emit(downs, "down", inner, mixture.scratch("down", routed.top_k * mixture.width))
+    made = expert_combine(
+        ctx,
+        routed,
+        results,
+        mixture.out,
+        width=mixture.width,
+        accumulate=mixture.accumulate,
+        label=op.out,
+    )
+    build.emit(made)
+
+
+def _act_in_int8(mixture: _Mixture, act: BufferSlice) -> Int8Rows:
+    """Emit the inner activations in int8, a row for each route."""
+    build, top_k, k = mixture.build, mixture.routed.top_k, mixture.downs.weight.k
+    routes = build.ctx.max_rows * top_k
+    q_size, scales_size = int8_sizes(routes, k)
+    made = Int8Rows(
+        build.workspace.named(f"experts.q.{routes}.{k}", q_size),
+        build.workspace.named(f"experts.q scales.{routes}.{k}", scales_size),
         padded_rows(routes),
-        downs.weight.k,
+        k,
     )
-    launches = quantize_rows(ctx, act, handed, per_row=routed.top_k, label=f"{op.out}.act.int8")
-    build.emit(launches, downs.chosen.reason)
-    parts = mixture.scratch("parts", routed.top_k * mixture.width)
-    launches = expert_rows(
-        ctx, downs.weight, routed, groups, handed, parts, by_route=True, label=f"{op.out}.down"
+    label = f"{mixture.op.out}.act.int8"
+    build.emit(
+        quantize_rows(build.ctx, act, made, per_row=top_k, label=label), mixture.downs.reason
     )
-    build.emit(launches, downs.chosen.reason)
-    mixture.combine(parts)
+    return made
 
 
 def lower_sigmoid_gate(build: PassBuilder, op: SigmoidGate) -> None:

@@ -1,61 +1,41 @@
-"""Products with the experts that each row was routed to, without the host knowing which.
+"""Products of a small batch with the experts that each row was routed to.
 
-expert_each    y[r, s, :] = W[e] x[r, :]                   gate and up projections
-expert_sum     y[r, :] = sum_s share W[e] x[r, s, :]       down projection
+expert_each    y[r, s, :] = W[e] x[r, :]                gate and up projections
+expert_sum     y[r, :] = sum_s w W[e] x[r, s, :]        down projection
 
-The experts of a layer are one matrix, their rows one after the other; where it exceeds the
-binding limit it comes in parts, each with its own dispatch. A route reads its expert's weights by
-itself, so this suits few rows best.
+w is the weight of row r's s-th route. The host does not know which experts these are: a route reads
+its expert's weights by itself. The experts of a layer are one matrix, their rows one after the
+other; where it exceeds the binding limit it comes in parts, each with its own phase.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, dispatch, flat_grid
 
-from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
+from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.formats import HALF
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.router_topk import ROUTE_WORDS
-from rdrr_runtime.phases.shaders import kernel
-from rdrr_runtime.phases.weight_units import halves_of, need_rows, power_of_two
+from rdrr_runtime.phases.linear_records import GemvRow
+from rdrr_runtime.phases.phase import Phase, Work
+from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
+from rdrr_runtime.phases.weight_units import halves_of, power_of_two
 
 
-@dataclass(frozen=True)
-class Routed:
-    """Where each row goes.
+@dataclass(frozen=True, kw_only=True)
+class ExpertGemvRow(GemvRow):
+    """Parameters of gemv_row.wgsl with experts.
 
     Attributes:
-        routes: (u32 expert, f32 share) [rows, top_k].
-        experts: Experts in a stacked matrix.
+        expert_count: Experts in the matrix.
+        expert_rows: Rows from one expert to the next.
         top_k: Routes of a row.
     """
 
-    routes: BufferSlice
-    experts: int
+    expert_count: int
+    expert_rows: int
     top_k: int
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Of each expert's matrix."""
-
-    outputs: int
-    inputs: int
-
-
-def expert_shape(weight: GpuWeight, routed: Routed, label: str) -> Shape:
-    """The shape of one expert in a stack [experts * N, K].
-
-    Raises:
-        FormatError: Sizes that do not suit, or single values stored by column.
-    """
-    need_rows(weight, label)
-    need_multiple(f"{label}: all experts", weight.n, routed.experts)
-    need_multiple(f"{label}: K", weight.k, 4)
-    return Shape(weight.n // routed.experts, weight.k)
 
 
 def expert_each(
@@ -66,8 +46,8 @@ def expert_each(
     y: BufferSlice,
     *,
     label: str,
-) -> list[Dispatch]:
-    """What each expert of a row makes of it.
+) -> list[Phase]:
+    """Multiply each row by each of its experts.
 
     Args:
         ctx: Where it is lowered to.
@@ -80,10 +60,10 @@ def expert_each(
     Raises:
         FormatError: Sizes that do not suit.
     """
-    shape = expert_shape(weight, routed, label)
-    ctx.need_values(f"{label}: x", x, ctx.max_rows * shape.inputs)
-    ctx.need_values(f"{label}: y", y, ctx.max_rows * routed.top_k * shape.outputs)
-    return _launches(ctx, "each", weight, routed, x, y, accumulate=False, label=label)
+    outputs = expert_outputs(weight, routed, label)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * weight.k)
+    ctx.need_values(f"{label}: y", y, ctx.max_rows * routed.top_k * outputs)
+    return _phases(ctx, "each", weight, routed, x, y, accumulate=False, label=label)
 
 
 def expert_sum(
@@ -95,8 +75,8 @@ def expert_sum(
     *,
     accumulate: bool = False,
     label: str,
-) -> list[Dispatch]:
-    """The sum of a row's experts, each by its share.
+) -> list[Phase]:
+    """Sum the results of a row's experts, each times its routing weight.
 
     Args:
         ctx: Where it is lowered to.
@@ -110,15 +90,15 @@ def expert_sum(
     Raises:
         FormatError: Sizes that do not suit.
     """
-    shape = expert_shape(weight, routed, label)
-    ctx.need_values(f"{label}: x", x, ctx.max_rows * routed.top_k * shape.inputs)
-    ctx.need_values(f"{label}: y", y, ctx.max_rows * shape.outputs)
-    return _launches(ctx, "sum", weight, routed, x, y, accumulate=accumulate, label=label)
+    outputs = expert_outputs(weight, routed, label)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * routed.top_k * weight.k)
+    ctx.need_values(f"{label}: y", y, ctx.max_rows * outputs)
+    return _phases(ctx, "sum", weight, routed, x, y, accumulate=accumulate, label=label)
 
 
-def _launches(
+def _phases(
     ctx: OpContext,
-    mode: str,
+    experts: str,
     weight: GpuWeight,
     routed: Routed,
     x: BufferSlice,
@@ -126,47 +106,33 @@ def _launches(
     *,
     accumulate: bool,
     label: str,
-) -> list[Dispatch]:
-    shape, name = expert_shape(weight, routed, label), weight.dtype.name.lower()
-    need_floats(f"{label}: routes", routed.routes, ctx.max_rows * routed.top_k * ROUTE_WORDS)
-    grid = flat_grid(-(-shape.outputs // 4), rows_axis=2)
+) -> list[Phase]:
+    need_routes(ctx, routed, label)
+    outputs = expert_outputs(weight, routed, label)
+    items = -(-outputs // 4) * (routed.top_k if experts == "each" else 1)
     made = []
     for part in weight.parts:
-        constants: dict[str, float | int | bool] = {
-            "WG": power_of_two(halves_of(shape.inputs), 32, 128),
-            "K": shape.inputs,
-            "K_PADDED": shape.inputs % HALF != 0,
-            "STRIDE": shape.outputs,
-            "UNITS": halves_of(shape.inputs),
-            "OUTPUTS": part.rows,
-            "FIRST": part.first_row,
-            "EXPERTS": routed.experts,
-            "EXPERT_ROWS": weight.stride,
-            "TOP_K": routed.top_k,
-            **weight.places(part, 0),
-        }
-        if mode == "sum":
-            constants["ACCUMULATE"] = accumulate or part.first_row > 0
-        what = kernel(
-            "gemv_row",
-            variables={
-                "EXPERTS": mode,
-                "FORMATS": (weight.form,),
-                "ROWS": 1,
-                "Y": ctx.values,
-                "SUBGROUPS": ctx.subgroups,
-                "VALUE": ctx.values,
-            },
-            constants=constants,
-            variant=f"experts.{mode}.{name}",
+        record = ExpertGemvRow(
+            threads=power_of_two(halves_of(weight.k), 32, 128),
+            variant=f"experts.{experts}.{weight.dtype.name.lower()}",
+            formats=(weight.form,),
+            experts=experts,
+            value=ctx.values,
+            y=ctx.values,
+            rows=1,
+            subgroups=ctx.subgroups,
+            n=outputs,
+            k=weight.k,
+            units=halves_of(weight.k),
+            k_padded=weight.k % HALF != 0,
+            first=part.first_row,
+            outputs=part.rows,
+            accumulate=experts == "sum" and (accumulate or part.first_row > 0),
+            expert_count=routed.experts,
+            expert_rows=weight.stride,
+            top_k=routed.top_k,
+            planes=(weight.places(part),),
         )
-        buffers = {
-            "current": ctx.state.step,
-            "routes": routed.routes,
-            "x": x,
-            "weight0": part.slice,
-            "y": y,
-        }
-        whole = replace(grid, z=routed.top_k) if mode == "each" else grid
-        made.append(dispatch(what, buffers, whole, label))
+        buffers = {"x": x, "weight0": part.slice, "y": y, "routes": routed.routes}
+        made.append(Phase(record, buffers, Work(items, rows=1), label))
     return made

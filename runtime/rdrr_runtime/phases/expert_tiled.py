@@ -1,46 +1,64 @@
 """Products of many token rows with the experts they were routed to, each expert's rows together.
 
-expert_groups     which routes each expert has
-expert_tiled      y[r, s, :] = W[e] x[r, :], or W[e] x[r, s, :]
-expert_combine    y[r, :] = sum_s share inner[r, s, :]
+    y[r, s, :] = W[e] x[r, :], or W[e] x[r, s, :]
 
-A tile of 32 routes reads and dequantizes an expert's weights once, where `expert_linear` does so
-for each route.
+A tile of 32 routes reads and unpacks an expert's weights once, where `expert_linear` does so for
+each route. Products are those of `linear` in f32 and of `matmul_int8` in int8.
 """
 
 from __future__ import annotations
 
-from rdrr_device.buffers import BufferSlice
-from rdrr_device.kernels import Dispatch, Grid, dispatch
+from dataclasses import dataclass
+from typing import Any
 
-from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.expert_linear import Routed, expert_shape
-from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.shaders import kernel
+from rdrr_device.buffers import BufferSlice
+
+from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
+from rdrr_runtime.phases.linear_records import MatmulInt8, MatmulTiled
+from rdrr_runtime.phases.matmul_int8 import TINY
+from rdrr_runtime.phases.phase import Phase, Record, Work
+from rdrr_runtime.phases.quantize_rows import Int8Rows
+from rdrr_runtime.phases.routing import Routed, expert_outputs, groups_bytes
 from rdrr_runtime.phases.weight_units import halves_of
 
-TILE_ROWS, TILE_OUTPUTS = 32, 64
 MIN_ROWS = 32
 """Token rows of a pass from which experts get tiles of their own."""
 
 
-def groups_bytes(ctx: OpContext, experts: int) -> int:
-    """Bytes of the groups of a pass."""
-    return 4 * experts * (1 + ctx.max_rows)
+@dataclass(frozen=True, kw_only=True)
+class ExpertMatmulTiled(MatmulTiled):
+    """Parameters of matmul_tiled.wgsl with experts.
 
-
-def expert_groups(
-    ctx: OpContext, routed: Routed, groups: BufferSlice, *, label: str
-) -> list[Dispatch]:
-    """The routes of each expert, their number first: u32 [experts, 1 + max_rows].
-
-    Raises:
-        FormatError: A buffer too small.
+    Attributes:
+        expert_rows: Rows from one expert to the next.
+        top_k: Routes of a row.
+        max_rows: Most token rows of a pass.
     """
-    need_floats(f"{label}: groups", groups, groups_bytes(ctx, routed.experts) // 4)
-    what = kernel("expert_groups", constants={"TOP_K": routed.top_k, "MAX_ROWS": ctx.max_rows})
-    buffers = {"current": ctx.state.step, "routes": routed.routes, "groups": groups}
-    return [dispatch(what, buffers, Grid(routed.experts), label)]
+
+    expert_rows: int
+    top_k: int
+    max_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertMatmulInt8(MatmulInt8):
+    """Parameters of matmul_int8.wgsl with experts.
+
+    Attributes:
+        top_k: Routes of a row.
+        max_rows: Most token rows of a pass.
+    """
+
+    top_k: int
+    max_rows: int
+
+
+def refusal(ctx: OpContext) -> str | None:
+    """Return why the routes of an expert get no tiles of their own; None if they do."""
+    if ctx.max_rows < MIN_ROWS:
+        return f"tiles of experts begin at {MIN_ROWS} token rows, and the pass has {ctx.max_rows}"
+    return None
 
 
 def expert_tiled(
@@ -48,17 +66,17 @@ def expert_tiled(
     weight: GpuWeight,
     routed: Routed,
     groups: BufferSlice,
-    x: BufferSlice,
+    x: BufferSlice | Int8Rows,
     y: BufferSlice,
     *,
     by_route: bool,
     label: str,
-) -> list[Dispatch]:
-    """What each expert makes of the rows it has.
+) -> list[Phase]:
+    """Multiply each expert by the rows that are routed to it.
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K].
+        weight: [experts * N, K]; where x is in int8, there must be no `expert_int8.refusal`.
         routed: Where each row goes.
         groups: As `expert_groups` leaves it.
         x: [rows, K], or [rows, top_k, K] with `by_route`.
@@ -69,81 +87,59 @@ def expert_tiled(
     Raises:
         FormatError: Sizes that do not suit.
     """
-    outputs = expert_shape(weight, routed, label).outputs
+    outputs = expert_outputs(weight, routed, label)
     routes = ctx.max_rows * routed.top_k
-    ctx.need_values(f"{label}: x", x, (routes if by_route else ctx.max_rows) * weight.k)
+    need_floats(f"{label}: groups", groups, groups_bytes(ctx, routed.experts) // 4)
     ctx.need_values(f"{label}: y", y, routes * outputs)
-    name = weight.dtype.name.lower()
-    grid = Grid(-(-outputs // TILE_OUTPUTS), routed.experts, 1, 2, TILE_ROWS)
-    made = []
-    for part in weight.parts:
-        what = kernel(
-            "matmul_tiled",
-            variables={
-                "FORMATS": (weight.form,),
-                "EXPERTS": "route" if by_route else "row",
-                "MICRO": TILE_ROWS // 8,
-                "TILE_N": TILE_OUTPUTS,
-                "BIAS": False,
-                "VALUE": ctx.values,
-                "Y": ctx.values,
-            },
-            constants={
-                "K": weight.k,
-                "N": outputs,
-                "UNITS": halves_of(weight.k),
-                "EXPERT_ROWS": weight.stride,
-                "PART": part.rows,
-                "FIRST": part.first_row,
-                "TOP_K": routed.top_k,
-                "MAX_ROWS": ctx.max_rows,
-                **weight.places(part, 0),
-            },
-            variant=f"experts.{name}",
-            trusted=True,
+    operands = {"groups": groups, "y": y}
+    if isinstance(x, Int8Rows):
+        operands |= {"x": x.q, "x_scales": x.scales}
+    else:
+        ctx.need_values(f"{label}: x", x, (routes if by_route else ctx.max_rows) * weight.k)
+        operands["x"] = x
+    work = Work(-(-outputs // TINY.outputs) * routed.experts, TINY.rows)
+    experts = "route" if by_route else "row"
+    return [
+        Phase(
+            _record(ctx, weight, part, routed, x, experts),
+            {**operands, "weight0": part.slice},
+            work,
+            label,
         )
-        buffers = {
-            "current": ctx.state.step,
-            "groups": groups,
-            "x": x,
-            "weight0": part.slice,
-            "y": y,
-        }
-        made.append(dispatch(what, buffers, grid, label))
-    return made
+        for part in weight.parts
+    ]
 
 
-def expert_combine(
+def _record(
     ctx: OpContext,
+    weight: GpuWeight,
+    part: Part,
     routed: Routed,
-    inner: BufferSlice,
-    y: BufferSlice,
-    *,
-    width: int,
-    accumulate: bool = False,
-    label: str,
-) -> list[Dispatch]:
-    """The sum of what a row's experts made, each by its share.
-
-    Args:
-        ctx: Where it is lowered to.
-        routed: Where each row goes.
-        inner: [rows, top_k, width].
-        y: [rows, width]; another buffer than inner.
-        width: Elements of a row, a multiple of 4.
-        accumulate: Add to y instead of replacing it.
-        label: What the op is.
-
-    Raises:
-        FormatError: Sizes that do not suit.
-    """
-    need_multiple(f"{label}: width", width, 4)
-    ctx.need_values(f"{label}: inner", inner, ctx.max_rows * routed.top_k * width)
-    ctx.need_values(f"{label}: y", y, ctx.max_rows * width)
-    what = kernel(
-        "expert_combine",
-        variables={"VALUE": ctx.values},
-        constants={"N": width, "TOP_K": routed.top_k, "ACCUMULATE": accumulate},
+    x: BufferSlice | Int8Rows,
+    experts: str,
+) -> Record:
+    outputs = weight.n // routed.experts
+    same: dict[str, Any] = {
+        "variant": f"experts.{weight.dtype.name.lower()}",
+        "formats": (weight.form,),
+        "planes": (weight.places(part),),
+        "experts": experts,
+        "n": outputs,
+        "top_k": routed.top_k,
+        "max_rows": ctx.max_rows,
+    }
+    if isinstance(x, Int8Rows):
+        same |= {"first": 0, "outputs": outputs, **TINY.fields}
+        return ExpertMatmulInt8(**same, rows=x.rows, steps=-(-weight.k // 64))
+    return ExpertMatmulTiled(
+        **same,
+        first=part.first_row,
+        outputs=part.rows,
+        expert_rows=weight.stride,
+        k=weight.k,
+        units=halves_of(weight.k),
+        value=ctx.values,
+        y=ctx.values,
+        micro=TINY.rows // 8,
+        tile_n=TINY.outputs,
     )
-    buffers = {"current": ctx.state.step, "routes": routed.routes, "inner": inner, "y": y}
-    return [dispatch(what, buffers, Grid(-(-width // 256), 1, 1, 1), label)]

@@ -1,7 +1,7 @@
 {% if EXPERTS == "each" %}
 // y[r, s, n] = sum_k x[r, k] W[e, n, k], e the s-th expert of row r.
 {% elif EXPERTS == "sum" %}
-// y[r, n] = sum_s share sum_k x[r, s, k] W[e, n, k] (+ y), e and share the s-th route of row r.
+// y[r, n] = sum_s w sum_k x[r, s, k] W[e, n, k] (+ y), e the s-th expert of row r and w its weight.
 {% else %}
 // y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y).
 {% endif %}
@@ -134,7 +134,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
             let x0 = route * (K / 4u);
             var acc0 = vec4<f32>(0.0);
 {{ add_products() -}}
-            sum += routes[route].share * select(vec4<f32>(0.0), acc0, live);
+            sum += routes[route].weight * select(vec4<f32>(0.0), acc0, live);
         }
     }
     let total = reduce_sum(sum, thread);

@@ -1,6 +1,14 @@
+struct Row {
+    token: u32,
+    position: u32,
+    sequence: u32,
+    slot: u32,  // of the sequence's caches, where its key and value go
+}
+
 struct Step {
-    rows: u32,  // token rows of this pass
-    base: u32,  // KV slot of row 0
-    ring: u32,  // tokens sampled so far
-    pad: u32,
+    rows: u32,     // token rows of this pass
+    sampled: u32,  // tokens sampled so far
+    pad0: u32,
+    pad1: u32,
+    row: array<Row>,
 }

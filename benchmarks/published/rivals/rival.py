@@ -1,0 +1,15 @@
+"""What the kernels of this folder have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdrr_device.shaders import ShaderFolder
+from rdrr_runtime.phases.phase import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival(Record):
+    """Parameters of a kernel of a published system."""
+
+    folder = ShaderFolder("published.rivals")
