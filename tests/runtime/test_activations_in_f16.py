@@ -31,6 +31,7 @@ from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.rmsnorm import post_norm_add, rms_norm
 from rdrr_runtime.phases.rope import rope
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
+from rdrr_runtime.phases.state import HEADER_WORDS, ROW_WORDS
 from rdrr_runtime.reference import ops
 from rdrr_runtime.reference.backend import CpuBackend
 from support.comparison import relative_error as error_of
@@ -121,7 +122,7 @@ def a_gate(on: Operands) -> Made:
 
 def an_embedding(on: Operands) -> Made:
     (table, values), x = on.weight("Q8_0", Layout.ROW, 40, WIDTH), on.out(ROWS, WIDTH)
-    ids = on.bench.words(on.ctx.state.tokens)[:ROWS]
+    ids = on.bench.words(on.ctx.state.step)[HEADER_WORDS::ROW_WORDS][:ROWS]
     return embed(on.ctx, table, x, scale=8.0, label="t"), x, 8.0 * values[ids]
 
 
