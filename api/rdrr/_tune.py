@@ -41,7 +41,7 @@ class TuneResult:
             "profile": str(self.path),
             "known": self.tuned.known,
             "trials": self.tuned.trials,
-            "sites": [_outcome(one) for one in self.tuned.outcomes],
+            "tuning_keys": [_outcome(one) for one in self.tuned.outcomes],
             "passes": [
                 {
                     "step": one.step,
@@ -56,10 +56,10 @@ class TuneResult:
 
 def _outcome(one: Outcome) -> dict[str, Any]:
     return {
-        "site": one.site.key,
-        "op": one.site.op,
+        "tuning_key": one.tuning_key.name,
+        "op": one.tuning_key.op,
         "step": one.step,
-        "default": one.site.default.as_dict(),
+        "default": one.tuning_key.default.as_dict(),
         "chosen": one.chosen.as_dict(),
         "default_us": one.default_seconds * 1e6,
         "chosen_us": one.seconds * 1e6,
@@ -99,7 +99,7 @@ def tune_package(
         force: Try again what is known.
         rounds: Measurements of each candidate; None for as many as suit the adapter.
         passes: Whose kernels are tuned, the prompt first.
-        progress: Told of each site, its number and how many there are.
+        progress: Told of each tuning key, its number and how many there are.
 
     Raises:
         DeviceError: No adapter, or one that cannot tell the time.
@@ -128,7 +128,7 @@ def _store(info: AdapterInfo, stored: Stored, tuned: Tuned) -> Path:
         return stored.path
     entries: dict[str, Mapping[str, Any]] = dict(stored.entries)
     for one in tuned.outcomes:
-        entries[one.site.key] = {
+        entries[one.tuning_key.name] = {
             "params": one.chosen.as_dict(),
             "default_us": round(one.default_seconds * 1e6, 3),
             "us": round(one.seconds * 1e6, 3),

@@ -30,7 +30,7 @@ class Stored:
 
     Attributes:
         path: Where it is, or would be.
-        entries: Facts of each site by its key; its parameters are in `params`.
+        entries: Facts of each tuning key by its key; its parameters are in `params`.
         note: Why a file that is there is not used; empty if it is, or if there is none.
     """
 
@@ -72,7 +72,7 @@ def _adapter(info: AdapterInfo) -> dict[str, str]:
 
 def read_profile(info: AdapterInfo) -> Stored:
     """The profile of an adapter; without entries where there is none that can be used."""
-    from rdrr_runtime.phases.shaders import FOLDER
+    from rdrr_runtime.phases.phase import FOLDER
 
     path = profile_path(info)
     try:
@@ -104,7 +104,7 @@ def write_profile(info: AdapterInfo, entries: Mapping[str, Mapping[str, Any]]) -
     Raises:
         StoreError: The folder cannot be written.
     """
-    from rdrr_runtime.phases.shaders import FOLDER
+    from rdrr_runtime.phases.phase import FOLDER
 
     path = profile_path(info)
     data = {

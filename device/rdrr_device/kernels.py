@@ -6,16 +6,13 @@ All three are plain values made on the host: nothing here touches a device. `Dev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rdrr_format.errors import DeviceError
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.shaders import Access, Binding
-from rdrr_device.tuning import AnySite
-
-__all__ = ["Access", "Binding", "Dispatch", "Grid", "Kernel", "dispatch", "flat_grid"]
+from rdrr_device.shaders import Binding
+from rdrr_device.tuning import AnyTuningKey
 
 MAX_WORKGROUPS = 65_535  # of one dimension of a launch, on every WebGPU device
 
@@ -43,50 +40,39 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Workgroups of a launch as a function of the number of token rows.
+class Work:
+    """How many workgroups a launch has: one for each item, or for each item and some token rows.
 
     Attributes:
-        x: Workgroups along x.
-        y: Workgroups along y.
-        z: Workgroups along z.
-        rows_axis: Axis (0, 1 or 2) whose count is that of the token rows; None if none is.
-        rows_per_group: Token rows that one workgroup handles.
+        items: Items that do not depend on the token rows of the pass.
+        rows: Token rows that a workgroup takes; None where the items are all there is.
     """
 
-    x: int = 1
-    y: int = 1
-    z: int = 1
-    rows_axis: int | None = None
-    rows_per_group: int = 1
+    items: int = 1
+    rows: int | None = None
+
+    def count(self, rows: int) -> int:
+        """Return the workgroups of a pass over `rows` token rows."""
+        return self.items * self._groups(rows)
 
     def counts(self, rows: int) -> tuple[int, int, int]:
-        """Workgroups along x, y and z for `rows` token rows.
+        """Return the workgroups along x and y (items) and z (token rows).
 
         Raises:
             DeviceError: A count beyond what WebGPU can launch.
         """
-        sizes = [self.x, self.y, self.z]
-        if self.rows_axis is not None:
-            sizes[self.rows_axis] *= -(-rows // self.rows_per_group)
-        if max(sizes) > MAX_WORKGROUPS:
+        y, z = -(-self.items // MAX_WORKGROUPS), self._groups(rows)
+        if max(y, z) > MAX_WORKGROUPS:
             raise DeviceError(
                 "launch too large",
                 expected=f"at most {MAX_WORKGROUPS} workgroups in a dimension",
-                found=sizes,
+                found=(y, z),
                 hint="use a smaller prefill chunk",
             )
-        return sizes[0], sizes[1], sizes[2]
+        return -(-self.items // y), y, z
 
-
-def flat_grid(groups: int, *, rows_axis: int | None = None, rows_per_group: int = 1) -> Grid:
-    """A grid of `groups` workgroups laid over x and y; z is free for token rows.
-
-    The shader's index is `wid.x + wid.y * num_workgroups.x`, and it must leave when that reaches
-    its number of groups, since x * y may exceed `groups`.
-    """
-    y = -(-groups // MAX_WORKGROUPS)
-    return Grid(-(-groups // y), y, 1, rows_axis, rows_per_group)
+    def _groups(self, rows: int) -> int:
+        return 1 if self.rows is None else -(-rows // self.rows)
 
 
 @dataclass(frozen=True)
@@ -96,31 +82,13 @@ class Dispatch:
     Attributes:
         kernel: What runs.
         buffers: One slice for each of the kernel's bindings.
-        grid: Launch size.
+        work: How many workgroups it has.
         label: What it serves, e.g. `layers.3.q_proj`.
-        sites: Choices of parameters that it depends on, its own first.
+        tuning_keys: Choices of parameters that it depends on, its own first.
     """
 
     kernel: Kernel
     buffers: tuple[BufferSlice, ...]
-    grid: Grid
+    work: Work
     label: str
-    sites: tuple[AnySite, ...] = ()
-
-
-def dispatch(
-    what: Kernel,
-    buffers: Mapping[str, BufferSlice],
-    grid: Grid,
-    label: str,
-    sites: tuple[AnySite, ...] = (),
-) -> Dispatch:
-    """A launch with its buffers given by name.
-
-    Raises:
-        ValueError: The names are not exactly those that the shader binds.
-    """
-    names = [binding.name for binding in what.bindings]
-    if set(names) != set(buffers):
-        raise ValueError(f"{what.label} binds {names}, not {sorted(buffers)}")
-    return Dispatch(what, tuple(buffers[name] for name in names), grid, label, sites)
+    tuning_keys: tuple[AnyTuningKey, ...] = ()

@@ -11,7 +11,7 @@ from typing import Any
 
 from rdrr_device.buffers import bind_group_entries
 from rdrr_device.counters import Counters
-from rdrr_device.kernels import Dispatch, Grid, Kernel
+from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.native import Launch, Native
 from rdrr_device.wgpu_errors import device_errors
 
@@ -25,7 +25,7 @@ class BoundDispatch:
     pipeline: Any
     layout: Any
     bind_group: Any
-    grid: Grid
+    work: Work
     label: str
     kernel: str
     dispatch: Dispatch
@@ -73,7 +73,7 @@ class Pipelines:
             )
         self._counters.bind_group_creates += 1
         label, kernel = dispatch.label, dispatch.kernel.label
-        return BoundDispatch(pipeline, layout, group, dispatch.grid, label, kernel, dispatch)
+        return BoundDispatch(pipeline, layout, group, dispatch.work, label, kernel, dispatch)
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -132,7 +132,7 @@ class Recorder:
         for one in bound:
             compute_pass.set_pipeline(one.pipeline)
             compute_pass.set_bind_group(0, one.bind_group)
-            compute_pass.dispatch_workgroups(*one.grid.counts(rows))
+            compute_pass.dispatch_workgroups(*one.work.counts(rows))
 
     def clear(self) -> None:
         """Forget what was kept."""
@@ -151,5 +151,5 @@ class Recorder:
 
 def _launches(bound: Sequence[BoundDispatch], rows: int) -> list[Launch]:
     return [
-        (one.pipeline._internal, one.bind_group._internal, *one.grid.counts(rows)) for one in bound
+        (one.pipeline._internal, one.bind_group._internal, *one.work.counts(rows)) for one in bound
     ]

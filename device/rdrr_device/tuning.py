@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 OPS = ("matmul", "attention", "softmax", "norm", "dequant")
-"""What parameters are tuned of; the first word of a site's key."""
+"""What parameters are tuned of; the first word of a tuning key's name."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ P = TypeVar("P", bound=Params)
 
 
 @dataclass(frozen=True)
-class Site(Generic[P]):
-    """A choice of parameters: one kernel on one shape.
+class TuningKey(Generic[P]):
+    """A choice of parameters: those of one kernel on one shape.
 
     Attributes:
-        key: Op, kernel, shape, and what of the device changes the kernel.
+        name: Op, kernel, shape, and what of the device changes the kernel.
         default: What runs where nothing was tuned.
         used: What runs.
         candidates: What else could run here.
     """
 
-    key: str
+    name: str
     default: P
     used: P
     candidates: tuple[P, ...]
@@ -50,7 +50,7 @@ class Site(Generic[P]):
     @property
     def op(self) -> str:
         """One of `OPS`."""
-        return self.key.partition(" ")[0]
+        return self.name.partition(" ")[0]
 
     @property
     def is_tuned(self) -> bool:
@@ -63,29 +63,29 @@ class Tuning:
     """Stored parameters.
 
     Attributes:
-        entries: Names and values of parameters by the key of their site.
+        entries: Names and values of parameters by the name of their tuning key.
     """
 
     entries: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
 
-    def having(self, key: str, params: Params) -> Tuning:
-        """This with other parameters for one site."""
-        return Tuning(MappingProxyType({**self.entries, key: params.as_dict()}))
+    def having(self, name: str, params: Params) -> Tuning:
+        """Return this with other parameters for one tuning key."""
+        return Tuning(MappingProxyType({**self.entries, name: params.as_dict()}))
 
-    def without(self, keys: Iterable[str]) -> Tuning:
-        """This with the defaults for some sites."""
-        gone = set(keys)
-        kept = {key: entry for key, entry in self.entries.items() if key not in gone}
+    def without(self, names: Iterable[str]) -> Tuning:
+        """Return this with the defaults for some tuning keys."""
+        gone = set(names)
+        kept = {name: entry for name, entry in self.entries.items() if name not in gone}
         return Tuning(MappingProxyType(kept))
 
-    def site(self, key: str, default: P, candidates: Iterable[P]) -> Site[P]:
-        """The parameters for a site: what is stored, if it is one of those that could run there."""
+    def tuning_key(self, name: str, default: P, candidates: Iterable[P]) -> TuningKey[P]:
+        """Return a tuning key with what is stored for it, if that is among what could run there."""
         others = tuple(one for one in dict.fromkeys(candidates) if one != default)
-        stored = self.entries.get(key)
+        stored = self.entries.get(name)
         used = default
         if stored is not None:
             used = next((one for one in others if one.as_dict() == dict(stored)), default)
-        return Site(key, default, used, others)
+        return TuningKey(name, default, used, others)
 
 
-AnySite = Site[Any]
+AnyTuningKey = TuningKey[Any]

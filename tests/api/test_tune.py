@@ -51,14 +51,14 @@ def stored(package, folders):
 def test_a_second_run_tries_nothing_unless_it_is_forced(package):
     first = _tune(package)
     assert first["known"] == 0
-    assert first["trials"] == sum(len(one["trials"]) for one in first["sites"]) >= 4
-    assert {one["op"] for one in first["sites"]} == {"dequant"}
-    for one in first["sites"]:
+    assert first["trials"] == sum(len(one["trials"]) for one in first["tuning_keys"]) >= 4
+    assert {one["op"] for one in first["tuning_keys"]} == {"dequant"}
+    for one in first["tuning_keys"]:
         assert one["chosen_us"] <= one["default_us"]
         assert 1 + len(one["trials"]) >= 3
     second = _tune(package)
-    assert (second["trials"], second["sites"], second["passes"]) == (0, [], [])
-    assert second["known"] == len(first["sites"])
+    assert (second["trials"], second["tuning_keys"], second["passes"]) == (0, [], [])
+    assert second["known"] == len(first["tuning_keys"])
     assert _tune(package, "--force")["trials"] == first["trials"]
 
 

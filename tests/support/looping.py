@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from rdrr_device.device import Device
-from rdrr_device.kernels import Dispatch, Grid
+from rdrr_device.kernels import Dispatch, Work
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 
@@ -55,7 +55,7 @@ def looped(phase: Phase, rows: int, groups: int) -> Dispatch:
         source=f"{enable}\n{_CONSTANTS}{rest}",
         overrides=tuple(sorted(constants)),
     )
-    return replace(made, kernel=kernel, grid=Grid(min(groups, calls)))
+    return replace(made, kernel=kernel, work=Work(min(groups, calls)))
 
 
 class LoopingExecutor:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rdrr._tune import TuneResult
 
-_COLUMNS = ("step", "default us", "tuned us", "gain", "tried", "site and parameters")
+_COLUMNS = ("step", "default us", "tuned us", "gain", "tried", "tuning key and parameters")
 
 
 @with_flags
@@ -109,7 +109,7 @@ def _show(found: TuneResult) -> None:
             f"{one.seconds * 1e6:.1f}",
             f"{1 - one.seconds / one.default_seconds:.1%}",
             str(1 + len(one.trials)),
-            f"{one.site.key}: {one.chosen if one.chosen != one.site.default else 'default'}",
+            f"{one.tuning_key.name}: {one.chosen if one.changes else 'default'}",
         )
         for one in tuned.outcomes
     ]

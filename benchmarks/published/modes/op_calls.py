@@ -140,13 +140,13 @@ class WgpuCalls:
 def op_of(bound: BoundDispatch, rows: int, handles: Any = None) -> Op:
     """An op with the content of its uniform."""
     content = uniform_content(bound, rows)
-    return Op(bound, bound.grid.counts(rows), content, content.tobytes(), handles)
+    return Op(bound, bound.work.counts(rows), content, content.tobytes(), handles)
 
 
 def uniform_content(one: BoundDispatch, rows: int) -> npt.NDArray[np.float32]:
     """What a uniform of a dispatch would hold: its constants, then its grid; whole 16 bytes."""
     values = [float(value) for _, value in one.dispatch.kernel.overrides]
-    values += [float(count) for count in one.grid.counts(rows)]
+    values += [float(count) for count in one.work.counts(rows)]
     words = -(-4 * len(values) // UNIFORM_ALIGNMENT) * UNIFORM_ALIGNMENT // 4
     content = np.zeros(words, np.float32)
     content[: len(values)] = values

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from rdrr_device.tuning import AnySite
+from rdrr_device.tuning import AnyTuningKey
 
 from rdrr_runtime.compile.hints import Hint
 from rdrr_runtime.phases.phase import Phase
@@ -61,7 +61,7 @@ class Decision:
     kernel: str
     reason: str
     unmet: Unmet | None = None
-    params: tuple[AnySite, ...] = ()
+    params: tuple[AnyTuningKey, ...] = ()
 
 
 class Candidate(Protocol):
@@ -166,16 +166,16 @@ def decisions_of(step: str, phases: Sequence[Phase], reason: Reason) -> list[Dec
             step,
             one.label,
             one.name,
-            reason.text + _tuned(one.sites),
+            reason.text + _tuned(one.tuning_keys),
             reason.unmet,
-            one.sites,
+            one.tuning_keys,
         )
         for one in phases
     )
     return list(found)
 
 
-def _tuned(params: Sequence[AnySite]) -> str:
+def _tuned(params: Sequence[AnyTuningKey]) -> str:
     """Return what comes from the tuned profile."""
     return "".join(f"; {one.op} tuned: {one.used}" for one in params if one.is_tuned)
 

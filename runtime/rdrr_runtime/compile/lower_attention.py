@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import AnySite
+from rdrr_device.tuning import AnyTuningKey
 from rdrr_manifests.graph import Attention, Linear
 
 from rdrr_runtime.compile.attention import AttentionRequest, choose_attention
@@ -96,7 +96,7 @@ def _one_row_block(
     out: Served,
 ) -> None:
     norm, layer = found.projections.norm, f"layer {found.projections.attention.layer}"
-    splits = build.ctx.site(
+    splits = build.ctx.tuning_key(
         f"softmax attention_decode.{spec.shape}", spec.split, _splits(build, found, spec)
     )
     spec = replace(spec, split=splits.used)
@@ -176,7 +176,7 @@ def _emit_attention(
     found: Projections,
     spec: AttentionSpec,
     projected: BufferSlice,
-    depends: tuple[AnySite, ...] = (),
+    depends: tuple[AnyTuningKey, ...] = (),
 ) -> tuple[BufferSlice, BufferSlice]:
     """Emit the attention of the rows of a pass; its partial results and their statistics."""
     rows = build.ctx.max_rows
@@ -191,7 +191,7 @@ def _emit_attention(
         spec=spec,
         transform=_transform(build, found),
         label=f"layer {found.attention.layer} attention",
-        sites=depends,
+        tuning_keys=depends,
     )
     build.emit(made, FUSED)
     return sums, stats
@@ -250,10 +250,10 @@ def attend(build: PassBuilder, op: Attention) -> None:
     chosen = choose_attention(request, build.model.preferences)
     which = chosen.candidate.kernel
     splits = which is AttentionKernel.SPLIT_KV
-    depends: tuple[AnySite, ...] = ()
+    depends: tuple[AnyTuningKey, ...] = ()
     if splits:
         key = f"softmax split_kv.{spec.shape}, {build.ctx.max_rows} rows"
-        split = build.ctx.site(key, spec.split, _general_splits(request))
+        split = build.ctx.tuning_key(key, spec.split, _general_splits(request))
         spec, depends = replace(spec, split=split.used), (split,)
     size = scratch_size(spec, build.ctx.max_rows) if splits else 0
     made = attention(
@@ -266,7 +266,7 @@ def attend(build: PassBuilder, op: Attention) -> None:
         which=which,
         scratch=build.workspace.named(f"split.{size}", size) if splits else None,
         label=op.out,
-        sites=depends,
+        tuning_keys=depends,
     )
     build.emit(made, chosen.reason)
     build.values.read(op.q, op.k, op.v)

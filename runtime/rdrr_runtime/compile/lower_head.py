@@ -169,7 +169,7 @@ def _sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
             ended.candidates,
             ended.best.work.items,
             label="argmax",
-            sites=ended.best.sites,
+            tuning_keys=ended.best.tuning_keys,
         )
     if build.spec.logits is Logits.LAST_N:
         rows = build.ctx.max_rows

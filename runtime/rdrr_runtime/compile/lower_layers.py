@@ -79,7 +79,7 @@ def _one_row_gated(
     output = Output(codes, "gate", activation=activation.activation, scales=scales)
     launch = emit_one_row(build, gated, source, output, activation.out)
     build.values.read(found.norm.x)
-    emit_one_row_branch(build, down, found.down, Input(codes, scales=scales), launch.sites)
+    emit_one_row_branch(build, down, found.down, Input(codes, scales=scales), launch.tuning_keys)
 
 
 def _small_batch_gated(

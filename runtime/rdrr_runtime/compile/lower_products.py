@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import AnySite
+from rdrr_device.tuning import AnyTuningKey
 from rdrr_manifests.graph import Linear, Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
@@ -96,12 +96,12 @@ def emit_one_row(
     source: Input,
     output: Output,
     label: str,
-    depends: tuple[AnySite, ...] = (),
+    depends: tuple[AnyTuningKey, ...] = (),
 ) -> Phase:
     """Emit a one-row product and return its phase; its input depends on some parameters."""
     ctx = served.chosen.candidate.context(served.product)
     weights = served.product.weights
-    made = matvec(ctx, weights, source, output, int8=served.int8, label=label, sites=depends)
+    made = matvec(ctx, weights, source, output, int8=served.int8, label=label, tuning_keys=depends)
     build.emit(made, served.reason)
     return made[0]
 
@@ -111,7 +111,7 @@ def emit_one_row_branch(
     served: Served,
     branch: Branch,
     source: Input,
-    depends: tuple[AnySite, ...] = (),
+    depends: tuple[AnyTuningKey, ...] = (),
 ) -> None:
     """Emit a linear of one row, added to the residual stream where one follows."""
     op, y, bias = _target(build, branch)

@@ -87,7 +87,7 @@ class Check:
                 wide = is_wide or place.buffer is logits
                 made = _Output(place, "f32" if wide else values, noise=True)
             outputs[owner, place.offset] = made
-        int8 = any("int8" in f"{one.name} {one.sites}" for one in phases)
+        int8 = any("int8" in f"{one.name} {one.tuning_keys}" for one in phases)
         loose = int8 or "f16" in {values, cached}
         tolerance = INT8_TOLERANCE if loose else TOLERANCE
         return Check(executor, tuple(phases), tuple(outputs.values()), tolerance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rdrr_device.tuning import AnySite, Params
+from rdrr_device.tuning import AnyTuningKey, Params
 
 
 class Verdict(StrEnum):
@@ -24,7 +24,7 @@ class Trial:
     Attributes:
         params: Its parameters.
         verdict: What became of it.
-        seconds: Median GPU time of the site in a pass; 0 where it was not timed.
+        seconds: Median GPU time of the tuning key in a pass; 0 where it was not timed.
     """
 
     params: Params
@@ -34,23 +34,28 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One site.
+    """One tuning key.
 
     Attributes:
-        site: What was chosen for.
+        tuning_key: Whose parameters were tried.
         step: `decode` or `prefill`.
         chosen: The parameters that are to run.
-        default_seconds: Median GPU time of the site in a pass with the default.
+        default_seconds: Median GPU time of the tuning key in a pass with the default.
         seconds: The same with what was chosen.
         trials: The candidates, the default not among them.
     """
 
-    site: AnySite
+    tuning_key: AnyTuningKey
     step: str
     chosen: Params
     default_seconds: float
     seconds: float
     trials: tuple[Trial, ...]
+
+    @property
+    def changes(self) -> bool:
+        """Whether other parameters than the default were chosen."""
+        return self.chosen != self.tuning_key.default
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Tuned:
     """What a run of the tuner found.
 
     Attributes:
-        outcomes: The sites that were tuned.
+        outcomes: The tuning keys that were tuned.
         passes: Whole passes, where there were winners.
         known: Sites that were stored already.
     """

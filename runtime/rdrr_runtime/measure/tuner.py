@@ -16,7 +16,7 @@ from rdrr_device.arena import Arena, arena
 from rdrr_device.device import Device
 from rdrr_device.paper import PaperArena
 from rdrr_device.timestamps import Timer, warm_up
-from rdrr_device.tuning import AnySite, Params, Tuning
+from rdrr_device.tuning import AnyTuningKey, Params, Tuning
 from rdrr_format.errors import DeviceError
 from rdrr_manifests.package import Package
 
@@ -42,7 +42,7 @@ LOADED_FIRST = (PREFILL, DECODE)
 """The passes that every model is loaded with, the prompt first: it fills the cache."""
 
 Progress = Callable[[str, int, int], None]
-"""Told the key of a site, its number from 0, and how many there are."""
+"""Told the key of a tuning key, its number from 0, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class Setting:
 
 
 def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> Tuned:
-    """Find parameters for the sites of a model that are not known yet.
+    """Find parameters for the tuning keys of a model that are not known yet.
 
     Args:
         setting: What is tuned.
         known: Stored parameters.
-        progress: Told of each site.
+        progress: Told of each tuning key.
 
     Raises:
         DeviceError: The device cannot tell the time, or too little memory.
@@ -95,21 +95,21 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     timer = Timer(setting.device)
     paper = setting.plan(PaperArena(setting.device))
     wanted = [one for one in setting.passes if not one.is_mapped or paper.cache.spec.has_batches]
-    sites: dict[str, tuple[PassSpec, AnySite]] = {}
+    tuning_keys: dict[str, tuple[PassSpec, AnyTuningKey]] = {}
     for step in wanted:
-        for key, pair in _sites(paper, step, setting.ops).items():
-            sites.setdefault(key, pair)
+        for key, pair in _tuning_keys(paper, step, setting.ops).items():
+            tuning_keys.setdefault(key, pair)
     todo = {
         step: [
-            site
-            for key, (where, site) in sites.items()
+            tuning_key
+            for key, (where, tuning_key) in tuning_keys.items()
             if where == step and key not in known.entries
         ]
         for step in wanted
     }
     missing = sum(len(found) for found in todo.values())
     if not missing:
-        return Tuned((), (), len(sites))
+        return Tuned((), (), len(tuning_keys))
     outcomes: list[Outcome] = []
     passes: list[PassTimes] = []
     with arena(setting.device, "tune") as buffers:
@@ -119,31 +119,35 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
                 continue
             tuner.begin(step)
             made: list[Outcome] = []
-            for site in todo[step]:
+            for tuning_key in todo[step]:
                 if progress:
-                    progress(site.key, len(outcomes) + len(made), missing)
-                made.append(tuner.site(step, site))
-            if any(one.chosen != one.site.default for one in made):
+                    progress(tuning_key.name, len(outcomes) + len(made), missing)
+                made.append(tuner.try_candidates(step, tuning_key))
+            if any(one.chosen != one.tuning_key.default for one in made):
                 whole, made = tuner.whole(step, made)
                 passes.append(whole)
             outcomes += made
-    return Tuned(tuple(outcomes), tuple(passes), len(sites) - missing)
+    return Tuned(tuple(outcomes), tuple(passes), len(tuning_keys) - missing)
 
 
-def _sites(plan: Plan, step: PassSpec, ops: frozenset[str]) -> dict[str, tuple[PassSpec, AnySite]]:
-    """The sites of a pass that have candidates, by key and with the step's name."""
+def _tuning_keys(
+    plan: Plan, step: PassSpec, ops: frozenset[str]
+) -> dict[str, tuple[PassSpec, AnyTuningKey]]:
+    """The tuning keys of a pass that have candidates, by key and with the step's name."""
     state, cache = plan.memory(step, PaperArena(plan.device))
     lowered = plan.lower(step, Tuning(), state=state, cache=cache)
-    found = {site.key: site for one in lowered.phases for site in one.sites}
+    found = {
+        tuning_key.name: tuning_key for one in lowered.phases for tuning_key in one.tuning_keys
+    }
     return {key: (step, one) for key, one in found.items() if one.candidates and one.op in ops}
 
 
 def _of(key: str, phases: Iterable[Phase]) -> list[list[Phase]]:
-    """Runs of phases that depend on a site."""
+    """Runs of phases that depend on a tuning key."""
     runs: list[list[Phase]] = []
     open_run = False
     for one in phases:
-        depends = any(site.key == key for site in one.sites)
+        depends = any(tuning_key.name == key for tuning_key in one.tuning_keys)
         if depends and not open_run:
             runs.append([])
         if depends:
@@ -185,24 +189,26 @@ class _Tuner:
         self._reset()
         DispatchExecutor(self.setting.device).run(self.everything, len(self.ids))
 
-    def site(self, step: PassSpec, site: AnySite) -> Outcome:
-        """Try the candidates of one site."""
+    def try_candidates(self, step: PassSpec, tuning_key: AnyTuningKey) -> Outcome:
+        """Try the candidates of one tuning_key."""
         self._refresh()
         check = Check.of(
             DispatchExecutor(self.setting.device),
             self.plan,
-            self._runs(step, site, site.default)[0],
+            self._runs(step, tuning_key, tuning_key.default)[0],
         )
         reference = check.results(self._prepare(check.phases), len(self.ids), self._reset)
         trials: dict[Params, Verdict] = {}
         right: dict[Params, Prepared] = {}
-        right[site.default] = self._prepare(_flat(self._runs(step, site, site.default)))
-        for one in site.candidates:
+        right[tuning_key.default] = self._prepare(
+            _flat(self._runs(step, tuning_key, tuning_key.default))
+        )
+        for one in tuning_key.candidates:
             trials[one] = Verdict.NO_BETTER
             try:
-                runs = self._runs(step, site, one)
-                if not _runs_with(runs, site.key, one):
-                    raise DeviceError("does not fit beside what is stored", where=site.key)
+                runs = self._runs(step, tuning_key, one)
+                if not _runs_with(runs, tuning_key.name, one):
+                    raise DeviceError("does not fit beside what is stored", where=tuning_key.name)
                 found = check.having(runs[0]).results(
                     self._prepare(runs[0]), len(self.ids), self._reset
                 )
@@ -215,15 +221,15 @@ class _Tuner:
             else:
                 trials[one] = Verdict.WRONG
         times = self._race.times(right)
-        best = self._winner(site.default, times, right)
-        if best != site.default:
+        best = self._winner(tuning_key.default, times, right)
+        if best != tuning_key.default:
             trials[best] = Verdict.WON
-        self.tuning = self.tuning.having(site.key, best)
+        self.tuning = self.tuning.having(tuning_key.name, best)
         return Outcome(
-            site,
+            tuning_key,
             step.name,
             best,
-            float(np.median(times[site.default])),
+            float(np.median(times[tuning_key.default])),
             float(np.median(times[best])),
             tuple(
                 Trial(one, verdict, float(np.median(times[one])) if one in times else 0.0)
@@ -233,7 +239,7 @@ class _Tuner:
 
     def whole(self, step: PassSpec, made: list[Outcome]) -> tuple[PassTimes, list[Outcome]]:
         """Compare whole passes; winners that are slower together are taken back."""
-        keys = {one.site.key for one in made}
+        keys = {one.tuning_key.name for one in made}
         defaults = self._prepare(self._pass(step, self.tuning.without(keys)))
         winners = self._prepare(self._pass(step, self.tuning))
         rounds = [self._race.in_turn([defaults, winners]) for _ in range(2)]
@@ -243,7 +249,8 @@ class _Tuner:
         if not kept:
             self.tuning = self.tuning.without(keys)
             made = [
-                replace(one, chosen=one.site.default, seconds=one.default_seconds) for one in made
+                replace(one, chosen=one.tuning_key.default, seconds=one.default_seconds)
+                for one in made
             ]
         return PassTimes(step.name, default, tuned, kept), made
 
@@ -257,9 +264,9 @@ class _Tuner:
         state, cache = self.memory
         return self.plan.lower(step, tuning, state=state, cache=cache)
 
-    def _runs(self, step: PassSpec, site: AnySite, params: Params) -> list[list[Phase]]:
-        tuning = self.tuning.having(site.key, params)
-        return _of(site.key, self._lower(step, tuning).phases)
+    def _runs(self, step: PassSpec, tuning_key: AnyTuningKey, params: Params) -> list[list[Phase]]:
+        tuning = self.tuning.having(tuning_key.name, params)
+        return _of(tuning_key.name, self._lower(step, tuning).phases)
 
     def _prepare(self, phases: Sequence[Phase]) -> Prepared:
         return DispatchExecutor(self.setting.device).prepare(phases)
@@ -292,8 +299,12 @@ class _Tuner:
 
 
 def _runs_with(runs: Iterable[list[Phase]], key: str, params: Params) -> bool:
-    """Whether the site was lowered with these parameters."""
-    return any(site.key == key and site.used == params for one in _flat(runs) for site in one.sites)
+    """Whether the tuning key was lowered with these parameters."""
+    return any(
+        tuning_key.name == key and tuning_key.used == params
+        for one in _flat(runs)
+        for tuning_key in one.tuning_keys
+    )
 
 
 def _flat(runs: Iterable[list[Phase]]) -> list[Phase]:

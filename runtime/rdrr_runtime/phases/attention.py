@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import AnySite, Params
+from rdrr_device.tuning import AnyTuningKey, Params
 from rdrr_format.errors import DeviceError, FormatError
 
 from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, SplitTuning
@@ -131,7 +131,7 @@ def attention(
     which: AttentionKernel = AttentionKernel.STREAMING,
     scratch: BufferSlice | None = None,
     label: str,
-    sites: tuple[AnySite, ...] = (),
+    tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
     """Each row attends to the slots of its sequence up to its own, whose key must be there.
 
@@ -146,7 +146,7 @@ def attention(
         which: The variant.
         scratch: At least `scratch_size` bytes, for `split_kv`; may be shared by all layers.
         label: What the op is.
-        sites: What the splits of `split_kv` depend on.
+        tuning_keys: What the splits of `split_kv` depend on.
 
     Raises:
         FormatError: Sizes that the kernels do not support, or `split_kv` without scratch.
@@ -167,8 +167,8 @@ def attention(
         return [attention_tiled(ctx, spec, {**buffers, "out": out}, rows, label)]
     partial = _partial(spec, ctx.max_rows, scratch, label)
     return [
-        _scan(ctx, spec, {**buffers, **partial}, label, sites),
-        _combine(ctx, spec, {**partial, "out": out}, label, sites),
+        _scan(ctx, spec, {**buffers, **partial}, label, tuning_keys),
+        _combine(ctx, spec, {**partial, "out": out}, label, tuning_keys),
     ]
 
 
@@ -196,24 +196,24 @@ def _scan(
     spec: AttentionSpec,
     buffers: dict[str, BufferSlice],
     label: str,
-    sites: tuple[AnySite, ...] = (),
+    tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> Phase:
     is_split = "sums" in buffers
     name, splits = ("split_kv", spec.splits) if is_split else ("streaming", 1)
-    site = ctx.site(
+    tuning_key = ctx.tuning_key(
         f"attention attention.{name}.{spec.shape}, {ctx.max_rows} rows",
         ScanTuning(),
         (one for one in SCANS if spec.cache.head_dim // 4 <= one.workgroup <= ctx.max_threads),
     )
     record = AttentionScan(
-        threads=site.used.workgroup,
+        threads=tuning_key.used.workgroup,
         variant=f"{name}.{spec.cache.dtype}",
         split=is_split,
         subgroups=ctx.subgroups,
         splits=splits,
         **spec.parameters(ctx),
     )
-    return Phase(record, buffers, Work(spec.heads * splits, 1), label, (site, *sites))
+    return Phase(record, buffers, Work(spec.heads * splits, 1), label, (tuning_key, *tuning_keys))
 
 
 def _combine(
@@ -221,7 +221,7 @@ def _combine(
     spec: AttentionSpec,
     buffers: dict[str, BufferSlice],
     label: str,
-    sites: tuple[AnySite, ...],
+    tuning_keys: tuple[AnyTuningKey, ...],
 ) -> Phase:
     record = AttentionCombine(
         threads=COMBINE_THREADS,
@@ -230,4 +230,4 @@ def _combine(
         head_dim=spec.cache.head_dim,
         splits=spec.splits,
     )
-    return Phase(record, buffers, Work(spec.heads, 1), f"{label}.combine", sites)
+    return Phase(record, buffers, Work(spec.heads, 1), f"{label}.combine", tuning_keys)

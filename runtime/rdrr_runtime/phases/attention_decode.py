@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import AnySite, Params
+from rdrr_device.tuning import AnyTuningKey, Params
 
 from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, SplitTuning
 from rdrr_runtime.phases.context import OpContext
@@ -113,7 +113,7 @@ def attention_decode(
     spec: AttentionSpec,
     transform: HeadTransform,
     label: str,
-    sites: tuple[AnySite, ...] = (),
+    tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
     """Return one phase; `refusal` must have nothing against it.
 
@@ -126,16 +126,16 @@ def attention_decode(
         spec: What is computed.
         transform: What is done to queries and keys before.
         label: What the op is.
-        sites: What the splits depend on.
+        tuning_keys: What the splits depend on.
     """
     rows = f", {ctx.max_rows} rows" if ctx.max_rows > 1 else ""
-    site = ctx.site(
+    tuning_key = ctx.tuning_key(
         f"attention attention_decode.{spec.shape}{rows}",
         DecodeTuning(_threads(ctx, spec)),
         (one for one in CANDIDATES if _fits(ctx, spec, one.workgroup)),
     )
     record = AttentionDecode(
-        threads=site.used.workgroup,
+        threads=tuning_key.used.workgroup,
         variant=spec.cache.dtype,
         group=spec.group,
         subgroups=ctx.subgroups,
@@ -154,7 +154,7 @@ def attention_decode(
         **transform.buffers,
     }
     work = Work(spec.cache.kv_heads * spec.splits, 1)
-    return [Phase(record, buffers, work, label, (site, *sites))]
+    return [Phase(record, buffers, work, label, (tuning_key, *tuning_keys))]
 
 
 def _threads(ctx: OpContext, spec: AttentionSpec) -> int:

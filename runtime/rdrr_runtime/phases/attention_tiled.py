@@ -59,7 +59,7 @@ def attention_tiled(
         rows: Rows of a tile.
         label: What the op is.
     """
-    site = ctx.site(
+    tuning_key = ctx.tuning_key(
         f"attention attention_tiled.{rows}.{spec.shape}, {ctx.max_rows} rows",
         TileTuning(tile_keys(spec, rows, ctx.workgroup_storage)),
         (
@@ -71,11 +71,11 @@ def attention_tiled(
     record = AttentionTiled(
         threads=THREADS_PER_ROW * rows,
         variant=f"{rows}.{spec.cache.dtype}",
-        keys_per_thread=site.used.keys // 8,
+        keys_per_thread=tuning_key.used.keys // 8,
         own_words=-(-spec.cache.head_dim // (4 * THREADS_PER_ROW)),
         **spec.parameters(ctx),
     )
-    return Phase(record, buffers, Work(spec.heads, rows), label, (site,))
+    return Phase(record, buffers, Work(spec.heads, rows), label, (tuning_key,))
 
 
 def tiled_refusal(ctx: OpContext, spec: AttentionSpec, rows: int) -> str | None:

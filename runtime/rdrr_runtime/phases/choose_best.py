@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import AnySite
+from rdrr_device.tuning import AnyTuningKey
 
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
@@ -43,7 +43,7 @@ def choose_best(
     count: int,
     *,
     label: str,
-    sites: tuple[AnySite, ...] = (),
+    tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
     """Make the best of some candidates the next token, and advance the step.
 
@@ -54,7 +54,7 @@ def choose_best(
         best: (f32 value, u32 id) of each candidate.
         count: Candidates.
         label: What the op is.
-        sites: What the candidates depend on.
+        tuning_keys: What the candidates depend on.
     """
     state = ctx.state
     record = ChooseBest(
@@ -65,4 +65,4 @@ def choose_best(
         ring=state.ring.size // 4,
     )
     buffers = {"best": best, "current": state.step, "ring": state.ring}
-    return [Phase(record, buffers, Work(), label, sites)]
+    return [Phase(record, buffers, Work(), label, tuning_keys)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import P, Site, Tuning
+from rdrr_device.tuning import P, Tuning, TuningKey
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.state import State
@@ -53,7 +53,7 @@ class OpContext:
         """Bytes of an activation."""
         return VALUE_BYTES[self.values]
 
-    def site(self, what: str, default: P, candidates: Iterable[P]) -> Site[P]:
+    def tuning_key(self, what: str, default: P, candidates: Iterable[P]) -> TuningKey[P]:
         """The parameters of a kernel on a shape.
 
         Args:
@@ -62,7 +62,7 @@ class OpContext:
             candidates: Parameters that can run here.
         """
         subgroups = "" if self.subgroups else " without subgroups"
-        return self.tuning.site(f"{what} {self.values}{subgroups}", default, candidates)
+        return self.tuning.tuning_key(f"{what} {self.values}{subgroups}", default, candidates)
 
     def need_values(self, what: str, buffer: BufferSlice, count: int) -> None:
         """Guard of an activation's size.

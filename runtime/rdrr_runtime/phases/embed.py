@@ -75,7 +75,7 @@ def embed(
     ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
     units = halves_of(table.k)
     dtype = table.dtype.name.lower()
-    site = ctx.site(
+    tuning_key = ctx.tuning_key(
         f"dequant embed.{dtype} {table.n}x{table.k}, {ctx.max_rows} rows",
         EmbedTuning(),
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
@@ -83,7 +83,7 @@ def embed(
     made = []
     for part in table.parts:
         record = Embed(
-            threads=site.used.workgroup,
+            threads=tuning_key.used.workgroup,
             variant=dtype,
             formats=(table.form,),
             value=ctx.values,
@@ -95,6 +95,6 @@ def embed(
             planes=(table.places(part),),
         )
         buffers = {"current": ctx.state.step, "weight0": part.slice, "x": x}
-        work = Work(-(-units // site.used.workgroup), 1)
-        made.append(Phase(record, buffers, work, label, (site,)))
+        work = Work(-(-units // tuning_key.used.workgroup), 1)
+        made.append(Phase(record, buffers, work, label, (tuning_key,)))
     return made

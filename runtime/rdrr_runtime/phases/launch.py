@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from rdrr_device.kernels import MAX_WORKGROUPS, Dispatch, Grid, Kernel
+from rdrr_device.kernels import MAX_WORKGROUPS, Dispatch, Kernel
 from rdrr_device.shaders import numbered
 
-from rdrr_runtime.phases.phase import FOLDER, Phase, Work
+from rdrr_runtime.phases.phase import FOLDER, Phase
 
 _FUNCTION = re.compile(r"^fn phase\(([^)]*)\)", re.MULTILINE)
 _NAME = re.compile(r"(\w+)\s*:")
@@ -29,14 +29,7 @@ def as_dispatch(phase: Phase) -> Dispatch:
         constants["ITEMS"] = work.items
     values = tuple(sorted((name, float(one)) for name, one in constants.items()))
     kernel = Kernel(record.name, source, "main", values, phase.bindings, record.trusted)
-    return Dispatch(kernel, phase.slices, _grid(work), phase.label, phase.sites)
-
-
-def _grid(work: Work) -> Grid:
-    """Lay the items over x and y, and the token rows over z."""
-    y = -(-work.items // MAX_WORKGROUPS)
-    axis = None if work.rows is None else 2
-    return Grid(-(-work.items // y), y, 1, axis, work.rows or 1)
+    return Dispatch(kernel, phase.slices, work, phase.label, phase.tuning_keys)
 
 
 @cache

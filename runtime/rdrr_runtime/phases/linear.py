@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import AnySite, Params
+from rdrr_device.tuning import AnyTuningKey, Params
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.formats import HALF
@@ -92,7 +92,13 @@ class _Call:
         }
 
     def phase(
-        self, record: FloatRecord, part: Part, work: Work, site: AnySite, *, reads_step: bool
+        self,
+        record: FloatRecord,
+        part: Part,
+        work: Work,
+        tuning_key: AnyTuningKey,
+        *,
+        reads_step: bool,
     ) -> Phase:
         """Return a product with its operands; `reads_step` says whether it checks its rows."""
         buffers = {"x": self.x, "y": self.y, "weight0": part.slice}
@@ -100,9 +106,9 @@ class _Call:
             buffers["current"] = self.ctx.state.step
         if self.bias is not None:
             buffers["bias"] = self.bias
-        return Phase(record, buffers, work, self.label, (site,))
+        return Phase(record, buffers, work, self.label, (tuning_key,))
 
-    def site_of(self, name: str, rows: int) -> str:
+    def tuning_name(self, name: str, rows: int) -> str:
         """Op, kernel and shape."""
         weight = self.weight
         kind = f"{weight.dtype.name.lower()}.{weight.layout.value}"
@@ -155,20 +161,20 @@ def linear(
 def _gemv_row(call: _Call, part: Part, rows: int) -> Phase:
     weight = call.weight
     item_rows = power_of_two(rows, 1, GEMV_ROWS)
-    site = call.ctx.site(
-        call.site_of("gemv_row", rows),
+    tuning_key = call.ctx.tuning_key(
+        call.tuning_name("gemv_row", rows),
         GemvTuning(power_of_two(halves_of(weight.k), 32, 128)),
         (one for one in GEMV_CANDIDATES if one.workgroup <= call.ctx.max_threads),
     )
     record = GemvRow(
-        threads=site.used.workgroup,
+        threads=tuning_key.used.workgroup,
         rows=item_rows,
         subgroups=call.ctx.subgroups,
         k_padded=weight.k % HALF != 0,
         **call.fields(part),
     )
     work = Work(-(-record.outputs // 4), None if call.single_row else item_rows)
-    return call.phase(record, part, work, site, reads_step=item_rows > 1)
+    return call.phase(record, part, work, tuning_key, reads_step=item_rows > 1)
 
 
 def _matmul_tiled(call: _Call, part: Part, rows: int) -> Phase:
@@ -176,13 +182,13 @@ def _matmul_tiled(call: _Call, part: Part, rows: int) -> Phase:
     micro = 4 if rows <= 32 else 8
     wide = micro == 8 and -(-rows // 64) * (outputs // 128) >= ENOUGH_TILES
     wide = wide and call.ctx.workgroup_storage >= WIDE_BYTES
-    site = call.ctx.site(
-        call.site_of("matmul_tiled", rows),
+    tuning_key = call.ctx.tuning_key(
+        call.tuning_name("matmul_tiled", rows),
         TileTuning(micro, 128 if wide else 64),
         (one for one in TILE_CANDIDATES if one.bytes <= call.ctx.workgroup_storage),
     )
-    micro, tile_n = site.used.micro, site.used.outputs
+    micro, tile_n = tuning_key.used.micro, tuning_key.used.outputs
     single = call.single_row
     record = MatmulTiled(micro=micro, tile_n=tile_n, single_row=single, **call.fields(part))
     work = Work(-(-outputs // tile_n), None if single else 8 * micro)
-    return call.phase(record, part, work, site, reads_step=not single)
+    return call.phase(record, part, work, tuning_key, reads_step=not single)

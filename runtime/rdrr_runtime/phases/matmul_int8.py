@@ -178,12 +178,12 @@ def matmul_int8(
     if bias is not None:
         need_floats(f"{label}: bias", bias, weight.n)
     name = f"{weight.dtype.name.lower()}{'.column' if weight.by_column else ''}"
-    site = ctx.site(
+    tuning_key = ctx.tuning_key(
         f"matmul matmul_int8.{name} {weight.n}x{weight.k}, {ctx.max_rows} rows",
         choose_tile(ctx, form, weight.n),
         (one for one in CANDIDATES if _fits(ctx, form, one)),
     )
-    tile = tile or site.used
+    tile = tile or tuning_key.used
     operands = {"x": x.q, "x_scales": x.scales, "row_scales": weight.row_scales, "bias": bias}
     buffers = {key: one for key, one in operands.items() if one is not None}
     made = []
@@ -203,5 +203,5 @@ def matmul_int8(
         )
         read = {"current": ctx.state.step, **buffers, "weight0": part.slice, "y": y}
         work = Work(-(-record.outputs // tile.outputs), tile.rows)
-        made.append(Phase(record, read, work, label, (site,)))
+        made.append(Phase(record, read, work, label, (tuning_key,)))
     return made

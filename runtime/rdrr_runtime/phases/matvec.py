@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.tuning import AnySite
+from rdrr_device.tuning import AnyTuningKey
 
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -21,11 +21,11 @@ from rdrr_runtime.phases.matvec_tuning import (
     MAX_WORKGROUPS,
     TEAM,
     WORKGROUP,
-    column_site,
     column_staged_bytes,
+    column_tuning,
     division,
     group_of,
-    row_site,
+    row_tuning,
     staged,
     staged_bytes,
 )
@@ -184,7 +184,7 @@ def matvec(
     *,
     int8: bool = False,
     label: str,
-    sites: tuple[AnySite, ...] = (),
+    tuning_keys: tuple[AnyTuningKey, ...] = (),
 ) -> list[Phase]:
     """One product, which `refusal` must not refuse.
 
@@ -195,7 +195,7 @@ def matvec(
         output: What becomes of the products.
         int8: Multiply in int8, with one scale for 16 inputs.
         label: What the op is.
-        sites: What the input depends on.
+        tuning_keys: What the input depends on.
     """
     gate, column, k = output.kind == "gate", weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
@@ -203,16 +203,18 @@ def matvec(
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
     variant = f"{types}.{source.kind}.{output.kind}{how}"
     if column:
-        site = column_site(ctx, variant, outputs, k)
+        tuning_key = column_tuning(ctx, variant, outputs, k)
     else:
         handed, partials = output.scales is not None, source.partials(k)
-        site = row_site(ctx, variant, outputs, k, int8=int8, int8_out=handed, partials=partials)
-    threads, team, per_team = division(ctx, site.used, weights, outputs, gate=gate)
+        tuning_key = row_tuning(
+            ctx, variant, outputs, k, int8=int8, int8_out=handed, partials=partials
+        )
+    threads, team, per_team = division(ctx, tuning_key.used, weights, outputs, gate=gate)
     rows = threads // team * per_team
     tiles = [-(-(outputs if gate else one.n) // rows) for one in weights]
     if gate:
         tiles[1:] = [0] * len(tiles[1:])
-    items = min(sum(tiles), site.used.groups)
+    items = min(sum(tiles), tuning_key.used.groups)
     record = Matvec(
         threads=threads,
         variant=variant,
@@ -239,7 +241,7 @@ def matvec(
     )
     buffers = {**source.buffers(), **output.buffers()}
     buffers |= {f"weight{index}": one.parts[0].slice for index, one in enumerate(weights)}
-    return [Phase(record, buffers, Work(items), label, (site, *sites))]
+    return [Phase(record, buffers, Work(items), label, (tuning_key, *tuning_keys))]
 
 
 def _matrix(weight: GpuWeight, tiles: int, team: int) -> MatvecMatrix:

@@ -21,7 +21,7 @@ from rdrr_runtime.phases.matvec_rows_tuning import (
     ROWS_AT_A_TIME,
     RowsTuning,
     at_a_time,
-    rows_site,
+    rows_tuning,
 )
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.weight_units import unread
@@ -109,8 +109,8 @@ def matvec_rows(
     _need_room(ctx, x, output, [sum(sizes)] if joined else sizes, k, label)
     types = ",".join(one.dtype.name.lower() for one in weights)
     variant = f"{types}.{output.kind}"
-    site = rows_site(ctx, variant, sum(sizes), k, gate=gate, int8_out=output.int8)
-    used = tuning or site.used
+    tuning_key = rows_tuning(ctx, variant, sum(sizes), k, gate=gate, int8_out=output.int8)
+    used = tuning or tuning_key.used
     step = used.workgroup // used.team * used.outputs // (2 if gate else 1)
     matrices, items = _matrices(weights, step, gate=gate)
     record = MatvecRows(
@@ -137,7 +137,7 @@ def matvec_rows(
     buffers |= {f"y{index}": y for index, y in enumerate(output.ys)}
     if output.bias is not None:
         buffers["bias"] = output.bias
-    return [Phase(record, buffers, Work(items, record.rows), label, (site,))]
+    return [Phase(record, buffers, Work(items, record.rows), label, (tuning_key,))]
 
 
 def _need_room(

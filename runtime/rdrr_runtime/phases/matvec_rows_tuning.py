@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rdrr_device.tuning import Params, Site
+from rdrr_device.tuning import Params, TuningKey
 
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.int8_rows import int8_rows_bytes, units_of
@@ -79,9 +79,9 @@ CANDIDATES = (
 )
 
 
-def rows_site(
+def rows_tuning(
     ctx: OpContext, variant: str, outputs: int, k: int, *, gate: bool, int8_out: bool
-) -> Site[RowsTuning]:
+) -> TuningKey[RowsTuning]:
     """Return the parameters of a product in a pass of `ctx`."""
 
     def fits(one: RowsTuning) -> bool:
@@ -92,7 +92,7 @@ def rows_site(
         return sums <= 64 and paired and whole and held and one.workgroup <= ctx.max_threads
 
     handed = " to int8" if int8_out else ""
-    return ctx.site(
+    return ctx.tuning_key(
         f"matmul matvec_rows.{variant} {outputs}x{k}{handed}, {ctx.max_rows} rows",
         _default(ctx, outputs, k, gate=gate, int8_out=int8_out),
         filter(fits, CANDIDATES),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rdrr_device.tuning import Params, Site
+from rdrr_device.tuning import Params, TuningKey
 
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.formats import UNIT
@@ -120,18 +120,18 @@ def group_of(weights: tuple[GpuWeight, ...]) -> int:
     return min(one.form.group for one in weights)
 
 
-def column_site(ctx: OpContext, variant: str, outputs: int, k: int) -> Site[MatvecTuning]:
+def column_tuning(ctx: OpContext, variant: str, outputs: int, k: int) -> TuningKey[MatvecTuning]:
     """Return the parameters of a product with blocks along N."""
-    return ctx.site(
+    return ctx.tuning_key(
         f"matmul matvec.{variant} {outputs}x{k}",
         SOFTWARE if ctx.software else MatvecTuning(),
         (SOFTWARE, *COLUMN_CANDIDATES),
     )
 
 
-def row_site(
+def row_tuning(
     ctx: OpContext, variant: str, outputs: int, k: int, *, int8: bool, int8_out: bool, partials: int
-) -> Site[MatvecTuning]:
+) -> TuningKey[MatvecTuning]:
     """Return the parameters of a product with blocks along K, or with single values."""
     most = WORKGROUP // 2 if outputs > MANY_OUTPUTS else WORKGROUP
 
@@ -140,7 +140,7 @@ def row_site(
         whole = not int8_out or one.leaves_int8()
         return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
 
-    return ctx.site(
+    return ctx.tuning_key(
         f"matmul matvec.{variant} {outputs}x{k}{' to int8' if int8_out else ''}",
         SOFTWARE if ctx.software else MatvecTuning(min(most, ctx.max_threads)),
         filter(fits, CANDIDATES),

@@ -19,8 +19,11 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dat
 from typing import Any, ClassVar
 
 from rdrr_device.buffers import BufferSlice
+from rdrr_device.kernels import Work
 from rdrr_device.shaders import Access, Binding, ShaderFolder, overrides, storage
-from rdrr_device.tuning import AnySite
+from rdrr_device.tuning import AnyTuningKey
+
+__all__ = ["FOLDER", "MOST_BUFFERS", "Number", "Phase", "Record", "Work", "choice"]
 
 FOLDER = ShaderFolder("rdrr_runtime.phases")
 """The WGSL of this folder, and the snippets that it includes."""
@@ -111,23 +114,6 @@ def _constants(name: str, value: Any, suffix: str = "") -> dict[str, Number]:
 
 
 @dataclass(frozen=True)
-class Work:
-    """How many times a phase is called: once for each item, or for each item and some token rows.
-
-    Attributes:
-        items: Items that do not depend on the token rows of the pass.
-        rows: Token rows that a call takes; None where the items are all there is.
-    """
-
-    items: int = 1
-    rows: int | None = None
-
-    def count(self, rows: int) -> int:
-        """Return the calls in a pass over `rows` token rows."""
-        return self.items * (1 if self.rows is None else -(-rows // self.rows))
-
-
-@dataclass(frozen=True)
 class Phase:
     """A function of a pass with its parameters and buffers.
 
@@ -136,14 +122,14 @@ class Phase:
         buffers: Storage buffers by the names under which the shader declares them.
         work: How many times it is called.
         label: The op that it serves, e.g. `layers.3.q_proj`.
-        sites: Choices of parameters that it depends on, its own first.
+        tuning_keys: Choices of parameters that it depends on, its own first.
     """
 
     record: Record
     buffers: Mapping[str, BufferSlice]
     work: Work
     label: str
-    sites: tuple[AnySite, ...] = ()
+    tuning_keys: tuple[AnyTuningKey, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that buffers and constants are those that the shader declares.

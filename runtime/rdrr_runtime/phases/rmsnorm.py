@@ -138,13 +138,13 @@ def _lower(
     for name, buffer in operands.items():
         count = width if name == "weight" else rows * per_row * width
         (need_floats if name == "weight" else ctx.need_values)(f"{label}: {name}", buffer, count)
-    site = ctx.site(
+    tuning_key = ctx.tuning_key(
         f"norm rmsnorm.{mode} {per_row}x{width}, {rows} rows",
         NormTuning(power_of_two(width // 4, 32, 256)),
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
     record = RmsNorm(
-        threads=site.used.workgroup,
+        threads=tuning_key.used.workgroup,
         variant=mode,
         mode=mode,
         subgroups=ctx.subgroups,
@@ -155,4 +155,4 @@ def _lower(
         offset=offset,
     )
     work = Work(per_row, None if single_row else 1)
-    return [Phase(record, operands, work, label, (site,))]
+    return [Phase(record, operands, work, label, (tuning_key,))]

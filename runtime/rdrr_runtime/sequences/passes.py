@@ -11,7 +11,15 @@ from typing import Protocol
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.compile.pass_spec import BATCHES, DECODE, PREFILL, PassSpec, Slots, batch_fill, batch_of
+from rdrr_runtime.compile.pass_spec import (
+    BATCHES,
+    DECODE,
+    PREFILL,
+    PassSpec,
+    Slots,
+    batch_fill,
+    batch_of,
+)
 from rdrr_runtime.exec.executor import Executor
 from rdrr_runtime.exec.plan import RING, Plan
 from rdrr_runtime.exec.program import PreparedPass, Program

@@ -10,7 +10,6 @@ import pytest
 import rdrr_runtime.phases
 from rdrr_device.buffers import BufferSlice
 from rdrr_runtime.phases.copy import Copy
-from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 from rdrr_runtime.phases.rmsnorm import rms_norm
 from support.gpu import Bench, normal
@@ -119,7 +118,7 @@ def test_more_items_than_a_dimension_holds_are_laid_over_two(bench, rng):
     x, y = bench.upload(values), bench.poisoned(vectors + 8, width)
     weight = bench.upload(normal(rng, width))
     made = rms_norm(ctx, x, weight, y, width=width, eps=1e-6, per_row=vectors, label="norm")
-    assert as_dispatch(made[0]).grid.counts(1)[1] == 2
+    assert made[0].work.counts(1)[1] == 2
     bench.run(made, 1)
     found = bench.download(y, vectors + 8, width)
     assert not (found[:vectors] != found[:vectors]).any()

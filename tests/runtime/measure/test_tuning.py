@@ -39,41 +39,43 @@ def _setting(package, device, *ops: str, policy=None) -> Setting:
     return Setting(package, device, hints, CONTEXT, "f16", frozenset(ops), 3)
 
 
-def _sites(package, device, policy, tuning=None, context=CONTEXT) -> dict:
+def _tuning_keys(package, device, policy, tuning=None, context=CONTEXT) -> dict:
     plan = Plan(
         package, device, PaperArena(device), policy, context=context, kv_dtype="f16", tuning=tuning
     )
     lowered = [plan.lowered(step) for step in (PREFILL, DECODE)]
     made = [one for each in lowered for one in (*each.body, *each.head, *each.sample)]
-    return {site.key: site for one in made for site in one.sites}
+    return {tuning_key.name: tuning_key for one in made for tuning_key in one.tuning_keys}
 
 
 def test_stored_parameters_are_used_only_if_they_are_a_candidate():
     tuning = Tuning().having("norm here", EmbedTuning(64))
     default, others = EmbedTuning(32), (EmbedTuning(32), EmbedTuning(64))
-    assert tuning.site("norm here", default, others).used == EmbedTuning(64)
-    assert tuning.site("norm there", default, others).used == default
-    assert tuning.site("norm here", default, (EmbedTuning(128),)).used == default
-    assert tuning.without(["norm here"]).site("norm here", default, others).used == default
+    assert tuning.tuning_key("norm here", default, others).used == EmbedTuning(64)
+    assert tuning.tuning_key("norm there", default, others).used == default
+    assert tuning.tuning_key("norm here", default, (EmbedTuning(128),)).used == default
+    assert tuning.without(["norm here"]).tuning_key("norm here", default, others).used == default
     for foreign in ({"workgroup": 7}, {"threads": 64}, {"workgroup": 64, "team": 2}, {}):
-        assert Tuning({"norm here": foreign}).site("norm here", default, others).used == default
+        assert (
+            Tuning({"norm here": foreign}).tuning_key("norm here", default, others).used == default
+        )
 
 
 @pytest.mark.parametrize("policy", [INT8, resolve({})], ids=["int8", "f32"])
 def test_every_op_has_three_ways_to_run_that_compute_the_same(package, device, rng, policy):
-    sites = _sites(package, device, policy, context=LONG)
+    tuning_keys = _tuning_keys(package, device, policy, context=LONG)
     for op in ("matmul", "attention", "softmax", "norm", "dequant"):
-        assert max(1 + len(one.candidates) for one in sites.values() if one.op == op) >= 3
+        assert max(1 + len(one.candidates) for one in tuning_keys.values() if one.op == op) >= 3
     others = Tuning()
-    for key, site in sites.items():
+    for key, tuning_key in tuning_keys.items():
         # A software adapter takes long over workgroups of many threads.
-        quick = [one for one in site.candidates if one.as_dict().get("workgroup", 0) <= 256]
+        quick = [one for one in tuning_key.candidates if one.as_dict().get("workgroup", 0) <= 256]
         if quick:
             others = others.having(key, quick[rng.integers(len(quick))])
     changed = [
-        one for one in _sites(package, device, policy, others, LONG).values() if one.is_tuned
+        one for one in _tuning_keys(package, device, policy, others, LONG).values() if one.is_tuned
     ]
-    assert len(changed) > len(sites) // 2
+    assert len(changed) > len(tuning_keys) // 2
     # Tiles of int8 products take the software adapter seconds to compile: tokens alone there.
     prompt = [] if policy is INT8 else [rng.integers(0, VOCAB, 70).tolist()]
     ids = rng.integers(0, VOCAB, 3).tolist()
@@ -97,13 +99,13 @@ def test_a_candidate_wins_only_by_more_than_the_noise():
     assert not better(calm, calm)
 
 
-def _scripted(monkeypatch, site: list[float], pairs: list[list[float]]) -> None:
-    """Times of a site's parameters, the default first, then those of what is measured in pairs."""
-    told = iter(pairs)
+def _scripted(monkeypatch, tuning_key: list[float], pairs: list[list[float]]) -> None:
+    """Times of a key's parameters, the default first, then those of what is measured in pairs."""
+    scripted = iter(pairs)
 
     def in_turn(_, alternatives, repeats=1):
         assert repeats >= 1
-        times = site if len(alternatives) > 2 else next(told)
+        times = tuning_key if len(alternatives) > 2 else next(scripted)
         assert len(times) == len(alternatives)
         return [np.full(3, one) for one in times]
 
@@ -137,13 +139,13 @@ def test_what_computes_something_else_never_wins(package, device, monkeypatch):
     # Its threads are half as many as the scales that they stage, so half of these are missing.
     wrong, right = Tile(128, 64, 8, 8), Tile(64, 64, 8, 4)
     monkeypatch.setattr(matmul_int8, "CANDIDATES", (wrong, right))
-    sites = tuner._sites
+    tuning_keys = tuner._tuning_keys
 
     def one_shape(*words):
-        found = sites(*words)
+        found = tuning_keys(*words)
         return {key: found[key] for key in found if "384x512" in key}
 
-    monkeypatch.setattr(tuner, "_sites", one_shape)
+    monkeypatch.setattr(tuner, "_tuning_keys", one_shape)
     setting = replace(_setting(package, device, "matmul", policy=INT8), context=64)
     setting = replace(setting, passes=(PREFILL,))
     found = tune(setting, Tuning())  # of more rows than those of `matvec_rows`
@@ -151,19 +153,21 @@ def test_what_computes_something_else_never_wins(package, device, monkeypatch):
     verdicts = {one.params: one.verdict for one in outcome.trials}
     assert verdicts[wrong] is Verdict.WRONG
     assert verdicts[right] in (Verdict.WON, Verdict.NO_BETTER)
-    assert outcome.chosen in (right, outcome.site.default)
+    assert outcome.chosen in (right, outcome.tuning_key.default)
 
 
 def test_what_is_known_is_not_tried_and_nothing_is_loaded(package, device):
     known = Tuning()
-    sites = [one for one in _sites(package, device, resolve({})).values() if one.candidates]
-    for site in sites:
-        known = known.having(site.key, site.default)
+    tuning_keys = [
+        one for one in _tuning_keys(package, device, resolve({})).values() if one.candidates
+    ]
+    for tuning_key in tuning_keys:
+        known = known.having(tuning_key.name, tuning_key.default)
     before = device.counters.copy()
     ops = ("matmul", "attention", "softmax", "norm", "dequant")
     found = tune(_setting(package, device, *ops), known)
     assert (found.trials, found.outcomes, found.passes) == (0, (), ())
-    assert found.known == len(sites)
+    assert found.known == len(tuning_keys)
     work = device.counters.since(before)
     assert (work.dispatches, work.buffer_creates, work.bytes_written) == (0, 0, 0)
 
@@ -189,17 +193,19 @@ def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch
     tried: list[str] = []
     monkeypatch.setattr(_Tuner, "begin", lambda *_: None)
     monkeypatch.setattr(
-        _Tuner, "site", lambda _, step, site: tried.append(site.key) or _untried(step, site)
+        _Tuner,
+        "tuning_key",
+        lambda _, step, tuning_key: tried.append(tuning_key.name) or _untried(step, tuning_key),
     )
     setting = replace(_setting(package, device, *OPS, policy=INT8), passes=TUNED)
     tune(setting, Tuning())
     plan = setting.plan(PaperArena(device))
     for spec in TUNED:
         made = plan.decisions([spec])
-        keys = {one.key for decision in made for one in decision.params if one.candidates}
+        keys = {one.name for decision in made for one in decision.params if one.candidates}
         assert keys
         assert keys <= set(tried), spec.name
 
 
-def _untried(step, site) -> Outcome:
-    return Outcome(site, step.name, site.default, 1.0, 1.0, ())
+def _untried(step, tuning_key) -> Outcome:
+    return Outcome(tuning_key, step.name, tuning_key.default, 1.0, 1.0, ())

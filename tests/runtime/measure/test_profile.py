@@ -16,10 +16,10 @@ from rdrr_runtime.measure.profile import copy_bandwidth, profile
 from rdrr_runtime.phases.attention import attention
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.copy import copy
-from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.kv_cache import KvSpec
 from rdrr_runtime.phases.kv_store import kv_store
+from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import normal, random_tensor

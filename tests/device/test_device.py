@@ -9,7 +9,7 @@ from rdrr_device.adapters import AdapterInfo, choose_adapter, list_adapters
 from rdrr_device.arena import arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import open_device
-from rdrr_device.kernels import Dispatch, Grid, flat_grid
+from rdrr_device.kernels import Dispatch, Work
 from rdrr_format.errors import DeviceError
 from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.elementwise import scale
@@ -131,7 +131,7 @@ def test_a_broken_shader_is_an_error_not_silence(bench) -> None:
     good = as_dispatch(copy(x, bench.poisoned(64), label="t")[0]).kernel
     broken = type(good)("broken", good.source + "fn (", good.entry, good.overrides, good.bindings)
     with pytest.raises(DeviceError, match="building kernel broken"):
-        bench.device.bind(Dispatch(broken, (), Grid(), "t"))
+        bench.device.bind(Dispatch(broken, (), Work(), "t"))
 
 
 def test_a_buffer_beyond_the_limit_is_refused(device) -> None:
@@ -155,13 +155,14 @@ def test_slices_of_slices_add_up() -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 65_535, 65_536, 262_144, 5_000_000])
-def test_a_flat_grid_covers_its_groups_within_the_launch_limit(groups) -> None:
-    x, y, z = flat_grid(groups, rows_axis=2, rows_per_group=8).counts(33)
+def test_work_covers_its_items_within_the_launch_limit(groups) -> None:
+    x, y, z = Work(groups, 8).counts(33)
     assert x * y >= groups
     assert max(x, y) <= 65_535
     assert z == 5
 
 
-def test_a_grid_beyond_the_launch_limit_is_refused() -> None:
+def test_work_beyond_the_launch_limit_is_refused() -> None:
+    assert Work(1, 1).counts(65_535) == (1, 1, 65_535)
     with pytest.raises(DeviceError, match="launch too large"):
-        Grid(1, 1, 1, rows_axis=1).counts(65_536)
+        Work(1, 1).counts(65_536)
