@@ -6,6 +6,7 @@
 // y[r, FIRST + n] = sum_k x[r, k] W[n, k] (+ bias) (+ y).
 {% endif %}
 //
+// current  Step, only where an item has several rows
 // x        {{ VALUE }} {{ "[rows, TOP_K, K]" if EXPERTS == "sum" else "[rows, K]" }}
 // weight0  OUTPUTS rows of one of FORMATS, see formats.py{% if EXPERTS %}: from row FIRST on, of EXPERT_ROWS of each expert{% endif %}
 

@@ -3,6 +3,7 @@
 {% set GROUP, MINIMUM = 32 if PLANES == 2 else F.group, PLANES == 1 and F.minimum %}
 // y = x W^T (+ bias) (+ y) for many token rows in int8.
 //
+// current     Step, only where the rows are those of the pass
 // x           int8 by 16 [K_PADDED / 16, ROWS], as quantize_rows leaves it
 // x_scales    [K_PADDED / 32, ROWS]: scale of 32 inputs, and scale times the sum of their codes
 // weight0     OUTPUTS rows, one of FORMATS, see formats.py

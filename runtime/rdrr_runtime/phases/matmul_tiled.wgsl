@@ -3,6 +3,7 @@
 {% set LANES = TILE_N // (4 * WORDS) %}
 // y = x W^T (+ bias) (+ y) for many token rows.
 //
+// current  Step, only where the rows are those of the pass
 // x        {{ VALUE }} [rows, K]
 // weight0  OUTPUTS rows of one of FORMATS, see formats.py
 // y        {{ Y }} [rows, N], N outputs of all parts

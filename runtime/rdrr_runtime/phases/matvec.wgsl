@@ -12,7 +12,9 @@
 //      best     y[n] = v[n], and the largest of each item with the lowest n goes to best
 //
 // x        {{ VALUE }} [K], or f32 [heads, SPLITS, HEAD_DIM] for combine
+// x_scales vec2<f32> [K / 16] for quantized: scale, and bits of the sum of the codes
 // weight   one of FORMATS each, see formats.py
+// bias     f32 [N], only with BIAS
 // y        {{ VALUE }} [N], f32 for best
 //
 // A tile is ROWS outputs of one matrix (as many of gate and of up for gate); an item takes every

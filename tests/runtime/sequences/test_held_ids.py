@@ -15,6 +15,7 @@ from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.engine import Engine
 from rdrr_runtime.gpu import GpuBackend
+from rdrr_runtime.phases.state import ROW_WORDS
 from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
 from support.packages import llama_manifest, write_random_package
@@ -213,7 +214,7 @@ def test_on_the_gpu_a_shared_prefix_with_sliding_windows_gives_the_text_of_a_fre
         before = backend.device.counters.copy()
         afresh, stats = generate(engine, ids, max_tokens=6)
         assert (afresh, stats.cached_tokens) == (out, 0)
-        assert backend.device.counters.since(before).bytes_written - written == 40 * 2 * 4
+        assert backend.device.counters.since(before).bytes_written - written == 4 * ROW_WORDS * 40
         fast = backend.logits(rest, 40)
         assert relative_error(fast, backend.logits(ids, 0)) < 1e-5
     backend.close()
