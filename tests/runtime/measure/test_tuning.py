@@ -194,7 +194,7 @@ def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch
     monkeypatch.setattr(_Tuner, "begin", lambda *_: None)
     monkeypatch.setattr(
         _Tuner,
-        "tuning_key",
+        "try_candidates",
         lambda _, step, tuning_key: tried.append(tuning_key.name) or _untried(step, tuning_key),
     )
     setting = replace(_setting(package, device, *OPS, policy=INT8), passes=TUNED)
