@@ -64,7 +64,7 @@ class Bench:
             tokens or [0] * rows,
             slots or range(base, base + rows),
             positions=positions,
-            sequences=sequences,
+            sequences=sequences or 0,
         )
         self.device.write(state.step, packed)
         return OpContext(

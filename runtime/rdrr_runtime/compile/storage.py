@@ -66,8 +66,7 @@ def choose_storage(
 def has_row_scales(preferences: Preferences, dtype: DType, *, by_column: bool = False) -> bool:
     """Return whether a matrix of linear layers gets the scales that int8 products need."""
     if by_column:
-        # Only where a hint asks: what several rows gain has not been measured on a GPU yet.
-        return preferences.hint("q4kMatmul") is not None and preferences.arithmetic.int8
+        return preferences.arithmetic.int8
     return dtype.name in SCALED_TYPES and preferences.rounds_16_bit_weights
 
 

@@ -19,8 +19,9 @@ from rdrr_runtime.decode.strategy import Strategy
 if TYPE_CHECKING:
     from rdrr_runtime.decode.chooser import Chooser
 
-AHEAD = 2
-"""Passes submitted before the ids before them are read: what the device works on meanwhile."""
+AHEAD = 4
+"""Passes submitted before the ids before them are read, as far as the backend takes so many: what
+the device works on meanwhile."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,9 @@ class Chooser:
         rules, backend = self.rules, self.backend
         if rules.on_device:
             if ahead and isinstance(backend, FeedingBackend):
-                return Stream(backend.feed(ids, base), Chosen, interval, ahead)
+                return Stream(
+                    backend.feed(ids, base), Chosen, interval, min(ahead, backend.most_ahead)
+                )
             return Stream(AtOnceFeed(backend.greedy, ids, base), Chosen, interval, 0)
         source = sampling_backend(backend)
         top = None if rules.logprobs is None else rules.logprobs.top
@@ -110,7 +112,8 @@ class Chooser:
         if masked:
             return Stream(AtOnceFeed(sample_masked, ids, base), read, 1, 0)
         if ahead and isinstance(source, FeedingBackend):
-            return Stream(source.feed(ids, base, sampled=True), read, interval, ahead)
+            feed = source.feed(ids, base, sampled=True)
+            return Stream(feed, read, interval, min(ahead, source.most_ahead))
         interval = 1 if isinstance(source, HostSampling) else interval
         return Stream(AtOnceFeed(source.sample, ids, base), read, interval, 0)
 

@@ -55,7 +55,8 @@ class Outcome:
     @property
     def changes(self) -> bool:
         """Whether other parameters than the default were chosen."""
-        return self.chosen != self.tuning_key.default
+        default: Params = self.tuning_key.default
+        return self.chosen != default
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 
+Numbers = Sequence[int] | npt.NDArray[np.int64]
+
 HEADER_WORDS = 4
 ROW_WORDS = 4
 
@@ -39,11 +41,11 @@ class State:
 
 
 def pack_step(
-    tokens: Sequence[int],
-    slots: Sequence[int],
+    tokens: Numbers,
+    slots: Numbers,
     *,
-    positions: Sequence[int] | None = None,
-    sequences: Sequence[int] | None = None,
+    positions: Numbers | None = None,
+    sequences: Numbers | int = 0,
     wanted: int = 1,
 ) -> npt.NDArray[np.uint32]:
     """Return a `Step` of which no token has been sampled.
@@ -52,13 +54,13 @@ def pack_step(
         tokens: Token id of each row.
         slots: KV slot of each row.
         positions: Position of each row; that of its slot when None.
-        sequences: Sequence of each row; the first when None.
+        sequences: Sequence of each row, or of all of them.
         wanted: Last rows whose logits a window computes.
     """
     table = np.zeros((1 + len(tokens), ROW_WORDS), np.uint32)
     table[0, 0], table[0, 2] = len(tokens), wanted
     table[1:, 0] = tokens
     table[1:, 1] = slots if positions is None else positions
-    table[1:, 2] = 0 if sequences is None else sequences
+    table[1:, 2] = sequences
     table[1:, 3] = slots
     return table.reshape(-1)

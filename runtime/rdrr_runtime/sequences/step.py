@@ -51,9 +51,8 @@ class Step:
             sequence: Whose ids.
             wanted: Last rows whose logits a window computes.
         """
-        slots = range(base, base + len(ids))
-        owners = [sequence] * len(ids)
-        packed = pack_step(ids, slots, positions=positions, sequences=owners, wanted=wanted)
+        slots = np.arange(base, base + len(ids))
+        packed = pack_step(ids, slots, positions=positions, sequences=sequence, wanted=wanted)
         self._write(packed)
 
     def write_rows(self, rows: Sequence[Row]) -> None:
