@@ -21,6 +21,9 @@ import numpy.typing as npt
 
 from rdrr_format.errors import FormatError
 
+_UNSTATED = 1 << 16
+"""Bytes that are read of a file that states no size."""
+
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
@@ -56,16 +59,16 @@ def read_regular(path: Path, most: int) -> bytes:
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        # Some files of the system state no size, so the read has a bound of its own.
-        content = b"" if size > most else file.read(most + 1)
-    if size > most or len(content) > most:
-        raise FormatError(
-            "the file is too large",
-            where=path,
-            expected=f"at most {most} bytes",
-            found=f"{max(size, len(content))} bytes",
-        )
-    return content
+        # Some files of the system state no size, so what is there is what counts.
+        content = b"" if size > most else file.read(min(most, max(size, _UNSTATED)) + 1)
+        if size <= most and len(content) <= most and not file.read(1):
+            return content
+    raise FormatError(
+        "the file is too large",
+        where=path,
+        expected=f"at most {most} bytes",
+        found=f"{size} bytes" if size > most else "more",
+    )
 
 
 def map_regular(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_format.compression import ZSTD
-from rdrr_format.decompression import FrameCache, FrameReader
+from rdrr_format.decompression import FrameCache, FrameReader, check_content
 from rdrr_format.errors import ShardError, StoreError
 from rdrr_format.file_names import check_name
 from rdrr_format.integrity import hash_bytes
@@ -106,7 +106,8 @@ class ShardReader:
         """The reader of a compressed shard.
 
         Raises:
-            ShardError: It is compressed by an unknown method, or does not say how large it is.
+            ShardError: It is compressed by an unknown method, or does not say how large it is, or
+                the shards of the package declare too much content.
         """
         shard = self._shards[index]
         if shard.compression != ZSTD or shard.uncompressed_size is None:
@@ -118,6 +119,7 @@ class ShardReader:
             )
         found = self._frames.get(index)
         if found is None:
+            check_content(self._shards, self._where(shard))
             found = FrameReader(
                 self._store, shard.filename, shard.size, shard.uncompressed_size, self._cache
             )

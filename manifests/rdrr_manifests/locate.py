@@ -12,7 +12,7 @@ from rdrr_format.opening import open_store
 from rdrr_format.stores import Store
 
 from rdrr_manifests.models import MANIFEST_NAME
-from rdrr_manifests.reading import MAX_MANIFEST_BYTES, not_rdrr
+from rdrr_manifests.reading import MANIFEST, not_rdrr
 
 _CHECKPOINT_FILES = ("config.json", "model.safetensors", "model.safetensors.index.json")
 
@@ -43,16 +43,18 @@ class Location:
         if not self.store.exists(self.name):
             raise self._missing()
         size = self.store.size(self.name)
-        if size > MAX_MANIFEST_BYTES:
+        if size > MANIFEST.size:
             head = self.store.read(self.name, 0, 4).tobytes()
             kind = "a GGUF file" if head == b"GGUF" else f"a file of {size} bytes"
             raise not_rdrr(self.where, kind, "name the folder or its manifest.json")
         return self.store.read(self.name).tobytes()
 
     def read_file(self, name: str) -> bytes | None:
-        """A small file beside the manifest; None where there is none or it has no plain name."""
+        """A file beside the manifest; None where there is none of a plain name and its size."""
         try:
-            return self.store.read(name).tobytes() if self.store.exists(name) else None
+            if not self.store.exists(name) or self.store.size(name) > MANIFEST.size:
+                return None
+            return self.store.read(name).tobytes()
         except RdrrError:
             return None
 

@@ -13,6 +13,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rdrr_format.bounded_json import JsonBounds
 from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources.base import read_json_object
@@ -20,6 +21,8 @@ from rdrr_converter.sources.base import read_json_object
 _Number = TypeVar("_Number", int, float)
 
 CONFIG = "adapter_config.json"
+ADAPTER = JsonBounds(size=4 << 20, values=1 << 17, depth=16)
+"""What a configuration may cost; one that names 50,000 modules fits."""
 
 _REFUSED = (
     "alora_invocation_tokens",
@@ -86,7 +89,7 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     where = folder / CONFIG
     if not where.is_file():
         raise SourceError("not a LoRA adapter", where=folder, expected=f"a folder with {CONFIG}")
-    values = read_json_object(where)
+    values = read_json_object(where, ADAPTER)
     _check_kind(values, where)
     return AdapterConfig(
         where=where,
