@@ -9,7 +9,7 @@ from pathlib import Path
 from rdrr_format.errors import ManifestError, RdrrError, StoreError
 from rdrr_format.locations import HubLocation, is_hub, parse_hub
 from rdrr_format.opening import open_store
-from rdrr_format.stores import Store
+from rdrr_format.stores import Store, store_errors
 
 from rdrr_manifests.models import MANIFEST_NAME
 from rdrr_manifests.reading import MANIFEST, not_rdrr
@@ -74,8 +74,12 @@ class Location:
         )
 
 
-def locate(location: str | os.PathLike[str]) -> Location:
+def locate(location: str | os.PathLike[str], *, follow_links: bool = False) -> Location:
     """Find the manifest that a path or URL names; a folder, or the manifest itself.
+
+    Args:
+        location: The path or URL.
+        follow_links: Read what links in the folder lead to, wherever that is.
 
     Raises:
         UsageError: It begins with `hf://` but names no repository.
@@ -90,11 +94,16 @@ def locate(location: str | os.PathLike[str]) -> Location:
             return Location(open_store(folder), name, True, text)
         return Location(open_store(text), MANIFEST_NAME, False, text)
     path = Path(text.removeprefix("file://"))
-    if "\0" in text or not path.exists():
+    with store_errors(path):
+        is_there = "\0" not in text and path.exists()
+    if not is_there:
         raise StoreError("no such path", where=text.replace("\0", "\\0"))
     if path.is_dir():
-        return Location(open_store(path), MANIFEST_NAME, False, text)
-    return Location(open_store(path.parent), path.name, True, text)
+        return Location(open_store(path, follow_links=follow_links), MANIFEST_NAME, False, text)
+    # Whoever names a link means what it leads to.
+    named = path.resolve() if path.is_symlink() else path
+    store = open_store(named.parent, follow_links=follow_links)
+    return Location(store, named.name, True, text)
 
 
 def _on_the_hub(location: HubLocation) -> Location:

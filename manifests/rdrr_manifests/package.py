@@ -141,7 +141,7 @@ class Package:
         name = self._tokenizer_name()
         if name is None or not isinstance(self.store, LocalStore):
             return None
-        return str(self.store.path(name))
+        return str(self.store.readable(name))
 
     def tokenizer_bytes(self) -> bytes | None:
         """Content of the tokenizer's file; None where the manifest names none.
@@ -174,17 +174,18 @@ class Package:
         return f"Package({self.manifest.model_id!r}, {self.where!r})"
 
 
-def open_package(location: str | os.PathLike[str]) -> Package:
+def open_package(location: str | os.PathLike[str], *, follow_links: bool = False) -> Package:
     """Open a package of any generation.
 
     Args:
         location: Folder, URL of a folder, or the manifest inside it.
+        follow_links: Read what links in the folder lead to, wherever that is.
 
     Raises:
         StoreError: The path or URL cannot be read.
         ManifestError: Not RDRR, or with faults; its `faults` hold all of them.
     """
-    opened = open_manifest(location)
+    opened = open_manifest(location, follow_links=follow_links)
     faults = list(opened.faults)
     subject = opened.examination.subject
     if subject is not None:

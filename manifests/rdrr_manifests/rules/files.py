@@ -15,7 +15,7 @@ from rdrr_format.file_names import EXPECTED, is_plain_name
 from rdrr_format.integrity import ALGORITHMS
 from rdrr_format.layouts import Geometry
 from rdrr_format.shard_reader import ShardReader
-from rdrr_format.stores import Store
+from rdrr_format.stores import LocalStore, Store
 
 from rdrr_manifests.faults import Fault, Severity, tensor_field
 from rdrr_manifests.models import Manifest, Shard, Tensor
@@ -75,6 +75,11 @@ def tokenizer_file(manifest: Manifest, store: Store) -> Iterator[Finding]:
         yield Finding("tokenizer.file", "not a plain file name", EXPECTED, tokenizer.file)
     elif not store.exists(tokenizer.file):
         yield Finding("tokenizer.file", "no such file in the package", found=tokenizer.file)
+    else:
+        try:
+            store.size(tokenizer.file)
+        except RdrrError as error:
+            yield Finding("tokenizer.file", error.message, error.expected, error.found)
 
 
 def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
@@ -108,6 +113,8 @@ def _is_dopplers(shard: Shard, store: Store) -> bool:
     """Whether the hash is what the public runtime computes under the name of BLAKE3."""
     from rdrr_format.doppler_blake3 import doppler_blake3_hex
 
+    if isinstance(store, LocalStore):  # the function takes a shard as a whole, which is mapped then
+        store = LocalStore(store.root, follow_links=store.follow_links)
     try:
         return doppler_blake3_hex(store.read(shard.filename)) == shard.hash.lower()
     except RdrrError:
