@@ -18,6 +18,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rdrr_format.durable import rename_durably
 from rdrr_format.errors import StoreError
 from rdrr_format.file_names import check_name
 from rdrr_format.links import check_link
@@ -107,7 +108,8 @@ def replace_file(path: Path, content: bytes) -> None:
     What a link points to is replaced, not the link; a pipe or a device is written to.
 
     Raises:
-        StoreError: It cannot be written. What was there before still is.
+        StoreError: It cannot be written, and what was there before still is; or the folder cannot
+            be flushed, and after a power cut either may be there.
     """
     if path.exists() and not path.is_file():
         with store_errors(path):
@@ -121,7 +123,7 @@ def replace_file(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(path)
+            rename_durably(partial, path)
     finally:
         with suppress(OSError):
             partial.unlink()
