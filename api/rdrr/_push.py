@@ -13,7 +13,7 @@ from rdrr_format.errors import ManifestError, StoreError, UsageError
 from rdrr_format.hub import hub_errors
 from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
 from rdrr_format.shards import is_shard_name
-from rdrr_format.stores import LocalStore
+from rdrr_format.stores import LocalStore, store_errors
 from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
 
 from rdrr._model_card import CARD_NAME, model_card
@@ -110,7 +110,9 @@ def _checked(
     if base_model is not None and (not re.fullmatch(r"[\w.-]+/[\w.-]+", base_model)):
         raise UsageError("--base-model", expected="org/name", found=base_model)
     folder = local_path(path)
-    if is_url(path) or folder.is_file():
+    with store_errors(folder):
+        is_file = folder.is_file()
+    if is_url(path) or is_file:
         raise UsageError("only a package in a folder can be pushed", found=os.fspath(path))
     return target, folder
 

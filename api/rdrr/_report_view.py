@@ -22,7 +22,7 @@ from rdrr_manifests.models.conversion_report import (
     parse_report,
 )
 
-_LAYER = re.compile(r".*?layers\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<ending>weight|bias)")
+_LAYER = re.compile(r".*?layers\.(?P<layer>\d{1,6})\.(?P<part>.+)\.(?P<ending>weight|bias)")
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _SMALL_ROLES = ("norm", "bias")
 

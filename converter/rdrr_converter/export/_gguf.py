@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -355,4 +355,5 @@ def complete_file(path: Path) -> Iterator[Path]:
             flush_file(partial_path)
             rename_durably(partial_path, path)
     finally:
-        partial_path.unlink(missing_ok=True)
+        with suppress(OSError):  # the error that led here is the one to report
+            partial_path.unlink()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from rdrr_format.bounded_json import JsonBounds
 from rdrr_format.errors import FormatError, SourceError
+from rdrr_format.stores import store_errors
 
 from rdrr_converter.lora._patterns import PatternTable
 from rdrr_converter.sources.base import as_source_error, read_json_object
@@ -89,11 +90,14 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     """Read the configuration in an adapter's folder.
 
     Raises:
+        StoreError: The path cannot be looked at.
         SourceError: There is none, it is damaged, or the adapter is of a kind that cannot be
             merged.
     """
     where = folder / CONFIG
-    if not where.is_file():
+    with store_errors(where):
+        is_there = where.is_file()
+    if not is_there:
         raise SourceError("not a LoRA adapter", where=folder, expected=f"a folder with {CONFIG}")
     values = read_json_object(where, ADAPTER)
     _check_kind(values, where)

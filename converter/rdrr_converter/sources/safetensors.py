@@ -36,6 +36,7 @@ HEADER = JsonBounds(size=100_000_000, values=1 << 21, depth=4, digits=20)
 """Bytes as in the format's own library; values for some 200,000 tensors in one file."""
 
 MAX_DIMENSIONS = 64
+MAX_NAME = 4096
 
 _NUMPY = {
     "F64": "<f8", "I64": "<i8", "U64": "<u8", "F32": "<f4", "I32": "<i4", "U32": "<u4",
@@ -137,6 +138,13 @@ def _check_places(
 def _tensor(path: Path, name: str, entry: Any, start: int) -> tuple[int, int, SourceTensor]:
     """First and last byte of the data, and the tensor."""
     where = f"{path}, tensor {name}"
+    if len(name) > MAX_NAME:
+        raise SourceError(
+            "a tensor's name is too long",
+            where=where,
+            expected=f"at most {MAX_NAME} characters",
+            found=len(name),
+        )
     if not isinstance(entry, dict):
         raise SourceError("the header's entry is not an object", where=where)
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
