@@ -102,6 +102,28 @@ def write_file(store: Store, name: str, content: bytes) -> None:
         file.write(content)
 
 
+def read_bounded(store: Store, name: str, most: int) -> bytes:
+    """The whole content of a file, wherever it is.
+
+    Args:
+        store: Where it is.
+        name: The file.
+        most: Bytes that it may have.
+
+    Raises:
+        StoreError: It has more, or cannot be read.
+    """
+    size = store.size(name)
+    if size > most:
+        raise StoreError(
+            "the file is too large",
+            where=f"{store.describe()}/{name}",
+            expected=f"at most {most} bytes",
+            found=f"{size} bytes",
+        )
+    return store.read(name, 0, size).tobytes()
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Put a file in the place of another, if there is one; at any moment one of the two is whole.
 

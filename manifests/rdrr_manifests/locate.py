@@ -9,7 +9,7 @@ from pathlib import Path
 from rdrr_format.errors import ManifestError, RdrrError, StoreError
 from rdrr_format.locations import HubLocation, is_hub, parse_hub
 from rdrr_format.opening import open_store
-from rdrr_format.stores import Store, store_errors
+from rdrr_format.stores import Store, read_bounded, store_errors
 
 from rdrr_manifests.models import MANIFEST_NAME
 from rdrr_manifests.reading import MANIFEST, not_rdrr
@@ -47,14 +47,14 @@ class Location:
             head = self.store.read(self.name, 0, 4).tobytes()
             kind = "a GGUF file" if head == b"GGUF" else f"a file of {size} bytes"
             raise not_rdrr(self.where, kind, "name the folder or its manifest.json")
-        return self.store.read(self.name).tobytes()
+        return self.store.read(self.name, 0, size).tobytes()
 
     def read_file(self, name: str) -> bytes | None:
         """A file beside the manifest; None where there is none of a plain name and its size."""
         try:
-            if not self.store.exists(name) or self.store.size(name) > MANIFEST.size:
-                return None
-            return self.store.read(name).tobytes()
+            return (
+                read_bounded(self.store, name, MANIFEST.size) if self.store.exists(name) else None
+            )
         except RdrrError:
             return None
 
