@@ -106,19 +106,21 @@ def validate(
 
 
 def _file_faults(opened: Opened, deep: bool) -> list[Fault]:
-    from rdrr_manifests.rules.files import DEEP, FILES
+    from rdrr_manifests.rules.files import DEEP, FILES, FileRule
 
     subject = opened.examination.subject
     assert subject is not None
     manifest, store = subject.manifest, opened.location.store
+    again: tuple[FileRule, ...] = ()
     if isinstance(store, LocalStore):
         # Copied rather than mapped: nobody said yet that these files are to be relied on.
         store = LocalStore(store.root, maps=False, follow_links=store.follow_links)
+        # Sizes are looked at once more at the end: reading everything takes a while.
+        again = FILES
     if deep:
         fetch_files(store, [shard.filename for shard in manifest.shards])
     found: list[Fault] = []
-    # Sizes are looked at once more at the end: reading everything takes a while.
-    for rule in (*FILES, *((*DEEP, *FILES) if deep else ())):
+    for rule in (*FILES, *((*DEEP, *again) if deep else ())):
         try:
             found.extend(rule.faults(manifest, store))
         except StoreError as error:

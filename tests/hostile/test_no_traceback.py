@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rdrr
+from rdrr._chat_template import open_template
 from rdrr_converter.sources.safetensors import MAX_NAME, read_file
 from rdrr_format.errors import FormatError, RdrrError, SourceError
 from rdrr_format.file_names import is_plain_name
@@ -195,6 +196,33 @@ def test_a_tokenizer_whose_post_processor_is_none(source, processor):
         edited(source / "tokenizer.json", lambda one, new=content: one.update(post_processor=new))
         rdrr.convert(source, out, overwrite=True)
         assert rdrr.open_package(out).manifest.tokenizer.add_bos_token is adds
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"chat_template": [{"name": ["x"], "template": "y"}, 5]}', "no chat template"),
+        ('{"chat_template": 5}', "no chat template"),
+        ('{"chat_template": %s}' % ("[" * 900 + "]" * 900), "nested too deeply"),
+        ('{"bos_token": %s}' % ("9" * 5000), "too many digits"),
+        ("{", "not JSON"),
+    ],
+)
+def test_settings_of_a_tokenizer_that_hold_no_template(package, content, words):
+    path = package / "tokenizer_config.json"
+    path.write_text('{"chat_template": "{{ messages }}"}')
+    assert open_template(rdrr.open_package(package))
+    path.write_text(content)
+    with pytest.raises(RdrrError, match=words):
+        open_template(rdrr.open_package(package))
+
+
+def test_settings_of_a_tokenizer_that_do_not_end_are_not_read(package):
+    path = package / "tokenizer_config.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(RdrrError, match="too large"):
+        open_template(rdrr.open_package(package))
 
 
 @pytest.mark.parametrize("dtype", [["F32"], {"F32": 1}, 32, None, True])
