@@ -10,6 +10,7 @@ import json
 import struct
 import time
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -258,6 +259,17 @@ class TestImatrix:
         assert len(read_imatrix(path)) == 2
         path.write_bytes(whole.replace(b"00001", b"00000"))
         refused(SourceError, "stands twice", MIB, lambda: read_imatrix(path))
+
+    def test_values_that_are_no_numbers_are_refused_without_a_warning(self, tmp_path):
+        path = tmp_path / "m.dat"
+        head = struct.pack("<ii1sii", 1, 1, b"w", 3, 1)
+        path.write_bytes(head + struct.pack("<f", 6.0))
+        assert read_imatrix(path)["w"].tolist() == [2.0]
+        path.write_bytes(head + struct.pack("<I", 0x7F80_0001))  # a signalling NaN
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(SourceError, match="no mean of squares"):
+                read_imatrix(path)
 
     @pytest.mark.parametrize("magic", [b"GGUF", b"\x01\0\0\0"])
     def test_bytes(self, tmp_path, magic):

@@ -154,5 +154,6 @@ def _read_legacy(path: Path) -> dict[str, F32Array]:
             raise SourceError("an importance stands twice", where=path, found=name)
         calls = number()
         values: npt.NDArray[np.float32] = np.frombuffer(take(4 * number()), "<f4")
-        entries[name] = values / np.float32(calls) if calls > 0 else values
+        with np.errstate(all="ignore"):  # what is not finite is refused by the caller
+            entries[name] = values / np.float32(calls) if calls > 0 else values
     return entries
