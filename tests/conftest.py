@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.isolation import isolate
+
+# Clients read their variables when they are imported, so this cannot be a fixture. Processes that
+# tests start inherit it.
+isolate(os.environ, str(Path(tempfile.gettempdir()) / f"rdrr-tests-{os.getpid()}"))
 
 
 @pytest.fixture

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdrr_format.errors import ManifestError
+from rdrr_format.errors import FormatError, ManifestError
 
 from rdrr._texts import read_text
 
@@ -20,6 +19,9 @@ _FILE, _SETTINGS, _SPECIAL = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
+_MOST = 64 << 20
+"""Bytes of a file with a template or settings."""
+
 _TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -51,7 +53,11 @@ def open_template(
 
 def _stated(package: Package, stated: Any, *, tools: bool) -> str:
     if isinstance(stated, list):
-        named = {one.get("name"): one.get("template") for one in stated if isinstance(one, dict)}
+        named = {
+            one["name"]: one.get("template")
+            for one in stated
+            if isinstance(one, dict) and isinstance(one.get("name"), str)
+        }
         stated = (named.get("tool_use") if tools else None) or named.get("default")
     if isinstance(stated, str):
         return stated
@@ -76,12 +82,19 @@ def _tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _object(package: Package, name: str) -> dict[str, Any]:
     if not package.store.exists(name):
         return {}
+    from rdrr_format.bounded_json import JsonBounds, parse_json
+
+    bounds = JsonBounds(size=2 * _MOST, values=1 << 22)
     try:
-        value = json.loads(_text(package, name))
-    except (ValueError, RecursionError) as error:
-        raise ManifestError("not JSON", where=name, found=error) from error
+        value = parse_json(_text(package, name).encode(), bounds)
+    except FormatError as error:
+        raise ManifestError(
+            error.message, where=name, expected=error.expected, found=error.found
+        ) from error
     return value if isinstance(value, dict) else {}
 
 
 def _text(package: Package, name: str) -> str:
-    return package.store.read(name).tobytes().decode("utf-8", errors="replace")
+    from rdrr_format.stores import read_bounded
+
+    return read_bounded(package.store, name, _MOST).decode("utf-8", errors="replace")

@@ -34,7 +34,7 @@ def load(path: str | Path, *, options: LoadOptions | None = None, **keywords: An
     from rdrr_manifests.package import open_package
 
     chosen = fill(LoadOptions, options, keywords, parameter="options")
-    package = open_package(path)
+    package = open_package(path, follow_links=chosen.follow_links)
     slots = context_of(package, chosen.context)
     hints = resolve_hints(package, chosen.kernel_hints)
     return Model(package, open_backend(package, hints, chosen, context=slots))

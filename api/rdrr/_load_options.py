@@ -43,6 +43,9 @@ class LoadOptions:
         f"{DEFAULT_CONTEXT:,}, unless given.",
         minimum=1,
     )
+    follow_links: bool = option(
+        False, "Read what links in the package's folder lead to, wherever that is."
+    )
 
     def __post_init__(self) -> None:
         """Check each value.

@@ -13,6 +13,7 @@ from rdrr_format.errors import ManifestError, StoreError, UsageError
 from rdrr_format.hub import hub_errors
 from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
 from rdrr_format.shards import is_shard_name
+from rdrr_format.stores import LocalStore, store_errors
 from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
 
 from rdrr._model_card import CARD_NAME, model_card
@@ -59,6 +60,7 @@ def push(
     base_model: str | None = None,
     message: str | None = None,
     dry_run: bool = False,
+    follow_links: bool = False,
 ) -> Pushed:
     """Push a package to the hub, once every byte of it was found sound.
 
@@ -69,16 +71,17 @@ def push(
         base_model: The repository the model was converted from, for the card.
         message: Of the commit.
         dry_run: Do everything but talk to the hub.
+        follow_links: Push what links in the folder lead to, wherever that is.
 
     Raises:
         UsageError: The location is no repository, the package is not in a folder, or its
             `README.md` is no text.
         ManifestError: The package has errors.
-        StoreError: The hub refuses or cannot be reached.
+        StoreError: The hub refuses or cannot be reached, or a link leads out of the folder.
     """
     target, folder = _checked(path, location, base_model)
-    package = _sound(folder)
-    contents = _contents(folder)
+    contents = _contents(LocalStore(folder, follow_links=follow_links))
+    package = _sound(folder, follow_links=follow_links)
     card = contents.pop(CARD_NAME, None)
     text = read_text(card) if card is not None else _card(package, target, contents, base_model)
     sizes = {name: file.stat().st_size for name, file in contents.items()}
@@ -107,12 +110,14 @@ def _checked(
     if base_model is not None and (not re.fullmatch(r"[\w.-]+/[\w.-]+", base_model)):
         raise UsageError("--base-model", expected="org/name", found=base_model)
     folder = local_path(path)
-    if is_url(path) or folder.is_file():
+    with store_errors(folder):
+        is_file = folder.is_file()
+    if is_url(path) or is_file:
         raise UsageError("only a package in a folder can be pushed", found=os.fspath(path))
     return target, folder
 
 
-def _sound(folder: Path) -> Package:
+def _sound(folder: Path, *, follow_links: bool) -> Package:
     """The package, of which every byte was looked at.
 
     Raises:
@@ -120,7 +125,7 @@ def _sound(folder: Path) -> Package:
     """
     from rdrr_manifests.package import open_package, validate
 
-    report = validate(folder, deep=True)
+    report = validate(folder, deep=True, follow_links=follow_links)
     if not report.ok():
         raise ManifestError(
             "not valid, so it is not pushed",
@@ -129,13 +134,17 @@ def _sound(folder: Path) -> Package:
             found=report.errors[0].line(),
             hint=f"rdrr validate {folder} --deep lists everything",
         )
-    return open_package(folder)
+    return open_package(folder, follow_links=follow_links)
 
 
-def _contents(folder: Path) -> dict[str, Path]:
-    """The files of the folder; hidden ones are nobody's business."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    return {path.name: path for path in files if not path.name.startswith(".")}
+def _contents(store: LocalStore) -> dict[str, Path]:
+    """The files of the folder; hidden ones are nobody's business.
+
+    Raises:
+        StoreError: One is a link that leads out of it, or has a name that no package has.
+    """
+    names = [name for name in store.list() if not name.startswith(".")]
+    return {name: store.readable(name) for name in names}
 
 
 def _card(

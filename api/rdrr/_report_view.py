@@ -15,13 +15,14 @@ from math import prod, sqrt
 from rdrr_format.errors import StoreError
 from rdrr_manifests.locate import locate
 from rdrr_manifests.models.conversion_report import (
+    REPORT,
     REPORT_NAME,
     ConversionReport,
     ReportedTensor,
     parse_report,
 )
 
-_LAYER = re.compile(r".*?layers\.(?P<layer>\d+)\.(?P<part>.+)\.(?P<ending>weight|bias)")
+_LAYER = re.compile(r".*?layers\.(?P<layer>\d{1,6})\.(?P<part>.+)\.(?P<ending>weight|bias)")
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _SMALL_ROLES = ("norm", "bias")
 
@@ -149,7 +150,9 @@ def read_report(location: str | os.PathLike[str]) -> ConversionReport:
             where=place.where,
             hint="rdrr convert writes one; convert the checkpoint again",
         )
-    return parse_report(place.store.read(REPORT_NAME).tobytes(), f"{place.where}/{REPORT_NAME}")
+    # One byte more than may be there shows that it is too large.
+    content = place.store.read(REPORT_NAME, 0, REPORT.size + 1).tobytes()
+    return parse_report(content, f"{place.where}/{REPORT_NAME}")
 
 
 def view(report: ConversionReport) -> ReportView:

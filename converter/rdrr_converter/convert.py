@@ -1,7 +1,8 @@
 """A checkpoint in, a package out: the order of the steps and nothing else.
 
 open the source -> find the architecture -> match names and shapes -> scan magnitudes
--> plan -> encode and write -> verify what is on disk -> report -> manifest, last
+-> plan -> hold the manifest to the rules -> encode and write -> verify what is on disk -> report
+-> manifest, last
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.architectures import find_architecture
+from rdrr_converter.check_manifest import check_manifest
 from rdrr_converter.check_options import check_options
 from rdrr_converter.delivery import Delivery, Target, delivery
 from rdrr_converter.devices import CPU, Opening, check_device, open_device
@@ -153,6 +155,7 @@ def _convert(
     magnitudes = scan(model, max(threads, crew.fetchers), counter)
     plan = make_plan(model, options, magnitudes, matrix)
     draft, notes = build_manifest(opened, model, plan, options, ())
+    check_manifest(draft, plan, opened.config_place)
     notes = (*opened.notes, *model.notes, *plan.origins(), *notes, *_check_graph(draft))
     if matrix is not None:
         notes = (*notes, *importance_notes(plan, matrix))

@@ -13,7 +13,6 @@ killed leaves the sibling behind; the next conversion to the same name takes it 
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rdrr_format.durable import flush_file, flush_folder, make_folder
 from rdrr_format.errors import RdrrError, StoreError
 from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
@@ -30,9 +30,6 @@ from rdrr_converter.engines import WorkerError
 
 if TYPE_CHECKING:
     from filelock import FileLock
-
-_FOLDERS_ARE_NOT_FLUSHED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
-"""What file systems of networks answer that flush files only."""
 
 LOCK_ATTEMPTS = 10
 """Times that another conversion may end, and take the folder away, just before it is locked."""
@@ -127,7 +124,7 @@ def complete_or_nothing(destination: Path, *, resume: bool = False) -> Iterator[
     """
     work = Workplace(destination)
     with store_errors(destination):
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(destination.parent)
     with _locked(work):
         try:
             with store_errors(destination):
@@ -226,30 +223,23 @@ def _clear(work: Workplace) -> None:
 def _flush(folder: Path) -> None:
     """Make the contents survive a power cut before the name does."""
     for path in folder.iterdir():
-        _to_disk(path)
-    try:
-        _to_disk(folder)
-    except OSError as error:
-        if error.errno not in _FOLDERS_ARE_NOT_FLUSHED:
-            raise
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush_file(path)
+    flush_folder(folder)
 
 
 def _replace(work: Workplace) -> None:
-    if not os.path.lexists(work.destination):
-        work.package.rename(work.destination)
-        return
-    work.destination.rename(work.old)
+    """Give the package its name; where that is not on the disk afterwards, take it away again."""
+    is_there = os.path.lexists(work.destination)
+    if is_there:
+        work.destination.rename(work.old)
     try:
         work.package.rename(work.destination)
+        flush_folder(work.destination.parent)
+        flush_folder(work.root)
     except BaseException:
-        work.old.rename(work.destination)
+        if work.destination.exists():
+            work.destination.rename(work.package)
+        if is_there:
+            work.old.rename(work.destination)
         raise
     shutil.rmtree(work.old, ignore_errors=True)

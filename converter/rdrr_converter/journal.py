@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from rdrr_format.durable import flush_file, rename_durably
 from rdrr_format.errors import FormatError, StoreError
 from rdrr_format.shard_reader import ShardReader
 from rdrr_format.shards import ShardInfo
@@ -63,8 +64,7 @@ class Journal:
 
     def _record(self, shard: ShardInfo) -> None:
         with store_errors(self._folder / shard.filename):
-            with (self._folder / shard.filename).open("rb") as file:
-                os.fsync(file.fileno())
+            flush_file(self._folder / shard.filename)
             self._file.write(_line(asdict(shard)))
             _to_disk(self._file)
 
@@ -184,7 +184,7 @@ def _begin(path: Path, entries: Iterable[Mapping[str, Any]]) -> BinaryIO:
         for entry in entries:
             file.write(_line(entry))
         _to_disk(file)
-        fresh.replace(path)
+        rename_durably(fresh, path)
     except BaseException:
         file.close()
         raise

@@ -113,10 +113,14 @@ def _adds_bos(settings: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> bool
         return stated
     processor = tokenizer.get("post_processor") or {}
     steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
-    templates = [step.get("single") for step in steps if isinstance(step, dict)]
-    return any(
-        isinstance(single, list) and single and "SpecialToken" in single[0] for single in templates
-    )
+    return any(_begins_specially(step) for step in (steps if isinstance(steps, list) else []))
+
+
+def _begins_specially(step: object) -> bool:
+    """Whether a step of a post-processor puts a special token before a text."""
+    single = step.get("single") if isinstance(step, dict) else None
+    first = single[0] if isinstance(single, list) and single else None
+    return isinstance(first, dict) and "SpecialToken" in first
 
 
 def _flag(settings: Mapping[str, Any], key: str) -> bool | None:

@@ -7,7 +7,7 @@ the one that the manifest declares. A shard that lies about itself is an error t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from threading import Lock
 
@@ -15,13 +15,44 @@ import numpy as np
 
 from rdrr_format.errors import ShardError
 from rdrr_format.seek_table import SeekTable, read_seek_table
+from rdrr_format.shards import ShardLike
 from rdrr_format.stores import Bytes, Store
+
+FREE_CONTENT = 1 << 30
+"""Bytes that the compressed shards of a package may hold, however small the files are."""
+
+MAX_EXPANSION = 64
+"""Bytes of content beyond those, for each byte of the files. Weights shrink to a third at best, so
+more is no model but a bomb."""
 
 _FETCH = 16 << 20
 """Compressed bytes fetched at a time, unless a single frame has more."""
 
 _KEPT = 16 << 20
 """Bytes of decoded frames that are kept for all shards of a package together."""
+
+
+def check_content(shards: Iterable[ShardLike], where: str | None = None) -> None:
+    """Refuse compressed shards that declare far more content than files of their size can mean.
+
+    Args:
+        shards: All of a package's.
+        where: The one that is about to be read, for messages.
+
+    Raises:
+        ShardError: They do.
+    """
+    packed = [shard for shard in shards if shard.compression is not None]
+    content = sum(shard.uncompressed_size or 0 for shard in packed)
+    most = FREE_CONTENT + MAX_EXPANSION * sum(shard.size for shard in packed)
+    if content > most:
+        raise ShardError(
+            "the compressed shards declare more content than is read",
+            where=where,
+            expected=f"at most {most} bytes",
+            found=f"{content} bytes",
+            hint="write them without compression",
+        )
 
 
 class FrameCache:

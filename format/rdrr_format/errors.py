@@ -12,13 +12,19 @@
     └── GenerationError    a prompt or an option that the model cannot serve
 
 A message always fits one line: what is wrong, where, what was expected, what was found and
-what to do. Tracebacks are for bugs, not for bad input.
+what to do. It is fit for a terminal and has less than 2,000 characters, whatever a file holds, and
+so have its parts. Tracebacks are for bugs, not for bad input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+from rdrr_format.printing import printable, shortened
+
+MAX_PLACE, MAX_EXPECTED, MAX_FOUND, MAX_LINE = 600, 900, 300, 1900
+"""Characters of where a fault is, of what would be right, of what is there, and of a whole line."""
 
 
 class RdrrError(Exception):
@@ -44,9 +50,9 @@ class RdrrError(Exception):
         hint: str | None = None,
     ) -> None:
         self.message = message
-        self.where = None if where is None else str(where)
-        self.expected = None if expected is None else str(expected)
-        self.found = None if found is None else str(found)
+        self.where = _fact(where, MAX_PLACE)
+        self.expected = _fact(expected, MAX_EXPECTED)
+        self.found = _fact(found, MAX_FOUND)
         self.hint = hint
         super().__init__(self.line())
 
@@ -62,7 +68,7 @@ class RdrrError(Exception):
             text += f" ({', '.join(facts)})"
         if self.hint:
             text += f"; {self.hint}"
-        return " ".join(text.split())
+        return shortened(printable(" ".join(text.split())), MAX_LINE)
 
     def as_dict(self) -> dict[str, Any]:
         """The same facts as an object, for `--json`."""
@@ -75,6 +81,17 @@ class RdrrError(Exception):
             "hint": self.hint,
         }
         return {key: value for key, value in facts.items() if value is not None}
+
+
+def _fact(value: object, most: int) -> str | None:
+    return None if value is None else shortened(_text(value), most)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:  # a number of thousands of digits
+        return f"a {type(value).__name__} too long to show"
 
 
 class UsageError(RdrrError):

@@ -24,7 +24,7 @@ def is_plain_name(name: str) -> bool:
         and not any(char in name for char in _SEPARATORS)
         and name.isprintable()
         and name == name.strip()
-        and len(name) <= _LONGEST
+        and len(name.encode()) <= _LONGEST  # file systems count bytes
     )
 
 

@@ -166,7 +166,7 @@ class HubStore:
         path = self._paths.get(name)
         if path is None:
             path = self._paths[name] = self._listing.path(name)
-        return LocalStore(path.parent).read(name, offset, size)
+        return LocalStore(path.parent, follow_links=True).read(name, offset, size)
 
     def fetch(self, names: Sequence[str]) -> None:
         """Download files, several at once; names that are not there are passed over.

@@ -8,7 +8,7 @@ see `rdrr_format.doppler_blake3`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -56,14 +56,25 @@ def new_hasher(algorithm: str) -> Hasher:
     return start()
 
 
+def hash_pieces(algorithm: str, pieces: Iterable[Any]) -> str:
+    """The hash of bytes that come in pieces.
+
+    Raises:
+        FormatError: The algorithm is not in the table.
+    """
+    running = new_hasher(algorithm)
+    for piece in pieces:
+        running.update(memoryview(piece).cast("B"))
+    return running.hexdigest()
+
+
 def hash_bytes(algorithm: str, data: Any) -> str:
     """The hash of bytes (anything with the buffer interface).
 
     Raises:
         FormatError: The algorithm is not in the table.
     """
-    running = new_hasher(algorithm)
     view = memoryview(data).cast("B")
-    for first in range(0, view.nbytes, _PIECE):
-        running.update(view[first : first + _PIECE])
-    return running.hexdigest()
+    return hash_pieces(
+        algorithm, (view[first : first + _PIECE] for first in range(0, view.nbytes, _PIECE))
+    )

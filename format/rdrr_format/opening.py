@@ -8,17 +8,21 @@ from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import LocalStore, Store
 
 
-def open_store(location: str | os.PathLike[str]) -> Store:
+def open_store(location: str | os.PathLike[str], *, follow_links: bool = False) -> Store:
     """The store of a path or URL; nothing is read yet.
+
+    Args:
+        location: The path or URL of a folder.
+        follow_links: Of a folder here, read what links lead to wherever that is.
 
     Raises:
         StoreError: Nobody here knows the URL's protocol.
     """
     text = os.fspath(location)
     if "://" not in text:
-        return LocalStore(text)
+        return LocalStore(text, follow_links=follow_links)
     if text.startswith("file://"):
-        return LocalStore(text.removeprefix("file://"))
+        return LocalStore(text.removeprefix("file://"), follow_links=follow_links)
     if text.startswith(("http://", "https://")):
         return HttpStore(text)
     return FsspecStore(text)

@@ -23,7 +23,11 @@ from rdrr_format.file_names import check_name
 from rdrr_format.stores import Bytes, store_errors
 
 _TIMEOUT_SECONDS = 60
+_MOST_UNSTATED = 64 << 20
+"""Bytes that are read of an answer without `Content-Length`."""
+
 _SILENT = logging.NullHandler()
+_DIGITS = 18
 _NOT_FOUND = (404, 410)
 
 
@@ -55,6 +59,8 @@ class HttpStore:
         length = headers.get("Content-Length")
         if length is None:
             raise StoreError("the server does not tell the file's size", where=self._where(name))
+        if not length.isdecimal() or len(length) > _DIGITS:
+            raise StoreError("no size of a file", where=self._where(name), found=length)
         return int(length)
 
     def serves_ranges(self, name: str) -> bool:
@@ -69,11 +75,12 @@ class HttpStore:
         if offset == 0 and size is None:
             return np.frombuffer(self._request(name, "GET")[1], np.uint8)
         end = "" if size is None else offset + size - 1
-        headers, content = self._request(name, "GET", {"Range": f"bytes={offset}-{end}"})
+        asked = {"Range": f"bytes={offset}-{end}"}
+        most = None if size is None else offset + size
+        headers, content = self._request(name, "GET", asked, most)
         if headers.get("Content-Range") is None:  # the server sent the whole file
-            stop = None if size is None else offset + size
-            content = content[offset:stop]
-        return np.frombuffer(content, np.uint8)
+            content = content[offset:]
+        return np.frombuffer(content, np.uint8)[:size]
 
     def open_write(self, name: str) -> BinaryIO:
         """Always refused.
@@ -95,19 +102,38 @@ class HttpStore:
         return f"{self._url}/{name}"
 
     def _request(
-        self, name: str, method: str, headers: dict[str, str] | None = None
+        self,
+        name: str,
+        method: str,
+        headers: dict[str, str] | None = None,
+        most: int | None = None,
     ) -> tuple[Any, bytes]:
+        """Headers of the answer, and its first bytes: `most`, or all that it says it has."""
         where = self._where(check_name(name))
         request = Request(f"{self._url}/{quote(name)}", method=method, headers=headers or {})
         try:
             with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-                return answer.headers, answer.read()
+                if most is None and answer.headers.get("Content-Length") is None:
+                    return answer.headers, _unstated(answer, where)
+                return answer.headers, answer.read(most)
         except HTTPError as error:
             kind = _MissingError if error.code in _NOT_FOUND else StoreError
             raise kind(f"the server answers {error.code} {error.reason}", where=where) from error
         except (URLError, HTTPException, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise StoreError("the server cannot be reached", where=where, found=reason) from error
+
+
+def _unstated(answer: Any, where: str) -> bytes:
+    """The whole of an answer that does not say how long it is."""
+    content: bytes = answer.read(_MOST_UNSTATED + 1)
+    if len(content) > _MOST_UNSTATED:
+        raise StoreError(
+            "the server does not say how much it sends, and does not end",
+            where=where,
+            expected=f"at most {_MOST_UNSTATED} bytes",
+        )
+    return content
 
 
 class _MissingError(StoreError):

@@ -21,6 +21,9 @@ from rdrr_format.stores import Bytes
 MAX_FRAME = 16 << 20
 """Uncompressed bytes of the largest frame that is read; rdrr writes frames of 1 MiB."""
 
+MAX_FRAMES = 1 << 20
+"""Frames of a shard; of rdrr's they hold 1 TiB."""
+
 _HEADER = struct.Struct("<II")  # magic number of a skippable frame, bytes that follow
 _FOOTER = struct.Struct("<IBI")  # number of frames, descriptor, magic number
 _SKIPPABLE, _SEEKABLE = 0x184D2A5E, 0x8F92EAB1
@@ -81,6 +84,10 @@ def read_seek_table(
     """
     tail = read(max(0, file_size - _FIRST_READ), min(file_size, _FIRST_READ)).tobytes()
     frames, entry = _footer(tail, where)
+    if frames > MAX_FRAMES:
+        raise ShardError(
+            "too many frames", where=where, expected=f"at most {MAX_FRAMES}", found=frames
+        )
     size = _HEADER.size + frames * entry + _FOOTER.size
     if size > file_size:
         raise ShardError(

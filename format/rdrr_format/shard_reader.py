@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from rdrr_format.compression import ZSTD
-from rdrr_format.decompression import FrameCache, FrameReader
+from rdrr_format.decompression import FrameCache, FrameReader, check_content
 from rdrr_format.errors import ShardError, StoreError
 from rdrr_format.file_names import check_name
-from rdrr_format.integrity import hash_bytes
+from rdrr_format.integrity import hash_pieces
 from rdrr_format.shards import RunLike, ShardLike, ShardSpan
-from rdrr_format.stores import Store
+from rdrr_format.stores import LocalStore, Store
 
 Bytes = npt.NDArray[np.uint8]
+
+_PIECE = 4 << 20
+"""Bytes of a local shard that are hashed at a time."""
 
 
 class ShardReader:
@@ -74,7 +77,7 @@ class ShardReader:
         shard = self._shards[index]
         where = self._where(shard)
         self.check_size(index)
-        found = hash_bytes(self._algorithm, self._store.read(shard.filename))
+        found = hash_pieces(self._algorithm, self._pieces(shard))
         if found != shard.hash.lower():
             raise ShardError(
                 "wrong hash",
@@ -106,7 +109,8 @@ class ShardReader:
         """The reader of a compressed shard.
 
         Raises:
-            ShardError: It is compressed by an unknown method, or does not say how large it is.
+            ShardError: It is compressed by an unknown method, or does not say how large it is, or
+                the shards of the package declare too much content.
         """
         shard = self._shards[index]
         if shard.compression != ZSTD or shard.uncompressed_size is None:
@@ -118,11 +122,18 @@ class ShardReader:
             )
         found = self._frames.get(index)
         if found is None:
+            check_content(self._shards, self._where(shard))
             found = FrameReader(
                 self._store, shard.filename, shard.size, shard.uncompressed_size, self._cache
             )
             found = self._frames.setdefault(index, found)
         return found
+
+    def _pieces(self, shard: ShardLike) -> Iterator[Bytes]:
+        """The bytes of a shard; a piece from elsewhere is a request, so those come at once."""
+        step = _PIECE if isinstance(self._store, LocalStore) else max(1, shard.size)
+        for first in range(0, shard.size, step):
+            yield self._store.read(shard.filename, first, min(step, shard.size - first))
 
     def _read_run(self, run: RunLike) -> Bytes:
         if not 0 <= run.shard_index < len(self._shards):

@@ -18,8 +18,11 @@ from typing import BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rdrr_format.durable import rename_durably
 from rdrr_format.errors import StoreError
 from rdrr_format.file_names import check_name
+from rdrr_format.links import check_link
+from rdrr_format.regular_files import map_regular, read_span
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -99,13 +102,36 @@ def write_file(store: Store, name: str, content: bytes) -> None:
         file.write(content)
 
 
+def read_bounded(store: Store, name: str, most: int) -> bytes:
+    """The whole content of a file, wherever it is.
+
+    Args:
+        store: Where it is.
+        name: The file.
+        most: Bytes that it may have.
+
+    Raises:
+        StoreError: It has more, or cannot be read.
+    """
+    size = store.size(name)
+    if size > most:
+        raise StoreError(
+            "the file is too large",
+            where=f"{store.describe()}/{name}",
+            expected=f"at most {most} bytes",
+            found=f"{size} bytes",
+        )
+    return store.read(name, 0, size).tobytes()
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Put a file in the place of another, if there is one; at any moment one of the two is whole.
 
     What a link points to is replaced, not the link; a pipe or a device is written to.
 
     Raises:
-        StoreError: It cannot be written. What was there before still is.
+        StoreError: It cannot be written, and what was there before still is; or the folder cannot
+            be flushed, and after a power cut either may be there.
     """
     if path.exists() and not path.is_file():
         with store_errors(path):
@@ -119,7 +145,7 @@ def replace_file(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(path)
+            rename_durably(partial, path)
     finally:
         with suppress(OSError):
             partial.unlink()
@@ -130,38 +156,65 @@ class LocalStore:
 
     Args:
         root: The folder; it is made when the first file is written.
+        maps: Map files. Otherwise they are copied: a map ends the process where somebody cuts the
+            file short while it is used.
+        follow_links: Read what a link in the folder leads to wherever that is. Otherwise it has to
+            be in the folder too, or in the cache of the hub that the folder is a part of.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, maps: bool = True, follow_links: bool = False
+    ) -> None:
         self.root = Path(root)
+        self.maps = maps
+        self.follow_links = follow_links
 
     def describe(self) -> str:
         """The folder's path."""
         return str(self.root)
 
     def path(self, name: str) -> Path:
-        """Path of a file."""
+        """Path of a file, which may not be there yet."""
         return self.root / check_name(name)
+
+    def readable(self, name: str) -> Path:
+        """Path of a file that may be read.
+
+        Raises:
+            StoreError: It is a link that leads out of the folder.
+        """
+        path = self.path(name)
+        if not self.follow_links:
+            with store_errors(path):
+                check_link(path)
+        return path
 
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
-        return self.path(name).is_file()
+        path = self.path(name)
+        with store_errors(path):
+            return path.is_file()
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
-        path = self.path(name)
+        path = self.readable(name)
         with store_errors(path):
             return path.stat().st_size
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
-        """Bytes of a file as a read-only memory map."""
-        path = self.path(name)
+        """Bytes of a file: a read-only memory map, or a copy."""
+        path = self.readable(name)
         with store_errors(path):
             left = max(0, path.stat().st_size - offset)
             count = left if size is None else min(size, left)
             if count == 0:
                 return np.empty(0, np.uint8)
-            return np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=(count,))
+            if not self.maps:
+                return read_span(path, offset, count)
+            try:
+                return map_regular(path, np.uint8, offset, (count,))
+            except ValueError as error:
+                raise StoreError("cut short while it was opened", where=path) from error
 
     def open_write(self, name: str) -> BinaryIO:
         """A new file; the folder is made when needed."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rdrr_format.printing import printable
+
 Severity = Literal["error", "warning"]
 Level = Literal["structure", "files", "deep"]
 
@@ -18,8 +20,7 @@ MAX_TEXT = 160
 
 def shown(value: object) -> str:
     """A foreign value made fit for a terminal: printable, on one line, and short."""
-    text = value if isinstance(value, str) else repr(value)
-    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    text = printable(value if isinstance(value, str) else repr(value))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from rdrr_format.errors import ManifestError, RdrrError, StoreError
 from rdrr_format.locations import HubLocation, is_hub, parse_hub
 from rdrr_format.opening import open_store
-from rdrr_format.stores import Store
+from rdrr_format.stores import Store, read_bounded, store_errors
 
 from rdrr_manifests.models import MANIFEST_NAME
-from rdrr_manifests.reading import MAX_MANIFEST_BYTES, not_rdrr
+from rdrr_manifests.reading import MANIFEST, not_rdrr
 
 _CHECKPOINT_FILES = ("config.json", "model.safetensors", "model.safetensors.index.json")
 
@@ -43,16 +43,18 @@ class Location:
         if not self.store.exists(self.name):
             raise self._missing()
         size = self.store.size(self.name)
-        if size > MAX_MANIFEST_BYTES:
+        if size > MANIFEST.size:
             head = self.store.read(self.name, 0, 4).tobytes()
             kind = "a GGUF file" if head == b"GGUF" else f"a file of {size} bytes"
             raise not_rdrr(self.where, kind, "name the folder or its manifest.json")
-        return self.store.read(self.name).tobytes()
+        return self.store.read(self.name, 0, size).tobytes()
 
     def read_file(self, name: str) -> bytes | None:
-        """A small file beside the manifest; None where there is none or it has no plain name."""
+        """A file beside the manifest; None where there is none of a plain name and its size."""
         try:
-            return self.store.read(name).tobytes() if self.store.exists(name) else None
+            return (
+                read_bounded(self.store, name, MANIFEST.size) if self.store.exists(name) else None
+            )
         except RdrrError:
             return None
 
@@ -72,8 +74,12 @@ class Location:
         )
 
 
-def locate(location: str | os.PathLike[str]) -> Location:
+def locate(location: str | os.PathLike[str], *, follow_links: bool = False) -> Location:
     """Find the manifest that a path or URL names; a folder, or the manifest itself.
+
+    Args:
+        location: The path or URL.
+        follow_links: Read what links in the folder lead to, wherever that is.
 
     Raises:
         UsageError: It begins with `hf://` but names no repository.
@@ -88,11 +94,16 @@ def locate(location: str | os.PathLike[str]) -> Location:
             return Location(open_store(folder), name, True, text)
         return Location(open_store(text), MANIFEST_NAME, False, text)
     path = Path(text.removeprefix("file://"))
-    if "\0" in text or not path.exists():
+    with store_errors(path):
+        is_there = "\0" not in text and path.exists()
+    if not is_there:
         raise StoreError("no such path", where=text.replace("\0", "\\0"))
     if path.is_dir():
-        return Location(open_store(path), MANIFEST_NAME, False, text)
-    return Location(open_store(path.parent), path.name, True, text)
+        return Location(open_store(path, follow_links=follow_links), MANIFEST_NAME, False, text)
+    # Whoever names a link means what it leads to.
+    named = path.resolve() if path.is_symlink() else path
+    store = open_store(named.parent, follow_links=follow_links)
+    return Location(store, named.name, True, text)
 
 
 def _on_the_hub(location: HubLocation) -> Location:

@@ -16,7 +16,7 @@ from rdrr_format.encoding import decode_tensor
 from rdrr_format.errors import ManifestError
 from rdrr_format.hub import fetch_files
 from rdrr_format.shard_reader import ShardReader
-from rdrr_format.stores import LocalStore, Store
+from rdrr_format.stores import LocalStore, Store, read_bounded
 
 from rdrr_manifests.faults import Fault, ValidationReport, of_severity
 from rdrr_manifests.graph import Graph
@@ -25,6 +25,9 @@ from rdrr_manifests.rules.files import FILES
 from rdrr_manifests.validation import Opened, open_manifest, validate
 
 __all__ = ["Package", "ValidationReport", "open_package", "validate"]
+
+MAX_TOKENIZER = 64 << 20
+"""Bytes of a tokenizer's file; the largest published ones have half of it."""
 
 _LISTED = 3
 
@@ -141,16 +144,16 @@ class Package:
         name = self._tokenizer_name()
         if name is None or not isinstance(self.store, LocalStore):
             return None
-        return str(self.store.path(name))
+        return str(self.store.readable(name))
 
     def tokenizer_bytes(self) -> bytes | None:
         """Content of the tokenizer's file; None where the manifest names none.
 
         Raises:
-            StoreError: It cannot be read.
+            StoreError: It cannot be read, or is too large.
         """
         name = self._tokenizer_name()
-        return None if name is None else self.store.read(name).tobytes()
+        return None if name is None else read_bounded(self.store, name, MAX_TOKENIZER)
 
     def _tokenizer_name(self) -> str | None:
         return self.manifest.tokenizer.file if self.manifest.tokenizer else None
@@ -174,17 +177,18 @@ class Package:
         return f"Package({self.manifest.model_id!r}, {self.where!r})"
 
 
-def open_package(location: str | os.PathLike[str]) -> Package:
+def open_package(location: str | os.PathLike[str], *, follow_links: bool = False) -> Package:
     """Open a package of any generation.
 
     Args:
         location: Folder, URL of a folder, or the manifest inside it.
+        follow_links: Read what links in the folder lead to, wherever that is.
 
     Raises:
         StoreError: The path or URL cannot be read.
         ManifestError: Not RDRR, or with faults; its `faults` hold all of them.
     """
-    opened = open_manifest(location)
+    opened = open_manifest(location, follow_links=follow_links)
     faults = list(opened.faults)
     subject = opened.examination.subject
     if subject is not None:

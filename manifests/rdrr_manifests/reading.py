@@ -5,19 +5,18 @@ Generations and rules come after this: here only the question "is it RDRR at all
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rdrr_format.errors import ManifestError
+from rdrr_format.bounded_json import JsonBounds, parse_json
+from rdrr_format.errors import FormatError, ManifestError
 
 from rdrr_manifests.faults import Fault, shown
 
-MAX_MANIFEST_BYTES = 256 * 2**20
-"""Manifests seen in public have at most a few megabytes; beyond this something else was named."""
-
-MAX_DIGITS = 20
+MANIFEST = JsonBounds(size=64 << 20, values=1 << 21, depth=64, digits=20)
+"""Manifests seen in public have at most a few megabytes; 50,000 experts take half of these values.
+Sizes have at most 16 digits, JSON's safe integers."""
 
 _MAGIC: Mapping[bytes, str] = {
     b"GGUF": "a GGUF file",
@@ -78,19 +77,11 @@ def read_object(raw: bytes, where: object) -> tuple[dict[str, Any], tuple[Fault,
         raise not_rdrr(where, "a safetensors file", _CHECKPOINT_HINT)
     repeated: list[str] = []
     try:
-        text = raw.decode("utf-8-sig")
-        data = json.loads(
-            text,
-            object_pairs_hook=_collector(repeated),
-            parse_constant=_refuse_constant,
-            parse_int=_parse_int,
-        )
-    except UnicodeDecodeError as error:
-        raise not_rdrr(where, f"bytes that are not UTF-8 text (at byte {error.start})") from None
-    except RecursionError:
-        raise not_rdrr(where, "JSON nested too deeply") from None
-    except ValueError as error:  # JSONDecodeError, an unreadable number, or NaN
-        raise not_rdrr(where, f"text that is not JSON ({shown(str(error))})") from None
+        data = parse_json(raw, MANIFEST, pairs=_collector(repeated), constants=False)
+    except FormatError as error:
+        facts = f"{error.message}, expected {error.expected}" if error.expected else error.message
+        found = f"{facts}, found {shown(error.found)}" if error.found else facts
+        raise not_rdrr(where, found) from error
     if not isinstance(data, dict):
         raise not_rdrr(where, f"JSON of another kind ({type(data).__name__})")
     faults = tuple(
@@ -122,14 +113,3 @@ def _collector(repeated: list[str]) -> Any:
         return data
 
     return collect
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _parse_int(text: str) -> int:
-    # Sizes have at most 16 digits (JSON's safe integers); thousands of them are an attack.
-    if len(text) > MAX_DIGITS:
-        raise ValueError(f"an integer of {len(text)} digits")
-    return int(text)

@@ -12,6 +12,7 @@ from typing import Any
 
 from rdrr_format.errors import ManifestError, StoreError
 from rdrr_format.hub import fetch_files
+from rdrr_format.stores import LocalStore
 
 from rdrr_manifests.faults import Fault, Level, ValidationReport
 from rdrr_manifests.graph import Graph
@@ -29,14 +30,18 @@ class Opened:
     faults: tuple[Fault, ...]
 
 
-def open_manifest(location: str | os.PathLike[str]) -> Opened:
+def open_manifest(location: str | os.PathLike[str], *, follow_links: bool = False) -> Opened:
     """Read a manifest of any generation and run the structural rules.
+
+    Args:
+        location: A package's folder or URL, or a manifest.
+        follow_links: Read what links in the folder lead to, wherever that is.
 
     Raises:
         StoreError: The path or URL cannot be read.
         ManifestError: What is there is not RDRR.
     """
-    place = locate(location)
+    place = locate(location, follow_links=follow_links)
     raw = read_manifest(place.read_manifest(), place.where)
     external, faults = _external_tensors(place, raw.data)
     examination = examine(
@@ -48,7 +53,11 @@ def open_manifest(location: str | os.PathLike[str]) -> Opened:
 
 
 def validate(
-    location: str | os.PathLike[str], *, deep: bool = False, strict: bool = False
+    location: str | os.PathLike[str],
+    *,
+    deep: bool = False,
+    strict: bool = False,
+    follow_links: bool = False,
 ) -> ValidationReport:
     """Validate a package or a bare manifest.
 
@@ -57,13 +66,14 @@ def validate(
             looked at.
         deep: Also hash every shard and decode every tensor.
         strict: Warnings make the package invalid too.
+        follow_links: Read what links in the folder lead to, wherever that is.
 
     Raises:
         StoreError: The path or URL cannot be read at all.
     """
     where = os.fspath(location)
     try:
-        opened = open_manifest(location)
+        opened = open_manifest(location, follow_links=follow_links)
     except ManifestError as error:
         return ValidationReport(
             where, "structure", error.faults or (_as_fault(error),), strict=strict
@@ -96,20 +106,26 @@ def validate(
 
 
 def _file_faults(opened: Opened, deep: bool) -> list[Fault]:
-    from rdrr_manifests.rules.files import DEEP, FILES
+    from rdrr_manifests.rules.files import DEEP, FILES, FileRule
 
     subject = opened.examination.subject
     assert subject is not None
     manifest, store = subject.manifest, opened.location.store
+    again: tuple[FileRule, ...] = ()
+    if isinstance(store, LocalStore):
+        # Copied rather than mapped: nobody said yet that these files are to be relied on.
+        store = LocalStore(store.root, maps=False, follow_links=store.follow_links)
+        # Sizes are looked at once more at the end: reading everything takes a while.
+        again = FILES
     if deep:
         fetch_files(store, [shard.filename for shard in manifest.shards])
     found: list[Fault] = []
-    for rule in (*FILES, *(DEEP if deep else ())):
+    for rule in (*FILES, *((*DEEP, *again) if deep else ())):
         try:
             found.extend(rule.faults(manifest, store))
         except StoreError as error:
             found.append(Fault(rule.id, "error", error.where or "", error.message))
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _inline(raw: Mapping[str, Any]) -> bool:

@@ -123,7 +123,7 @@ def test_a_kill_at_each_of_the_last_steps_of_replacing(folder, place, tmp_path, 
     new = contents(out)
     assert first.error is None
     states = set()
-    for step in range(first.events - 9, first.events + 1):
+    for step in range(first.events - 14, first.events + 1):
         shutil.rmtree(out)
         shutil.copytree(tmp_path / "old", out)
         converters.convert(folder, out, kill_at=step, resume=True, **options)

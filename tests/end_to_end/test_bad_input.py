@@ -55,6 +55,8 @@ def _edit_tensors(checkpoint: Path, name: str, value: np.ndarray | None) -> None
     size = int.from_bytes(raw[:8], "little")
     header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
     del header[name]
+    # A hole in the data is a fault of its own, so the rest moves up.
+    data, header = _packed(data, header)
     if value is not None:
         end = len(data)
         data += value.tobytes()
@@ -63,9 +65,6 @@ def _edit_tensors(checkpoint: Path, name: str, value: np.ndarray | None) -> None
             "shape": list(value.shape),
             "data_offsets": [end, len(data)],
         }
-    else:
-        # A hole in the data is a fault of its own, so the rest moves up.
-        data, header = _packed(data, header)
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 

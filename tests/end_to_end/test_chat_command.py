@@ -94,11 +94,11 @@ def test_without_a_template_one_is_asked_for_and_may_be_given(package, tmp_path)
 
 
 def test_settings_that_are_no_json_are_named(package):
-    for text in ("[" * 100_000, "{"):
+    for text, words in (("[" * 100_000, "the JSON text is nested too deeply"), ("{", "not JSON")):
         (package / "tokenizer_config.json").write_text(text)
         done = rdrr("chat", package, *SHORT, stdin="hi\n")
         assert done.code == 1
-        assert "tokenizer_config.json: not JSON" in error_line(done)
+        assert f"tokenizer_config.json: {words}" in error_line(done)
 
 
 def test_templates_come_from_the_file_before_the_settings_and_by_name(package, tmp_path):

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from rdrr_format.errors import ManifestError
-from rdrr_manifests.reading import MAX_DIGITS, read_manifest
+from rdrr_manifests.reading import MANIFEST, read_manifest
 from support.manifests import valid_manifest
 
 GOOD = json.dumps(valid_manifest()).encode()
@@ -34,7 +34,7 @@ GOOD = json.dumps(valid_manifest()).encode()
         (b'{"a": ' * 100_000, "nested too deeply"),
         (b'{"modelId": "x", "totalSize": NaN}', "NaN"),
         (b'{"modelId": "x", "totalSize": Infinity}', "Infinity"),
-        (b'{"modelId": "x", "totalSize": ' + b"9" * (MAX_DIGITS + 1) + b"}", "digits"),
+        (b'{"modelId": "x", "totalSize": ' + b"9" * (MANIFEST.digits + 1) + b"}", "digits"),
     ],
 )
 def test_other_content_is_named_on_one_line(raw: bytes, words: str) -> None:

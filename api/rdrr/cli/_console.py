@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from rdrr_format.printing import printable
 
 if TYPE_CHECKING:
     from rdrr_format.errors import RdrrError
@@ -19,12 +21,21 @@ PIPED_WIDTH = 1000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr; of a fixed width when that is not a terminal."""
+    """A console on stdout or stderr; of a fixed width when that is not a terminal.
+
+    What it prints as text holds no control characters: names and notes come from files.
+    """
     from rich.console import Console
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
+            for text, style, control in super().render(*arguments, **options):
+                yield Segment(text if control else printable(text, keep="\n"), style, control)
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPED_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
+    return SafeConsole(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
 def note(text: str) -> None:
@@ -49,7 +60,12 @@ def announce(model: Model, name: str = "") -> None:
 def print_json(data: Any) -> None:
     """One JSON object on stdout; on one line unless a person is reading."""
     indent = 2 if sys.stdout.isatty() else None
-    sys.stdout.write(json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
+    if not text.isprintable():  # such characters stand in strings only, but for the line ends
+        text = "".join(
+            char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+        )
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

@@ -34,6 +34,9 @@ PackagePath: TypeAlias = Annotated[
 ]
 JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _LOAD = options_of(LoadOptions)
+FollowLinksFlag: TypeAlias = Annotated[
+    bool, typer.Option("--follow-links", help=_LOAD["follow_links"].help)
+]
 KernelHints: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--kernel-hint", metavar="KEY=VALUE", help=_LOAD["kernel_hints"].help),

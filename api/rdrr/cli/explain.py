@@ -22,7 +22,8 @@ def explain(
     path: PackagePath,
     *,
     load: Annotated[
-        LoadOptions, Only("adapter", "kernel_hints", "strict_hints", "kv_dtype", "context")
+        LoadOptions,
+        Only("adapter", "kernel_hints", "strict_hints", "kv_dtype", "context", "follow_links"),
     ],
     every: Annotated[
         bool, typer.Option("--all", help="Show each layer, also those served alike.")
@@ -43,7 +44,7 @@ def explain(
     from rdrr._backends import resolve_hints
     from rdrr._load import context_of
 
-    package = open_package(path)
+    package = open_package(path, follow_links=load.follow_links)
     found = _explanation.explain(
         package,
         resolve_hints(package, load.kernel_hints),

@@ -29,7 +29,7 @@ def inspect(
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens that --memory counts; the model's longest.")
     ] = None,
-    load: Annotated[LoadOptions, Only("adapter", "kernel_hints")],
+    load: Annotated[LoadOptions, Only("adapter", "kernel_hints", "follow_links")],
     json: JsonFlag = False,
 ) -> int:
     """Show what a package contains; an adapter and hints matter to --memory only."""
@@ -38,7 +38,7 @@ def inspect(
     from rdrr._backends import resolve_hints
     from rdrr._survey import estimate_memory, survey, tensor_facts
 
-    package = open_package(path)
+    package = open_package(path, follow_links=load.follow_links)
     overview = survey(package.manifest)
     rows = tensor_facts(package.manifest) if tensors else None
     need = None

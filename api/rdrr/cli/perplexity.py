@@ -43,7 +43,8 @@ def perplexity(
         typer.Option("--decode-path", help="One token a pass, as text is generated; slow."),
     ] = False,
     load: Annotated[
-        LoadOptions, Only("backend", "adapter", "kernel_hints", "strict_hints", "kv_dtype")
+        LoadOptions,
+        Only("backend", "adapter", "kernel_hints", "strict_hints", "kv_dtype", "follow_links"),
     ],
     json: JsonFlag = False,
 ) -> int:
@@ -83,7 +84,7 @@ def perplexity(
 def _open(path: str, *, load: LoadOptions, window: int) -> Model:
     import rdrr
 
-    package = rdrr.open_package(path)
+    package = rdrr.open_package(path, follow_links=load.follow_links)
     longest = package.manifest.architecture.max_seq_len
     if window > longest:
         raise UsageError(

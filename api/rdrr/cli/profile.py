@@ -43,7 +43,9 @@ def profile(
         Path | None,
         typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev; must not exist."),
     ] = None,
-    load: Annotated[LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context")],
+    load: Annotated[
+        LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context", "follow_links")
+    ],
     json: JsonFlag = False,
 ) -> int:
     """Measure GPU time by kernel, and what the host spends around it, for prompt and tokens."""
@@ -55,7 +57,7 @@ def profile(
     from rdrr._load import context_of
 
     _check(trace)
-    package = open_package(path)
+    package = open_package(path, follow_links=load.follow_links)
     found = _profile.measure(
         package,
         resolve_hints(package, load.kernel_hints),

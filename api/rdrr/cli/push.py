@@ -8,7 +8,7 @@ import typer
 
 from rdrr._units import format_size
 from rdrr.cli._console import console, print_json, table
-from rdrr.cli._options import JsonFlag
+from rdrr.cli._options import FollowLinksFlag, JsonFlag
 
 if TYPE_CHECKING:
     from rdrr._push import Pushed
@@ -33,6 +33,7 @@ def push(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the model card and the files, push nothing.")
     ] = False,
+    follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
     """Check every byte of a package, then push it to the Hugging Face Hub in one commit."""
@@ -45,6 +46,7 @@ def push(
         base_model=base_model,
         message=message,
         dry_run=dry_run,
+        follow_links=follow_links,
     )
     if json:
         print_json(pushed.as_dict())

@@ -44,7 +44,9 @@ def tune(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Try again what is known.")] = False,
-    load: Annotated[LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context")],
+    load: Annotated[
+        LoadOptions, Only("adapter", "kernel_hints", "kv_dtype", "context", "follow_links")
+    ],
     rounds: Annotated[
         int | None, typer.Option(min=3, help="Measurements of each candidate.")
     ] = None,
@@ -62,7 +64,7 @@ def tune(
     if unknown:
         raise UsageError("no such op", expected=", ".join(OPS), found=unknown[0])
     specs = _passes(passes or ["prefill", "decode"])
-    package = open_package(path)
+    package = open_package(path, follow_links=load.follow_links)
     found = tune_package(
         package,
         resolve_hints(package, load.kernel_hints),

@@ -8,7 +8,7 @@ import typer
 
 from rdrr._units import format_size
 from rdrr.cli._console import console, print_json
-from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
 
 if TYPE_CHECKING:
     from rdrr_manifests.faults import Fault, ValidationReport
@@ -27,12 +27,13 @@ def validate(
         bool, typer.Option("--deep", help="Also check hashes and decode every tensor.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
+    follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
     """Check a package, or a manifest alone (then its structure only). Exit code 1 on errors."""
     import rdrr
 
-    report = rdrr.validate(path, deep=deep, strict=strict)
+    report = rdrr.validate(path, deep=deep, strict=strict, follow_links=follow_links)
     if json:
         print_json(report.as_dict())
     else:

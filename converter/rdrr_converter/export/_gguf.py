@@ -6,10 +6,9 @@ to F16, or F32 where a value is too large for it. gguf-py writes the container.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.durable import flush_file, make_folder, rename_durably
 from rdrr_format.errors import ConversionError
 from rdrr_format.layouts import Layout
 from rdrr_format.stores import store_errors
@@ -347,13 +347,13 @@ def _add(writer: Any, key: str, value: Any) -> None:
 def complete_file(path: Path) -> Iterator[Path]:
     """A file to write, which gets the name `path` if the block ends without an error."""
     with store_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     partial_path = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
     try:
         yield partial_path
         with store_errors(path):
-            with partial_path.open("rb") as file:
-                os.fsync(file.fileno())
-            partial_path.rename(path)
+            flush_file(partial_path)
+            rename_durably(partial_path, path)
     finally:
-        partial_path.unlink(missing_ok=True)
+        with suppress(OSError):  # the error that led here is the one to report
+            partial_path.unlink()

@@ -6,20 +6,24 @@ does not for linear layers, and no architecture here has others.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rdrr_format.errors import SourceError
+from rdrr_format.bounded_json import JsonBounds
+from rdrr_format.errors import FormatError, SourceError
+from rdrr_format.stores import store_errors
 
-from rdrr_converter.sources.base import read_json_object
+from rdrr_converter.lora._patterns import PatternTable
+from rdrr_converter.sources.base import as_source_error, read_json_object
 
 _Number = TypeVar("_Number", int, float)
 
 CONFIG = "adapter_config.json"
+ADAPTER = JsonBounds(size=4 << 20, values=1 << 17, depth=16)
+"""What a configuration may cost; one that names 50,000 modules fits."""
 
 _REFUSED = (
     "alora_invocation_tokens",
@@ -58,48 +62,51 @@ class AdapterConfig:
     where: Path
     rank: int
     alpha: float
-    ranks: Mapping[str, int]
-    alphas: Mapping[str, float]
+    ranks: PatternTable[int]
+    alphas: PatternTable[float]
     stabilized: bool
     dora: bool
     ties: bool
 
     def rank_of(self, module: str) -> int:
         """Rank of a module of the base."""
-        return _by_pattern(self.ranks, module, self.rank)
+        return self._found(self.ranks, module) or self.rank
 
     def scale_of(self, module: str) -> float:
         """What the product of a module's matrices is multiplied by."""
         rank = self.rank_of(module)
-        return _by_pattern(self.alphas, module, self.alpha) / (
-            sqrt(rank) if self.stabilized else rank
-        )
+        stated = self._found(self.alphas, module)
+        alpha = self.alpha if stated is None else stated
+        return alpha / (sqrt(rank) if self.stabilized else rank)
+
+    def _found(self, table: PatternTable[_Number], module: str) -> _Number | None:
+        try:
+            return table.find(module)
+        except FormatError as error:
+            raise as_source_error(error, self.where) from error
 
 
 def read_adapter_config(folder: Path) -> AdapterConfig:
     """Read the configuration in an adapter's folder.
 
     Raises:
+        StoreError: The path cannot be looked at.
         SourceError: There is none, it is damaged, or the adapter is of a kind that cannot be
             merged.
     """
     where = folder / CONFIG
-    if not where.is_file():
+    with store_errors(where):
+        is_there = where.is_file()
+    if not is_there:
         raise SourceError("not a LoRA adapter", where=folder, expected=f"a folder with {CONFIG}")
-    values = read_json_object(where)
+    values = read_json_object(where, ADAPTER)
     _check_kind(values, where)
     return AdapterConfig(
         where=where,
         rank=_positive(values.get("r", 8), "r", where),
         alpha=_number(values.get("lora_alpha", 8), "lora_alpha", where),
-        ranks={
-            pattern: _positive(rank, f"rank_pattern.{pattern}", where)
-            for pattern, rank in _patterns(values, "rank_pattern", where).items()
-        },
-        alphas={
-            pattern: _number(alpha, f"alpha_pattern.{pattern}", where)
-            for pattern, alpha in _patterns(values, "alpha_pattern", where).items()
-        },
+        ranks=_patterns(values, "rank_pattern", where, _positive),
+        alphas=_patterns(values, "alpha_pattern", where, _number),
         stabilized=values.get("use_rslora") is True,
         dora=values.get("use_dora") is True,
         ties=values.get("ensure_weight_tying") is True,
@@ -131,23 +138,20 @@ def _check_kind(values: Mapping[str, Any], where: Path) -> None:
         )
 
 
-def _by_pattern(table: Mapping[str, _Number], module: str, otherwise: _Number) -> _Number:
-    for pattern, value in table.items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return otherwise
-
-
-def _patterns(values: Mapping[str, Any], key: str, where: Path) -> Mapping[str, Any]:
+def _patterns(
+    values: Mapping[str, Any],
+    key: str,
+    where: Path,
+    read: Callable[[object, str, Path], _Number],
+) -> PatternTable[_Number]:
     table = values.get(key) or {}
     if not isinstance(table, dict):
         raise _fault(key, "an object", table, where)
-    for pattern in table:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise _fault(key, "regular expressions", f"{pattern}: {error}", where) from error
-    return table
+    numbers = {pattern: read(value, f"{key}.{pattern}", where) for pattern, value in table.items()}
+    try:
+        return PatternTable(numbers)
+    except FormatError as error:
+        raise as_source_error(error, f"{where}, {key}") from error
 
 
 def _positive(value: object, key: str, where: Path) -> int:

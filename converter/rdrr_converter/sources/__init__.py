@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rdrr_format.errors import SourceError
+from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
@@ -42,12 +43,15 @@ def open_source(path: str | Path) -> Source:
     """Open a checkpoint; no weight is read yet. Quantized weights will be dequantized when read.
 
     Raises:
+        StoreError: The path cannot be looked at.
         SourceError: No such path, not a checkpoint of a known kind, or a damaged one, or one that
             is quantized in a way that is not known.
         ConversionError: A GGUF of an architecture that is not known.
     """
     path = Path(path)
-    if not path.exists():
+    with store_errors(path):
+        is_there = path.exists()
+    if not is_there:
         raise SourceError("no such checkpoint", where=path)
     for _, recognises, opener in _OPENERS:
         if recognises(path):

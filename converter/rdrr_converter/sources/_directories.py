@@ -9,10 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rdrr_format.bounded_json import JsonBounds
 from rdrr_format.errors import SourceError
 from rdrr_format.file_names import is_plain_name
 
 from rdrr_converter.sources.base import Source, SourceTensor, read_json_object
+
+INDEX_BOUNDS = JsonBounds(size=32 << 20, values=1 << 20, depth=8)
+"""Some 500,000 tensors."""
 
 ReadFile = Callable[[Path], Mapping[str, SourceTensor]]
 """The tensors of one file of weights."""
@@ -91,7 +95,7 @@ def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor
     Raises:
         SourceError: The index or a shard is missing or damaged.
     """
-    weight_map = read_json_object(index).get("weight_map")
+    weight_map = read_json_object(index, INDEX_BOUNDS).get("weight_map")
     if not isinstance(weight_map, dict) or not all(
         isinstance(name, str) for name in weight_map.values()
     ):
@@ -103,7 +107,7 @@ def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor
             raise SourceError(
                 "a shard is missing", where=index, expected=name, hint="download it again"
             )
-        tensors.update(read_file(index.parent / name))
+        _add(tensors, read_file(index.parent / name), weight_map, index.parent / name)
     lost = sorted(set(weight_map) - set(tensors))
     if lost:
         raise SourceError(
@@ -113,3 +117,26 @@ def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor
             found=f"{len(lost)} tensors missing",
         )
     return tensors
+
+
+def _add(
+    tensors: dict[str, SourceTensor],
+    shard: Mapping[str, SourceTensor],
+    weight_map: Mapping[str, str],
+    path: Path,
+) -> None:
+    """Take over the tensors of a shard; of those that an earlier one has too the index decides.
+
+    Raises:
+        SourceError: The index says nothing of a tensor that is in two shards.
+    """
+    for name, tensor in shard.items():
+        if name in tensors and name not in weight_map:
+            raise SourceError(
+                "a tensor that the index does not name is in two shards",
+                where=path,
+                expected=f"{name} in one file",
+                found=f"also in {tensors[name].file}",
+            )
+        if name not in tensors or weight_map[name] == path.name:
+            tensors[name] = tensor

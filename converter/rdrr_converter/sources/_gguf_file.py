@@ -5,18 +5,22 @@
     tensor  string name, u32 n, n x u64 dimensions, u32 type, u64 offset
     zeros up to a multiple of the alignment, then the data that offsets count from
 
-Little endian. Dimensions are written fastest first, so shapes here are reversed. This module
-knows the container only; names and metadata keys mean nothing to it. It is parsed here rather
-than by gguf-py because that makes an object of every string of a vocabulary, and reads past the
-end of a truncated file without noticing.
+Little endian. No two tensors share bytes. What stands before the data has bounds (`MAX_...`), each
+several times what published models need, because every value becomes an object in memory.
+Dimensions are written fastest first, so shapes here are reversed. This module knows the container
+only; names and metadata keys mean nothing to it. It is parsed here rather than by gguf-py because
+that makes an object of every string of a vocabulary, and reads past the end of a truncated file
+without noticing.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +30,7 @@ import numpy as np
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
+from rdrr_format.regular_files import open_regular
 from rdrr_format.shards import align_up
 
 from rdrr_converter.sources._gguf_types import FOREIGN
@@ -37,6 +42,16 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
 MAX_NAME = 256
+MAX_HEADER = 256 << 20
+"""Bytes before the data."""
+
+MAX_ENTRIES = 1 << 16
+"""Entries of metadata."""
+
+MAX_LISTED = 1 << 22
+"""Elements of all lists in the metadata together; a vocabulary takes up to four for each token."""
+
+MAX_TENSORS = 1 << 17
 READ_AHEAD = 1 << 20
 
 _SCALARS: Mapping[int, str] = MappingProxyType(
@@ -102,8 +117,8 @@ def read_gguf(path: Path) -> GgufFile:
             has a type that cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            if path.stat().st_size < 24:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size < 24:
                 raise SourceError("truncated, or not a GGUF file", where=path)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _Parser(path, data).file()
@@ -117,6 +132,7 @@ class _Parser:
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._at = path, data, 0
         self._present = 0
+        self._listed = 0
 
     def file(self) -> GgufFile:
         tensors, entries = self._head()
@@ -133,6 +149,7 @@ class _Parser:
             if name in table:
                 raise SourceError("a tensor stands twice", where=self._path, found=name)
             table[name] = self._checked(name, shape, number, start + offset)
+        self._check_places(table.values())
         return GgufFile(self._path, metadata, table)
 
     def _head(self) -> tuple[int, int]:
@@ -154,10 +171,18 @@ class _Parser:
                 expected="little endian" if swapped else " or ".join(map(str, VERSIONS)),
                 found="big endian" if swapped else version,
             )
-        return self._number("<Q"), self._number("<Q")
+        tensors = self._bounded(self._number("<Q"), MAX_TENSORS, "tensors")
+        return tensors, self._bounded(self._number("<Q"), MAX_ENTRIES, "entries of metadata")
+
+    def _bounded(self, count: int, most: int, what: str) -> int:
+        if count > most:
+            raise SourceError(
+                f"too many {what}", where=self._path, expected=f"at most {most}", found=count
+            )
+        return count
 
     def _take(self, size: int) -> bytes:
-        end = self._at + size
+        end = self._bounded(self._at + size, MAX_HEADER, "bytes before the data")
         if end > self._present:
             self._reach(end)
         if end > len(self._data):
@@ -205,6 +230,7 @@ class _Parser:
         if kind != _ARRAY:
             raise SourceError("a value of unknown type", where=f"{self._path}, {key}", found=kind)
         kind, count = self._number("<I"), self._number("<Q")
+        self._listed = self._bounded(self._listed + count, MAX_LISTED, "listed values in metadata")
         if kind in _SCALARS:
             return self._scalars(kind, count)
         if kind != _STRING:
@@ -255,6 +281,8 @@ class _Parser:
                 hint="convert from a version in one of these",
             )
         elements, block_bytes = _block(dtype)
+        if prod(max(1, length) for length in shape) >= 1 << 60:
+            raise SourceError("impossible shape", where=where, found=list(shape))
         if shape and shape[-1] % elements:
             raise SourceError(
                 f"rows are not whole {dtype} blocks",
@@ -272,6 +300,18 @@ class _Parser:
                 hint="download it again",
             )
         return GgufTensor(name, shape, dtype, self._path, offset, size)
+
+    def _check_places(self, tensors: Iterable[GgufTensor]) -> None:
+        """Refuse tensors that share bytes: one of them is not what the table says."""
+        placed = sorted(tensors, key=lambda tensor: (tensor.offset, tensor.size))
+        for before, after in pairwise(placed):
+            if after.offset < before.offset + before.size:
+                raise SourceError(
+                    f"overlaps tensor {before.name}",
+                    where=f"{self._path}, tensor {after.name}",
+                    expected=f"bytes from {before.offset + before.size} on",
+                    found=f"from {after.offset} on",
+                )
 
 
 def _block(dtype: str) -> tuple[int, int]:

@@ -6,12 +6,15 @@ The order of preference is that of the readers in `sources`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
+from rdrr_format.bounded_json import parse_json
+from rdrr_format.errors import FormatError
+
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
+from rdrr_converter.sources._directories import INDEX_BOUNDS
 
 BESIDE = ("*.json", "*.jinja", "*.model")
 """Small files: configurations, indices, tokenizers, chat templates."""
@@ -86,7 +89,7 @@ def _weights(names: Collection[str], read: Callable[[str], bytes]) -> tuple[str,
 def _indexed(content: bytes) -> tuple[str, ...]:
     """The shards an index names; none if it is damaged, which its reader says better."""
     try:
-        shards = set(json.loads(content)["weight_map"].values())
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        shards = set(parse_json(content, INDEX_BOUNDS)["weight_map"].values())
+    except (FormatError, KeyError, TypeError, AttributeError):
         return ()
     return tuple(sorted(name for name in shards if isinstance(name, str)))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rdrr_format.regular_files import open_regular
+
 _POINTER = b"version https://git-lfs."
 
 
@@ -21,7 +23,7 @@ def pointer_hint(content: bytes) -> str | None:
 def pointer_hint_of(path: Path) -> str | None:
     """`pointer_hint` of a file; None also where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return pointer_hint(file.read(len(_POINTER)))
     except OSError:
         return None

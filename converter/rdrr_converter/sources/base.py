@@ -5,7 +5,6 @@ A source knows names, shapes and bytes. It does not know what a tensor is for.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -14,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.bounded_json import JsonBounds, parse_json
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
-from rdrr_format.errors import SourceError
+from rdrr_format.errors import FormatError, SourceError
+from rdrr_format.regular_files import read_regular
 
 from rdrr_converter.sources._mapped import read_ahead
 from rdrr_converter.sources._pointers import pointer_hint
@@ -30,6 +31,9 @@ SCAN_ELEMENTS = 1 << 22
 
 TURNED_ROWS = 1 << 12
 """Rows decoded at once where columns are wanted: with the whole blocks around them, 4 MiB."""
+
+MAX_BESIDE = 64 << 20
+"""Bytes of a file beside the weights: a tokenizer, a chat template, a configuration."""
 
 SCALARS = ("F32", "F16", "BF16")
 """Storage types whose values are weights as they are."""
@@ -252,35 +256,55 @@ class Source:
         path = self.file(name)
         if path is None:
             return self.made.get(name)
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            raise SourceError("cannot be read", where=path, found=error.strerror) from error
+        return read_content(path, MAX_BESIDE)
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
+CHECKPOINT_JSON = JsonBounds(size=64 << 20, values=1 << 22)
+"""Of configurations, indices and tokenizers: the largest published ones have half of it."""
+
+
+def read_json_object(path: Path, bounds: JsonBounds = CHECKPOINT_JSON) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        SourceError: It cannot be read, is not JSON, or is not an object.
+        SourceError: It cannot be read, is not JSON, is not an object, or goes beyond a bound.
+    """
+    return parse_json_object(read_content(path, bounds.size), path, bounds)
+
+
+def read_content(path: Path, most: int) -> bytes:
+    """Content of a file of at most so many bytes.
+
+    Raises:
+        SourceError: It cannot be read, is no regular file, or is larger.
     """
     try:
-        return parse_json_object(path.read_bytes(), path)
+        return read_regular(path, most)
+    except FormatError as error:
+        raise as_source_error(error, path) from error
     except OSError as error:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error
 
 
-def parse_json_object(content: bytes, where: object) -> dict[str, Any]:
+def parse_json_object(
+    content: bytes, where: object, bounds: JsonBounds = CHECKPOINT_JSON
+) -> dict[str, Any]:
     """The object in a JSON text.
 
     Raises:
-        SourceError: It is not JSON, or not an object.
+        SourceError: It is not JSON, not an object, or goes beyond a bound.
     """
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        hint = pointer_hint(content)
-        raise SourceError("is not JSON", where=where, found=error, hint=hint) from error
+        value = parse_json(content, bounds)
+    except FormatError as error:
+        raise as_source_error(error, where, pointer_hint(content)) from error
     if not isinstance(value, dict):
         raise SourceError("is not a JSON object", where=where, found=type(value).__name__)
     return value
+
+
+def as_source_error(error: FormatError, where: object, hint: str | None = None) -> SourceError:
+    """What the format's part says of a file of a checkpoint."""
+    return SourceError(
+        error.message, where=where, expected=error.expected, found=error.found, hint=hint
+    )

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import SourceError
+from rdrr_format.regular_files import map_regular
 
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
 from rdrr_converter.sources._gguf_types import FOREIGN, ForeignBlocks
@@ -131,7 +132,11 @@ def _parts(path: Path) -> list[Path]:
 
 def _joined(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
     """All tensors, checked against the number that the first part states."""
-    stored = {name: tensor for file in files for name, tensor in file.tensors.items()}
+    stored: dict[str, GgufTensor] = {}
+    for file in files:
+        if twice := file.tensors.keys() & stored.keys():
+            raise SourceError("a tensor is in two parts", where=file.path, found=min(twice))
+        stored |= file.tensors
     stated = files[0].metadata.get("split.tensors.count")
     if stated is not None and stated != len(stored):
         raise SourceError(
@@ -186,9 +191,7 @@ def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
         return np.empty((rows, columns), kind)
     present(tensor.path, tensor.offset, tensor.size)
     try:
-        return np.memmap(
-            tensor.path, dtype=kind, mode="r", offset=tensor.offset, shape=(rows, columns)
-        )
+        return map_regular(tensor.path, kind, tensor.offset, (rows, columns))
     except (OSError, ValueError) as error:
         raise SourceError("cannot be mapped", where=tensor.path, found=error) from error
 

@@ -12,6 +12,7 @@ This module knows the files only; whose names those are is `rdrr_converter.impor
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,12 +20,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
+from rdrr_format.regular_files import open_regular
 
 from rdrr_converter.sources._gguf_file import MAGIC, GgufTensor, read_gguf
-from rdrr_converter.sources.base import F32Array
+from rdrr_converter.sources.base import F32Array, read_content
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 TYPE_KEY, TYPE = "general.type", "imatrix"
+
+MAX_BYTES = 4 << 30
+"""Bytes of a file, all of which are read; that of a model with 15,000 experts has 1 GiB."""
+
+MAX_ENTRIES = 1 << 17
 
 _MAX_NAME = 256
 
@@ -39,9 +46,17 @@ def read_imatrix(path: Path) -> Mapping[str, F32Array]:
             squares.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             is_gguf = file.read(4) == MAGIC
-        entries = _read_gguf(path) if is_gguf else _read_legacy(path, path.read_bytes())
+            size = os.fstat(file.fileno()).st_size
+        if size > MAX_BYTES:
+            raise SourceError(
+                "too large for an importance matrix",
+                where=path,
+                expected=f"at most {MAX_BYTES} bytes",
+                found=f"{size} bytes",
+            )
+        entries = _read_gguf(path) if is_gguf else _read_legacy(path)
     except OSError as error:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error
     for name, values in entries.items():
@@ -103,7 +118,8 @@ def _values(tensor: GgufTensor) -> F32Array:
     return np.fromfile(tensor.path, "<f4", tensor.size // 4, offset=tensor.offset)
 
 
-def _read_legacy(path: Path, data: bytes) -> dict[str, F32Array]:
+def _read_legacy(path: Path) -> dict[str, F32Array]:
+    data = read_content(path, MAX_BYTES)
     at = 0
 
     def take(size: int) -> bytes:
@@ -123,10 +139,21 @@ def _read_legacy(path: Path, data: bytes) -> dict[str, F32Array]:
         return value
 
     entries: dict[str, F32Array] = {}
-    for _ in range(number()):
+    count = number()
+    if count > MAX_ENTRIES:
+        raise SourceError(
+            "an importance matrix with too many entries",
+            where=path,
+            expected=f"at most {MAX_ENTRIES}",
+            found=count,
+        )
+    for _ in range(count):
         length = number()
         name = take(length if length <= _MAX_NAME else -1).decode("utf-8", errors="replace")
+        if name in entries:
+            raise SourceError("an importance stands twice", where=path, found=name)
         calls = number()
         values: npt.NDArray[np.float32] = np.frombuffer(take(4 * number()), "<f4")
-        entries[name] = values / np.float32(calls) if calls > 0 else values
+        with np.errstate(all="ignore"):  # what is not finite is refused by the caller
+            entries[name] = values / np.float32(calls) if calls > 0 else values
     return entries

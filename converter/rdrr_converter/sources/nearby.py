@@ -20,11 +20,12 @@ from rdrr_format.hub import download, list_files
 from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
 from rdrr_format.opening import open_store
 from rdrr_format.remote_stores import FsspecStore, HttpStore
-from rdrr_format.stores import Store, store_errors
+from rdrr_format.stores import Store, read_bounded, store_errors
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._needed import KNOWN, Needed, needed_files
 from rdrr_converter.sources._pieces import PIECE, lay_out, present
+from rdrr_converter.sources.base import MAX_BESIDE
 
 _FILES = (".safetensors", gguf.SUFFIX, *torch_pickle.SUFFIXES)
 
@@ -90,7 +91,7 @@ def _laid_out(url: str, root: Path) -> Path:
         folder_url, _, file = url.rpartition("/")
     store = open_store(folder_url)
     names = _names(store, file)
-    needed = needed_files(names, lambda name: store.read(name).tobytes(), file)
+    needed = needed_files(names, lambda name: read_bounded(store, name, MAX_BESIDE), file)
     _check(needed, url, names)
     file = file or _only_gguf(needed.weights, url)
     folder = root / (folder_url.rpartition("/")[2] or "model")
@@ -98,7 +99,7 @@ def _laid_out(url: str, root: Path) -> Path:
         folder.mkdir()
     for name in needed.beside:
         with store_errors(folder / name):
-            (folder / name).write_bytes(store.read(name).tobytes())
+            (folder / name).write_bytes(read_bounded(store, name, MAX_BESIDE))
     for name in needed.weights:
         if name in names:  # the reader says which one is missing
             _check_ranges(store, name)
@@ -126,7 +127,8 @@ def _names(store: Store, file: str | None) -> list[str]:
     index = next((n for n in (safetensors.INDEX, torch_pickle.INDEX) if n in known), None)
     asked = [] if file is None else list(gguf.part_names(file))
     if file is None and index is not None:
-        asked = list(needed_files(known, lambda name: store.read(name).tobytes()).weights)
+        needed = needed_files(known, lambda name: read_bounded(store, name, MAX_BESIDE))
+        asked = list(needed.weights)
     return known + [name for name in asked if name not in known and store.exists(name)]
 
 

@@ -3,30 +3,40 @@
 The header is parsed here rather than by the safetensors library because the library has no NumPy
 type for BF16 and its errors name neither file nor tensor. Format: 8 bytes of little-endian
 header length, a JSON header of {name: {dtype, shape, data_offsets}}, then the data; offsets
-count from the end of the header.
+count from the end of the header. Data without gaps and overlaps, a file that ends where they end,
+and keys that stand once are part of the format: a header that says otherwise describes weights that
+are not there.
 """
 
 from __future__ import annotations
 
-import json
+import os
+from codecs import BOM_UTF8
+from collections.abc import Iterable
 from functools import partial
 from math import prod
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.errors import SourceError
+from rdrr_format.bounded_json import JsonBounds, parse_json, unique_pairs
+from rdrr_format.errors import FormatError, SourceError
+from rdrr_format.regular_files import map_regular, open_regular
 
 from rdrr_converter.sources._directories import WeightFiles
 from rdrr_converter.sources._pieces import present
 from rdrr_converter.sources._pointers import pointer_hint_of
-from rdrr_converter.sources.base import SourceTensor
+from rdrr_converter.sources.base import SourceTensor, as_source_error
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-MAX_HEADER = 100_000_000
-"""Bytes; the limit of the format's own library."""
+HEADER = JsonBounds(size=100_000_000, values=1 << 21, depth=4, digits=20)
+"""Bytes as in the format's own library; values for some 200,000 tensors in one file."""
+
+MAX_DIMENSIONS = 64
+MAX_NAME = 4096
 
 _NUMPY = {
     "F64": "<f8", "I64": "<i8", "U64": "<u8", "F32": "<f4", "I32": "<i4", "U32": "<u4",
@@ -40,22 +50,26 @@ def read_file(path: Path) -> dict[str, SourceTensor]:
     """The tensors of one file, in the order of their bytes.
 
     Raises:
-        SourceError: The header is damaged, or a tensor lies outside the file.
+        SourceError: The header is damaged, or it does not describe each byte of the file once.
     """
     header, start, size = _read_header(path)
-    entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
-    tensors = [_tensor(path, name, entry, start, size) for name, entry in entries]
-    return {tensor.name: tensor for _, tensor in sorted(tensors, key=lambda pair: pair[0])}
+    _check_metadata(header.pop("__metadata__", {}), path)
+    placed = sorted(
+        (_tensor(path, name, entry, start) for name, entry in header.items()),
+        key=itemgetter(0, 1),
+    )
+    _check_places(path, placed, size - start)
+    return {tensor.name: tensor for _, _, tensor in placed}
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     """Header, position of the first data byte, size of the file."""
     try:
-        size = path.stat().st_size
         present(path, 0, 8)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > MAX_HEADER or 8 + length > size:
+            if size < 8 or length > HEADER.size or 8 + length > size:
                 raise SourceError(
                     "truncated, or not a safetensors file",
                     where=path,
@@ -67,20 +81,70 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
             text = file.read(length)
     except OSError as error:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error
+    return _parse_header(text, path), 8 + length, size
+
+
+def _parse_header(text: bytes, path: Path) -> dict[str, Any]:
     try:
-        header = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SourceError("the header is not JSON", where=path, found=error) from error
-    if not isinstance(header, dict):
+        header = parse_json(text, HEADER, pairs=unique_pairs, constants=False)
+    except FormatError as error:
+        raise as_source_error(error, f"{path}, header") from error
+    if not isinstance(header, dict) or text.startswith(BOM_UTF8):
         raise SourceError("the header is not a JSON object", where=path)
-    return header, 8 + length, size
+    return header
 
 
-def _tensor(
-    path: Path, name: str, entry: Any, start: int, file_size: int
-) -> tuple[int, SourceTensor]:
-    """First byte in the file, and the tensor."""
+def _check_metadata(metadata: object, path: Path) -> None:
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) for value in metadata.values()
+    ):
+        raise SourceError("damaged header: __metadata__", where=path, expected="texts by name")
+
+
+def _check_places(
+    path: Path, placed: Iterable[tuple[int, int, SourceTensor]], data_size: int
+) -> None:
+    """Each tensor begins where the one before it ends, and the last ends with the file."""
+    at = 0
+    for begin, end, tensor in placed:
+        where = f"{path}, tensor {tensor.name}"
+        if end > data_size:
+            raise SourceError(
+                "truncated file",
+                where=where,
+                expected=f"at least {end} bytes of data",
+                found=f"{data_size} bytes",
+                hint="download it again",
+            )
+        if begin != at:
+            raise SourceError(
+                "overlaps the tensor before it"
+                if begin < at
+                else "there are bytes before it that no tensor has",
+                where=where,
+                expected=f"data from byte {at}",
+                found=f"from byte {begin}",
+            )
+        at = end
+    if at != data_size:
+        raise SourceError(
+            "there are bytes at its end that no tensor has",
+            where=path,
+            expected=f"{at} bytes of data",
+            found=f"{data_size} bytes",
+        )
+
+
+def _tensor(path: Path, name: str, entry: Any, start: int) -> tuple[int, int, SourceTensor]:
+    """First and last byte of the data, and the tensor."""
     where = f"{path}, tensor {name}"
+    if len(name) > MAX_NAME:
+        raise SourceError(
+            "a tensor's name is too long",
+            where=where,
+            expected=f"at most {MAX_NAME} characters",
+            found=len(name),
+        )
     if not isinstance(entry, dict):
         raise SourceError("the header's entry is not an object", where=where)
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
@@ -88,8 +152,12 @@ def _tensor(
         raise SourceError(
             "the header's entry is damaged", where=where, expected="shape and two data_offsets"
         )
-    if dtype not in _NUMPY:
+    if not isinstance(dtype, str) or dtype not in _NUMPY:
         raise SourceError("unknown dtype", where=where, expected=", ".join(_NUMPY), found=dtype)
+    if len(shape) > MAX_DIMENSIONS or prod(max(1, length) for length in shape) >= 1 << 60:
+        raise SourceError(
+            "impossible shape", where=where, expected=f"at most {MAX_DIMENSIONS} sizes", found=shape
+        )
     begin, end = offsets
     size = prod(shape) * np.dtype(_NUMPY[dtype]).itemsize
     if end - begin != size:
@@ -99,17 +167,9 @@ def _tensor(
             expected=f"{size} bytes",
             found=f"{end - begin} bytes",
         )
-    if start + end > file_size:
-        raise SourceError(
-            "truncated file",
-            where=where,
-            expected=f"at least {start + end} bytes",
-            found=f"{file_size} bytes",
-            hint="download it again",
-        )
     matrix = (prod(shape[:-1]), shape[-1] if shape else 1)
     native = partial(_map, path, _NUMPY[dtype], start + begin, matrix)
-    return begin, SourceTensor(name, tuple(shape), dtype, path.name, native)
+    return begin, end, SourceTensor(name, tuple(shape), dtype, path.name, native)
 
 
 def _are_sizes(value: Any) -> TypeGuard[list[int]]:
@@ -121,7 +181,7 @@ def _map(path: Path, dtype: str, offset: int, shape: tuple[int, int]) -> npt.NDA
         return np.empty(shape, dtype)
     present(path, offset, prod(shape) * np.dtype(dtype).itemsize)
     try:
-        return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
+        return map_regular(path, dtype, offset, shape)
     except (OSError, ValueError) as error:
         raise SourceError("cannot be mapped", where=path, found=error) from error
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import SourceError
+from rdrr_format.regular_files import open_regular
 
 from rdrr_converter.sources._directories import WeightFiles
 from rdrr_converter.sources._pointers import pointer_hint_of
@@ -99,7 +100,7 @@ def _load(path: Path) -> Any:
 
 def _check_kind(path: Path) -> None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(len(_ZIP))
     except OSError as error:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error

@@ -8,15 +8,27 @@ options give the same bytes.
 from __future__ import annotations
 
 import json
-from typing import Any
+from math import prod
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
+from rdrr_format.bounded_json import JsonBounds, check_bounds
 from rdrr_format.errors import FormatError
 
 from rdrr_manifests.models.base import ManifestModel
 
 REPORT_NAME = "conversion-report.json"
 REPORT_VERSION = 1
+REPORT = JsonBounds(size=64 << 20, values=1 << 21, depth=16)
+"""What a report may cost to read; one on 50,000 experts takes half of it."""
+
+
+_LARGEST = 1 << 60
+Count = Annotated[int, Field(ge=0, lt=_LARGEST)]
+Error = Annotated[float, Field(ge=0, le=1e30)]
+"""A relative error; what is lost is hardly ever more than what was there."""
+
+Name = Annotated[str, Field(max_length=4096)]
 
 
 class ReportedSource(ManifestModel):
@@ -35,9 +47,9 @@ class ReportedBlock(ManifestModel):
         relative_rmse: Root of its squared error over the source's squares, within the block.
     """
 
-    row: int = Field(ge=0)
-    block: int = Field(ge=0)
-    relative_rmse: float = Field(ge=0)
+    row: Count
+    block: Count
+    relative_rmse: Error
 
 
 class ReportedTensor(ManifestModel):
@@ -55,18 +67,18 @@ class ReportedTensor(ManifestModel):
         worst_block: None where nothing was lost.
     """
 
-    name: str
+    name: Name
     role: str
     group: str | None = None
     sources: tuple[ReportedSource, ...]
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...] = Field(max_length=64)
     dtype: str
     layout: str
     why: str
-    bytes: int = Field(ge=0)
-    padding: int = Field(ge=0)
+    bytes: Count
+    padding: Count
     overflowed: bool = False
-    relative_rmse: float = Field(ge=0)
+    relative_rmse: Error
     worst_block: ReportedBlock | None = None
 
 
@@ -77,10 +89,10 @@ class ReportedTotal(ManifestModel):
         relative_rmse: Largest of its tensors.
     """
 
-    tensors: int = Field(ge=0)
-    weights: int = Field(ge=0)
-    bytes: int = Field(ge=0)
-    relative_rmse: float = Field(ge=0)
+    tensors: Count
+    weights: Count
+    bytes: Count
+    relative_rmse: Error
 
 
 class ConversionReport(ManifestModel):
@@ -105,12 +117,21 @@ class ConversionReport(ManifestModel):
     source_format: str
     tool: str
     options: dict[str, Any]
-    parameters: int = Field(ge=0)
-    total_size: int = Field(ge=0)
-    padding: int = Field(ge=0)
+    parameters: Count
+    total_size: Count
+    padding: Count
     by_dtype: dict[str, ReportedTotal]
     notes: tuple[str, ...] = ()
     tensors: tuple[ReportedTensor, ...]
+
+    @model_validator(mode="after")
+    def _check_tensors(self) -> ConversionReport:
+        for tensor in self.tensors:
+            if tensor.dtype not in self.by_dtype:
+                raise ValueError(f"byDtype lacks {tensor.dtype}, which {tensor.name} has")
+            if prod(tensor.shape) >= _LARGEST:
+                raise ValueError(f"{tensor.name} has an impossible shape")
+        return self
 
     def to_json(self) -> str:
         """The report's text: two spaces of indent, one trailing newline, keys in field order."""
@@ -124,6 +145,12 @@ def parse_report(raw: bytes, where: object) -> ConversionReport:
     Raises:
         FormatError: They are not a report of a version that is known.
     """
+    try:
+        check_bounds(raw, REPORT)
+    except FormatError as error:
+        raise FormatError(
+            error.message, where=where, expected=error.expected, found=error.found
+        ) from error
     try:
         report = ConversionReport.model_validate_json(raw)
     except ValidationError as error:

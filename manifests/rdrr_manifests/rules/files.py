@@ -13,16 +13,17 @@ import numpy as np
 from rdrr_format.errors import FormatError, RdrrError
 from rdrr_format.file_names import EXPECTED, is_plain_name
 from rdrr_format.integrity import ALGORITHMS
+from rdrr_format.layouts import Geometry
 from rdrr_format.shard_reader import ShardReader
-from rdrr_format.stores import Store
+from rdrr_format.stores import LocalStore, Store
 
 from rdrr_manifests.faults import Fault, Severity, tensor_field
 from rdrr_manifests.models import Manifest, Shard, Tensor
 from rdrr_manifests.rules.shards import is_hash
 from rdrr_manifests.rules.subject import Finding, as_fault
 
-CHUNK_BYTES = 16 << 20
-"""Stored bytes of a tensor that are decoded at a time."""
+CHUNK_BYTES = 4 << 20
+"""Stored bytes of a tensor that are decoded at a time; as float32 they are up to eight times it."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ def tokenizer_file(manifest: Manifest, store: Store) -> Iterator[Finding]:
         yield Finding("tokenizer.file", "not a plain file name", EXPECTED, tokenizer.file)
     elif not store.exists(tokenizer.file):
         yield Finding("tokenizer.file", "no such file in the package", found=tokenizer.file)
+    else:
+        try:
+            store.size(tokenizer.file)
+        except RdrrError as error:
+            yield Finding("tokenizer.file", error.message, error.expected, error.found)
 
 
 def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
@@ -107,6 +113,8 @@ def _is_dopplers(shard: Shard, store: Store) -> bool:
     """Whether the hash is what the public runtime computes under the name of BLAKE3."""
     from rdrr_format.doppler_blake3 import doppler_blake3_hex
 
+    if isinstance(store, LocalStore):  # the function takes a shard as a whole, which is mapped then
+        store = LocalStore(store.root, follow_links=store.follow_links)
     try:
         return doppler_blake3_hex(store.read(shard.filename)) == shard.hash.lower()
     except RdrrError:
@@ -137,9 +145,14 @@ def tensor_values(manifest: Manifest, store: Store) -> Iterator[Finding]:
     """Every tensor can be decoded, and all its values are finite."""
     reader = _reader(manifest, store)
     sound = set(_sound_shards(manifest, store))
+    # Tensors that share bytes are faults already; the same bytes are not decoded for each of them.
+    left = sum(manifest.shards[index].content_size for index in sound)
     for name, tensor in manifest.tensors.items():
         if not all(run.shard_index in sound for run in tensor.runs()):
             continue
+        left -= tensor.size
+        if left < 0:
+            return
         try:
             bad, where = count_non_finite(tensor, reader)
         except RdrrError as error:
@@ -173,25 +186,56 @@ def count_non_finite(tensor: Tensor, reader: ShardReader) -> tuple[int, int]:
     geometry = tensor.geometry()
     if dtype.name not in CODECS or geometry.size != tensor.size:
         return 0, -1
-    step = max(1, CHUNK_BYTES // max(1, geometry.row_bytes))
     bad, first_bad = 0, -1
-    for first in range(0, geometry.rows, step):
-        count = min(step, geometry.rows - first)
-        part = replace(geometry, rows=count)
-        raw = reader.read_range(tensor.runs(), first * geometry.row_bytes, part.size)
+    for row, start, part in _pieces(geometry, dtype.block_bytes):
+        raw = reader.read_range(tensor.runs(), start, part.size)
         with np.errstate(all="ignore"):  # NaNs are what is looked for, not a surprise
-            rows = decode_rows(raw, dtype, part, 0, count)
+            rows = decode_rows(raw, dtype, part, 0, part.rows)
         finite = np.isfinite(rows)
         if not finite.all():
             bad += int(finite.size - np.count_nonzero(finite))
             if first_bad < 0:
-                first_bad = first + int(np.argmin(finite.all(axis=1)))
+                first_bad = row + int(np.argmin(finite.all(axis=1)))
     return bad, first_bad
 
 
+def _pieces(geometry: Geometry, block_bytes: int) -> Iterator[tuple[int, int, Geometry]]:
+    """Parts of a tensor of about `CHUNK_BYTES`: rows, or blocks of one where a row has more.
+
+    Yields:
+        First stored row, first byte in the tensor, and the part's own geometry.
+    """
+    if not geometry.size:
+        return
+    if geometry.row_bytes <= CHUNK_BYTES:
+        step = CHUNK_BYTES // geometry.row_bytes
+        for row in range(0, geometry.rows, step):
+            part = replace(geometry, rows=min(step, geometry.rows - row))
+            yield row, row * geometry.row_bytes, part
+        return
+    step = CHUNK_BYTES // block_bytes
+    for row in range(geometry.rows):
+        for block in range(0, geometry.row_blocks, step):
+            blocks = min(step, geometry.row_blocks - block)
+            left = geometry.row_elements - block * geometry.block_elements
+            part = Geometry(
+                1,
+                min(blocks * geometry.block_elements, left),
+                blocks,
+                blocks * block_bytes,
+                geometry.block_elements,
+            )
+            yield row, row * geometry.row_bytes + block * block_bytes, part
+
+
 def _sound_shards(manifest: Manifest, store: Store) -> Iterator[int]:
-    """Shards that the rule shard-file has nothing against."""
-    return (index for index, error in _sizes(manifest, store) if error is None)
+    """Shards that the rule shard-file has nothing against, each file once."""
+    seen: set[str] = set()
+    for index, error in _sizes(manifest, store):
+        name = manifest.shards[index].filename
+        if error is None and name not in seen:
+            seen.add(name)
+            yield index
 
 
 FILES = (FileRule("shard-file", shard_files), FileRule("tokenizer-file", tokenizer_file))

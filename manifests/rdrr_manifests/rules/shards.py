@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 
 from rdrr_format.compression import ZSTD
+from rdrr_format.decompression import check_content
+from rdrr_format.errors import ShardError
 from rdrr_format.file_names import EXPECTED, is_plain_name
 
 from rdrr_manifests.rules.subject import Finding, Rule, Subject
@@ -71,6 +73,10 @@ def compressions(subject: Subject) -> Iterator[Finding]:
             yield Finding(f"{field}.uncompressedSize", "missing", "more than 0", size)
         elif shard.compression is None and size is not None:
             yield Finding(f"{field}.uncompressedSize", "given without compression", None, size)
+    try:
+        check_content(subject.manifest.shards)
+    except ShardError as error:
+        yield Finding("shards", error.message, error.expected, error.found)
 
 
 def names(subject: Subject) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from rdrr_format.errors import ManifestError
+from rdrr_format.printing import printable
 
 from rdrr_manifests.faults import Fault, Severity, shown
 from rdrr_manifests.generations import Generation
@@ -133,8 +134,8 @@ def as_fault(rule: str, severity: Severity, finding: Finding) -> Fault:
     return Fault(
         rule,
         finding.severity or severity,
-        finding.field,
-        finding.message,
+        printable(finding.field),
+        printable(finding.message),
         None if finding.expected is None else shown(finding.expected),
         None if finding.found is None else shown(finding.found),
     )

@@ -1,0 +1,105 @@
+"""Values by patterns of modules' names, as an adapter states ranks and alphas.
+
+A pattern describes a whole name or what stands behind a dot in it; of several the first in the
+table counts. Names that are no more than names are looked up, the others are matched in bounded
+time (`_regex`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Generic, TypeVar
+
+from rdrr_format.errors import FormatError
+
+from rdrr_converter.lora._regex import Regex, compile_regex
+
+V = TypeVar("V")
+
+MAX_PATTERNS = 1 << 16
+"""Patterns of a table."""
+
+MAX_STEPS = 20_000_000
+"""Steps of matching for a table, over all modules; some ten seconds."""
+
+MAX_NAME = 1024
+"""Characters of a module's name."""
+
+_NAME = re.compile(r"[\w.]*")
+
+
+class PatternTable(Generic[V]):
+    """Values by patterns.
+
+    Args:
+        values: Values by patterns in Python's syntax of regular expressions.
+
+    Raises:
+        FormatError: A pattern is none, or is not supported, or there are too many.
+    """
+
+    def __init__(self, values: Mapping[str, V]) -> None:
+        if len(values) > MAX_PATTERNS:
+            raise FormatError(
+                "too many patterns", expected=f"at most {MAX_PATTERNS}", found=len(values)
+            )
+        self._values = tuple(values.values())
+        self._left = MAX_STEPS
+        self._names: dict[str, int] = {}
+        # A dot stands for any character, so a name may describe others of its length with fewer.
+        self._dotted: defaultdict[int, defaultdict[int, list[tuple[int, str]]]]
+        self._dotted = defaultdict(lambda: defaultdict(list))
+        self._others: list[tuple[int, Regex]] = []
+        for index, pattern in enumerate(values):
+            if _NAME.fullmatch(pattern):
+                self._names.setdefault(pattern, index)
+                self._dotted[len(pattern)][pattern.count(".")].append((index, pattern))
+            else:
+                self._others.append((index, compile_regex(pattern)))
+
+    def find(self, module: str) -> V | None:
+        """The value of the first pattern that describes a module's name; None where none does.
+
+        Raises:
+            FormatError: The name is too long, or matching takes too many steps.
+        """
+        if len(module) > MAX_NAME:
+            raise FormatError(
+                "a module's name is too long",
+                expected=f"at most {MAX_NAME} characters",
+                found=len(module),
+            )
+        starts = [0, *(at + 1 for at, char in enumerate(module) if char == ".")]
+        first = min(self._by_name(module, starts), default=len(self._values))
+        for index, regex in self._others:
+            if index > first:
+                break
+            if regex.matches(module, starts, self._spend):
+                first = index
+                break
+        return self._values[first] if first < len(self._values) else None
+
+    def _by_name(self, module: str, starts: list[int]) -> Iterator[int]:
+        for start in starts:
+            ending = module[start:]
+            if ending in self._names:
+                yield self._names[ending]
+            for dots, patterns in self._dotted.get(len(ending), {}).items():
+                if dots <= ending.count("."):
+                    continue
+                self._spend(len(patterns))
+                yield from (index for index, one in patterns if _describes(one, ending))
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise FormatError(
+                "the patterns take too long to match", expected=f"at most {MAX_STEPS} steps"
+            )
+
+
+def _describes(pattern: str, name: str) -> bool:
+    """Whether a pattern of letters and dots describes a name of its length."""
+    return all(one in (".", other) for one, other in zip(pattern, name, strict=True))

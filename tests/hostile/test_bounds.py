@@ -1,0 +1,484 @@
+"""What a file may cost: just inside each bound it is read, just outside it is refused at once.
+
+Refusals are measured, in memory and in the processor's time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rdrr_converter.lora._config import ADAPTER, read_adapter_config
+from rdrr_converter.sources import _gguf_file, imatrix, safetensors
+from rdrr_converter.sources._directories import INDEX_BOUNDS
+from rdrr_converter.sources._gguf_file import read_gguf
+from rdrr_converter.sources.base import CHECKPOINT_JSON, parse_json_object, read_json_object
+from rdrr_converter.sources.imatrix import read_imatrix
+from rdrr_format import bounded_json
+from rdrr_format.bounded_json import JsonBounds, check_bounds, parse_json
+from rdrr_format.decompression import FREE_CONTENT, MAX_EXPANSION, check_content
+from rdrr_format.errors import FormatError, ManifestError, RdrrError, ShardError, SourceError
+from rdrr_format.frame_writer import compress_frame
+from rdrr_format.seek_table import MAX_FRAME, MAX_FRAMES, encode_seek_table
+from rdrr_format.shards import ShardInfo
+from rdrr_format.stores import LocalStore
+from rdrr_manifests.models.conversion_report import REPORT, parse_report
+from rdrr_manifests.reading import MANIFEST, read_manifest
+from rdrr_manifests.validation import validate
+from support.manifests import valid_manifest, write_package
+from support.safetensor_files import write_raw
+
+MIB = 1 << 20
+SECONDS = 5.0
+"""Of the processor's time, that a refusal may take while every allocation is traced."""
+
+
+@contextmanager
+def cheap(most: int) -> Iterator[None]:
+    """Fail if the block allocates more than so many bytes at a time, or takes long."""
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < most, f"{peak / MIB:.1f} MiB"
+    assert time.process_time() - began < SECONDS
+
+
+def refused(kind: type[RdrrError], words: str, most: int, read: Callable[[], object]) -> None:
+    with cheap(most), pytest.raises(kind, match=words) as caught:
+        read()
+    assert len(str(caught.value)) < 2000
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+def with_values(count: int, inside: bytes = b"0") -> bytes:
+    """A list whose elements and itself are so many values."""
+    return b"[" + b",".join([inside] * (count - 1)) + b"]"
+
+
+class TestJson:
+    BOUNDS = JsonBounds(size=4 * MIB, values=MIB, depth=8, digits=20)
+
+    @pytest.mark.parametrize(
+        ("inside", "outside", "words"),
+        [
+            (nested(8), nested(9), "nested too deeply.*at most 8 levels, found 9"),
+            (b"9" * 20, b"9" * 21, "too many digits.*found 21"),
+            (b'"' + b"x" * (4 * MIB - 2) + b'"', b'"' + b"x" * (4 * MIB - 1) + b'"', "too long"),
+            (with_values(MIB), with_values(MIB + 1), "too many values"),
+            (b'{"a": [1, 2]}', b'{"a": [1, 2', "not JSON"),
+            (b'["\\ud83d\\ude00"]', b'["\\ud83d"]', "half of a surrogate pair"),
+            ('"ä"'.encode(), '"ä"'.encode("latin-1"), "not UTF-8"),
+        ],
+    )
+    def test_each_bound(self, inside, outside, words):
+        assert parse_json(inside, self.BOUNDS) == json.loads(inside)
+        refused(FormatError, words, 24 * MIB, lambda: parse_json(outside, self.BOUNDS))
+
+    @pytest.mark.parametrize(
+        "text", [r'"[[[[[[[[["', r'"\"[[[[[[[[["', r'"\\"', r'["\\\"[", "{{{{{{{{{"]']
+    )
+    def test_brackets_in_strings_count_for_nothing(self, text):
+        assert parse_json(text.encode(), self.BOUNDS) == json.loads(text)
+
+    @pytest.mark.parametrize("text", [rb'["\\", [[[[[[[[[]]]]]]]]]]', rb'["", [[[[[[[[[]]]]]]]]]]'])
+    def test_brackets_behind_strings_count(self, text):
+        with pytest.raises(FormatError, match="nested"):
+            parse_json(text, self.BOUNDS)
+
+    @pytest.mark.parametrize(
+        "unclosed", [b'"' * (4 * MIB - 1), b'"\\' * (2 * MIB), b"\\" * (4 * MIB)]
+    )
+    def test_text_that_is_all_quotes_is_refused_as_fast(self, unclosed):
+        refused(FormatError, "not JSON", 24 * MIB, lambda: parse_json(unclosed, self.BOUNDS))
+
+
+def manifest_with(extra: bytes) -> bytes:
+    return json.dumps(valid_manifest()).encode()[:-1] + b', "extra": ' + extra + b"}"
+
+
+class TestManifest:
+    @pytest.mark.parametrize(
+        ("extra", "words"),
+        [
+            (nested(MANIFEST.depth), "nested too deeply"),
+            (nested(900), "nested too deeply"),
+            (with_values(MANIFEST.values, b"[]"), "too many values"),
+            (b'"' + b" " * MANIFEST.size + b'"', "too long"),
+            (b"1" * 21, "too many digits"),
+        ],
+    )
+    def test_beyond_a_bound(self, extra, words):
+        text = manifest_with(extra)
+        refused(ManifestError, words, 4 * len(text) + MIB, lambda: read_manifest(text, "m"))
+
+    def test_an_extra_field_as_deep_as_may_be_is_examined(self, tmp_path, rng):
+        write_package(tmp_path, rng)
+        path = tmp_path / "manifest.json"
+        manifest = path.read_bytes().rstrip()[:-1]
+        for depth, ok in ((MANIFEST.depth - 1, True), (MANIFEST.depth, False), (900, False)):
+            path.write_bytes(manifest + b', "extra": ' + nested(depth) + b"}")
+            assert validate(tmp_path, deep=True).ok() == ok
+
+    def test_a_file_too_large_for_a_manifest_is_not_read(self, tmp_path):
+        path = tmp_path / "manifest.json"
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+        report = validate(tmp_path)
+        assert [fault.rule for fault in report.faults] == ["not-rdrr"]
+
+
+def test_a_report_beyond_a_bound_is_refused():
+    inside, outside = nested(REPORT.depth), nested(REPORT.depth + 1)
+    with pytest.raises(FormatError, match="not a conversion report"):
+        parse_report(inside, "r")
+    refused(FormatError, "r: .*nested too deeply", MIB, lambda: parse_report(outside, "r"))
+
+
+class TestSafetensors:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "model.safetensors"
+
+    def test_header_bytes(self, path):
+        with path.open("wb") as file:
+            file.write((safetensors.HEADER.size + 1).to_bytes(8, "little"))
+            file.truncate(1 << 40)
+        refused(SourceError, "truncated", MIB, lambda: safetensors.read_file(path))
+        blank = b"{}" + b" " * (safetensors.HEADER.size - 2)
+        write_raw(path, blank)
+        assert safetensors.read_file(path) == {}
+
+    def test_header_values(self, path):
+        most = safetensors.HEADER.values
+        entry = b'"t%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+        count = most // 7 + 1
+        write_raw(path, b"{" + b",".join(entry % n for n in range(count)) + b"}")
+        size = path.stat().st_size
+        refused(SourceError, "too many values", 3 * size, lambda: safetensors.read_file(path))
+        write_raw(path, b"{" + b",".join(entry % n for n in range(1000)) + b"}")
+        assert len(safetensors.read_file(path)) == 1000
+
+    @pytest.mark.parametrize("digits", [21, 4000, 5000])
+    def test_digits(self, path, digits):
+        entry = {"dtype": "F32", "shape": [1, 0], "data_offsets": [0, 0]}
+        write_raw(path, json.dumps({"w": entry}).encode())
+        assert list(safetensors.read_file(path)) == ["w"]
+        write_raw(path, json.dumps({"w": entry}).replace("[1,", f"[{'9' * digits},").encode())
+        refused(SourceError, "too many digits", MIB, lambda: safetensors.read_file(path))
+
+
+def string(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+class TestGguf:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "model.gguf"
+
+    @staticmethod
+    def write(path: Path, tensors: int, entries: int, rest: bytes, size: int = 0) -> None:
+        head = struct.pack("<4sIQQ", b"GGUF", 3, tensors, entries)
+        path.write_bytes(head + rest)
+        if size:
+            with path.open("r+b") as file:
+                file.truncate(size)
+
+    def test_counts(self, path):
+        for tensors, entries, words in (
+            (_gguf_file.MAX_TENSORS + 1, 0, "too many tensors"),
+            (0, _gguf_file.MAX_ENTRIES + 1, "too many entries"),
+        ):
+            self.write(path, tensors, entries, b"", size=1 << 32)
+            refused(SourceError, words, MIB, lambda: read_gguf(path))
+        rest = b"".join(
+            string(b"k%d" % n) + struct.pack("<IB", 0, 1) for n in range(_gguf_file.MAX_ENTRIES)
+        )
+        self.write(path, 0, _gguf_file.MAX_ENTRIES, rest)
+        assert len(read_gguf(path).metadata) == _gguf_file.MAX_ENTRIES
+
+    def test_listed_values(self, path):
+        def listed(count: int) -> bytes:
+            half = string(b"a") + struct.pack("<IIQ", 9, 0, 8) + bytes(8)
+            return half + string(b"b") + struct.pack("<IIQ", 9, 0, count - 8)
+
+        most = _gguf_file.MAX_LISTED
+        self.write(path, 0, 2, listed(most + 1), size=1 << 30)
+        refused(SourceError, "too many listed values", MIB, lambda: read_gguf(path))
+        self.write(path, 0, 2, listed(most) + bytes(most - 8))
+        assert len(read_gguf(path).metadata["b"]) == most - 8
+
+    def test_bytes_before_the_data(self, path):
+        long = _gguf_file.MAX_HEADER - 24 - 9 - 4 - 8
+        for extra, ok in ((0, True), (1, False)):
+            size = long + extra
+            rest = string(b"k") + struct.pack("<IQ", 8, size)
+            self.write(path, 0, 1, rest, size=24 + len(rest) + size)
+            if ok:
+                assert len(read_gguf(path).metadata["k"]) == size
+            else:
+                refused(SourceError, "bytes before the data", MIB, lambda: read_gguf(path))
+
+
+class TestImatrix:
+    @staticmethod
+    def legacy(entries: int) -> bytes:
+        rows = (struct.pack("<i5siii", 5, b"%05x" % n, 1, 1, 0) for n in range(entries))
+        return struct.pack("<i", entries) + b"".join(rows)
+
+    def test_entries(self, tmp_path):
+        path = tmp_path / "m.dat"
+        path.write_bytes(self.legacy(imatrix.MAX_ENTRIES))
+        assert len(read_imatrix(path)) == imatrix.MAX_ENTRIES
+        path.write_bytes(self.legacy(imatrix.MAX_ENTRIES + 1))
+        refused(SourceError, "too many entries", 8 * MIB, lambda: read_imatrix(path))
+
+    def test_an_entry_that_stands_twice(self, tmp_path):
+        path = tmp_path / "m.dat"
+        whole = self.legacy(2)
+        path.write_bytes(whole)
+        assert len(read_imatrix(path)) == 2
+        path.write_bytes(whole.replace(b"00001", b"00000"))
+        refused(SourceError, "stands twice", MIB, lambda: read_imatrix(path))
+
+    def test_values_that_are_no_numbers_are_refused_without_a_warning(self, tmp_path):
+        path = tmp_path / "m.dat"
+        head = struct.pack("<ii1sii", 1, 1, b"w", 3, 1)
+        path.write_bytes(head + struct.pack("<f", 6.0))
+        assert read_imatrix(path)["w"].tolist() == [2.0]
+        path.write_bytes(head + struct.pack("<I", 0x7F80_0001))  # a signalling NaN
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(SourceError, match="no mean of squares"):
+                read_imatrix(path)
+
+    @pytest.mark.parametrize("magic", [b"GGUF", b"\x01\0\0\0"])
+    def test_bytes(self, tmp_path, magic):
+        path = tmp_path / "m.dat"
+        with path.open("wb") as file:
+            file.write(magic)
+            file.truncate(imatrix.MAX_BYTES + 1)
+        refused(SourceError, "too large", MIB, lambda: read_imatrix(path))
+        with path.open("r+b") as file:
+            file.truncate(64)
+        if magic == b"GGUF":
+            with pytest.raises(SourceError, match="another version"):
+                read_imatrix(path)
+        else:
+            assert list(read_imatrix(path)) == [""]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "read"),
+    [
+        (CHECKPOINT_JSON, read_json_object),
+        (INDEX_BOUNDS, lambda path: read_json_object(path, INDEX_BOUNDS)),
+        (ADAPTER, lambda path: read_adapter_config(path.parent)),
+    ],
+)
+def test_a_json_file_of_a_checkpoint_has_the_bounds_of_its_kind(tmp_path, bounds, read):
+    path = tmp_path / "adapter_config.json"
+    good = b'{"peft_type": "LORA", "x": %s}'
+    path.write_bytes(good % nested(bounds.depth - 1))
+    read(path)
+    path.write_bytes(good % nested(bounds.depth))
+    refused(SourceError, "nested too deeply", MIB, lambda: read(path))
+    values = good % with_values(bounds.values)
+    path.write_bytes(values)
+    refused(SourceError, "too many values", 2 * len(values) + 4 * MIB, lambda: read(path))
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    refused(SourceError, "too large", MIB, lambda: read(path))
+
+
+def test_a_tokenizer_as_large_as_published_ones_is_read():
+    vocab = {f"token{number}": number for number in range(300_000)}
+    merges = [[f"a{number}", "b"] for number in range(600_000)]
+    text = json.dumps({"model": {"vocab": vocab, "merges": merges}}).encode()
+    assert len(parse_json_object(text, "t")["model"]["vocab"]) == 300_000
+
+
+def packed(size: int, content: int) -> ShardInfo:
+    return ShardInfo(0, "s.bin.zst", size, "0" * 64, 0, "zstd", content)
+
+
+class TestZstd:
+    @pytest.mark.parametrize("sizes", [(0,), (1000,), (1 << 30, 1 << 20, 5)])
+    def test_declared_content(self, sizes):
+        most = FREE_CONTENT + MAX_EXPANSION * sum(sizes)
+        inside = [packed(size, 0) for size in sizes[1:]] + [packed(sizes[0], most)]
+        outside = [packed(size, 0) for size in sizes[1:]] + [packed(sizes[0], most + 1)]
+        check_content(inside)
+        with pytest.raises(ShardError, match="more content than is read"):
+            check_content(outside)
+
+    def test_plain_shards_declare_none(self):
+        check_content([ShardInfo(0, "s.bin", 1, "0" * 64, 0)])
+
+    def write_bomb(self, folder: Path, content: int, *, frame: int = MAX_FRAME) -> dict[str, Any]:
+        """A package whose one tensor is a vector of zeros, in frames of some hundred bytes."""
+        raw = compress_frame(bytes(frame), 19)
+        frames = content // frame
+        shard = raw * frames + encode_seek_table([(len(raw), frame)] * frames)
+        manifest = valid_manifest(layers=1)
+        manifest["tensors"] = {
+            "zeros": {"shape": [content // 4], "dtype": "F32", "size": content, "shard": 0}
+            | {"offset": 0, "role": "other"}
+        }
+        manifest["shards"] = [
+            {"index": 0, "filename": "s.bin.zst", "size": len(shard), "offset": 0}
+            | {"hash": hashlib.sha256(shard).hexdigest(), "compression": "zstd"}
+            | {"uncompressedSize": content}
+        ]
+        manifest["totalSize"] = len(shard)
+        folder.mkdir(exist_ok=True)
+        (folder / "s.bin.zst").write_bytes(shard)
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        return manifest
+
+    @staticmethod
+    def rules(folder: Path) -> set[str]:
+        faults = validate(folder, deep=True).faults
+        return {fault.rule for fault in faults if fault.rule.startswith(("shard", "tensor"))}
+
+    def test_a_bomb_is_refused_before_it_is_decoded(self, tmp_path):
+        size = 128 * MAX_FRAME  # 2 GiB in 70 KB
+        self.write_bomb(tmp_path, size)
+        assert (tmp_path / "s.bin.zst").stat().st_size < 100_000
+        with cheap(8 * MIB):
+            assert self.rules(tmp_path) == {"shard-compression", "shard-frames", "tensor-values"}
+
+    def test_what_is_decoded_is_held_in_parts_only(self, tmp_path):
+        self.write_bomb(tmp_path, 12 * MAX_FRAME)  # one row of 192 MiB
+        with cheap(96 * MIB):
+            assert self.rules(tmp_path) == set()
+
+    def test_a_frame_may_have_its_bound_and_no_more(self, tmp_path):
+        self.write_bomb(tmp_path, MAX_FRAME)
+        assert self.rules(tmp_path) == set()
+        self.write_bomb(tmp_path, MAX_FRAME + 4, frame=MAX_FRAME + 4)
+        with cheap(8 * MIB):
+            assert self.rules(tmp_path) == {"shard-frames", "tensor-values"}
+
+    @pytest.mark.parametrize("frames", [MAX_FRAMES, MAX_FRAMES + 1])
+    def test_number_of_frames(self, tmp_path, frames):
+        manifest = self.write_bomb(tmp_path, MIB)
+        raw = compress_frame(bytes(MIB), 3)
+        table = [(len(raw), MIB)] + [(0, 0)] * (frames - 1)
+        shard = raw + encode_seek_table(table)
+        (tmp_path / "s.bin.zst").write_bytes(shard)
+        manifest["shards"][0] |= {
+            "size": len(shard),
+            "uncompressedSize": MIB,
+            "hash": hashlib.sha256(shard).hexdigest(),
+        }
+        manifest["tensors"]["zeros"] |= {"shape": [MIB // 4], "size": MIB}
+        manifest["totalSize"] = len(shard)
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        expected = set() if frames == MAX_FRAMES else {"shard-frames", "tensor-values"}
+        assert self.rules(tmp_path) == expected
+
+
+class TestDeepValidation:
+    """The same bytes are looked at once, however often a manifest names them."""
+
+    @pytest.fixture
+    def manifest(self, tmp_path: Path, rng: Any) -> dict[str, Any]:
+        write_package(tmp_path, rng)
+        assert validate(tmp_path, deep=True).ok()
+        return dict(json.loads((tmp_path / "manifest.json").read_text()))
+
+    @staticmethod
+    def examined(folder: Path, manifest: object, monkeypatch: Any) -> tuple[set[str], int]:
+        """The rules that are broken, and the bytes that were read for that."""
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        sizes = []
+        whole = LocalStore.read
+
+        def read(*arguments: Any) -> Any:
+            found = whole(*arguments)
+            sizes.append(found.nbytes)
+            return found
+
+        monkeypatch.setattr(LocalStore, "read", read)
+        return {fault.rule for fault in validate(folder, deep=True).faults}, sum(sizes)
+
+    def test_tensors_that_share_bytes(self, tmp_path, manifest, monkeypatch):
+        spans = [{"shardIndex": 0, "offset": 0, "size": 32768}] * 2000
+        size = 32768 * len(spans)
+        manifest["tensors"]["endless"] = {
+            "shape": [size // 4], "dtype": "F32", "size": size, "spans": spans, "role": "other"
+        }  # fmt: skip
+        rules, read = self.examined(tmp_path, manifest, monkeypatch)
+        assert "tensor-overlap" in rules
+        assert read < 2 * MIB
+
+    def test_shards_that_are_one_file(self, tmp_path, manifest, monkeypatch):
+        manifest["shards"] += [manifest["shards"][0]] * 2000
+        rules, read = self.examined(tmp_path, manifest, monkeypatch)
+        assert "shard-name-unique" in rules
+        assert read < 2 * MIB
+
+    def test_rows_of_nothing(self, tmp_path, manifest, monkeypatch):
+        manifest["tensors"]["nothing"] = {
+            "shape": [10**18, 0], "dtype": "F32", "size": 0, "shard": 0, "offset": 0
+        }  # fmt: skip
+        assert "tensor-shape" in self.examined(tmp_path, manifest, monkeypatch)[0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.recursive(
+        st.text(st.sampled_from('a"\\[]{},:'), max_size=6) | st.integers(0, 9),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(st.text(st.sampled_from('"\\[,'), max_size=3), inner, max_size=3)
+        ),
+        max_leaves=30,
+    ),
+    st.integers(1, 9),
+)
+def test_values_and_levels_are_counted_whatever_the_strings_hold(value, piece):
+    def count(one: Any) -> tuple[int, int]:
+        """Separators and openings, and levels."""
+        inside = list(one.values()) if isinstance(one, dict) else one
+        if not isinstance(inside, list):
+            return 0, 0
+        counts = [count(part) for part in inside]
+        below = max((depth for _, depth in counts), default=0)
+        return sum(n for n, _ in counts) + max(1, len(inside)), below + 1
+
+    values, depth = count(value)
+    text = json.dumps(value).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounded_json, "_PIECE", piece)
+        check_bounds(text, JsonBounds(len(text), values + 1, depth))
+        with pytest.raises(FormatError, match="too many values"):
+            check_bounds(text, JsonBounds(len(text), values, depth))
+        if depth:
+            with pytest.raises(FormatError, match="nested"):
+                check_bounds(text, JsonBounds(len(text), values + 1, depth - 1))
+
+
+def test_published_gguf_headers_are_far_inside_the_bounds():
+    assert gguf.GGUF_VERSION in _gguf_file.VERSIONS
+    assert _gguf_file.MAX_LISTED > 4 * 262_144 * 2

@@ -1,0 +1,57 @@
+"""The suite passes on a machine whose user has settings of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support.commands import ROOT, TIMEOUT_SECONDS, environment
+from support.isolation import isolate
+
+SETTINGS = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_TOKEN": "the user's",
+    "HF_ENDPOINT": "http://127.0.0.1:9",
+    "HUGGINGFACE_HUB_CACHE": "/nowhere",
+    "TRANSFORMERS_OFFLINE": "1",
+    "SOURCE_DATE_EPOCH": "no time",
+    "XDG_CONFIG_HOME": "/theirs",
+    "HF_HOME": "/theirs",
+}
+
+
+def test_variables_of_the_user_are_taken_away_and_others_stay():
+    variables = {**SETTINGS, "PATH": "/bin", "HFX": "1"}
+    isolate(variables, "/home")
+    assert variables == {
+        "PATH": "/bin", "HFX": "1", "XDG_CONFIG_HOME": "/home/config", "HF_HOME": "/home/hub"
+    }  # fmt: skip
+
+
+def test_this_very_run_is_isolated():
+    assert not {name for name in os.environ if name.startswith("HF_")} - {"HF_HOME"}
+    assert "rdrr-tests" in os.environ["XDG_CONFIG_HOME"]
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "tests/end_to_end/test_hub.py::test_a_checkpoint_on_the_hub_is_not_taken_for_a_package",
+        "tests/end_to_end/test_hub.py::test_what_cannot_be_had_is_said_in_one_line",
+    ],
+)
+def test_tests_of_the_hub_pass_whatever_the_user_s_settings(test, tmp_path):
+    words = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 't'}"]
+    done = subprocess.run(
+        [sys.executable, *words, test],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment(**SETTINGS),
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout

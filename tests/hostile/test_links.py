@@ -1,0 +1,161 @@
+"""Links in a package: they may lead to other files of it, and out of it only when asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import rdrr
+from rdrr_format.errors import ManifestError, StoreError
+from rdrr_format.stores import LocalStore
+from support.commands import error_line
+from support.commands import rdrr as run
+from support.manifests import write_package
+
+URL = "hf://org/name"
+SECRET = b"not for everybody"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rng) -> Path:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    write_package(folder, rng)
+    assert rdrr.validate(folder, deep=True).ok()  # the control
+    return folder
+
+
+def link_out(path: Path) -> Path:
+    """Put a link in the place of a file, whose content is moved out of the folder."""
+    target = path.parents[1] / f"moved-{path.name}"
+    path.rename(target)
+    path.symlink_to(target)
+    return target
+
+
+@pytest.mark.parametrize("name", ["shard_00000.bin", "tokenizer.json"])
+def test_a_link_out_of_a_package_is_read_only_when_asked_for(folder, name):
+    link_out(folder / name)
+    report = rdrr.validate(folder)
+    assert {fault.rule for fault in report.faults} <= {"shard-file", "tokenizer-file"}
+    assert "leads out of the package" in report.errors[0].line()
+    with pytest.raises(ManifestError, match="leads out of the package"):
+        rdrr.open_package(folder)
+    assert rdrr.validate(folder, deep=True, follow_links=True).ok()
+    with rdrr.open_package(folder, follow_links=True) as package:
+        assert package.read("model.norm.weight").size
+        assert package.tokenizer_bytes()
+        assert package.tokenizer_path
+    done = run("validate", folder)
+    assert done.code == 1
+    assert "leads out of the package" in done.out
+    assert run("validate", folder, "--deep", "--follow-links").code == 0
+
+
+def test_a_manifest_may_not_be_a_link_out_either_unless_it_is_named_itself(folder):
+    target = link_out(folder / "manifest.json")
+    with pytest.raises(StoreError, match="leads out of the package"):
+        rdrr.open_package(folder)
+    assert rdrr.open_package(folder, follow_links=True)
+    target.rename(folder / "real.json")
+    (folder / "manifest.json").unlink()
+    named = folder.parent / "elsewhere.json"
+    named.symlink_to(folder / "real.json")
+    assert rdrr.validate(named).ok()
+
+
+@pytest.mark.parametrize("target", ["shard_00001.bin", "./shard_00001.bin", "sub/shard"])
+def test_a_link_to_a_file_of_the_package_is_followed(folder, target):
+    (folder / "sub").mkdir()
+    (folder / "shard_00001.bin").rename(folder / "sub" / "shard")
+    if target != "sub/shard":
+        (folder / "shard_00001.bin").symlink_to("sub/shard")
+        (folder / "again").symlink_to(target)
+    else:
+        (folder / "shard_00001.bin").symlink_to(target)
+    assert rdrr.validate(folder, deep=True).ok()
+
+
+@pytest.mark.parametrize("target", ["../moved", "sub/../../moved", "{root}/moved", "chain"])
+def test_every_way_out_is_found(folder, target):
+    (folder / "sub").mkdir()
+    moved = folder.parent / "moved"
+    (folder / "shard_00001.bin").rename(moved)
+    (folder / "chain").symlink_to(moved)
+    (folder / "shard_00001.bin").symlink_to(target.format(root=folder.parent))
+    assert not rdrr.validate(folder).ok()
+    assert rdrr.validate(folder, follow_links=True).ok()
+
+
+def test_a_folder_that_is_a_link_is_the_user_s_own_choice(folder, tmp_path):
+    named = tmp_path / "named"
+    named.symlink_to(folder)
+    assert rdrr.validate(named, deep=True).ok()
+
+
+def hub_cache(folder: Path, root: Path) -> Path:
+    """The folder as the hub's client keeps it: a snapshot of links into blobs."""
+    home = root / "models--org--name"
+    snapshot, blobs = home / "snapshots" / "0123abcd", home / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        shutil.copy(path, blobs / str(number))
+        (snapshot / path.name).symlink_to(Path("../../blobs") / str(number))
+    return snapshot
+
+
+def test_a_folder_of_the_hub_s_cache_is_read_without_asking(folder, tmp_path):
+    snapshot = hub_cache(folder, tmp_path)
+    assert rdrr.validate(snapshot, deep=True).ok()
+    other = tmp_path / "models--org--other"
+    other.mkdir()
+    shutil.move(tmp_path / "models--org--name" / "blobs" / "0", other / "0")
+    (snapshot / "manifest.json").unlink()
+    (snapshot / "manifest.json").symlink_to(other / "0")
+    with pytest.raises(StoreError, match="leads out of the package"):
+        rdrr.open_package(snapshot)
+
+
+def test_push_takes_nothing_from_outside_of_the_package(folder, tmp_path):
+    (tmp_path / "secret").write_bytes(SECRET)
+    assert "secret" not in run("push", folder, URL, "--dry-run", "--json").json()["files"]
+    (folder / "notes").symlink_to(tmp_path / "secret")
+    done = run("push", folder, URL, "--dry-run")
+    assert done.code == 1
+    assert "notes: a link that leads out of the package" in error_line(done)
+    asked = run("push", folder, URL, "--dry-run", "--json", "--follow-links")
+    assert asked.json()["files"]["notes"] == len(SECRET)
+
+
+def test_push_takes_no_card_from_outside_of_the_package(folder, tmp_path):
+    (tmp_path / "secret").write_bytes(SECRET)
+    (folder / "README.md").symlink_to(tmp_path / "secret")
+    done = run("push", folder, URL, "--dry-run")
+    assert done.code == 1
+    assert SECRET.decode() not in done.out + done.err
+    assert SECRET.decode() in run("push", folder, URL, "--dry-run", "--follow-links").out
+
+
+def test_push_reads_no_file_that_never_ends(folder):
+    os.mkfifo(folder / "notes")
+    assert "notes" not in run("push", folder, URL, "--dry-run", "--json").json()["files"]
+
+
+def test_a_link_that_leads_nowhere_or_in_a_circle_is_an_error(folder):
+    (folder / "shard_00001.bin").unlink()
+    for target in ("absent", "shard_00001.bin"):
+        (folder / "shard_00001.bin").unlink(missing_ok=True)
+        (folder / "shard_00001.bin").symlink_to(target)
+        assert [fault.rule for fault in rdrr.validate(folder).faults] == ["shard-file"]
+
+
+def test_a_store_of_its_own_follows_links_when_told_to(tmp_path):
+    (tmp_path / "out").write_bytes(SECRET)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").symlink_to("../out")
+    with pytest.raises(StoreError, match="leads out"):
+        LocalStore(tmp_path / "in").read("a")
+    assert LocalStore(tmp_path / "in", follow_links=True).read("a").tobytes() == SECRET

@@ -1,0 +1,239 @@
+"""What used to end in a traceback: each is one line now, and the control beside it still works."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rdrr
+from rdrr._chat_template import open_template
+from rdrr_converter.sources.safetensors import MAX_NAME, read_file
+from rdrr_format.errors import FormatError, RdrrError, SourceError
+from rdrr_format.file_names import is_plain_name
+from rdrr_manifests.editing import set_hints
+from rdrr_manifests.models.conversion_report import parse_report
+from support.commands import error_line
+from support.commands import rdrr as run
+from support.manifests import write_package
+from support.safetensor_files import llama_tensors, write_llama, write_safetensors
+
+LONG = "x" * 400
+WIDE = "é" * 200
+"""Names that no file system takes: of 400 characters, and of 400 bytes."""
+
+
+@pytest.fixture
+def source(tmp_path: Path, rng) -> Path:
+    return write_llama(tmp_path / "source", llama_tensors(rng))
+
+
+@pytest.fixture
+def package(tmp_path: Path, rng) -> Path:
+    (tmp_path / "package").mkdir()
+    write_package(tmp_path / "package", rng)
+    return tmp_path / "package"
+
+
+@pytest.fixture
+def converted(source: Path, tmp_path: Path) -> Path:
+    rdrr.convert(source, tmp_path / "converted")
+    assert run("report", tmp_path / "converted", "--html", tmp_path / "control.html").code == 0
+    return tmp_path / "converted"
+
+
+def edited(path: Path, change: Callable[[Any], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_a_field_of_900_nested_lists(package):
+    path = package / "manifest.json"
+    text = path.read_text().rstrip().removesuffix("}")
+    for depth, code in ((60, 0), (900, 1)):
+        path.write_text(f'{text}, "extra": {"[" * depth + "]" * depth}}}')
+        for command in ("validate", "inspect"):
+            done = run(command, package)
+            assert done.code == code
+            assert "Traceback" not in done.err
+    assert "nested too deeply" in error_line(run("inspect", package))
+
+
+CALLS: dict[str, Callable[[Path, Path, str], object]] = {
+    "validate": lambda _source, _package, name: rdrr.validate(name),
+    "open_package": lambda _source, _package, name: rdrr.open_package(name),
+    "load": lambda _source, _package, name: rdrr.load(name),
+    "set_hints": lambda _source, _package, name: set_hints(name, {}),
+    "push": lambda _source, _package, name: rdrr.push(name, "hf://org/name", dry_run=True),
+    "convert from": lambda _source, _package, name: rdrr.convert(name, "out"),
+    "convert to": lambda source, _package, name: rdrr.convert(source, source.parent / name),
+    "imatrix": lambda source, _package, name: rdrr.convert(
+        source, source.parent / "out", imatrix=name
+    ),
+    "lora": lambda source, _package, name: rdrr.convert(source, source.parent / "out", lora=name),
+    "export from": lambda _source, _package, name: rdrr.export(name, "out", to="gguf"),
+    "export to": lambda _source, package, name: rdrr.export(
+        package, package.parent / name, to="safetensors"
+    ),
+    "export to a file": lambda _source, package, name: rdrr.export(
+        package, package.parent / name, to="gguf"
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", [LONG, WIDE])
+def test_a_path_that_no_file_system_takes(source, package, call, name):
+    before = sorted(package.parent.iterdir())
+    with pytest.raises(RdrrError):
+        CALLS[call](source, package, name)
+    assert sorted(package.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", [LONG, WIDE, "a\0b"])
+@pytest.mark.parametrize("field", ["tokenizer", "shard", "tensorsFile"])
+def test_a_file_name_in_a_manifest_that_no_file_system_takes(package, name, field):
+    def change(manifest: Any) -> None:
+        if field == "tokenizer":
+            manifest["tokenizer"]["file"] = name
+        elif field == "shard":
+            manifest["shards"][0]["filename"] = name
+        else:
+            manifest |= {"tensorsFile": name, "tensors": {}}
+
+    assert rdrr.validate(package, deep=True).ok()
+    edited(package / "manifest.json", change)
+    assert not rdrr.validate(package, deep=True).ok()
+    with pytest.raises(RdrrError):
+        rdrr.open_package(package)
+
+
+def test_a_name_is_plain_up_to_255_bytes():
+    assert is_plain_name("x" * 255)
+    assert is_plain_name("é" * 127)
+    assert not is_plain_name("x" * 256)
+    assert not is_plain_name("é" * 128)
+
+
+@pytest.mark.parametrize("name", [LONG, WIDE, "a\0b"])
+def test_a_file_name_in_an_index_that_no_file_system_takes(source, name):
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(SourceError, match="a shard is missing"):
+        rdrr.convert(source, source.parent / "out")
+
+
+def test_a_tensor_s_name_has_a_bound(tmp_path):
+    path = tmp_path / "model.safetensors"
+    for length, ok in ((MAX_NAME, True), (MAX_NAME + 1, False)):
+        write_safetensors(path, {"n" * length: np.zeros(2, np.float32)})
+        if ok:
+            assert len(read_file(path)) == 1
+        else:
+            with pytest.raises(SourceError, match="name is too long"):
+                read_file(path)
+
+
+def rename(name: str) -> Callable[[Any], None]:
+    return lambda report: report["tensors"][0].update(name=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda report: report["byDtype"].popitem(), "byDtype lacks"),
+        (lambda report: report["tensors"][0].update(dtype="Q9"), "byDtype lacks Q9"),
+        (rename("layers." + "9" * 5000 + ".a.weight"), "4096 characters"),
+        (lambda report: report["tensors"][0].update(shape=[10**300]), "less than"),
+        (lambda report: report["tensors"][0].update(shape=[2**40] * 9), "impossible shape"),
+        (lambda report: report["tensors"][0].update(shape=[1] * 65), "64 items"),
+        (lambda report: report["tensors"][0].update(relativeRmse=1e308), "less than"),
+        (lambda report: report.update(totalSize=10**30), "less than"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused_in_one_line(converted, change, words):
+    edited(converted / "conversion-report.json", change)
+    for more in ((), ("--html", converted.parent / "page.html"), ("--json",)):
+        done = run("report", converted, *more)
+        assert done.code == 1
+        assert words in (done.err or done.out)
+        assert "Traceback" not in done.err
+    assert not (converted.parent / "page.html").exists()
+
+
+def test_a_layer_s_number_of_thousands_of_digits_is_no_layer_s(converted):
+    for digits in (6, 7, 4000):
+        edited(converted / "conversion-report.json", rename(f"layers.{'9' * digits}.a.weight"))
+        page = converted.parent / f"{digits}.html"
+        assert run("report", converted, "--html", page).code == 0
+        assert page.is_file()
+
+
+def test_bytes_that_are_no_report():
+    for raw in (b"", b"[]", b"{}", b"\xff", b"{" * 10_000, b"1" * 5000):
+        with pytest.raises(FormatError):
+            parse_report(raw, "report")
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        5,
+        [],
+        {"processors": 5},
+        {"processors": [5, {"single": 5}, {"single": []}]},
+        {"processors": [{"single": [1]}]},
+        {"single": ["SpecialToken"]},
+        {"single": [None]},
+    ],
+)
+def test_a_tokenizer_whose_post_processor_is_none(source, processor):
+    out = source.parent / "out"
+    for content, adds in ((processor, False), ({"single": [{"SpecialToken": {}}]}, True)):
+        edited(source / "tokenizer.json", lambda one, new=content: one.update(post_processor=new))
+        rdrr.convert(source, out, overwrite=True)
+        assert rdrr.open_package(out).manifest.tokenizer.add_bos_token is adds
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"chat_template": [{"name": ["x"], "template": "y"}, 5]}', "no chat template"),
+        ('{"chat_template": 5}', "no chat template"),
+        ('{"chat_template": %s}' % ("[" * 900 + "]" * 900), "nested too deeply"),
+        ('{"bos_token": %s}' % ("9" * 5000), "too many digits"),
+        ("{", "not JSON"),
+    ],
+)
+def test_settings_of_a_tokenizer_that_hold_no_template(package, content, words):
+    path = package / "tokenizer_config.json"
+    path.write_text('{"chat_template": "{{ messages }}"}')
+    assert open_template(rdrr.open_package(package))
+    path.write_text(content)
+    with pytest.raises(RdrrError, match=words):
+        open_template(rdrr.open_package(package))
+
+
+def test_settings_of_a_tokenizer_that_do_not_end_are_not_read(package):
+    path = package / "tokenizer_config.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(RdrrError, match="too large"):
+        open_template(rdrr.open_package(package))
+
+
+@pytest.mark.parametrize("dtype", [["F32"], {"F32": 1}, 32, None, True])
+def test_a_dtype_that_is_no_text(source, dtype):
+    path = source / "model.safetensors"
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    header["lm_head.weight"]["dtype"] = dtype
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size :])
+    done = run("convert", source, source.parent / "out")
+    assert done.code == 1
+    assert "unknown dtype" in error_line(done)

@@ -1,0 +1,165 @@
+"""Pipes, devices, endless files, and files that are cut short while they are read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rdrr_converter.sources import open_source
+from rdrr_converter.sources._gguf_file import read_gguf
+from rdrr_converter.sources.base import read_json_object
+from rdrr_converter.sources.imatrix import read_imatrix
+from rdrr_converter.sources.safetensors import read_file
+from rdrr_format.errors import SourceError, StoreError
+from rdrr_format.regular_files import map_regular, open_regular, read_regular, read_span
+from rdrr_format.stores import LocalStore
+from rdrr_manifests.validation import validate
+from support.commands import environment, error_line, rdrr
+from support.manifests import write_package
+from support.safetensor_files import llama_tensors, write_llama
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+
+SECONDS = 60
+"""Before a command that waits for somebody is ended; it takes two."""
+
+READERS = {
+    "model.safetensors": read_file,
+    "model.gguf": read_gguf,
+    "m.dat": read_imatrix,
+    "config.json": read_json_object,
+}
+
+
+def run_to_end(code: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, so that one that waits for ever can be ended."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
+    path = tmp_path / name
+    os.mkfifo(path)
+    reader = READERS[name]
+    code = f"from {reader.__module__} import {reader.__name__} as read; import pathlib, sys; "
+    code += "read(pathlib.Path(sys.argv[1]))"
+    done = run_to_end(code, path)
+    assert "SourceError" in done.stderr
+    assert "not a regular file" in done.stderr
+    with pytest.raises(SourceError, match="not a regular file"):
+        reader(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("model.safetensors", "cannot be read (found not a regular file)"),
+        ("pytorch_model.bin", "cannot be read (found not a regular file)"),
+        ("model.gguf", "a part of the GGUF is missing"),
+    ],
+)
+def test_a_checkpoint_with_a_pipe_for_weights_does_not_hang(tmp_path, rng, name, words):
+    folder = write_llama(tmp_path / "model", llama_tensors(rng))
+    assert open_source(folder).tensors  # the control
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / name)
+    if name.endswith("gguf"):
+        (folder / "config.json").unlink()
+    code = "from rdrr.cli import main; main()"
+    done = run_to_end(code, "convert", folder, tmp_path / "out")
+    assert done.returncode == 1
+    assert f"{name}: {words}" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device")
+def test_devices_and_folders_are_no_files(tmp_path):
+    for path, words in ((Path("/dev/zero"), "not a regular file"), (tmp_path, "directory")):
+        with pytest.raises(OSError, match=words):
+            open_regular(path)
+    assert open_regular(Path(__file__)).read(3) == b'"""'
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10])
+def test_a_file_is_read_whole_up_to_its_bound(tmp_path, size):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * size)
+    assert read_regular(path, 10) == b"x" * size
+    path.write_bytes(b"x" * (size + 1) * 11)
+    with pytest.raises(Exception, match="too large"):
+        read_regular(path, 10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no such file system")
+def test_a_file_that_states_no_size_is_bounded_too():
+    path = Path("/proc/self/status")
+    assert path.stat().st_size == 0
+    assert b"Name:" in read_regular(path, 1 << 20)
+    with pytest.raises(Exception, match="too large"):
+        read_regular(path, 16)
+
+
+def test_a_map_is_no_longer_than_its_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(64)))
+    assert map_regular(path, np.uint8, 60, (4,)).tolist() == [60, 61, 62, 63]
+    with pytest.raises(ValueError, match="size"):
+        map_regular(path, np.uint8, 60, (5,))
+    assert read_span(path, 60, 4).tolist() == read_span(path, 60, 9).tolist() == [60, 61, 62, 63]
+    assert read_span(path, 64, 1).size == read_span(path, 99, 1).size == 0
+
+
+def test_a_pipe_in_a_package_is_a_missing_file(tmp_path, rng):
+    write_package(tmp_path, rng)
+    assert validate(tmp_path, deep=True).ok()
+    (tmp_path / "shard_00001.bin").unlink()
+    os.mkfifo(tmp_path / "shard_00001.bin")
+    assert {fault.rule for fault in validate(tmp_path, deep=True).faults} == {"shard-file"}
+    (tmp_path / "manifest.json").unlink()
+    os.mkfifo(tmp_path / "manifest.json")
+    assert "no manifest.json" in error_line(rdrr("inspect", tmp_path))
+
+
+def test_a_shard_cut_short_while_it_is_validated_is_a_fault(tmp_path, rng, monkeypatch):
+    """A map of it would end the process; the control is the validation before."""
+    write_package(tmp_path, rng)
+    assert validate(tmp_path, deep=True).ok()
+    held: list[np.ndarray] = []
+    whole = LocalStore.read
+
+    def cut_afterwards(self: LocalStore, name: str, *range_: int) -> np.ndarray:
+        found = whole(self, name, *range_)
+        if name.startswith("shard") and found.size:
+            held.append(found)
+            os.truncate(tmp_path / name, 0)
+        return found
+
+    monkeypatch.setattr(LocalStore, "read", cut_afterwards)
+    faults = {fault.rule for fault in validate(tmp_path, deep=True).faults}
+    assert "shard-file" in faults
+    assert held
+    assert all(part.sum() > 0 for part in held)  # reading a map would end the process here
+
+
+def test_a_file_that_ends_between_the_look_and_the_map_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(bytes(100))
+    assert LocalStore(tmp_path).read("file").size == 100
+
+    class Grown:
+        st_size = 200
+        st_mode = 0o100644
+
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: Grown)
+    with pytest.raises(StoreError, match="cut short while it was opened"):
+        LocalStore(tmp_path).read("file")
