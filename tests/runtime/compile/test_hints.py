@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rdrr_device.arena import Arena
@@ -13,7 +15,7 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.compile.attention import AttentionRequest, choose_attention
 from rdrr_runtime.compile.decision import unhonoured
 from rdrr_runtime.compile.hints import Policy, resolve
-from rdrr_runtime.compile.pass_spec import DECODE, SMALL_WINDOW
+from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, SMALL_WINDOW
 from rdrr_runtime.compile.preferences import Preferences
 from rdrr_runtime.compile.storage import choose_storage, has_row_scales
 from rdrr_runtime.compile.weights import _transposed
@@ -353,13 +355,14 @@ def test_16_bit_weights_get_scales_where_their_products_are_in_int8(software, hi
 @pytest.mark.parametrize(
     ("software", "hints", "int8"),
     [
-        (False, {}, False),
+        (False, {}, True),
+        (True, {}, False),
         (False, {"q4kMatmul": "fused_q4k_int8"}, True),
         (True, {"q4kMatmul": "fused_q4k_int8"}, True),
         (False, {"q4kMatmul": "fused_q4k"}, False),
     ],
 )
-def test_column_matrices_get_row_scales_where_a_hint_asks_for_int8(software, hints, int8):
+def test_column_matrices_get_row_scales_where_they_are_multiplied_in_int8(software, hints, int8):
     preferences = Preferences(policy(**hints), software)
     assert has_row_scales(preferences, DTYPES["Q4_K"], by_column=True) is int8
     assert has_row_scales(preferences, DTYPES["Q4_K"]) is False
@@ -482,3 +485,27 @@ def test_choices_are_known_without_loading_anything(device, tmp_path, rng):
     backend = GpuBackend(package, context=CONTEXT, device=device, policy=hints)
     assert backend.info.decisions == planned
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("hints", "kernels"),
+    [
+        ({}, {"decode": "matvec", "small window": "gemv_row", "prefill": "matmul_int8"}),
+        (
+            {"q4kMatmul": "fused_q4k_int8"},
+            {"decode": "matvec", "small window": "matmul_int8", "prefill": "matmul_int8"},
+        ),
+    ],
+    ids=["auto", "int8 asked for"],
+)
+def test_small_batches_of_column_major_weights_are_in_int8_only_where_a_hint_asks(
+    device, tmp_path, rng, monkeypatch, hints, kernels
+):
+    monkeypatch.setattr(device, "info", replace(device.info, software=False))
+    package = package_of(tmp_path, rng, layout="column")
+    specs = (DECODE, SMALL_WINDOW, PREFILL)
+    choices = decisions_for(package, device, policy(**hints), 64, "f16", specs=specs)
+    assert unhonoured(choices) == ()
+    for step, kernel in kernels.items():
+        (found,) = [one for one in choices if one.step == step and one.op == "l0.down_proj"]
+        assert found.kernel.startswith(kernel)
