@@ -25,9 +25,9 @@ class Slots(Enum):
     CONSECUTIVE = "consecutive"
     """In consecutive slots of one sequence."""
     DISTINCT = "distinct"
-    """Each in a sequence of its own, by the slot mapping."""
+    """Each in a sequence of its own."""
     MAPPED = "mapped"
-    """In any sequences, by the slot mapping."""
+    """In any sequences: each row says which, and which slot."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Setting:
         policy: Hints.
         context: KV slots.
         kv_dtype: Storage of the cache.
-        ops: Which of `_tuning.OPS`.
+        ops: Which of `rdrr_device.tuning.OPS`.
         rounds: Measurements of each candidate; None for as many as suit the adapter.
         passes: Whose kernels are tuned; the prompt first, since it fills the cache.
     """
