@@ -129,7 +129,7 @@ class Timer:
         return Timed(self._in_seconds(ticks), encoding, submitted, seen)
 
     def _prepare(self, passes: int) -> None:
-        """Query sets and a buffer for so many passes."""
+        """Query sets and a buffer for a number of passes."""
         import wgpu
 
         gpu, sets = self._device.wgpu, -(-2 * passes // QUERIES)

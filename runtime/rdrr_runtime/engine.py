@@ -109,9 +109,9 @@ class Engine:
             strategy: The order of forward passes; one token after the other, read back every
                 `interval`, when None.
             stop_ids: Ids that end the sequence besides those of the model.
-            context_shift: When the context is full, keep so many first ids, drop the older half
-                of the others, run what is left anew and go on; a prompt that is too long is
-                shortened alike. None ends the sequence there.
+            context_shift: First ids to keep when the context is full: the older half of the others
+                is dropped, what is left is run anew, and the sequence goes on; a prompt that is
+                too long is shortened alike. None ends the sequence there.
 
         Raises:
             GenerationError: The prompt is empty, has an unknown id, or does not fit the context;

@@ -31,7 +31,7 @@ class Family(Enum):
     INT8_TILES = "int8 tiles"
     """Rows in int8 as `quantize_rows` leaves them."""
     GENERAL = "general"
-    """One matrix, nothing folded in, each weight read once for a few rows."""
+    """One matrix, nothing folded in, each weight read once for a small batch."""
     TILES = "tiles"
     """One matrix, nothing folded in, for many rows."""
 
@@ -243,7 +243,7 @@ def _scalar_wish(preferences: Preferences) -> Wish[ProductKernel]:
 
 
 def _kernel_wish(hint: Hint, product: Product) -> Wish[ProductKernel] | None:
-    """Return what `f16Matmul` asks for; `gemv` and `gemv_subgroup` are for a few rows."""
+    """Return what `f16Matmul` asks for; `gemv` and `gemv_subgroup` are for small batches."""
     if hint.value == "tiled":
         return Wish(str(hint), lambda kernel: kernel.family is Family.TILES, hint)
     if product.ctx.max_rows > GEMV_ROWS:

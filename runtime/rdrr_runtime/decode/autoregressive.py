@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.chooser import Chooser
 
 AHEAD = 4
-"""Passes submitted before the ids before them are read, as far as the backend takes so many: what
-the device works on meanwhile."""
+"""Passes submitted before the ids before them are read, at most those that the
+backend takes: what the device works on meanwhile."""
 
 
 @dataclass(frozen=True)

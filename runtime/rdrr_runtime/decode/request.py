@@ -22,7 +22,7 @@ class Request:
     strategy: Strategy
 
     def rules_after(self, shifts: int) -> TokenRules:
-        """Return the rules after so many context shifts; each goes on with other random numbers."""
+        """Return the rules after some context shifts; each goes on with other random numbers."""
         seed = self.rules.sampling.seed
         if not shifts or seed is None:
             return self.rules

@@ -9,7 +9,7 @@ from rdrr_runtime.backend import Feed
 from rdrr_runtime.decode.base import Chosen
 
 AtOnce = Callable[[Sequence[int], int, int], list[int]]
-"""Runs ids from a base on and returns so many new ones, as `Backend.greedy` does."""
+"""Runs ids from a base on and returns a number of new ones, as `Backend.greedy` does."""
 
 
 @dataclass(frozen=True)

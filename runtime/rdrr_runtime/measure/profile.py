@@ -2,7 +2,7 @@
 
 Each step is run twice over. As one compute pass, as in generation: what a step takes, and what the
 host spends around it. And with a pass for each dispatch: the share of each kernel. What is printed
-or drawn from the figures is not this module's business.
+or shown of the figures is not this module's business.
 """
 
 from __future__ import annotations

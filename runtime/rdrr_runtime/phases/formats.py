@@ -115,7 +115,7 @@ class GpuFormat:
         return -(-(-(-k // padded) * padded) // self.unit)
 
     def plane_sizes(self, rows: int, units: int) -> tuple[int, int, int, int]:
-        """Words of 16 bytes of the planes of so many rows: low, high, scales, common."""
+        """Return the words of 16 bytes of the planes of some rows: low, high, scales, common."""
         if self.values:
             return rows * units, 0, 0, 0
         every = rows * units
@@ -134,11 +134,11 @@ class GpuFormat:
         return low, high, -(-every // 4), -(-every // 16)
 
     def size(self, rows: int, units: int) -> int:
-        """Bytes of so many rows."""
+        """Return the bytes of some rows."""
         return 16 * sum(self.plane_sizes(rows, units))
 
     def places(self, rows: int, units: int) -> Planes:
-        """Return where shaders find what they read of so many rows."""
+        """Return where shaders find the planes of a matrix of some rows."""
         low, high, scales, _ = self.plane_sizes(rows, units)
         return Planes(
             row_units=units,

@@ -36,7 +36,7 @@ class GpuWeight:
     Attributes:
         dtype: Storage type.
         layout: `row` or `column`: whether blocks lie along K or N. Blocks that cross rows are
-            `row` here. Single values lie by rows of K, in `column` by rows of N.
+            `row` here. Single values lie row-major, in `column` column-major.
         n: Outputs, of all matrices together.
         k: Inputs.
         units: Units of a row: of 64 codes, or of 16 bytes of single values.

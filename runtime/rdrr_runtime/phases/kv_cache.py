@@ -133,7 +133,7 @@ class KvSpec:
 
     @property
     def constants(self) -> KvConstants:
-        """What shaders are told of the caches."""
+        """Constants that shaders get of the caches."""
         scales_at = self.elements // 4 if KV_TYPES[self.dtype].block > 1 else None
         return KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
 

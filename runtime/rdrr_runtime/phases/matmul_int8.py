@@ -69,7 +69,7 @@ class Tile(Params):
 
 
 def planes(form: GpuFormat) -> int:
-    """Planes of int8 that make a weight; two for what is scaled by rows."""
+    """Planes of int8 that make a weight; two where each row has a scale."""
     return 2 if form.values or form.column else 1
 
 

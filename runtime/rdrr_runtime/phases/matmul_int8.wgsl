@@ -18,7 +18,7 @@
 {% endif %}
 //
 // y += x_scale w_scale (q_x . q_w) - w_minimum x_sum over groups of {{ GROUP }} inputs: products in i32, their
-// sums in f32. Single values and blocks along N are 256 high + low in two planes of int8, scaled by rows:
+// sums in f32. Single values and blocks along N are 256 high + low in two planes of int8 with a scale for each row:
 // y = row_scale sum of x_scale (256 q_x . high + q_x . low) over groups of 32 inputs.
 //
 // An item is a tile of {{ TILE_M }} rows by {{ TILE_N }} outputs{{ ", those of the first expert first" if EXPERTS }}, in steps of 64 inputs: {{ TILE_M // TM * (TILE_N // TN) }} threads

@@ -26,7 +26,7 @@ class Chunk:
 
     Attributes:
         blocks: Their bytes.
-        target: `TARGET_BYTES` for what a phase is told of them.
+        target: Buffer of `TARGET_BYTES` that says where a phase writes them.
         first: The first of them in the matrix; along N a multiple of 64.
         rows: How many.
         row_blocks: Blocks of each.

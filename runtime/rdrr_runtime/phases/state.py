@@ -1,4 +1,4 @@
-"""What a pass is told of its rows, and what the GPU itself hands from one pass to the next.
+"""The state of generation: the rows of a pass, which the GPU itself writes for the next pass.
 
 Nothing of it comes from the host for each token: sampling leaves the next row where the next pass
 reads it, so one prepared pass is replayed for each token.
@@ -35,7 +35,7 @@ class State:
 
     @staticmethod
     def create(arena: Arena, max_rows: int, ring: int = 64) -> State:
-        """Zeroed state for passes of up to `max_rows` token rows, with a ring of so many ids."""
+        """Return zeroed state for passes of up to `max_rows` rows, with `ring` ids in the ring."""
         words = HEADER_WORDS + ROW_WORDS * max_rows
         return State(arena.empty("step", 4 * words), arena.empty("ring", 4 * ring))
 

@@ -15,10 +15,10 @@ def readable(weight: GpuWeight) -> bool:
 
 
 def need_rows(weight: GpuWeight, label: str) -> None:
-    """Check that a matrix can be read by rows of K.
+    """Check that a matrix can be read row-major, K values to a row.
 
     Raises:
-        FormatError: Single values stored by rows of N.
+        FormatError: Single values stored column-major.
     """
     if not readable(weight):
         raise FormatError(

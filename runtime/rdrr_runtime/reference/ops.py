@@ -115,7 +115,7 @@ def route(x: Tensor, weight: Tensor, top_k: int, normalize: bool) -> tuple[Tenso
         normalize: Let the weights of a row sum to one.
 
     Returns:
-        Experts, int [rows, top_k], the likeliest first and ties to the lower number; and their
+        Experts, int [rows, top_k], the most probable first and ties to the lower number; and their
         weights, [rows, top_k].
     """
     shares = torch.softmax(linear(x, weight), dim=-1)

@@ -39,15 +39,15 @@ class Passes(Protocol):
     """The passes of one sequence or of several."""
 
     def decode(self, rows: int) -> PreparedPass:
-        """Return the pass over one row of each of so many sequences."""
+        """Return the pass over one row of each of `rows` sequences."""
         ...
 
     def ring(self, rows: int) -> Ring:
-        """Return where the decode pass over so many rows leaves its ids."""
+        """Return where the decode pass over `rows` rows leaves its ids."""
         ...
 
     def consecutive(self, ids: int, sequence: int) -> PreparedPass | None:
-        """Return the pass over so many ids of one sequence, if it can run by itself."""
+        """Return the pass over `ids` ids of one sequence, if it can run by itself."""
         ...
 
 
@@ -94,7 +94,7 @@ class BatchPasses:
         self._made: dict[PassSpec, PreparedPass] = {}
 
     def decode(self, rows: int) -> PreparedPass:
-        """Return the smallest pass over one row of each of so many sequences."""
+        """Return the smallest pass over one row of each of `rows` sequences."""
         return self._get(batch_of(self._size(rows)))
 
     def ring(self, rows: int) -> Ring:
@@ -123,7 +123,7 @@ class BatchPasses:
         return self._made[spec]
 
     def _size(self, rows: int) -> int:
-        """Return the rows of the smallest pass that takes so many."""
+        """Return the rows of the smallest pass that takes `rows`."""
         fitting = [one for one in (spec.rows for spec in BATCHES) if rows <= one <= self._most]
         return fitting[0] if fitting else self._most
 

@@ -1,6 +1,6 @@
 {# How the matrices of FORMATS are read, the S-th being bound as weight{{S}}: array<vec4<u32>>; see
    formats.py. Kernels that take 32 weights at a time say DEQUANTIZED, those that scale the input
-   by columns say STAGED. #}
+   for column-major weights say STAGED. #}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
 override ROW_UNITS{{ S }}: u32;        // units of a row: {{ "16 bytes" if F.values else "64 codes" }}
