@@ -7,7 +7,7 @@ ways around the same dispatches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from rdrr_device.handle import DeviceHandle
@@ -20,6 +20,10 @@ MANY_ROWS = 128
 FIRST_DISPATCHES = 24
 """Dispatches that are submitted first of such a program, so that the GPU works while the host
 records the others."""
+
+GROWTH = 4
+"""How many times as many are submitted next: recording a dispatch takes the host a fifth of what it
+takes the GPU, so each part is recorded while the one before it runs."""
 
 
 class Submitter(Protocol):
@@ -42,8 +46,8 @@ class PassSubmitter:
     Args:
         device: The device.
         recorder: Recorder of dispatches.
-        first: Dispatches of a program of `MANY_ROWS` that are submitted before the others; 0
-            submits every program as a whole.
+        first: Dispatches of a program of `MANY_ROWS` that are submitted before the others, which
+            follow in growing parts; 0 submits every program as a whole.
     """
 
     fresh_staging = False
@@ -63,12 +67,11 @@ class PassSubmitter:
 
     def _parts(self, bound: Sequence[BoundDispatch]) -> tuple[Sequence[BoundDispatch], ...]:
         """Return the parts of a program that are submitted, the same objects each time."""
-        first = self._first
-        if not first or len(bound) < 2 * first:
+        if not self._first or len(bound) < 2 * self._first:
             return (bound,)
         found = self._split.get(id(bound))
         if found is None or found[0] is not bound:
-            found = self._split[id(bound)] = (bound, bound[:first], bound[first:])
+            found = self._split[id(bound)] = (bound, *_growing(bound, self._first))
             while len(self._split) > REMEMBERED_PROGRAMS:
                 self._split.pop(next(iter(self._split)))
         return found[1:]
@@ -86,3 +89,12 @@ class PassSubmitter:
         compute_pass.end()
         device.wgpu.queue.submit([encoder.finish()])
         device.counters.submits += 1
+
+
+def _growing(bound: Sequence[BoundDispatch], size: int) -> Iterator[Sequence[BoundDispatch]]:
+    """Yield parts of a program, each `GROWTH` times as long as the one before, and the rest."""
+    start = 0
+    while len(bound) - start >= 2 * size:
+        yield bound[start : start + size]
+        start, size = start + size, GROWTH * size
+    yield bound[start:]
