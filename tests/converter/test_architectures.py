@@ -114,6 +114,7 @@ def test_files_are_named_after_their_architecture():
         ("qwen2_vl", "qwen2_5_vl_text"),
         ("qwen3_vl", "qwen3_vl_text"),
         ("smollm3", "smollm3"),
+        ("vaultgemma", "vaultgemma"),
     ],
 )
 def test_absent_keys_mean_what_transformers_takes_them_for(name, model_type):

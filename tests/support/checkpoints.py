@@ -37,7 +37,7 @@ class TinyModel:
     @property
     def neutral_norm(self) -> float:
         """The weight with which a norm scales by one: Gemma's multiply as (1 + w)."""
-        return 0.0 if self.model_type.startswith("gemma") else 1.0
+        return 0.0 if "gemma" in self.model_type else 1.0
 
 
 TINY_MODELS = (
@@ -109,6 +109,7 @@ LATEST_MODELS = (
             ("residual_multiplier", 0.22),
         ),
     ),
+    TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
 )
 """What this version does not write as GGUF: the first Gemma, and factors on all parts."""
 ALL_MODELS = TINY_MODELS + MORE_MODELS + LATEST_MODELS

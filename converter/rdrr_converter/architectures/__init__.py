@@ -29,6 +29,7 @@ from rdrr_converter.architectures.qwen3 import QWEN3
 from rdrr_converter.architectures.qwen3_moe import QWEN3_MOE
 from rdrr_converter.architectures.qwen3_vl import QWEN3_VL
 from rdrr_converter.architectures.smollm3 import SMOLLM3
+from rdrr_converter.architectures.vaultgemma import VAULTGEMMA
 from rdrr_converter.architectures.wedlm import WEDLM
 
 __all__ = [
@@ -55,6 +56,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     QWEN3_MOE,
     QWEN3_VL,
     SMOLLM3,
+    VAULTGEMMA,
     WEDLM,
     GRANITE,
 )

@@ -1,0 +1,67 @@
+"""VaultGemma: Gemma 2 with only the two norms before attention and feed-forward."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    attention_biases,
+    norm,
+)
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import alternating
+
+ATTENTION_BIAS = read.flag("attention_bias")
+
+VAULTGEMMA = ArchitectureRule(
+    name="vaultgemma",
+    classes=("VaultGemmaForCausalLM", "VaultGemmaModel"),
+    defaults={
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "max_position_embeddings": 8192,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 26,
+        "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": True,
+        "vocab_size": 256000,
+    },
+    attention={
+        "query_pre_attn_scalar": read.number("query_pre_attn_scalar"),
+        "attn_logit_softcapping": read.optional_number("attn_logit_softcapping"),
+        "sliding_window": read.window("sliding_window"),
+    },
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "rms_norm_weight_offset": True,
+        "pre_feedforward_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_activation")},
+    output={
+        "final_logit_softcapping": read.optional_number("final_logit_softcapping"),
+        "scale_embeddings": True,
+    },
+    layer_types=alternating,
+    tensors=(
+        EMBEDDING,
+        norm("input_layernorm"),
+        norm("pre_feedforward_layernorm"),
+        *ATTENTION,
+        *attention_biases(*[ATTENTION_BIAS] * 4),
+        *FEED_FORWARD,
+        FINAL_NORM,
+        HEAD,
+    ),
+)
