@@ -71,7 +71,7 @@ def test_every_dispatch_that_serves_an_op_is_measured(measured):
 
 def test_bandwidth_is_of_the_bytes_that_must_move(measured):
     decode = measured.kernels("decode")
-    (head,) = [one for kernel, one in decode.items() if kernel.endswith("best")]
+    (head,) = [one for kernel, one in decode.items() if kernel.endswith(".best")]
     assert head["bytes"] == TOKENS * VOCAB * HIDDEN * 2
     (attention,) = [one for kernel, one in decode.items() if kernel.startswith("attention")]
     slots = sum(PROMPT + index + 1 + 1 for index in range(TOKENS))  # all read, and one written

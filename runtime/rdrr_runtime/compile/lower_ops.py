@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from rdrr_manifests.graph import (
     Attention,
     Embed,
@@ -65,6 +67,8 @@ def lower_op(build: PassBuilder, op: Op) -> None:
             _residual(build, op)
         case Head():
             raise AssertionError("the head ends the graph")
+        case _:
+            assert_never(op)
 
 
 def _experts(build: PassBuilder, op: Experts, residual: Residual | None) -> None:
