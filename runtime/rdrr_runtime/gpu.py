@@ -84,6 +84,7 @@ class GpuBackend:
         self.most_ahead = SOFTWARE_MOST_AHEAD if self.device.info.software else MOST_AHEAD
         self._plan = plan
         self._batch: GpuBatch | None = None
+        self._new_executor = executor
         self._executor = executor(self.device)
         self._program = Program(plan, self._executor)
         vocabulary = plan.graph.vocab_size
@@ -204,7 +205,9 @@ class GpuBackend:
             if held is not None:
                 self._batch = None
                 held.close()
-            held = GpuBatch(self._plan, self._executor, sequences=sequences, context=context)
+            # An executor of its own: what it has prepared goes with the batch.
+            executor = self._new_executor(self.device)
+            held = GpuBatch(self._plan, executor, sequences=sequences, context=context)
             self._batch = held
         return held
 
