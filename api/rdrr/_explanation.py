@@ -117,23 +117,14 @@ def explain(
         FormatError: A tensor that no kernel reads.
     """
     from rdrr_device.device import open_device
-    from rdrr_device.paper import PaperArena
     from rdrr_runtime.compile.decision import unhonoured
     from rdrr_runtime.compile.pass_spec import EXPLAINED
-    from rdrr_runtime.exec.plan import Plan
+    from rdrr_runtime.exec.plan import plan_on_paper
 
     device = open_device(adapter)
     try:
         stored = read_profile(device.info)
-        plan = Plan(
-            package,
-            device,
-            PaperArena(device),
-            policy,
-            context=context,
-            kv_dtype=kv_dtype,
-            tuning=stored.tuning,
-        )
+        plan = plan_on_paper(package, device, policy, context, kv_dtype, stored.tuning)
         choices, passes = plan.decisions(EXPLAINED), plan.passes(EXPLAINED)
         return Explanation(device.info, policy, choices, passes, unhonoured(choices), stored)
     finally:

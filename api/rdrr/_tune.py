@@ -99,7 +99,7 @@ def tune_package(
         force: Try again what is known.
         rounds: Measurements of each candidate; None for as many as suit the adapter.
         passes: Whose kernels are tuned, the prompt first.
-        progress: Told of each tuning key, its number and how many there are.
+        progress: Called with the name of each tuning key, its number and how many there are.
 
     Raises:
         DeviceError: No adapter, or one that cannot tell the time.

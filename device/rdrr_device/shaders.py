@@ -45,9 +45,6 @@ class Binding:
     access: Access
 
 
-_DECLARATION = re.compile(
-    r"@group\(0\)\s*@binding\((\d+)\)\s*var<storage,\s*(read_write|read)>\s*(\w+)\s*:"
-)
 _STORAGE = re.compile(r"^var<storage,\s*(read_write|read)>\s*(\w+)\s*:", re.MULTILINE)
 _OVERRIDE = re.compile(r"^override\s+(\w+)\s*:\s*\w+\s*(=?)", re.MULTILINE)
 _COMMENT = re.compile(r"//.*")
@@ -122,22 +119,6 @@ def for_target(source: str, target: Target) -> str:
     if target is Target.TINT and _SUBGROUPS.search(_COMMENT.sub("", source)):
         return f"enable subgroups;\n{source}"
     return source
-
-
-@cache
-def bindings(source: str) -> tuple[Binding, ...]:
-    """The storage buffers that a rendered shader declares, by binding number.
-
-    Raises:
-        ValueError: The numbers are not 0, 1, 2...
-    """
-    found = sorted(
-        (int(number), Binding(name, Access.READ if access == "read" else Access.READ_WRITE))
-        for number, access, name in _DECLARATION.findall(source)
-    )
-    if [number for number, _ in found] != list(range(len(found))):
-        raise ValueError(f"bindings are not numbered 0, 1, 2...: {found}")
-    return tuple(binding for _, binding in found)
 
 
 @cache

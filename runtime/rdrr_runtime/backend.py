@@ -194,11 +194,11 @@ class FeedingBackend(Protocol):
     """What a backend has besides that takes passes before their tokens are known to the host.
 
     Attributes:
-        most_ahead: Passes that are worth submitting before the ids before them are read; few where
-            a pass takes long, since those after an end of text are wasted.
+        ahead: Passes that are worth submitting before the ids before them are read; few where a
+            pass takes long, since those after an end of text are wasted.
     """
 
-    most_ahead: int
+    ahead: int
 
     def feed(self, ids: Sequence[int], base: int, *, sampled: bool = False) -> Feed:
         """Return a feed of one row that begins with `ids`; one at a time.

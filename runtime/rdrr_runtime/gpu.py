@@ -32,8 +32,8 @@ from rdrr_runtime.sequences.windows import GpuWindows
 
 F32 = npt.NDArray[np.float32]
 
-MOST_AHEAD, SOFTWARE_MOST_AHEAD = 4, 2
-"""Passes that may be submitted before the ids before them are read. With 2 on an H200 a model of
+AHEAD, SOFTWARE_AHEAD = 4, 2
+"""Passes that are submitted before the ids before them are read. With 2 on an H200 a model of
 135M parameters, whose passes take 0.8 ms, waits for its host."""
 
 
@@ -81,7 +81,7 @@ class GpuBackend:
             fused=fused,
             tuning=tuning,
         )
-        self.most_ahead = SOFTWARE_MOST_AHEAD if self.device.info.software else MOST_AHEAD
+        self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
         self._plan = plan
         self._batch: GpuBatch | None = None
         self._new_executor = executor

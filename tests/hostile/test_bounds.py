@@ -47,7 +47,7 @@ SECONDS = 5.0
 
 @contextmanager
 def cheap(most: int) -> Iterator[None]:
-    """Fail if the block allocates more than so many bytes at a time, or takes long."""
+    """Fail if the block allocates too many bytes at a time, or takes long."""
     tracemalloc.start()
     began = time.process_time()
     try:
@@ -70,7 +70,7 @@ def nested(depth: int) -> bytes:
 
 
 def with_values(count: int, inside: bytes = b"0") -> bytes:
-    """A list whose elements and itself are so many values."""
+    """Return a list that is `count` values together with its elements."""
     return b"[" + b",".join([inside] * (count - 1)) + b"]"
 
 

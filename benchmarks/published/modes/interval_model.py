@@ -43,7 +43,7 @@ def interval_gains(modes: Sequence[ModeRuns]) -> Iterator[IntervalGain]:
 
     Modes that submit passes before a readback are omitted, since they wait for less.
     """
-    waiting = [one for one in modes if not one.mode.ahead]
+    waiting = [one for one in modes if one.mode.ahead == 0]
     singles = {
         (one.mode.submission, one.mode.sampler): one for one in waiting if one.mode.interval == 1
     }

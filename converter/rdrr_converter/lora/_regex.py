@@ -76,7 +76,7 @@ class Regex:
         Args:
             text: The text.
             starts: The positions.
-            spend: Told how many steps were taken, as they are.
+            spend: Called with the number of steps as they are taken.
         """
         begins = set(starts)
         here: set[int] = set()

@@ -273,7 +273,7 @@ def read_json_object(path: Path, bounds: JsonBounds = CHECKPOINT_JSON) -> dict[s
 
 
 def read_content(path: Path, most: int) -> bytes:
-    """Content of a file of at most so many bytes.
+    """Return the content of a file of at most `most` bytes.
 
     Raises:
         SourceError: It cannot be read, is no regular file, or is larger.

@@ -19,10 +19,6 @@ from rdrr_runtime.decode.strategy import Strategy
 if TYPE_CHECKING:
     from rdrr_runtime.decode.chooser import Chooser
 
-AHEAD = 4
-"""Passes submitted before the ids before them are read, at most those that the
-backend takes: what the device works on meanwhile."""
-
 
 @dataclass(frozen=True)
 class Autoregressive(Strategy):
@@ -30,11 +26,12 @@ class Autoregressive(Strategy):
 
     Attributes:
         interval: Tokens between two readbacks; 1 where the host has a part in every choice.
-        ahead: Passes that the device is given before a readback, if it takes any.
+        ahead: Passes that the device is given before a readback, if it takes any; None for as many
+            as the backend asks for.
     """
 
     interval: int = 8
-    ahead: int = AHEAD
+    ahead: int | None = None
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
         """Yield runs of ids: one, then `interval` at a time."""

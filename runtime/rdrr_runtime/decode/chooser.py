@@ -79,21 +79,21 @@ class Chooser:
         """How a draft samples its tokens; None where it takes the most probable ones."""
         return None if self.rules.sampling.is_greedy else self._by_probability()
 
-    def stream(self, ids: Sequence[int], base: int, *, interval: int, ahead: int) -> Stream:
+    def stream(self, ids: Sequence[int], base: int, *, interval: int, ahead: int | None) -> Stream:
         """Return the tokens after `ids`, one pass each.
 
         Args:
             ids: Token ids to run first, at least one.
             base: Tokens already in the cache.
             interval: Tokens between two readbacks.
-            ahead: Passes to submit before the ids before them are read.
+            ahead: Passes to submit before the ids before them are read; None for as many as the
+                backend asks for.
         """
         rules, backend = self.rules, self.backend
         if rules.on_device:
-            if ahead and isinstance(backend, FeedingBackend):
-                return Stream(
-                    backend.feed(ids, base), Chosen, interval, min(ahead, backend.most_ahead)
-                )
+            if ahead != 0 and isinstance(backend, FeedingBackend):
+                ahead = backend.ahead if ahead is None else ahead
+                return Stream(backend.feed(ids, base), Chosen, interval, ahead)
             return Stream(AtOnceFeed(backend.greedy, ids, base), Chosen, interval, 0)
         source = sampling_backend(backend)
         top = None if rules.logprobs is None else rules.logprobs.top
@@ -111,9 +111,10 @@ class Chooser:
 
         if masked:
             return Stream(AtOnceFeed(sample_masked, ids, base), read, 1, 0)
-        if ahead and isinstance(source, FeedingBackend):
+        if ahead != 0 and isinstance(source, FeedingBackend):
+            ahead = source.ahead if ahead is None else ahead
             feed = source.feed(ids, base, sampled=True)
-            return Stream(feed, read, interval, min(ahead, source.most_ahead))
+            return Stream(feed, read, interval, ahead)
         interval = 1 if isinstance(source, HostSampling) else interval
         return Stream(AtOnceFeed(source.sample, ids, base), read, interval, 0)
 

@@ -75,6 +75,7 @@ class Plan:
         self._context = context
         self._workspace = Workspace(arena, chunk, VALUE_BYTES[self._values])
         self._lowered: dict[PassSpec, Pass] = {}
+        self._mapped: dict[PassSpec, Pass] = {}
         ropes = tuple(
             arena.empty(f"rope.{index}", rope_bytes(spec, context))
             if isinstance(arena, PaperArena)
@@ -113,9 +114,11 @@ class Plan:
         )
 
     def _on_paper(self, spec: PassSpec) -> Pass:
-        """Return the phases of a mapped pass in caches that are not allocated."""
-        state, cache = self.memory(spec, PaperArena(self.device))
-        return self.lower(spec, state=state, cache=cache)
+        """Return the phases of a mapped pass in caches that are not allocated, lowered once."""
+        if spec not in self._mapped:
+            state, cache = self.memory(spec, PaperArena(self.device))
+            self._mapped[spec] = self.lower(spec, state=state, cache=cache)
+        return self._mapped[spec]
 
     def memory(self, spec: PassSpec, arena: Arena) -> tuple[State, KvCache]:
         """Return the step and the caches that a pass runs on.
@@ -170,6 +173,19 @@ class Plan:
         return lower(self._model, spec, ctx, cache or self.cache)
 
 
+def plan_on_paper(
+    package: Package,
+    device: Device,
+    policy: Policy,
+    context: int,
+    kv_dtype: str,
+    tuning: Tuning | None = None,
+) -> Plan:
+    """Return the plan that a backend would make, without loading anything."""
+    paper = PaperArena(device)
+    return Plan(package, device, paper, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
+
+
 def decisions_for(
     package: Package,
     device: Device,
@@ -180,12 +196,4 @@ def decisions_for(
     specs: Sequence[PassSpec] = LOADED,
 ) -> tuple[Decision, ...]:
     """Return what a backend would choose for some passes, without loading anything."""
-    return Plan(
-        package,
-        device,
-        PaperArena(device),
-        policy,
-        context=context,
-        kv_dtype=kv_dtype,
-        tuning=tuning,
-    ).decisions(specs)
+    return plan_on_paper(package, device, policy, context, kv_dtype, tuning).decisions(specs)

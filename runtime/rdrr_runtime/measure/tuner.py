@@ -42,7 +42,7 @@ LOADED_FIRST = (PREFILL, DECODE)
 """The passes that every model is loaded with, the prompt first: it fills the cache."""
 
 Progress = Callable[[str, int, int], None]
-"""Told the key of a tuning key, its number from 0, and how many there are."""
+"""Called with the name of a tuning key, its number from 0, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     Args:
         setting: What is tuned.
         known: Stored parameters.
-        progress: Told of each tuning key.
+        progress: Called for each tuning key.
 
     Raises:
         DeviceError: The device cannot tell the time, or too little memory.

@@ -13,7 +13,6 @@ from rdrr_format.errors import FormatError
 from rdrr_runtime.phases.state import State
 
 VALUE_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "f16": 2})
-MAX_HEAD_DIM = 256
 
 
 @dataclass(frozen=True)

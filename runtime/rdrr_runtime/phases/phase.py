@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from rdrr_device.buffers import BufferSlice
@@ -73,12 +74,12 @@ class Record:
         """Whether the function uses subgroup operations."""
         return bool(self.choices.get("SUBGROUPS", False))
 
-    @property
+    @cached_property
     def choices(self) -> dict[str, Hashable]:
         """The variables of the template."""
         return {one.name.upper(): getattr(self, one.name) for one in self._own if _chooses(one)}
 
-    @property
+    @cached_property
     def constants(self) -> dict[str, Number]:
         """The override constants, without `WG`."""
         found: dict[str, Number] = {}
@@ -87,7 +88,7 @@ class Record:
                 found |= _constants(one.name, getattr(self, one.name))
         return found
 
-    @property
+    @cached_property
     def source(self) -> str:
         """The WGSL of the function, with its choices made."""
         return self.folder.render(f"{self.shader}.wgsl", **self.choices)
@@ -137,13 +138,13 @@ class Phase:
         Raises:
             ValueError: A name that is missing or not declared, or too many buffers.
         """
-        source, record = self.record.source, self.record
-        declared = {one.name for one in storage(source)}
+        record = self.record
+        declared = {one.name for one in self.bindings}
         if declared != set(self.buffers):
             raise ValueError(f"{record.name} binds {sorted(declared)}, not {sorted(self.buffers)}")
         if len(declared) > MOST_BUFFERS:
             raise ValueError(f"{record.name} binds {len(declared)} buffers, not {MOST_BUFFERS}")
-        known, needed = overrides(source)
+        known, needed = overrides(record.source)
         given = set(record.constants)
         if not needed <= given <= known:
             wrong = sorted(given - known) or sorted(needed - given)
@@ -154,7 +155,7 @@ class Phase:
         """See `Record.name`."""
         return self.record.name
 
-    @property
+    @cached_property
     def bindings(self) -> tuple[Binding, ...]:
         """The storage buffers in the order in which the shader declares them."""
         return storage(self.record.source)
@@ -171,7 +172,7 @@ class Phase:
             "function": self.name,
             "threads": self.record.threads,
             "choices": {name: _plain(one) for name, one in self.record.choices.items()},
-            "constants": self.record.constants,
+            "constants": dict(self.record.constants),
             "work": asdict(self.work),
             "buffers": [
                 {

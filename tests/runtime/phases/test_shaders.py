@@ -7,11 +7,12 @@ from importlib.resources import files
 
 import pytest
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.shaders import Access, Binding, Target, bindings, for_target, storage
+from rdrr_device.shaders import Access, Binding, Target, for_target, storage
 from rdrr_runtime.phases.copy import Copy, CopyRow
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import FOLDER as SHADERS
 from rdrr_runtime.phases.phase import Phase, Work
+from support.shader_text import bindings
 
 FOLDER = files("rdrr_runtime.phases")
 LAUNCH = "launch.wgsl"  # which makes modules of the others

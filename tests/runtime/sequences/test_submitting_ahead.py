@@ -63,7 +63,7 @@ class Hashing:
 
     def __init__(self, context: int = 200, ends: frozenset[int] = frozenset()) -> None:
         self.info = BackendInfo("fake", None, context, 0, 0)
-        self.most_ahead = 11
+        self.ahead = 4
         self.ends = ends
         self.cache: list[int] = []
         self.events: list[int | str] = []
@@ -224,7 +224,7 @@ class Ending:
 
     def __init__(self, backend: GpuBackend, slot: int) -> None:
         self._backend, self._slot = backend, slot
-        self.info, self.greedy, self.most_ahead = backend.info, backend.greedy, 11
+        self.info, self.greedy, self.ahead = backend.info, backend.greedy, backend.ahead
         self.begin, self.sample = backend.begin, backend.sample
         self.sample_masked, self.take_logprobs = backend.sample_masked, backend.take_logprobs
 
