@@ -33,7 +33,7 @@ from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs
 from rdrr_runtime.phases.repack import Chunk, repack_columns, repack_rows
 from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
-from rdrr_runtime.phases.sample import sample, sample_rows, set_tokens
+from rdrr_runtime.phases.sample import sample, set_tokens
 from rdrr_runtime.phases.sample_buffers import SampleBuffers
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.params import SamplingParams
@@ -114,7 +114,7 @@ def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
     made = [
         set_tokens(buffers, "set"),
         *sample(buffers, state, logits, options, "sample"),
-        *sample_rows(buffers, state, logits, picks, options, "sample"),
+        *sample(buffers, state, logits, options, "sample", picks),
         *batch_advance(state, picks, rows=4, steps=4, label="advance"),
         *logprobs(LogprobBuffers.create(arena, 8), state, logits, vocabulary=VOCAB, top=5),
     ]
