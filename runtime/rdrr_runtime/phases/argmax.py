@@ -23,18 +23,22 @@ SCRATCH_BYTES = 8 * GROUPS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Argmax(Record):
-    """Parameters of argmax.wgsl.
+class TokensRecord(Record):
+    """Parameters of phases whose workgroups share a row of logits.
 
     Attributes:
-        width: Logits.
-        groups: Workgroups that share them.
+        width: Logits of a row, the vocabulary.
+        groups: Workgroups that share a row.
     """
-
-    shader = "argmax"
 
     width: int
     groups: int
+
+
+class Argmax(TokensRecord):
+    """Parameters of argmax.wgsl."""
+
+    shader = "argmax"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from rdrr_device.tuning import AnyTuningKey, Params
 
 from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, SplitTuning
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.head_transform import HeadTransform
+from rdrr_runtime.phases.head_transform import HeadTransform, TransformRecord
 from rdrr_runtime.phases.kv_cache import KV_TYPES, MAX_HEAD_DIM
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
@@ -54,17 +54,12 @@ CANDIDATES = tuple(DecodeTuning(threads) for threads in (64, 128, 256, 512))
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionDecode(AttentionRecord):
+class AttentionDecode(AttentionRecord, TransformRecord):
     """Parameters of attention_decode.wgsl.
 
     Attributes:
         group: Query heads of a key-value head.
-        norm: Whether queries and keys are normalised.
-        rope: Whether pairs of them rotate.
         subgroups: Whether the largest score goes through subgroup operations.
-        pairs: Rotated pairs of a head.
-        eps: Added to the mean square.
-        offset: Added to the gains.
         splits: Splits of the keys.
         min_keys: Fewest keys of a split.
     """
@@ -73,12 +68,7 @@ class AttentionDecode(AttentionRecord):
     trusted = True
 
     group: int = choice()
-    norm: bool = choice()
-    rope: bool = choice()
     subgroups: bool = choice()
-    pairs: int
-    eps: float
-    offset: float
     splits: int
     min_keys: int
 

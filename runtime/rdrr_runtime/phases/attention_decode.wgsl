@@ -5,12 +5,7 @@
 //   stats[r, h, s] = (m, sum of the e^(score_j - m)), or (LOWEST, 0) for a split without keys
 //
 // current           Step; no two rows are of one sequence
-{% if ROPE %}
-// table             f32 [context, PAIRS, 2]: cos, sin
-{% endif %}
-{% if NORM %}
-// gains             f32 [2, HEAD_DIM], of queries and keys: per-head RMSNorm before rope
-{% endif %}
+// table, gains      snippets/head_transform.wgsl
 // projected         {{ VALUE }} [rows, HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 // sums              f32 [rows, HEADS, SPLITS, HEAD_DIM]
@@ -22,25 +17,14 @@
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv.wgsl" %}
 {% include "snippets/scores.wgsl" %}
-{% if ROPE %}
-{% include "snippets/rotated.wgsl" %}
-{% endif %}
+{% include "snippets/head_transform.wgsl" %}
 var<storage, read> current: Step;
-{% if ROPE %}
-var<storage, read> table: array<vec2<f32>>;
-{% endif %}
-{% if NORM %}
-var<storage, read> gains: array<f32>;
-{% endif %}
 var<storage, read> projected: array<{{ VALUE }}>;
 var<storage, read_write> k_cache: array<KvWord>;
 var<storage, read_write> v_cache: array<KvWord>;
 var<storage, read_write> sums: array<vec4<f32>>;
 var<storage, read_write> stats: array<vec2<f32>>;
 
-override PAIRS: u32;
-override EPS: f32;
-override OFFSET: f32;
 override SPLITS: u32;
 override MIN_KEYS: u32;
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from rdrr_device.device import Device
 from rdrr_format.errors import FormatError, UsageError
 from rdrr_manifests.graph import Graph
 
-from rdrr_runtime.phases.context import need_floats, need_multiple
+from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
+from rdrr_runtime.phases.phase import Record, choice
 
 U8 = npt.NDArray[np.uint8]
 
@@ -63,6 +65,21 @@ class KvConstants:
     head_dim: int
     context: int
     scales_at: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRecord(Record):
+    """Parameters of phases that bind caches, through snippets/kv.wgsl.
+
+    Attributes:
+        kv: Type of the caches.
+        value: Type of activations.
+        cache: Sizes of the caches.
+    """
+
+    kv: str = choice()
+    value: str = choice()
+    cache: KvConstants
 
 
 @dataclass(frozen=True)
@@ -131,11 +148,11 @@ class KvSpec:
         kind = KV_TYPES[self.dtype]
         return self.elements // kind.block * kind.block_bytes
 
-    @property
-    def constants(self) -> KvConstants:
-        """Constants that shaders get of the caches."""
-        scales_at = self.elements // 4 if KV_TYPES[self.dtype].block > 1 else None
-        return KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
+    def parameters(self, ctx: OpContext) -> dict[str, Any]:
+        """Return the fields of a `CacheRecord`."""
+        scales_at = None if self.has_batches else self.elements // 4
+        constants = KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
+        return {"kv": self.dtype, "value": ctx.values, "cache": constants}
 
     def check(self, label: str, *caches: BufferSlice) -> None:
         """Guard of the caches.

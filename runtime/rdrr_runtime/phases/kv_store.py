@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.kv_cache import KV_TYPES, KvConstants, KvSpec
-from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.kv_cache import KV_TYPES, CacheRecord, KvSpec
+from rdrr_runtime.phases.phase import Phase, Work
 
 THREADS = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class KvStore(Record):
-    """Parameters of kv_store.wgsl.
-
-    Attributes:
-        kv: Type of the caches.
-        value: Type of activations.
-        cache: Sizes of the caches.
-    """
+class KvStore(CacheRecord):
+    """Parameters of kv_store.wgsl."""
 
     shader = "kv_store"
 
-    kv: str = choice()
-    value: str = choice()
-    cache: KvConstants
 
-
-class KvStoreBlocks(KvStore):
+class KvStoreBlocks(CacheRecord):
     """Parameters of kv_store_blocks.wgsl."""
 
     shader = "kv_store_blocks"
@@ -71,12 +58,6 @@ def kv_store(
             "blocks of a cache are stored for one sequence only", where=label, found=cache.dtype
         )
     kind = KvStore if block == 1 else KvStoreBlocks
-    record = kind(
-        threads=THREADS,
-        variant=cache.dtype,
-        kv=cache.dtype,
-        value=ctx.values,
-        cache=cache.constants,
-    )
+    record = kind(threads=THREADS, variant=cache.dtype, **cache.parameters(ctx))
     buffers = {"current": ctx.state.step, "k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache}
     return [Phase(record, buffers, Work(-(-width // (THREADS * max(block, 4))), 1), label)]

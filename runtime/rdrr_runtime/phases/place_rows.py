@@ -10,42 +10,26 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.head_transform import HeadTransform
-from rdrr_runtime.phases.kv_cache import KV_TYPES, KvConstants, KvSpec
-from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.head_transform import HeadTransform, TransformRecord
+from rdrr_runtime.phases.kv_cache import KV_TYPES, CacheRecord, KvSpec
+from rdrr_runtime.phases.phase import Phase, Work, choice
 from rdrr_runtime.phases.weight_units import power_of_two
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceRows(Record):
+class PlaceRows(CacheRecord, TransformRecord):
     """Parameters of place_rows.wgsl.
 
     Attributes:
-        kv: Type of the caches.
-        value: Type of activations.
         subgroups: Whether sums go through subgroup operations.
-        norm: Whether queries and keys are normalised.
-        rope: Whether pairs of them rotate.
         heads: Query heads.
-        cache: Sizes of the caches.
-        pairs: Rotated pairs of a head.
-        eps: Added to the mean square.
-        offset: Added to the gains.
     """
 
     shader = "place_rows"
     trusted = True
 
-    kv: str = choice()
-    value: str = choice()
     subgroups: bool = choice()
-    norm: bool = choice()
-    rope: bool = choice()
     heads: int
-    cache: KvConstants
-    pairs: int
-    eps: float
-    offset: float
 
 
 def refusal(cache: KvSpec) -> str | None:
@@ -94,11 +78,9 @@ def place_rows(
     record = PlaceRows(
         threads=power_of_two(cache.head_dim // 2, 32, 128),
         variant=cache.dtype,
-        kv=cache.dtype,
-        value=ctx.values,
         subgroups=ctx.subgroups,
         heads=heads,
-        cache=cache.constants,
+        **cache.parameters(ctx),
         **transform.parameters,
     )
     return [Phase(record, buffers, Work(sum(counts), 1), label)]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.argmax import choose_best
+from rdrr_runtime.phases.argmax import TokensRecord, choose_best
 from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.phase import Phase, Record, Work
 from rdrr_runtime.phases.sample_buffers import BINS, ENTRIES, LEVELS, SampleBuffers
@@ -33,45 +33,30 @@ SET_THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleScores(Record):
+class SampleScores(TokensRecord):
     """Parameters of sample_scores.wgsl.
 
     Attributes:
-        width: Tokens.
-        groups: Workgroups that share a row.
         counts_stride: Words of a sequence's counts.
     """
 
     shader = "sample_scores"
 
-    width: int
-    groups: int
     counts_stride: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleNarrow(Record):
-    """Parameters of sample_narrow.wgsl, which has `BINS` threads.
-
-    Attributes:
-        width: Tokens.
-        groups: Workgroups that share a row.
-    """
+class SampleNarrow(TokensRecord):
+    """Parameters of sample_narrow.wgsl, which has `BINS` threads."""
 
     shader = "sample_narrow"
 
-    width: int
-    groups: int
 
-
-@dataclass(frozen=True, kw_only=True)
-class SampleGumbel(SampleNarrow):
-    """Parameters of sample_gumbel.wgsl, those of sample_narrow.wgsl."""
+class SampleGumbel(TokensRecord):
+    """Parameters of sample_gumbel.wgsl, which has as many."""
 
     shader = "sample_gumbel"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SetTokens(Record):
     """Parameters of set_tokens.wgsl: none but the threads."""
 
