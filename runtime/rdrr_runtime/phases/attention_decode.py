@@ -16,7 +16,7 @@ from rdrr_device.tuning import AnyTuningKey, Params
 from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, SplitTuning
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.head_transform import HeadTransform, TransformRecord
-from rdrr_runtime.phases.kv_cache import KV_TYPES, MAX_HEAD_DIM
+from rdrr_runtime.phases.kv_cache import KV_TYPES, MAX_HEAD_DIM, LayerCache
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
 WORKGROUPS = (256, 128)
@@ -97,7 +97,7 @@ def refusal(ctx: OpContext, spec: AttentionSpec) -> str | None:
 def attention_decode(
     ctx: OpContext,
     projected: BufferSlice,
-    caches: tuple[BufferSlice, BufferSlice],
+    held: LayerCache,
     partial: tuple[BufferSlice, BufferSlice],
     *,
     spec: AttentionSpec,
@@ -110,7 +110,7 @@ def attention_decode(
     Args:
         ctx: Where it is lowered to; no two rows of a pass are of the same sequence.
         projected: [rows, heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
-        caches: Keys and values [sequences, kv_heads, context, head_dim].
+        held: The caches, where the new keys and values are stored as well.
         partial: Sums f32 [rows, heads, splits, head_dim], not yet divided, and statistics f32
             [rows, heads, splits, 2]; both written.
         spec: What is computed.
@@ -137,8 +137,7 @@ def attention_decode(
     buffers = {
         "current": ctx.state.step,
         "projected": projected,
-        "k_cache": caches[0],
-        "v_cache": caches[1],
+        **held.buffers,
         "sums": partial[0],
         "stats": partial[1],
         **transform.buffers,

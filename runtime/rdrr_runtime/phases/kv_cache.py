@@ -83,6 +83,19 @@ class CacheRecord(Record):
 
 
 @dataclass(frozen=True)
+class LayerCache:
+    """Keys and values of one layer, two buffers [sequences, kv_heads, context, head_dim]."""
+
+    keys: BufferSlice
+    values: BufferSlice
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Both by the names under which shaders declare them."""
+        return {"k_cache": self.keys, "v_cache": self.values}
+
+
+@dataclass(frozen=True)
 class KvSpec:
     """Sizes and type of a layer's two caches, each [sequences, kv_heads, context, head_dim].
 
@@ -154,7 +167,7 @@ class KvSpec:
         constants = KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
         return {"kv": self.dtype, "value": ctx.values, "cache": constants}
 
-    def check(self, label: str, *caches: BufferSlice) -> None:
+    def check(self, label: str, held: LayerCache) -> None:
         """Guard of the caches.
 
         Raises:
@@ -171,16 +184,8 @@ class KvSpec:
         if self.dtype not in KV_TYPES:
             raise FormatError("unknown cache type", expected=list(KV_TYPES), found=self.dtype)
         need_multiple(f"{label}: head size", self.head_dim, KV_TYPES[self.dtype].block)
-        for cache in caches:
+        for cache in held.buffers.values():
             need_floats(f"{label}: cache", cache, self.size // 4)
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """Keys and values of one layer, each [sequences, kv_heads, context, head_dim]."""
-
-    keys: BufferSlice
-    values: BufferSlice
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.kv_cache import KV_TYPES, CacheRecord, KvSpec
+from rdrr_runtime.phases.kv_cache import KV_TYPES, CacheRecord, KvSpec, LayerCache
 from rdrr_runtime.phases.phase import Phase, Work
 
 THREADS = 64
@@ -28,8 +28,7 @@ def kv_store(
     ctx: OpContext,
     k: BufferSlice,
     v: BufferSlice,
-    k_cache: BufferSlice,
-    v_cache: BufferSlice,
+    held: LayerCache,
     *,
     cache: KvSpec,
     label: str,
@@ -41,8 +40,7 @@ def kv_store(
             of blocks the rows are in consecutive slots.
         k: [rows, kv_heads, head_dim].
         v: [rows, kv_heads, head_dim].
-        k_cache: [sequences, kv_heads, context, head_dim] of the cache's type.
-        v_cache: As k_cache; another buffer.
+        held: The caches that they go to.
         cache: Sizes and type of the caches.
         label: What the op is.
 
@@ -50,7 +48,7 @@ def kv_store(
         FormatError: Sizes that the kernels do not support, or blocks of several sequences.
     """
     width, block = cache.kv_heads * cache.head_dim, KV_TYPES[cache.dtype].block
-    cache.check(label, k_cache, v_cache)
+    cache.check(label, held)
     ctx.need_values(f"{label}: k", k, ctx.max_rows * width)
     ctx.need_values(f"{label}: v", v, ctx.max_rows * width)
     if block > 1 and (ctx.mapped or cache.sequences > 1):
@@ -59,5 +57,5 @@ def kv_store(
         )
     kind = KvStore if block == 1 else KvStoreBlocks
     record = kind(threads=THREADS, variant=cache.dtype, **cache.parameters(ctx))
-    buffers = {"current": ctx.state.step, "k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache}
+    buffers = {"current": ctx.state.step, "k": k, "v": v, **held.buffers}
     return [Phase(record, buffers, Work(-(-width // (THREADS * max(block, 4))), 1), label)]
