@@ -25,7 +25,6 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device, open_device
 from rdrr_device.pipelines import BoundDispatch
 from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
-from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.sample import sample
@@ -120,7 +119,7 @@ class Bench:
     def argmax(self, buffers: Arena) -> tuple[BoundDispatch, ...]:
         """Return the dispatches of greedy decoding."""
         made = argmax(
-            OpContext(self.state, 1),
+            self.state,
             self.held,
             buffers.empty("argmax", SCRATCH_BYTES),
             vocabulary=len(self.logits),

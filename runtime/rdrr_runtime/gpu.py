@@ -8,6 +8,7 @@ where the next pass reads them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from rdrr_runtime.sequences.feed import GpuFeed
 from rdrr_runtime.sequences.gpu_batch import GpuBatch
 from rdrr_runtime.sequences.gpu_sequences import TOGETHER, GpuSequences, Part, collected
 from rdrr_runtime.sequences.passes import SinglePasses
+from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.windows import GpuWindows
 
 F32 = npt.NDArray[np.float32]
@@ -88,14 +90,11 @@ class GpuBackend:
         self._executor = executor(self.device)
         self._program = Program(plan, self._executor)
         vocabulary = plan.graph.vocab_size
+        sampler = partial(GpuSampler, self._executor, self._arena, plan.state, vocabulary)
         self._sequence = GpuSequences(
-            self._executor,
-            self._arena,
-            plan.state,
-            SinglePasses(self._program),
-            vocabulary=vocabulary,
+            self._executor, plan.state, SinglePasses(self._program), vocabulary, sampler
         )
-        self._windows = GpuWindows(self._sequence.step, self._program, vocabulary)
+        self._windows = GpuWindows(self._sequence, self._program)
         decisions = plan.decisions()
         self._info = BackendInfo(
             "wgpu",

@@ -24,7 +24,7 @@ from rdrr_runtime.phases.elementwise import residual_add, scale, softcap
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matvec import Input, Output, matvec
 from rdrr_runtime.phases.packing import upload_weight
@@ -145,7 +145,7 @@ def scores(which: AttentionKernel) -> Callable[[Operands], Made]:
         options = {"spec": spec, "which": which, "scratch": scratch, "label": "t"}
         cached = tensors(qs, ks[:, :ROWS], vs[:, :ROWS])
         expected = ops.attention(*cached, 0.125, base=0, window=0, softcap=0.0)
-        return attention(on.ctx, q, k, v, out, **options), out, expected.numpy()
+        return attention(on.ctx, q, LayerCache(k, v), out, **options), out, expected.numpy()
 
     return made
 

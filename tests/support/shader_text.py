@@ -1,8 +1,9 @@
-"""Reading back what a module that was made for a launch declares."""
+"""Reading back what a module that was made for a launch declares and writes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from rdrr_device.shaders import Access, Binding
 
@@ -24,3 +25,77 @@ def bindings(source: str) -> tuple[Binding, ...]:
     if [number for number, _ in found] != list(range(len(found))):
         raise ValueError(f"bindings are not numbered 0, 1, 2...: {found}")
     return tuple(binding for _, binding in found)
+
+
+Type = str | dict[str, str]
+"""A type as it is written, or the fields of a structure."""
+
+_SHARED = re.compile(r"var<(?:workgroup|storage,\s*read_write)>\s*(\w+)\s*:\s*([^;]+);")
+_ALIAS = re.compile(r"\balias\s+(\w+)\s*=\s*([^;]+);")
+_STRUCT = re.compile(r"\bstruct\s+(\w+)\s*\{([^}]*)\}")
+_FIELD = re.compile(r"(\w+)\s*:\s*((?:[^,<]|<[^>]*(?:<[^>]*>[^>]*)*>)+)")
+_ACCESSED = re.compile(r"\.(\w+)")
+_ASSIGNED = re.compile(r"\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
+
+
+def component_writes(source: str) -> tuple[str, ...]:
+    """Return the writes to single components of vectors that threads share.
+
+    A compiler may turn such a write into one of the whole vector, so two threads that write
+    different components of it race. A pointer to such a vector, through which a component could be
+    written, counts as well.
+
+    Args:
+        source: A module without template syntax.
+
+    Returns:
+        What is assigned to, e.g. `tile[i / 4u][i % 4u]`.
+    """
+    text = re.sub(r"//[^\n]*", "", source)
+    types = {**dict(_ALIAS.findall(text)), **_structs(text)}
+    return tuple(
+        text[start:end]
+        for name, kind in _SHARED.findall(text)
+        for start, end, accessors in _uses(text, name)
+        for found in [_selected(types, kind, accessors)]
+        if (found == "component" and _ASSIGNED.match(text, end))
+        or (found == "vector" and text[start - 1] == "&")
+    )
+
+
+def _structs(text: str) -> dict[str, dict[str, str]]:
+    return {name: dict(_FIELD.findall(body)) for name, body in _STRUCT.findall(text)}
+
+
+def _uses(text: str, name: str) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield start, end and accessors (`[` or the name of a field) of each use of a variable."""
+    for found in re.finditer(rf"(?<![\w.]){name}\b", text):
+        end, accessors = found.end(), []
+        while (field := _ACCESSED.match(text, end)) or text[end] == "[":
+            accessors.append(field[1] if field else "[")
+            end = field.end() if field else _closing(text, end)
+        yield found.start(), end, accessors
+
+
+def _closing(text: str, at: int) -> int:
+    """Return the end of the part in brackets that begins at `at`."""
+    depth = 0
+    for end in range(at, len(text)):
+        depth += {"[": 1, "]": -1}.get(text[end], 0)
+        if not depth:
+            return end + 1
+    raise ValueError("a bracket is not closed")
+
+
+def _selected(types: Mapping[str, Type], kind: Type, accessors: Sequence[str]) -> str:
+    """Return whether accessors select a `vector`, a `component` of one, or an `other` thing."""
+    while isinstance(kind, str) and kind.strip() in types:
+        kind = types[kind.strip()]
+    if isinstance(kind, str) and kind.strip().startswith("vec"):
+        return "component" if accessors else "vector"
+    if not accessors:
+        return "other"
+    if isinstance(kind, str):
+        element = re.sub(r",[^<>]*$", "", kind.strip().removeprefix("array<").removesuffix(">"))
+        return _selected(types, element, accessors[1:])
+    return _selected(types, kind[accessors[0]], accessors[1:])

@@ -120,7 +120,7 @@ def _prompt_by_block(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase
 def _three_and_one(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]:
     from rdrr_runtime.phases.attention import AttentionKernel, attention
     from rdrr_runtime.phases.attention_spec import AttentionSpec
-    from rdrr_runtime.phases.kv_cache import KvSpec
+    from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 
     from published.rivals.attention_three import attention_three
 
@@ -131,7 +131,11 @@ def _three_and_one(here: Lab, size: int) -> tuple[int, list[Phase], list[Phase]]
     scores = here.floats(16 * size * size)
     which = AttentionKernel.TILED_LARGE
     three = attention_three(ctx, q, k, v, scores, out, spec=spec, label="three")
-    return size, three, attention(ctx, q, k, v, out, spec=spec, which=which, label="one")
+    return (
+        size,
+        three,
+        attention(ctx, q, LayerCache(k, v), out, spec=spec, which=which, label="one"),
+    )
 
 
 PAIRS: Mapping[str, Pair] = MappingProxyType(

@@ -14,22 +14,6 @@ from rdrr_runtime.phases.context import OpContext
 SMALL_BATCH = 4
 """Most rows of different sequences that leave a GPU idle with one workgroup for each head."""
 
-ORDER = (
-    AttentionKernel.TILED_LARGE,
-    AttentionKernel.TILED_SMALL,
-    AttentionKernel.SPLIT_KV,
-    AttentionKernel.STREAMING,
-)
-"""Tiles share the keys that they read. On an H200 prompts of 512 and 2,048 tokens took as long as
-with `streaming` or up to 17 % less. `split_kv` fills a GPU where rows are few and keys are many."""
-
-TITLES = {
-    AttentionKernel.TILED_LARGE: "attention in large tiles of rows",
-    AttentionKernel.TILED_SMALL: "attention in small tiles of rows",
-    AttentionKernel.SPLIT_KV: "attention with the keys in splits",
-    AttentionKernel.STREAMING: "streaming attention, which serves every size",
-}
-
 
 @dataclass(frozen=True)
 class AttentionRequest:
@@ -48,21 +32,30 @@ class AttentionRequest:
 
 @dataclass(frozen=True)
 class AttentionCandidate:
-    """A general attention kernel."""
+    """A general attention kernel.
+
+    Attributes:
+        kernel: Which it is.
+        title: What it is, for explanations.
+    """
 
     kernel: AttentionKernel
-
-    @property
-    def title(self) -> str:
-        """What it is, for explanations."""
-        return TITLES[self.kernel]
+    title: str
 
     def refusal(self, request: AttentionRequest) -> str | None:
         """Return why it cannot run; None if it can."""
         return refusal(self.kernel, request.ctx, request.spec, request.max_binding)
 
 
-CANDIDATES = tuple(AttentionCandidate(kernel) for kernel in ORDER)
+CANDIDATES = (
+    AttentionCandidate(AttentionKernel.TILED_LARGE, "attention in large tiles of rows"),
+    AttentionCandidate(AttentionKernel.TILED_SMALL, "attention in small tiles of rows"),
+    AttentionCandidate(AttentionKernel.SPLIT_KV, "attention with the keys in splits"),
+    AttentionCandidate(AttentionKernel.STREAMING, "streaming attention, which serves every size"),
+)
+"""In order of preference. Tiles share the keys that they read: on an H200 prompts of 512 and 2,048
+tokens took as long as with `streaming` or up to 17 % less. `split_kv` fills a GPU where rows are
+few and keys are many."""
 
 
 def choose_attention(

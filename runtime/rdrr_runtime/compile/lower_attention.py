@@ -182,11 +182,10 @@ def _emit_attention(
     rows = build.ctx.max_rows
     sums = build.workspace.named("attention sums", spec.sums_bytes(rows))
     stats = build.workspace.named("attention stats", spec.stats_bytes(rows))
-    layer = build.cache.layers[found.attention.layer]
     made = decode.attention_decode(
         build.ctx,
         projected,
-        (layer.keys, layer.values),
+        build.cache.layers[found.attention.layer],
         (sums, stats),
         spec=spec,
         transform=_transform(build, found),
@@ -207,12 +206,11 @@ def serve_placed_attention(build: PassBuilder, found: Projections) -> bool:
     if placing.refusal(build.cache.spec) is not None:
         return False
     made = tuple(one.out for one in found.linears)
-    layer = build.cache.layers[op.layer]
     q, k, v = (build.values.get(name) for name in made)
     phases = placing.place_rows(
         build.ctx,
         (q, k, v),
-        (layer.keys, layer.values),
+        build.cache.layers[op.layer],
         heads=op.heads,
         cache=build.cache.spec,
         transform=_transform(build, found),
@@ -228,13 +226,11 @@ def serve_placed_attention(build: PassBuilder, found: Projections) -> bool:
 
 def lower_attention(build: PassBuilder, op: Attention) -> None:
     """Emit the store of keys and values, then attention to all that the cache holds."""
-    layer = build.cache.layers[op.layer]
     made = kv_store(
         build.ctx,
         build.values.get(op.k),
         build.values.get(op.v),
-        layer.keys,
-        layer.values,
+        build.cache.layers[op.layer],
         cache=build.cache.spec,
         label=f"{op.out}.store",
     )
@@ -244,7 +240,6 @@ def lower_attention(build: PassBuilder, op: Attention) -> None:
 
 def attend(build: PassBuilder, op: Attention) -> None:
     """Emit attention to all that the cache holds, the pass's own keys included."""
-    layer = build.cache.layers[op.layer]
     spec = attention_spec(build, op)
     request = AttentionRequest(spec, build.ctx, build.model.max_binding)
     chosen = choose_attention(request, build.model.preferences)
@@ -259,8 +254,7 @@ def attend(build: PassBuilder, op: Attention) -> None:
     made = attention(
         build.ctx,
         build.values.get(op.q),
-        layer.keys,
-        layer.values,
+        build.cache.layers[op.layer],
         build.values.take(op.out, op.heads * op.head_dim),
         spec=spec,
         which=which,

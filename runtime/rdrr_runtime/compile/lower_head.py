@@ -21,10 +21,9 @@ from rdrr_runtime.compile.lower_products import (
 from rdrr_runtime.compile.pass_spec import Logits
 from rdrr_runtime.compile.products import Family
 from rdrr_runtime.compile.values import Workspace
-from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax
+from rdrr_runtime.phases.argmax import SCRATCH_BYTES, argmax, choose_best
 from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, argmax_entropy
 from rdrr_runtime.phases.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
-from rdrr_runtime.phases.choose_best import choose_best
 from rdrr_runtime.phases.copy import copy_row
 from rdrr_runtime.phases.elementwise import scale, softcap
 from rdrr_runtime.phases.int8_rows import RowNorm
@@ -42,12 +41,10 @@ class Ended:
     Attributes:
         logits: f32 [1 or rows, vocab].
         best: The phase that left the largest logit of each of its items, where one did.
-        candidates: Where it left them.
     """
 
     logits: BufferSlice
     best: Phase | None = None
-    candidates: BufferSlice | None = None
 
 
 def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
@@ -93,8 +90,7 @@ def _one_row_head(
     candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
     gain, eps, offset = build.gain(norm)
     output = Output(logits, "best", best=candidates)
-    best = emit_one_row(build, served, Input(x, gain, eps, offset), output, "head")
-    return Ended(logits, best, candidates)
+    return Ended(logits, emit_one_row(build, served, Input(x, gain, eps, offset), output, "head"))
 
 
 def _general_head(
@@ -163,14 +159,8 @@ def lower_sample(build: PassBuilder, ended: Ended, vocab: int) -> None:
 def _sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
     if build.spec.logits is Logits.ALL:
         return ()
-    if ended.best is not None and ended.candidates is not None:
-        return choose_best(
-            build.ctx,
-            ended.candidates,
-            ended.best.work.items,
-            label="argmax",
-            tuning_keys=ended.best.tuning_keys,
-        )
+    if ended.best is not None:
+        return [choose_best(build.ctx.state, ended.best, label="argmax")]
     if build.spec.logits is Logits.LAST_N:
         rows = build.ctx.max_rows
         return argmax_entropy(
@@ -182,7 +172,7 @@ def _sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
             label="argmax and entropy",
         )
     scratch = build.workspace.named("argmax", SCRATCH_BYTES)
-    return argmax(build.ctx, ended.logits, scratch, vocabulary=vocab, label="argmax")
+    return argmax(build.ctx.state, ended.logits, scratch, vocabulary=vocab, label="argmax")
 
 
 def picks_of(workspace: Workspace, rows: int) -> BufferSlice:

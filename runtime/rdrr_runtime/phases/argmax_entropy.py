@@ -5,12 +5,11 @@ A strategy that fills many positions at once decides by these; the logits stay o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
 
+from rdrr_runtime.phases.argmax import TokensRecord
 from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.phase import Phase, Record, Work
 
@@ -20,22 +19,12 @@ PICK_BYTES = 8
 SCRATCH_BYTES = 16 * GROUPS  # of a row
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArgmaxEntropy(Record):
-    """Parameters of argmax_entropy.wgsl.
-
-    Attributes:
-        width: Logits of a row.
-        groups: Workgroups that share a row.
-    """
+class ArgmaxEntropy(TokensRecord):
+    """Parameters of argmax_entropy.wgsl."""
 
     shader = "argmax_entropy"
 
-    width: int
-    groups: int
 
-
-@dataclass(frozen=True, kw_only=True)
 class ArgmaxEntropyFinish(Record):
     """Parameters of argmax_entropy_finish.wgsl: a thread for each partial result of a row."""
 

@@ -21,7 +21,7 @@ from rdrr_format.errors import DeviceError, FormatError
 from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, SplitTuning
 from rdrr_runtime.phases.attention_tiled import attention_tiled, tiled_refusal
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.kv_cache import MAX_HEAD_DIM
+from rdrr_runtime.phases.kv_cache import MAX_HEAD_DIM, LayerCache
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 COMBINE_THREADS = MAX_HEAD_DIM // 4  # 4 elements each
@@ -123,8 +123,7 @@ def refusal(
 def attention(
     ctx: OpContext,
     q: BufferSlice,
-    k_cache: BufferSlice,
-    v_cache: BufferSlice,
+    held: LayerCache,
     out: BufferSlice,
     *,
     spec: AttentionSpec,
@@ -139,8 +138,7 @@ def attention(
         ctx: Where it is lowered to. For a tiled variant the rows of a pass are in ascending slots
             of one sequence.
         q: [rows, heads, head_dim].
-        k_cache: [sequences, kv_heads, context, head_dim].
-        v_cache: As k_cache.
+        held: The caches.
         out: [rows, heads, head_dim]; another buffer than q.
         spec: What is computed.
         which: The variant.
@@ -152,11 +150,11 @@ def attention(
         FormatError: Sizes that the kernels do not support, or `split_kv` without scratch.
         DeviceError: A tiled variant that `refusal` excludes.
     """
-    spec.cache.check(label, k_cache, v_cache)
+    spec.cache.check(label, held)
     spec.check_groups(label)
     for name, buffer in (("q", q), ("out", out)):
         ctx.need_values(f"{label}: {name}", buffer, ctx.max_rows * spec.heads * spec.cache.head_dim)
-    buffers = {"current": ctx.state.step, "q": q, "k_cache": k_cache, "v_cache": v_cache}
+    buffers = {"current": ctx.state.step, "q": q, **held.buffers}
     if which is AttentionKernel.STREAMING:
         return [_scan(ctx, spec, {**buffers, "out": out}, label)]
     if which in TILE_ROWS:

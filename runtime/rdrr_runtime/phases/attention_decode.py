@@ -15,8 +15,8 @@ from rdrr_device.tuning import AnyTuningKey, Params
 
 from rdrr_runtime.phases.attention_spec import AttentionRecord, AttentionSpec, SplitTuning
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.head_transform import HeadTransform
-from rdrr_runtime.phases.kv_cache import KV_TYPES, MAX_HEAD_DIM
+from rdrr_runtime.phases.head_transform import HeadTransform, TransformRecord
+from rdrr_runtime.phases.kv_cache import KV_TYPES, MAX_HEAD_DIM, LayerCache
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
 WORKGROUPS = (256, 128)
@@ -54,17 +54,12 @@ CANDIDATES = tuple(DecodeTuning(threads) for threads in (64, 128, 256, 512))
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionDecode(AttentionRecord):
+class AttentionDecode(AttentionRecord, TransformRecord):
     """Parameters of attention_decode.wgsl.
 
     Attributes:
         group: Query heads of a key-value head.
-        norm: Whether queries and keys are normalised.
-        rope: Whether pairs of them rotate.
         subgroups: Whether the largest score goes through subgroup operations.
-        pairs: Rotated pairs of a head.
-        eps: Added to the mean square.
-        offset: Added to the gains.
         splits: Splits of the keys.
         min_keys: Fewest keys of a split.
     """
@@ -73,12 +68,7 @@ class AttentionDecode(AttentionRecord):
     trusted = True
 
     group: int = choice()
-    norm: bool = choice()
-    rope: bool = choice()
     subgroups: bool = choice()
-    pairs: int
-    eps: float
-    offset: float
     splits: int
     min_keys: int
 
@@ -107,7 +97,7 @@ def refusal(ctx: OpContext, spec: AttentionSpec) -> str | None:
 def attention_decode(
     ctx: OpContext,
     projected: BufferSlice,
-    caches: tuple[BufferSlice, BufferSlice],
+    held: LayerCache,
     partial: tuple[BufferSlice, BufferSlice],
     *,
     spec: AttentionSpec,
@@ -120,7 +110,7 @@ def attention_decode(
     Args:
         ctx: Where it is lowered to; no two rows of a pass are of the same sequence.
         projected: [rows, heads + 2 kv_heads, head_dim]: queries, keys and values as projected.
-        caches: Keys and values [sequences, kv_heads, context, head_dim].
+        held: The caches, where the new keys and values are stored as well.
         partial: Sums f32 [rows, heads, splits, head_dim], not yet divided, and statistics f32
             [rows, heads, splits, 2]; both written.
         spec: What is computed.
@@ -147,8 +137,7 @@ def attention_decode(
     buffers = {
         "current": ctx.state.step,
         "projected": projected,
-        "k_cache": caches[0],
-        "v_cache": caches[1],
+        **held.buffers,
         "sums": partial[0],
         "stats": partial[1],
         **transform.buffers,

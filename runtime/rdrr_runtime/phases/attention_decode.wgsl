@@ -5,12 +5,7 @@
 //   stats[r, h, s] = (m, sum of the e^(score_j - m)), or (LOWEST, 0) for a split without keys
 //
 // current           Step; no two rows are of one sequence
-{% if ROPE %}
-// table             f32 [context, PAIRS, 2]: cos, sin
-{% endif %}
-{% if NORM %}
-// gains             f32 [2, HEAD_DIM], of queries and keys: per-head RMSNorm before rope
-{% endif %}
+// table, gains      snippets/head_transform.wgsl
 // projected         {{ VALUE }} [rows, HEADS + 2 KV_HEADS, HEAD_DIM]: queries, keys, values
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 // sums              f32 [rows, HEADS, SPLITS, HEAD_DIM]
@@ -22,25 +17,14 @@
 {% include "snippets/step.wgsl" %}
 {% include "snippets/kv.wgsl" %}
 {% include "snippets/scores.wgsl" %}
-{% if ROPE %}
-{% include "snippets/rotated.wgsl" %}
-{% endif %}
+{% include "snippets/head_transform.wgsl" %}
 var<storage, read> current: Step;
-{% if ROPE %}
-var<storage, read> table: array<vec2<f32>>;
-{% endif %}
-{% if NORM %}
-var<storage, read> gains: array<f32>;
-{% endif %}
 var<storage, read> projected: array<{{ VALUE }}>;
 var<storage, read_write> k_cache: array<KvWord>;
 var<storage, read_write> v_cache: array<KvWord>;
 var<storage, read_write> sums: array<vec4<f32>>;
 var<storage, read_write> stats: array<vec2<f32>>;
 
-override PAIRS: u32;
-override EPS: f32;
-override OFFSET: f32;
 override SPLITS: u32;
 override MIN_KEYS: u32;
 
@@ -111,34 +95,39 @@ fn value_at(first: u32, vector: u32, i: u32) -> f32 {
 {% endif %}
 }
 
-// The group's queries and the new key, after norm and rope; queries carry SCALE.
+// Element i of a vector after norm and rope; queries carry SCALE.
+fn element(first: u32, vector: u32, i: u32, angles: u32) -> f32 {
+    let scale = select(SCALE, 1.0, vector == GROUP);
+{% if ROPE %}
+    if (i < 2u * PAIRS) {
+        let pair = i % PAIRS;
+        let a = scale * value_at(first, vector, pair);
+        let b = scale * value_at(first, vector, pair + PAIRS);
+        let result = rotated(a, b, table[angles + pair]);
+        return select(result.x, result.y, i >= PAIRS);
+    }
+{% endif %}
+    return scale * value_at(first, vector, i);
+}
+
+// The group's queries and the new key. A thread writes whole vectors: a write to one component may
+// rewrite the others too, and so undo what other threads write there. So it computes both elements
+// of a pair where it keeps one.
 fn prepare(row: u32, kv_head: u32, t: u32) {
 {% if NORM %}
     norms(row, kv_head, t);
 {% endif %}
-{% if ROPE %}
     let angles = current.row[row].position * PAIRS;
-    for (var work = t; work < (GROUP + 1u) * PAIRS; work += WG) {
-        let vector = work / PAIRS;
-        let i = work % PAIRS;
+    for (var word = t; word < (GROUP + 1u) * WORDS; word += WG) {
+        let vector = word / WORDS;
         let first = vector_at(row, kv_head, vector);
-        let angle = table[angles + i];
-        let scale = select(SCALE, 1.0, vector == GROUP);
-        let a = scale * value_at(first, vector, i);
-        let b = scale * value_at(first, vector, i + PAIRS);
-        let at = vector * HEAD_DIM + i;
-        let result = rotated(a, b, angle);
-        query[at / 4u][at % 4u] = result.x;
-        query[(at + PAIRS) / 4u][(at + PAIRS) % 4u] = result.y;
-    }
-{% endif %}
-    let rest = HEAD_DIM - 2u * PAIRS;
-    for (var work = t; work < (GROUP + 1u) * rest; work += WG) {
-        let vector = work / rest;
-        let i = 2u * PAIRS + work % rest;
-        let at = vector * HEAD_DIM + i;
-        let scale = select(SCALE, 1.0, vector == GROUP);
-        query[at / 4u][at % 4u] = scale * value_at(vector_at(row, kv_head, vector), vector, i);
+        let i = 4u * (word % WORDS);
+        query[word] = vec4<f32>(
+            element(first, vector, i, angles),
+            element(first, vector, i + 1u, angles),
+            element(first, vector, i + 2u, angles),
+            element(first, vector, i + 3u, angles),
+        );
     }
     workgroupBarrier();
 }
@@ -292,8 +281,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
         partial_weights[{{ g }}u * LANES + t / WORDS] = weight_sum{{ g }};
     }
     if (t == 0u) {
-        // The same in every thread.
-        stats[(row * HEADS + kv_head * GROUP + {{ g }}u) * SPLITS + split].x = largest{{ g }};
+        // The same in every thread; `weights` is free by now.
+        weights[{{ g }}] = largest{{ g }};
     }
 {% endfor %}
     workgroupBarrier();
@@ -309,7 +298,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
         }
         sums[at * WORDS + i] = sum;
         if (i == 0u) {
-            stats[at].y = total;
+            stats[at] = vec2<f32>(weights[g], total);
         }
     }
 }

@@ -9,8 +9,7 @@ from rdrr_device.tuning import Params
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.kv_cache import KvConstants, KvSpec
-from rdrr_runtime.phases.phase import Record, choice
+from rdrr_runtime.phases.kv_cache import CacheRecord, KvSpec
 
 
 @dataclass(frozen=True)
@@ -27,23 +26,17 @@ class SplitTuning(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionRecord(Record):
+class AttentionRecord(CacheRecord):
     """Parameters of snippets/kv.wgsl and snippets/scores.wgsl.
 
     Attributes:
-        kv: Type of the caches.
-        value: Type of activations.
         heads: Query heads.
-        cache: Sizes of the caches.
         scale: Factor on the scores.
         window: Slots that a row attends to, its own included; 0 for all.
         softcap: Bound of the scores by tanh; 0 for none.
     """
 
-    kv: str = choice()
-    value: str = choice()
     heads: int
-    cache: KvConstants
     scale: float
     window: int
     softcap: float
@@ -95,10 +88,8 @@ class AttentionSpec:
     def parameters(self, ctx: OpContext) -> dict[str, Any]:
         """Return the fields of an `AttentionRecord`."""
         return {
-            "kv": self.cache.dtype,
-            "value": ctx.values,
+            **self.cache.parameters(ctx),
             "heads": self.heads,
-            "cache": self.cache.constants,
             "scale": self.scale,
             "window": self.window,
             "softcap": self.softcap,

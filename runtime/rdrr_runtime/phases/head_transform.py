@@ -8,6 +8,27 @@ from typing import Any
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
+from rdrr_runtime.phases.phase import Record, choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformRecord(Record):
+    """Parameters of snippets/head_transform.wgsl.
+
+    Attributes:
+        norm: Whether queries and keys are normalised.
+        rope: Whether pairs of them rotate.
+        pairs: Rotated pairs of a head.
+        eps: Added to the mean square.
+        offset: Added to the gains.
+    """
+
+    norm: bool = choice()
+    rope: bool = choice()
+    pairs: int
+    eps: float
+    offset: float
+
 
 @dataclass(frozen=True)
 class HeadTransform:
@@ -35,7 +56,7 @@ class HeadTransform:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Fields of the records of phases that do it."""
+        """Fields of a `TransformRecord`."""
         return {
             "norm": self.gains is not None,
             "rope": self.table is not None,

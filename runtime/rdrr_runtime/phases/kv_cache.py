@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from rdrr_device.device import Device
 from rdrr_format.errors import FormatError, UsageError
 from rdrr_manifests.graph import Graph
 
-from rdrr_runtime.phases.context import need_floats, need_multiple
+from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
+from rdrr_runtime.phases.phase import Record, choice
 
 U8 = npt.NDArray[np.uint8]
 
@@ -63,6 +65,34 @@ class KvConstants:
     head_dim: int
     context: int
     scales_at: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRecord(Record):
+    """Parameters of phases that bind caches, through snippets/kv.wgsl.
+
+    Attributes:
+        kv: Type of the caches.
+        value: Type of activations.
+        cache: Sizes of the caches.
+    """
+
+    kv: str = choice()
+    value: str = choice()
+    cache: KvConstants
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """Keys and values of one layer, two buffers [sequences, kv_heads, context, head_dim]."""
+
+    keys: BufferSlice
+    values: BufferSlice
+
+    @property
+    def buffers(self) -> dict[str, BufferSlice]:
+        """Both by the names under which shaders declare them."""
+        return {"k_cache": self.keys, "v_cache": self.values}
 
 
 @dataclass(frozen=True)
@@ -131,13 +161,13 @@ class KvSpec:
         kind = KV_TYPES[self.dtype]
         return self.elements // kind.block * kind.block_bytes
 
-    @property
-    def constants(self) -> KvConstants:
-        """Constants that shaders get of the caches."""
-        scales_at = self.elements // 4 if KV_TYPES[self.dtype].block > 1 else None
-        return KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
+    def parameters(self, ctx: OpContext) -> dict[str, Any]:
+        """Return the fields of a `CacheRecord`."""
+        scales_at = None if self.has_batches else self.elements // 4
+        constants = KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
+        return {"kv": self.dtype, "value": ctx.values, "cache": constants}
 
-    def check(self, label: str, *caches: BufferSlice) -> None:
+    def check(self, label: str, held: LayerCache) -> None:
         """Guard of the caches.
 
         Raises:
@@ -154,16 +184,8 @@ class KvSpec:
         if self.dtype not in KV_TYPES:
             raise FormatError("unknown cache type", expected=list(KV_TYPES), found=self.dtype)
         need_multiple(f"{label}: head size", self.head_dim, KV_TYPES[self.dtype].block)
-        for cache in caches:
+        for cache in held.buffers.values():
             need_floats(f"{label}: cache", cache, self.size // 4)
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """Keys and values of one layer, each [sequences, kv_heads, context, head_dim]."""
-
-    keys: BufferSlice
-    values: BufferSlice
 
 
 @dataclass(frozen=True)

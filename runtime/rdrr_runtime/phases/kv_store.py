@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.kv_cache import KV_TYPES, KvConstants, KvSpec
-from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.kv_cache import KV_TYPES, CacheRecord, KvSpec, LayerCache
+from rdrr_runtime.phases.phase import Phase, Work
 
 THREADS = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class KvStore(Record):
-    """Parameters of kv_store.wgsl.
-
-    Attributes:
-        kv: Type of the caches.
-        value: Type of activations.
-        cache: Sizes of the caches.
-    """
+class KvStore(CacheRecord):
+    """Parameters of kv_store.wgsl."""
 
     shader = "kv_store"
 
-    kv: str = choice()
-    value: str = choice()
-    cache: KvConstants
 
-
-class KvStoreBlocks(KvStore):
+class KvStoreBlocks(CacheRecord):
     """Parameters of kv_store_blocks.wgsl."""
 
     shader = "kv_store_blocks"
@@ -41,8 +28,7 @@ def kv_store(
     ctx: OpContext,
     k: BufferSlice,
     v: BufferSlice,
-    k_cache: BufferSlice,
-    v_cache: BufferSlice,
+    held: LayerCache,
     *,
     cache: KvSpec,
     label: str,
@@ -54,8 +40,7 @@ def kv_store(
             of blocks the rows are in consecutive slots.
         k: [rows, kv_heads, head_dim].
         v: [rows, kv_heads, head_dim].
-        k_cache: [sequences, kv_heads, context, head_dim] of the cache's type.
-        v_cache: As k_cache; another buffer.
+        held: The caches that they go to.
         cache: Sizes and type of the caches.
         label: What the op is.
 
@@ -63,7 +48,7 @@ def kv_store(
         FormatError: Sizes that the kernels do not support, or blocks of several sequences.
     """
     width, block = cache.kv_heads * cache.head_dim, KV_TYPES[cache.dtype].block
-    cache.check(label, k_cache, v_cache)
+    cache.check(label, held)
     ctx.need_values(f"{label}: k", k, ctx.max_rows * width)
     ctx.need_values(f"{label}: v", v, ctx.max_rows * width)
     if block > 1 and (ctx.mapped or cache.sequences > 1):
@@ -71,12 +56,6 @@ def kv_store(
             "blocks of a cache are stored for one sequence only", where=label, found=cache.dtype
         )
     kind = KvStore if block == 1 else KvStoreBlocks
-    record = kind(
-        threads=THREADS,
-        variant=cache.dtype,
-        kv=cache.dtype,
-        value=ctx.values,
-        cache=cache.constants,
-    )
-    buffers = {"current": ctx.state.step, "k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache}
+    record = kind(threads=THREADS, variant=cache.dtype, **cache.parameters(ctx))
+    buffers = {"current": ctx.state.step, "k": k, "v": v, **held.buffers}
     return [Phase(record, buffers, Work(-(-width // (THREADS * max(block, 4))), 1), label)]

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.phase import Phase, Record, Work
+from rdrr_runtime.phases.argmax import TokensRecord
+from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.logprobs import MAX_TOP, TokenLogprobs
 
@@ -23,20 +24,16 @@ THREADS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logprobs(Record):
+class Logprobs(TokensRecord):
     """Parameters of logprobs.wgsl.
 
     Attributes:
-        width: Logits.
         top: Most probable tokens that are recorded.
-        groups: Workgroups that share the logits.
     """
 
     shader = "logprobs"
 
-    width: int
     top: int
-    groups: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,15 +22,12 @@ var<workgroup> sums: array<f32, WG>;
 fn next(last: Candidate, first: u32, thread: u32) -> Candidate {
     var mine = Candidate(LOWEST, WIDTH);
     for (var i = first; i < WIDTH; i += GROUPS * WG) {
-        let x = logits[i];
-        if (x < last.value || (x == last.value && i > last.index)) {
-            mine = better(mine, Candidate(x, i));
+        let one = Candidate(logits[i], i);
+        if (comes_after(one, last)) {
+            mine = better(mine, one);
         }
     }
-    workgroupBarrier();  // the last round's winner may still be read
-    _ = best_of_workgroup(mine, thread);
-    workgroupBarrier();
-    return candidates[0];
+    return best_for_all(mine, thread);
 }
 
 fn phase(item: u32, thread: Thread) {
@@ -40,9 +37,7 @@ fn phase(item: u32, thread: Thread) {
     for (var i = first; i < WIDTH; i += GROUPS * WG) {
         largest = max(largest, logits[i]);
     }
-    _ = best_of_workgroup(Candidate(largest, t), t);
-    workgroupBarrier();
-    largest = candidates[0].value;
+    largest = best_for_all(Candidate(largest, t), t).value;
     var sum = 0.0;
     for (var i = first; i < WIDTH; i += GROUPS * WG) {
         sum += exp(logits[i] - largest);

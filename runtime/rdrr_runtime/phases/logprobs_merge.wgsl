@@ -44,15 +44,11 @@ fn phase(thread: Thread) {
     for (var k = 0u; k < TOP; k++) {
         var mine = Candidate(LOWEST, WIDTH);
         for (var i = thread.index; i < GROUPS * TOP; i += WG) {
-            let one = top[i];
-            if (one.value < last.value || (one.value == last.value && one.index > last.index)) {
-                mine = better(mine, one);
+            if (comes_after(top[i], last)) {
+                mine = better(mine, top[i]);
             }
         }
-        workgroupBarrier();  // the last round's winner may still be read
-        _ = best_of_workgroup(mine, thread.index);
-        workgroupBarrier();
-        last = candidates[0];
+        last = best_for_all(mine, thread.index);
         if (thread.index == 0u) {
             records[at + 2u + 2u * k] = bitcast<u32>(last.value);
             records[at + 3u + 2u * k] = last.index;

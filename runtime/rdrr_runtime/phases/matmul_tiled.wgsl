@@ -18,7 +18,7 @@
 //
 // An item is a tile of {{ 8 * MICRO }} rows by {{ TILE_N }} outputs{{ ", those of the first expert first" if EXPERTS }}. In steps of 32 inputs, 128
 // threads dequantize the weights into workgroup memory, each once, and stage x beside them, while
-// each multiplies {{ MICRO }} rows by {{ 4 * WORDS }} outputs of the step before. Accumulates in f32.
+// each multiplies {{ MICRO }} rows by {{ 4 * WORDS }} outputs of the step before, {{ LANES }} apart. Accumulates in f32.
 {% if SPLIT == 2 %}
 // Half of the threads take the first 16 inputs of each step, half the others; they add up at the
 // end. So each has as many outputs as in a wider tile, and reads workgroup memory as seldom.
@@ -52,8 +52,10 @@ override ACCUMULATE: bool;
 
 const TILE_M = {{ 8 * MICRO }}u;
 
-var<workgroup> tile_w: array<vec4<f32>, {{ 8 * TILE_N }}>;   // [32 inputs, {{ TILE_N }} outputs / 4]
-var<workgroup> tile_x: array<vec4<f32>, {{ 64 * MICRO }}>;   // [32 inputs, TILE_M / 4]
+// A vector holds 4 inputs of an output or a row, so that one thread writes all of it: a write to one
+// component may rewrite the others too, and so undo what other threads write there.
+var<workgroup> tile_w: array<vec4<f32>, {{ 8 * TILE_N }}>;   // [32 inputs / 4, {{ TILE_N }} outputs]
+var<workgroup> tile_x: array<vec4<f32>, {{ 64 * MICRO }}>;   // [32 inputs / 4, TILE_M]
 
 {% set DEQUANTIZED = true %}
 {% include "snippets/weights.wgsl" %}
@@ -113,20 +115,23 @@ fn phase(item: u32, row: u32, thread: Thread) {
         w_next = weights0(w_row, next);
         x_next = fetch_x(next, x_row, half);
 {% if SPLIT == 2 %}
-        for (var k = split * 16u; k < split * 16u + 16u; k += 4u) {
+        for (var k = split * 4u; k < split * 4u + 4u; k++) {
 {% else %}
-        for (var k = 0u; k < 32u; k += 4u) {
+        for (var k = 0u; k < 8u; k++) {
 {% endif %}
-{% for k in range(4) %}
 {% for j in range(WORDS) %}
-            let w{{ k }}_{{ j }} = tile_w[(k + {{ k }}u) * {{ TILE_N // 4 }}u + {{ LANES * j }}u + tn];
-{% endfor %}
-{% for v in range(MICRO // 4) %}
-            let x{{ k }}_{{ v }} = tile_x[((k + {{ k }}u) * 8u + tm) * {{ MICRO // 4 }}u + {{ v }}u];
 {% for c in range(4) %}
-{% for j in range(WORDS) %}
-            acc{{ 4 * v + c }}_{{ j }} += x{{ k }}_{{ v }}[{{ c }}] * w{{ k }}_{{ j }};
+            let w{{ j }}_{{ c }} = tile_w[k * {{ TILE_N }}u + {{ LANES * (4 * j + c) }}u + tn];
 {% endfor %}
+{% endfor %}
+{% for m in range(MICRO) %}
+            let x{{ m }} = tile_x[k * TILE_M + tm * {{ MICRO }}u + {{ m }}u];
+{% endfor %}
+{% for i in range(4) %}
+{% for j in range(WORDS) %}
+            let v{{ i }}_{{ j }} = vec4<f32>(w{{ j }}_0[{{ i }}], w{{ j }}_1[{{ i }}], w{{ j }}_2[{{ i }}], w{{ j }}_3[{{ i }}]);
+{% for m in range(MICRO) %}
+            acc{{ m }}_{{ j }} += x{{ m }}[{{ i }}] * v{{ i }}_{{ j }};
 {% endfor %}
 {% endfor %}
 {% endfor %}
@@ -155,9 +160,9 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% for m in range(MICRO) %}
 {% for j in range(WORDS) %}
 {% if EXPERTS %}
-    store4(group, row + tm * {{ MICRO }}u + {{ m }}u, rows, n0, first, {{ 4 * LANES * j }}u + tn * 4u, acc{{ m }}_{{ j }});
+    store4(group, row + tm * {{ MICRO }}u + {{ m }}u, rows, n0, first, {{ 4 * LANES * j }}u + tn, acc{{ m }}_{{ j }});
 {% else %}
-    store4(row + tm * {{ MICRO }}u + {{ m }}u, rows, n0, {{ 4 * LANES * j }}u + tn * 4u, acc{{ m }}_{{ j }});
+    store4(row + tm * {{ MICRO }}u + {{ m }}u, rows, n0, {{ 4 * LANES * j }}u + tn, acc{{ m }}_{{ j }});
 {% endif %}
 {% endfor %}
 {% endfor %}
@@ -178,29 +183,27 @@ fn fetch_x(step: u32, row: u32, half: u32) -> array<vec4<f32>, 4> {
 
 fn put_weights(j: u32, w: array<vec4<f32>, 8>) {
 {% for i in range(8) %}
-{% for c in range(4) %}
-    tile_w[{{ (i * 4 + c) * (TILE_N // 4) }}u + j / 4u][j % 4u] = w[{{ i }}][{{ c }}];
-{% endfor %}
+    tile_w[{{ i * TILE_N }}u + j] = w[{{ i }}];
 {% endfor %}
 }
 
 fn put_x(m: u32, half: u32, v: array<vec4<f32>, 4>) {
 {% for i in range(4) %}
-{% for c in range(4) %}
-    tile_x[(16u * half + {{ i * 4 + c }}u) * (TILE_M / 4u) + m / 4u][m % 4u] = v[{{ i }}][{{ c }}];
-{% endfor %}
+    tile_x[(4u * half + {{ i }}u) * TILE_M + m] = v[{{ i }}];
 {% endfor %}
 }
 
+// Outputs j, j + {{ LANES }}, j + {{ 2 * LANES }} and j + {{ 3 * LANES }} of the tile.
 {% if EXPERTS %}
 fn store4(group: u32, m: u32, count: u32, n0: u32, first: u32, j: u32, sums: vec4<f32>) {
     if (m >= count) {
         return;
     }
     let at = groups[group + 1u + m] * N + n0;
-    for (var c = j; c < j + 4u; c++) {
+    for (var i = 0u; i < 4u; i++) {
+        let c = j + {{ LANES }}u * i;
         if (n0 + c < N && first + c >= FIRST && first + c < FIRST + OUTPUTS) {
-            y[at + c] = value(sums[c - j]);
+            y[at + c] = value(sums[i]);
         }
     }
 }
@@ -209,10 +212,10 @@ fn store4(row: u32, rows: u32, n0: u32, j: u32, sums: vec4<f32>) {
     if (row >= rows) {
         return;
     }
-    for (var c = 0u; c < 4u; c++) {
-        let output = n0 + j + c;
+    for (var i = 0u; i < 4u; i++) {
+        let output = n0 + j + {{ LANES }}u * i;
         if (output < OUTPUTS) {
-            store(row, FIRST + output, sums[c]);
+            store(row, FIRST + output, sums[i]);
         }
     }
 }

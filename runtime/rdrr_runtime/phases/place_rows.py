@@ -10,42 +10,26 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.head_transform import HeadTransform
-from rdrr_runtime.phases.kv_cache import KV_TYPES, KvConstants, KvSpec
-from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.head_transform import HeadTransform, TransformRecord
+from rdrr_runtime.phases.kv_cache import KV_TYPES, CacheRecord, KvSpec, LayerCache
+from rdrr_runtime.phases.phase import Phase, Work, choice
 from rdrr_runtime.phases.weight_units import power_of_two
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceRows(Record):
+class PlaceRows(CacheRecord, TransformRecord):
     """Parameters of place_rows.wgsl.
 
     Attributes:
-        kv: Type of the caches.
-        value: Type of activations.
         subgroups: Whether sums go through subgroup operations.
-        norm: Whether queries and keys are normalised.
-        rope: Whether pairs of them rotate.
         heads: Query heads.
-        cache: Sizes of the caches.
-        pairs: Rotated pairs of a head.
-        eps: Added to the mean square.
-        offset: Added to the gains.
     """
 
     shader = "place_rows"
     trusted = True
 
-    kv: str = choice()
-    value: str = choice()
     subgroups: bool = choice()
-    norm: bool = choice()
-    rope: bool = choice()
     heads: int
-    cache: KvConstants
-    pairs: int
-    eps: float
-    offset: float
 
 
 def refusal(cache: KvSpec) -> str | None:
@@ -57,7 +41,7 @@ def refusal(cache: KvSpec) -> str | None:
 def place_rows(
     ctx: OpContext,
     projected: tuple[BufferSlice, BufferSlice, BufferSlice],
-    caches: tuple[BufferSlice, BufferSlice],
+    held: LayerCache,
     *,
     heads: int,
     cache: KvSpec,
@@ -70,7 +54,7 @@ def place_rows(
         ctx: Where it is lowered to; its state holds the sequences, slots and positions of the rows.
         projected: Queries [rows, heads, head_dim], changed in place, keys and values
             [rows, kv_heads, head_dim].
-        caches: Keys and values [sequences, kv_heads, context, head_dim].
+        held: The caches that keys and values go to.
         heads: Query heads.
         cache: Sizes and type of the caches.
         transform: What is done to queries and keys.
@@ -79,7 +63,7 @@ def place_rows(
     Raises:
         FormatError: Sizes that the kernel does not support.
     """
-    cache.check(label, *caches)
+    cache.check(label, held)
     transform.check(label, cache.head_dim)
     counts = (heads, cache.kv_heads, cache.kv_heads)
     for name, buffer, count in zip("qkv", projected, counts, strict=True):
@@ -87,18 +71,15 @@ def place_rows(
     buffers = {
         "current": ctx.state.step,
         **dict(zip("qkv", projected, strict=True)),
-        "k_cache": caches[0],
-        "v_cache": caches[1],
+        **held.buffers,
         **transform.buffers,
     }
     record = PlaceRows(
         threads=power_of_two(cache.head_dim // 2, 32, 128),
         variant=cache.dtype,
-        kv=cache.dtype,
-        value=ctx.values,
         subgroups=ctx.subgroups,
         heads=heads,
-        cache=cache.constants,
+        **cache.parameters(ctx),
         **transform.parameters,
     )
     return [Phase(record, buffers, Work(sum(counts), 1), label)]

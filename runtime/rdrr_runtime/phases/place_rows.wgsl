@@ -3,12 +3,7 @@
 // v_cache[sequence, h, slot, :] = v[r, h, :], at the sequence and slot of row r.
 //
 // current           Step
-{% if ROPE %}
-// table             f32 [context, PAIRS, 2]: cos, sin
-{% endif %}
-{% if NORM %}
-// gains             f32 [2, HEAD_DIM], of queries and keys: norm(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
-{% endif %}
+// table, gains      snippets/head_transform.wgsl
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
 // k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
@@ -18,16 +13,8 @@
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 {% include "snippets/kv.wgsl" %}
-{% if ROPE %}
-{% include "snippets/rotated.wgsl" %}
-{% endif %}
+{% include "snippets/head_transform.wgsl" %}
 var<storage, read> current: Step;
-{% if ROPE %}
-var<storage, read> table: array<vec2<f32>>;
-{% endif %}
-{% if NORM %}
-var<storage, read> gains: array<f32>;
-{% endif %}
 var<storage, read_write> q: array<{{ VALUE }}>;
 var<storage, read> k: array<{{ VALUE }}>;
 var<storage, read> v: array<{{ VALUE }}>;
@@ -35,9 +22,6 @@ var<storage, read_write> k_cache: array<KvWord>;
 var<storage, read_write> v_cache: array<KvWord>;
 
 override HEADS: u32;
-override PAIRS: u32;
-override EPS: f32;
-override OFFSET: f32;
 
 var<workgroup> vector: array<f32, HEAD_DIM>;
 {% if NORM %}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_format.errors import FormatError
 
 from rdrr_runtime.phases.context import OpContext, need_multiple
+from rdrr_runtime.phases.head_transform import HeadTransform
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
 
 THREADS = 64
@@ -58,12 +58,9 @@ def rope(
     """
     rotary_dim = head_dim if rotary_dim is None else rotary_dim
     need_multiple(f"{label}: rotary dimension", rotary_dim, 2)
-    if rotary_dim > head_dim:
-        raise FormatError(
-            "more elements rotate than a head has", where=label, expected=head_dim, found=rotary_dim
-        )
-    ctx.need_values(f"{label}: x", x, ctx.max_rows * heads * head_dim)
     pairs = rotary_dim // 2
+    HeadTransform(pairs, table).check(label, head_dim)
+    ctx.need_values(f"{label}: x", x, ctx.max_rows * heads * head_dim)
     record = RotaryEmbedding(
         threads=THREADS, value=ctx.values, heads=heads, head_dim=head_dim, pairs=pairs
     )

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.choose_best import THREADS as CHOOSE_THREADS
-from rdrr_runtime.phases.choose_best import ChooseBest
+from rdrr_runtime.phases.argmax import TokensRecord, choose_best
 from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.phase import Phase, Record, Work
 from rdrr_runtime.phases.sample_buffers import BINS, ENTRIES, LEVELS, SampleBuffers
@@ -34,45 +33,30 @@ SET_THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleScores(Record):
+class SampleScores(TokensRecord):
     """Parameters of sample_scores.wgsl.
 
     Attributes:
-        width: Tokens.
-        groups: Workgroups that share a row.
         counts_stride: Words of a sequence's counts.
     """
 
     shader = "sample_scores"
 
-    width: int
-    groups: int
     counts_stride: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleNarrow(Record):
-    """Parameters of sample_narrow.wgsl, which has `BINS` threads.
-
-    Attributes:
-        width: Tokens.
-        groups: Workgroups that share a row.
-    """
+class SampleNarrow(TokensRecord):
+    """Parameters of sample_narrow.wgsl, which has `BINS` threads."""
 
     shader = "sample_narrow"
 
-    width: int
-    groups: int
 
-
-@dataclass(frozen=True, kw_only=True)
-class SampleGumbel(SampleNarrow):
-    """Parameters of sample_gumbel.wgsl, those of sample_narrow.wgsl."""
+class SampleGumbel(TokensRecord):
+    """Parameters of sample_gumbel.wgsl, which has as many."""
 
     shader = "sample_gumbel"
 
 
-@dataclass(frozen=True, kw_only=True)
 class SetTokens(Record):
     """Parameters of set_tokens.wgsl: none but the threads."""
 
@@ -80,66 +64,31 @@ class SetTokens(Record):
 
 
 def sample(
-    buffers: SampleBuffers, state: State, logits: BufferSlice, options: SamplingParams, label: str
+    buffers: SampleBuffers,
+    state: State,
+    logits: BufferSlice,
+    options: SamplingParams,
+    label: str,
+    picks: BufferSlice | None = None,
 ) -> list[Phase]:
-    """Sample the next token and advance the step.
+    """Sample the next token of a sequence and advance the step, or one for each row of a batch.
 
     Args:
         buffers: The sampler's.
-        state: Where the token goes.
-        logits: f32 [vocabulary].
+        state: Where the token goes, or which sequence each row is of.
+        logits: f32 [vocabulary], or [rows, vocabulary].
         options: Only whether top-k and top-p are set counts; numbers come from the parameters.
         label: What the op is.
+        picks: (u32, f32) [rows]: where the ids of a batch go; the second words are left zero.
 
     Raises:
         FormatError: A buffer is too small.
     """
-    return [
-        *_candidates(buffers, state, logits, options, label, rows=None),
-        _choose(buffers, state, None, label),
-    ]
-
-
-def sample_rows(
-    buffers: SampleBuffers,
-    state: State,
-    logits: BufferSlice,
-    picks: BufferSlice,
-    options: SamplingParams,
-    label: str,
-) -> list[Phase]:
-    """Sample a token for each row of a pass, whose rows are of different sequences.
-
-    Args:
-        buffers: The sampler's.
-        state: Which sequence each row is of.
-        logits: f32 [rows, vocabulary].
-        picks: (u32, f32) [rows]: where the ids go; the second words are left zero.
-        options: As of `sample`.
-        label: What the op is.
-
-    Raises:
-        FormatError: A buffer is too small.
-    """
-    return [
-        *_candidates(buffers, state, logits, options, label, rows=1),
-        _choose(buffers, state, picks, label),
-    ]
-
-
-def _candidates(
-    buffers: SampleBuffers,
-    state: State,
-    logits: BufferSlice,
-    options: SamplingParams,
-    label: str,
-    *,
-    rows: int | None,
-) -> list[Phase]:
-    """Return the phases that leave the best token of each workgroup; `rows` is that of `Work`."""
     need_floats(f"{label}: logits", logits, buffers.vocabulary)
-    width, groups, stride = buffers.vocabulary, buffers.groups, buffers.counts_stride
-    first = SampleScores(threads=BINS, width=width, groups=groups, counts_stride=stride)
+    width, groups = buffers.vocabulary, buffers.groups
+    first = SampleScores(
+        threads=BINS, width=width, groups=groups, counts_stride=buffers.counts_stride
+    )
     narrow = SampleNarrow(threads=BINS, width=width, groups=groups)
     last = SampleGumbel(threads=BINS, width=width, groups=groups)
     shared = {
@@ -154,34 +103,14 @@ def _candidates(
         {**shared, "stage": buffers.stage(index, LEVELS * by_count)}
         for index in range(LEVELS * (by_count + by_probability) + 1)
     )
-    work = Work(groups, rows)
+    work = Work(groups, None if picks is None else 1)
+    gumbel = Phase(last, {**end, "best": buffers.best}, work, f"{label}.gumbel")
     return [
         Phase(first, {**shared, **tokens, "mask": buffers.mask}, work, f"{label}.scores"),
         *(Phase(narrow, one, work, f"{label}.narrow") for one in searching),
-        Phase(last, {**end, "best": buffers.best}, work, f"{label}.gumbel"),
+        gumbel,
+        choose_best(state, gumbel, picks=picks, sampler=buffers, label=f"{label}.choose"),
     ]
-
-
-def _choose(buffers: SampleBuffers, state: State, picks: BufferSlice | None, label: str) -> Phase:
-    """Return the phase that makes the best candidates tokens; without picks the step advances."""
-    record = ChooseBest(
-        threads=CHOOSE_THREADS,
-        variant="sampled",
-        sampled=True,
-        advances=picks is None,
-        candidates=buffers.groups,
-        ring=state.ring.size // 4 if picks is None else None,
-        counts_stride=buffers.counts_stride,
-    )
-    operands = {
-        "best": buffers.best,
-        "current": state.step,
-        "params": buffers.params,
-        "counts": buffers.counts,
-    }
-    target = {"ring": state.ring} if picks is None else {"picks": picks}
-    work = Work(1, None if picks is None else 1)
-    return Phase(record, {**operands, **target}, work, f"{label}.choose")
 
 
 def set_tokens(buffers: SampleBuffers, label: str, sequence: int = 0) -> Phase:

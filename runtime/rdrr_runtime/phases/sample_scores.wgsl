@@ -13,7 +13,7 @@
 // keys        u32 [rows, WIDTH]
 // selections  Selection [rows]
 //
-// An item is one of GROUPS workgroups, whose threads stride over the tokens of a row.
+// An item is one of GROUPS workgroups of BINS threads, which stride over the tokens of a row.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/sampling_params.wgsl" %}
 {% include "snippets/selection.wgsl" %}
@@ -31,8 +31,6 @@ override GROUPS: u32;
 override COUNTS_STRIDE: u32;
 
 const LARGEST = 3e38;
-
-var<workgroup> tops: array<u32, WG>;
 
 fn adjusted(logit: f32, i: u32, sequence: u32) -> f32 {
     var x = logit;
@@ -59,14 +57,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
         keys[row * WIDTH + i] = key;
         top = max(top, key);
     }
-    tops[thread.index] = top;
-    for (var half = WG / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (thread.index < half) {
-            tops[thread.index] = max(tops[thread.index], tops[thread.index + half]);
-        }
-    }
+    let largest = largest_key(top, thread.index);
     if (thread.index == 0u) {
-        selections[row].tops[item] = tops[0];
+        selections[row].tops[item] = largest;
     }
 }

@@ -9,6 +9,7 @@ sequence; short ones share passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 
 from rdrr_device.arena import Arena
@@ -23,6 +24,7 @@ from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.sequences.gpu_sequences import GpuSequences
 from rdrr_runtime.sequences.passes import BATCH_STEPS, MOST_SEQUENCES, BatchPasses
+from rdrr_runtime.sequences.sampler import GpuSampler
 
 
 class GpuBatch(GpuSequences):
@@ -43,20 +45,24 @@ class GpuBatch(GpuSequences):
         _check(plan, sequences)
         arena, dtype = Arena(executor.device, "batch"), plan.cache.spec.dtype
         self.context = context
+        self.sequences = sequences
+        self._arena = arena
         self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
         ring = BATCH_STEPS * MOST_SEQUENCES
-        state = State.create(arena, plan.rows(PREFILL), ring)
+        state, vocabulary = State.create(arena, plan.rows(PREFILL), ring), plan.graph.vocab_size
         self._batch_passes = BatchPasses(plan, executor, state, self._cache)
-        super().__init__(
+        rows = self._batch_passes.ring(sequences).width
+        sampler = partial(
+            GpuSampler,
             executor,
             arena,
             state,
-            self._batch_passes,
-            vocabulary=plan.graph.vocab_size,
-            rows=self._batch_passes.ring(sequences).width,
+            vocabulary,
+            rows=rows,
             sequences=sequences,
             batch=True,
         )
+        super().__init__(executor, state, self._batch_passes, vocabulary, sampler)
 
     @property
     def kv_bytes(self) -> int:

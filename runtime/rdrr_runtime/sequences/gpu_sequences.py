@@ -6,11 +6,10 @@ Which passes run their rows is given, see `passes`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_device.arena import Arena
 
 from rdrr_runtime.backend import Row
 from rdrr_runtime.exec.executor import Executor, Prepared
@@ -35,48 +34,28 @@ class GpuSequences:
 
     Args:
         executor: What runs the passes.
-        arena: Owner of the sampler's buffers.
         state: The step.
         passes: What runs their rows.
         vocabulary: Logits of a row.
-        rows: Most rows of a decode pass.
-        sequences: How many sequences.
-        batch: Whether they are a batch's, whose decode passes leave picks.
+        new_sampler: Makes the sampler.
     """
 
     def __init__(
         self,
         executor: Executor,
-        arena: Arena,
         state: State,
         passes: Passes,
-        *,
         vocabulary: int,
-        rows: int = 1,
-        sequences: int = 1,
-        batch: bool = False,
+        new_sampler: Callable[[], GpuSampler],
     ) -> None:
-        self.sequences = sequences
-        self._batch = batch
         self.step = Step(executor.device, state)
-        self._executor, self._arena, self._passes = executor, arena, passes
-        self._vocabulary, self._rows = vocabulary, rows
-        self._sampler: GpuSampler | None = None
+        self._executor, self._passes = executor, passes
+        self.vocabulary, self._new_sampler = vocabulary, new_sampler
 
-    @property
+    @cached_property
     def sampler(self) -> GpuSampler:
         """The sampler; nothing of it is allocated before the first generation that samples."""
-        if self._sampler is None:
-            self._sampler = GpuSampler(
-                self._executor,
-                self._arena,
-                self.step.state,
-                self._vocabulary,
-                rows=self._rows,
-                sequences=self.sequences,
-                batch=self._batch,
-            )
-        return self._sampler
+        return self._new_sampler()
 
     def begin(self, sequence: int, options: SamplingParams, seen: Sequence[int]) -> None:
         """Start a generation in a sequence, see `BatchBackend.begin`."""
@@ -162,8 +141,8 @@ class GpuSequences:
 
     def read_logits(self, which: PreparedPass, rows: int) -> F32:
         """Return the logits that a pass has left, float32 [rows, vocab]."""
-        data = self._executor.device.read(which.logits, 0, 4 * rows * self._vocabulary)
-        return data.view(np.float32).reshape(rows, self._vocabulary)
+        data = self._executor.device.read(which.logits, 0, 4 * rows * self.vocabulary)
+        return data.view(np.float32).reshape(rows, self.vocabulary)
 
     def _write(self, rows: Sequence[Row]) -> int:
         """Write the step of rows, unless the GPU has put them there; submits nothing."""

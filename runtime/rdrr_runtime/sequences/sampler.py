@@ -21,7 +21,7 @@ from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.sample import chain_of, sample, sample_rows, set_tokens
+from rdrr_runtime.phases.sample import chain_of, sample, set_tokens
 from rdrr_runtime.phases.sample_buffers import (
     PARAM_WORDS,
     Entry,
@@ -35,7 +35,8 @@ from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.randomness import fresh_seed
 from rdrr_runtime.sequences.passes import advance_rows
 
-_Key = tuple[int, bool, bool, int | None]  # id of a pass, searches for top-k and top-p, log-probs
+_Key = tuple[int, bool, bool, int | None]
+"""Id of a pass, whether there are searches for top-k and top-p, and what is recorded."""
 
 
 class GpuSampler:
@@ -65,9 +66,8 @@ class GpuSampler:
         self._executor, self._device = executor, executor.device
         self._state = state
         self._buffers = SampleBuffers.create(arena, vocabulary, rows=rows, sequences=sequences)
-        self._is_batch = batch
-        ring = 0 if batch else state.ring.size // 4
-        self._logprobs = LogprobBuffers.create(arena, ring) if ring else None
+        ring = state.ring.size // 4
+        self._logprobs = None if batch else LogprobBuffers.create(arena, ring)
         self._options = SamplingParams()
         self._top: int | None = None
         self._received: list[TokenLogprobs] = []
@@ -76,9 +76,7 @@ class GpuSampler:
             for one in range(sequences)
         ]
         # A pass is kept beside its phases, so that its id is not given to another.
-        self._made: dict[
-            tuple[int, bool, bool, int | None], tuple[Prepared, Prepared, PreparedPass]
-        ] = {}
+        self._made: dict[_Key, tuple[Prepared, Prepared, PreparedPass]] = {}
 
     def begin(
         self,
@@ -102,7 +100,7 @@ class GpuSampler:
         Raises:
             UsageError: Masks or log-probabilities for a batch.
         """
-        if self._is_batch and (masked or top is not None):
+        if self._logprobs is None and (masked or top is not None):
             raise UsageError("masks and log-probabilities are for a single sequence")
         self._options, self._top, self._received = options, top, []
         seed = fresh_seed() if options.seed is None else options.seed
@@ -125,23 +123,20 @@ class GpuSampler:
     def _prepared(self, which: PreparedPass) -> tuple[Prepared, Prepared, PreparedPass]:
         key = (id(which), *chain_of(self._options), self._top)
         if key not in self._made:
-            made = self._of_row(which) if which.picks is None else self._of_rows(which, which.picks)
+            made = self._phases(which)
             whole = self._executor.prepare((*which.of.body, *which.of.head, *made))
             self._made[key] = (whole, self._executor.prepare(made), which)
         return self._made[key]
 
-    def _of_row(self, which: PreparedPass) -> list[Phase]:
-        made = sample(self._buffers, self._state, which.logits, self._options, "sample")
-        if self._top is None or self._logprobs is None:
-            return made
-        width = self._buffers.vocabulary
-        return made + logprobs(
-            self._logprobs, self._state, which.logits, vocabulary=width, top=self._top
-        )
-
-    def _of_rows(self, which: PreparedPass, picks: BufferSlice) -> list[Phase]:
-        made = sample_rows(self._buffers, self._state, which.logits, picks, self._options, "sample")
-        return [*made, *advance_rows(self._state, picks, which.rows)]
+    def _phases(self, which: PreparedPass) -> list[Phase]:
+        picks, buffers = which.picks, self._buffers
+        made = sample(buffers, self._state, which.logits, self._options, "sample", picks)
+        if picks is not None:
+            made += advance_rows(self._state, picks, which.rows)
+        elif self._top is not None and self._logprobs is not None:
+            width, logits = buffers.vocabulary, which.logits
+            made += logprobs(self._logprobs, self._state, logits, vocabulary=width, top=self._top)
+        return made
 
     @property
     def has_records(self) -> bool:

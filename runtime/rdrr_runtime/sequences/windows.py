@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rdrr_runtime.compile.pass_spec import SCORE, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.program import PreparedPass, Program
 from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, unpack
-from rdrr_runtime.sequences.step import Step
+from rdrr_runtime.sequences.gpu_sequences import GpuSequences
 
 F32 = npt.NDArray[np.float32]
 
@@ -24,36 +24,34 @@ class GpuWindows:
     """The passes `SMALL_WINDOW`, `WINDOW` and `SCORE` of a program.
 
     Args:
-        step: The step that they read.
+        sequence: The sequence, whose step they read.
         program: The passes.
-        vocabulary: Logits of a row.
     """
 
-    def __init__(self, step: Step, program: Program, vocabulary: int) -> None:
+    def __init__(self, sequence: GpuSequences, program: Program) -> None:
         self._executor = program.executor
-        self._step = step
+        self._sequence, self._step = sequence, sequence.step
         self._program = program
-        self._vocabulary = vocabulary
 
     def score(self, ids: Sequence[int], base: int) -> F32:
         """Return the logits of all rows, float32 [len(ids), vocab]."""
         which = self._program.get(SCORE)
-        out = np.empty((len(ids), self._vocabulary), np.float32)
+        out = np.empty((len(ids), self._sequence.vocabulary), np.float32)
         for start in range(0, len(ids), which.rows):
             part = ids[start : start + which.rows]
             self._step.write(part, base + start)
             self._executor.run(which.to_logits, len(part))
-            out[start : start + len(part)] = self._read_logits(which, len(part))
+            out[start : start + len(part)] = self._sequence.read_logits(which, len(part))
         return out
 
     def logits(
         self, ids: Sequence[int], base: int, wanted: int, positions: Sequence[int] | None
     ) -> F32:
         """Return the logits of the last `wanted` rows, see `Backend.window_logits`."""
-        parts = [np.empty((0, self._vocabulary), np.float32)]
+        parts = [np.empty((0, self._sequence.vocabulary), np.float32)]
         for which, rows in self._passes(ids, base, wanted, positions):
             self._executor.run(which.head, rows)
-            parts.append(self._read_logits(which, rows))
+            parts.append(self._sequence.read_logits(which, rows))
         return np.concatenate(parts)
 
     def picks(
@@ -84,7 +82,3 @@ class GpuWindows:
             self._executor.run(which.body, len(part))
             if rows:
                 yield which, rows
-
-    def _read_logits(self, which: PreparedPass, rows: int) -> F32:
-        data = self._executor.device.read(which.logits, 0, 4 * rows * self._vocabulary)
-        return data.view(np.float32).reshape(rows, self._vocabulary)

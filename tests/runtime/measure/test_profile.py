@@ -17,7 +17,7 @@ from rdrr_runtime.phases.attention import attention
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.copy import copy
 from rdrr_runtime.phases.embed import embed
-from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.kv_store import kv_store
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.linear import linear
@@ -123,12 +123,12 @@ def test_a_product_moves_its_matrix_and_an_embedding_only_the_rows_it_looks_up(b
 def test_attention_moves_the_slots_that_its_rows_see(bench, rng, window, seen):
     spec = KvSpec.make(2, 32, 64, "f16")
     ctx = bench.context(3, base=9)
-    keys, values = (bench.arena.empty("cache", spec.size) for _ in range(2))
+    held = LayerCache(*(bench.arena.empty("cache", spec.size) for _ in range(2)))
     q, out = bench.upload(normal(rng, 3, 4, 32)), bench.poisoned(3, 4, 32)
     what = AttentionSpec(heads=4, cache=spec, scale=1.0, window=window)
-    (scan,) = attention(ctx, q, keys, values, out, spec=what, label="attention")
+    (scan,) = attention(ctx, q, held, out, spec=what, label="attention")
     slot = 2 * 32 * 2
     assert traffic(scan, 3, 9) == 2 * seen * slot
     k, v = (bench.upload(normal(rng, 3, 2, 32)) for _ in range(2))
-    (store,) = kv_store(ctx, k, v, keys, values, cache=spec, label="store")
+    (store,) = kv_store(ctx, k, v, held, cache=spec, label="store")
     assert traffic(store, 3, 9) == 2 * 3 * slot

@@ -15,7 +15,7 @@ from support.gpu import Bench, normal
 def chosen(bench: Bench, logits: np.ndarray) -> int:
     ctx = bench.context(1)
     made = argmax(
-        ctx,
+        ctx.state,
         bench.upload(logits),
         bench.arena.empty("scratch", SCRATCH_BYTES),
         vocabulary=logits.size,
@@ -61,7 +61,7 @@ def test_the_step_advances_without_the_cpu(bench, rng) -> None:
     positions, sequences = [7, 3, 90, 41, 20], [2] * 5
     ctx = bench.context(5, base=10, positions=positions, sequences=sequences)
     made = argmax(
-        ctx,
+        ctx.state,
         bench.upload(logits),
         bench.arena.empty("scratch", SCRATCH_BYTES),
         vocabulary=300,

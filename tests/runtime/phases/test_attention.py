@@ -11,7 +11,7 @@ from rdrr_format.errors import DeviceError, FormatError
 from rdrr_runtime.phases.attention import AttentionKernel, attention, refusal, scratch_size
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.attention_tiled import tile_keys
-from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.kv_store import kv_store
 from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, cache_in_q8_0, normal, relative_error
@@ -57,7 +57,7 @@ def check(
     made = attention(
         bench.context(rows, base=base),
         bench.upload(q),
-        *caches,
+        LayerCache(*caches),
         out,
         spec=spec,
         which=which,
@@ -149,7 +149,7 @@ def test_a_row_attends_to_its_own_sequence(any_bench, rng, which, rows_of, windo
     made = attention(
         ctx,
         bench.upload(q),
-        *(bench.upload(one) for one in held),
+        LayerCache(*(bench.upload(one) for one in held)),
         out,
         spec=spec,
         which=which,
@@ -171,7 +171,7 @@ def test_tiles_refuse_rows_of_different_sequences(bench, which) -> None:
     if found is not None:
         assert "different sequences" in found
         with pytest.raises(DeviceError, match=found):
-            attention(mapped, x, x, x, x, spec=spec, which=which, label="t")
+            attention(mapped, x, LayerCache(x, x), x, spec=spec, which=which, label="t")
 
 
 def test_scratch_that_the_device_cannot_bind_is_refused_with_its_size(bench) -> None:
@@ -197,7 +197,9 @@ def test_a_device_with_too_little_workgroup_memory_is_named(bench) -> None:
     x = bench.poisoned(4096)
     ctx = replace(bench.context(1), workgroup_storage=16_384)
     with pytest.raises(DeviceError, match="workgroup memory"):
-        attention(ctx, x, x, x, x, spec=spec, which=AttentionKernel.TILED_LARGE, label="t")
+        attention(
+            ctx, x, LayerCache(x, x), x, spec=spec, which=AttentionKernel.TILED_LARGE, label="t"
+        )
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
@@ -209,7 +211,9 @@ def test_keys_and_values_are_stored_at_their_slots(bench, rng, dtype) -> None:
     empty = np.full((3, 16, 36), -1, kind)
     caches = [bench.upload(empty) for _ in range(2)]
     ctx = bench.context(4, base=5)
-    made = kv_store(ctx, bench.upload(k), bench.upload(v), *caches, cache=cache, label="t")
+    made = kv_store(
+        ctx, bench.upload(k), bench.upload(v), LayerCache(*caches), cache=cache, label="t"
+    )
     bench.run(made, 4)
     for new, buffer in zip((k, v), caches, strict=True):
         stored = bench.device.read(buffer).view(kind)[: empty.size].reshape(empty.shape)
@@ -234,7 +238,7 @@ def test_keys_are_stored_in_q8_0_beside_those_of_other_passes(
     caches = [bench.upload(raw) for _ in range(2)]
     operands = bench.upload(k), bench.upload(v)
     ctx = bench.context(rows, base=base)
-    bench.run(kv_store(ctx, *operands, *caches, cache=cache, label="t"), rows)
+    bench.run(kv_store(ctx, *operands, LayerCache(*caches), cache=cache, label="t"), rows)
     for new, buffer in zip((k, v), caches, strict=True):
         stored = bench.device.read(buffer)[: cache.size]
         codes = stored[: before.size].view(np.int8).reshape(before.shape).astype(np.float32)
@@ -259,7 +263,9 @@ def test_keys_are_stored_in_the_cache_of_their_sequence(bench, rng, dtype) -> No
     expected = [np.full((3, 2, 16, 36), -1, kind) for _ in range(2)]
     caches = [bench.upload(one) for one in expected]
     ctx = bench.context(3, slots=[15, 0, 7], sequences=[2, 0, 2])
-    made = kv_store(ctx, bench.upload(k), bench.upload(v), *caches, cache=cache, label="t")
+    made = kv_store(
+        ctx, bench.upload(k), bench.upload(v), LayerCache(*caches), cache=cache, label="t"
+    )
     bench.run(made, 3)
     for new, buffer, full in zip((k, v), caches, expected, strict=True):
         for row, (sequence, slot) in enumerate([(2, 15), (0, 0), (2, 7)]):
@@ -272,10 +278,10 @@ def test_keys_are_stored_in_the_cache_of_their_sequence(bench, rng, dtype) -> No
 def test_blocks_of_several_sequences_are_refused(bench, mapped, sequences) -> None:
     x, cache = bench.poisoned(4096), KvSpec(1, 32, 16, "q8_0")
     ctx = bench.context(1)
-    assert kv_store(ctx, x, x, x, x, cache=cache, label="t")
+    assert kv_store(ctx, x, x, LayerCache(x, x), cache=cache, label="t")
     cache, ctx = replace(cache, sequences=sequences), replace(ctx, mapped=mapped)
     with pytest.raises(FormatError, match="one sequence only"):
-        kv_store(ctx, x, x, x, x, cache=cache, label="t")
+        kv_store(ctx, x, x, LayerCache(x, x), cache=cache, label="t")
 
 
 def test_rows_beyond_the_context_are_dropped(bench, rng) -> None:
@@ -283,7 +289,10 @@ def test_rows_beyond_the_context_are_dropped(bench, rng) -> None:
     k = normal(rng, 4, 2, 4)
     caches = [bench.upload(np.zeros((2, 8, 4), np.float32)) for _ in range(2)]
     operands = bench.upload(k), bench.upload(k)
-    bench.run(kv_store(bench.context(4, base=6), *operands, *caches, cache=cache, label="t"), 4)
+    bench.run(
+        kv_store(bench.context(4, base=6), *operands, LayerCache(*caches), cache=cache, label="t"),
+        4,
+    )
     stored = bench.download(caches[0], 2, 8, 4)
     assert np.array_equal(stored[:, 6:], k[:2].transpose(1, 0, 2))
     assert not stored[:, :6].any()
@@ -314,8 +323,7 @@ def test_what_no_kernel_serves_is_refused(bench, heads, cache, message) -> None:
         attention(
             bench.context(1),
             x,
-            x,
-            x,
+            LayerCache(x, x),
             x,
             spec=AttentionSpec(heads, cache, 1.0),
             which=AttentionKernel.SPLIT_KV,

@@ -11,7 +11,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_runtime.phases.attention_decode import SPLIT, attention_decode, refusal
 from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.head_transform import HeadTransform
-from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.reference import ops
 from support.gpu import Bench, cache_in_q8_0, normal, relative_error
 
@@ -92,7 +92,7 @@ def test_the_splits_join_to_attention(
         eps=1e-5,
         offset=1.0,
     )
-    caches = stored(bench, keys, dtype), stored(bench, values, dtype)
+    caches = LayerCache(stored(bench, keys, dtype), stored(bench, values, dtype))
     partial = (
         bench.poisoned(heads, spec.splits, head_dim),
         bench.poisoned(heads, spec.splits, 2),
@@ -165,7 +165,7 @@ def test_rows_of_several_sequences_are_what_each_gives_alone(
         made = attention_decode(
             ctx,
             bench.upload(projected),
-            caches,
+            LayerCache(*caches),
             partial,
             spec=spec,
             transform=transform,

@@ -18,7 +18,7 @@ def test_records_hold_the_token_sampled_and_the_most_probable(bench, rng, vocabu
     held = bench.arena.empty("logits", 4 * vocabulary)
     scratch = bench.arena.empty("scratch", SCRATCH_BYTES)
     made = [
-        *argmax(ctx, held, scratch, vocabulary=vocabulary, label="t"),
+        *argmax(ctx.state, held, scratch, vocabulary=vocabulary, label="t"),
         *logprobs(buffers, ctx.state, held, vocabulary=vocabulary, top=top),
     ]
     steps = 4 * normal(rng, 6, vocabulary)

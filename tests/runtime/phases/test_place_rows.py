@@ -9,7 +9,7 @@ import pytest
 from rdrr_format.errors import FormatError
 from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.phases.head_transform import HeadTransform
-from rdrr_runtime.phases.kv_cache import KvSpec
+from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.kv_store import kv_store
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.place_rows import place_rows, refusal
@@ -64,7 +64,13 @@ def test_one_phase_does_what_three_do(
             pairs, table if pairs else None, bench.upload(gains) if normed else None, EPS, 1.0
         )
         return place_rows(
-            ctx, tuple(buffers), caches, heads=heads, cache=cache, transform=transform, label="t"
+            ctx,
+            tuple(buffers),
+            LayerCache(*caches),
+            heads=heads,
+            cache=cache,
+            transform=transform,
+            label="t",
         )
 
     def three(buffers, caches):
@@ -77,7 +83,7 @@ def test_one_phase_does_what_three_do(
             )
             turns = {"heads": count, "head_dim": head_dim, "rotary_dim": 2 * pairs}
             made += rope(ctx, x, table, **turns, label="t") if pairs else []
-        return made + kv_store(ctx, k, v, *caches, cache=cache, label="t")
+        return made + kv_store(ctx, k, v, LayerCache(*caches), cache=cache, label="t")
 
     for ours, theirs in zip(run(one), run(three), strict=True):
         # A rounding of f32 may tip one of f16.
@@ -94,7 +100,7 @@ def test_a_cache_of_blocks_is_refused() -> None:
 
 def placed(bench, rows: int, cache: KvSpec, transform: HeadTransform) -> list[Phase]:
     x = bench.poisoned(4096)
-    caches = bench.poisoned(64 * CONTEXT), bench.poisoned(64 * CONTEXT)
+    caches = LayerCache(bench.poisoned(64 * CONTEXT), bench.poisoned(64 * CONTEXT))
     ctx = bench.context(rows)
     return place_rows(ctx, (x, x, x), caches, heads=2, cache=cache, transform=transform, label="t")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 from rdrr_runtime.phases.batch_advance import batch_advance
-from rdrr_runtime.phases.sample import sample, sample_rows, set_tokens
+from rdrr_runtime.phases.sample import sample, set_tokens
 from rdrr_runtime.phases.sample_buffers import (
     PARAM_WORDS,
     SampleBuffers,
@@ -134,7 +134,7 @@ def test_rows_of_several_sequences_sample_what_each_samples_alone(bench, rng, se
         begin(bench, buffers, options, ids, sequence=sequence)
     picks = bench.poisoned(rows, 2)
     made = [
-        *sample_rows(buffers, state, bench.upload(logits), picks, given[0], "t"),
+        *sample(buffers, state, bench.upload(logits), given[0], "t", picks),
         *batch_advance(state, picks, rows=rows, steps=steps, label="t"),
     ]
     for _ in range(steps):

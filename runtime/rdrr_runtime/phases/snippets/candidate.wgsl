@@ -27,3 +27,16 @@ fn best_of_workgroup(mine: Candidate, thread: u32) -> Candidate {
     }
     return candidates[0];
 }
+
+// Whether a comes after b in order; then it was not among those chosen up to b.
+fn comes_after(a: Candidate, b: Candidate) -> bool {
+    return a.value < b.value || (a.value == b.value && a.index > b.index);
+}
+
+// As `best_of_workgroup`, valid in every thread; may be called again at once.
+fn best_for_all(mine: Candidate, thread: u32) -> Candidate {
+    workgroupBarrier();  // an earlier result may still be read
+    _ = best_of_workgroup(mine, thread);
+    workgroupBarrier();
+    return candidates[0];
+}

@@ -6,7 +6,6 @@ struct Stage {
 
 var<workgroup> sums: array<f32, BINS>;
 var<workgroup> chosen: atomic<u32>;
-var<workgroup> tops: array<u32, BINS>;
 
 fn weight_of_bin(row: u32, stage: u32, bin: u32) -> f32 {
     let at = 2u * (stage * BINS + bin);
@@ -59,16 +58,9 @@ fn narrowed(stage: Stage, row: u32, top_k: f32, top_p: f32, thread: u32) -> Sear
 
 // Key of the row's largest score.
 fn largest(row: u32, thread: u32) -> u32 {
-    tops[thread] = 0u;
+    var key = 0u;
     if (thread < GROUPS) {
-        tops[thread] = selections[row].tops[thread];
+        key = selections[row].tops[thread];
     }
-    for (var half = BINS / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (thread < half) {
-            tops[thread] = max(tops[thread], tops[thread + half]);
-        }
-    }
-    workgroupBarrier();
-    return tops[0];
+    return largest_key(key, thread);
 }

@@ -20,6 +20,21 @@ struct Selection {
     bins: array<atomic<u32>, 2u * STAGES * BINS>,  // of each stage, in two words
 }
 
+var<workgroup> shared_keys: array<u32, BINS>;
+
+// Largest of the keys of a workgroup's threads, valid in all of them.
+fn largest_key(mine: u32, thread: u32) -> u32 {
+    shared_keys[thread] = mine;
+    for (var half = BINS / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (thread < half) {
+            shared_keys[thread] = max(shared_keys[thread], shared_keys[thread + half]);
+        }
+    }
+    workgroupBarrier();
+    return shared_keys[0];
+}
+
 // A score as a word of the same order; 0 is a token that must not be sampled.
 fn key_of(score: f32) -> u32 {
     let bits = bitcast<u32>(score);

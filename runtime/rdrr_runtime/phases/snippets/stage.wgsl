@@ -49,21 +49,26 @@ fn taken(i: u32, segment: u32, group: vec2<u32>, totals: ptr<function, vec2<f32>
 }
 {% if INT8 %}
 
-// Quantize elements 4 i to 4 i + 3, whose 16 have `most` as their largest magnitude.
-fn quantize(i: u32, v: vec4<f32>, most: f32) -> i32 {
+// Four codes of elements of which `most` is the largest magnitude of their 16.
+fn codes_of(v: vec4<f32>, most: f32) -> u32 {
     let inverse = select(0.0, 127.0 / most, most > 0.0);
-    let q = vec4<i32>(round(v * inverse));
-    staged[i / 4u][i % 4u] = pack4xI8(q);
-    if (i % 4u == 0u) {
-        scales[i / 4u] = most / 127.0;
-    }
-    return q.x + q.y + q.z + q.w;
+    return pack4xI8(vec4<i32>(round(v * inverse)));
+}
+
+// Stage 16 elements. One thread writes the vector: a write to one component may rewrite the others
+// too, and so undo what other threads write there.
+fn stage16(at: u32, codes: vec4<u32>, most: f32) {
+    staged[at] = codes;
+    scales[at] = most / 127.0;
+{% if not COLUMN %}
+    const ONES = 0x01010101u;
+    sums[at] = dot4I8Packed(codes.x, ONES) + dot4I8Packed(codes.y, ONES)
+             + dot4I8Packed(codes.z, ONES) + dot4I8Packed(codes.w, ONES);
+{% endif %}
 }
 
 var<workgroup> shared_max: array<f32, WG>;
-{% if not COLUMN %}
-var<workgroup> shared_sum: array<i32, WG>;
-{% endif %}
+var<workgroup> shared_codes: array<u32, WG>;
 {% endif %}
 
 // Stage the input for the group of an output of matrix `segment`; returns this thread's sums.
@@ -88,17 +93,13 @@ fn stage(thread: Thread, subgroup_size: u32, segment: u32, row: u32, number: u32
             var most = largest(v);
             most = max(most, subgroupShuffleXor(most, 1u));
             most = max(most, subgroupShuffleXor(most, 2u));
-            var sum = 0i;
-            if (i < end) {
-                sum = quantize(begin + i, v, most);
-            }
-{% if not COLUMN %}
-            sum += subgroupShuffleXor(sum, 1u);
-            sum += subgroupShuffleXor(sum, 2u);
+            let own = codes_of(v, most);
+            let codes = vec4<u32>(
+                own, subgroupShuffleXor(own, 1u), subgroupShuffleXor(own, 2u), subgroupShuffleXor(own, 3u)
+            );
             if (i < end && i % 4u == 0u) {
-                sums[i / 4u] = sum;
+                stage16((begin + i) / 4u, codes, most);
             }
-{% endif %}
         }
         return totals;
     }
@@ -116,16 +117,14 @@ fn stage(thread: Thread, subgroup_size: u32, segment: u32, row: u32, number: u32
         let at = t & ~3u;
         let most = max(max(shared_max[at], shared_max[at + 1u]),
                        max(shared_max[at + 2u], shared_max[at + 3u]));
-        if (i < end) {
-            {{ "shared_sum[t] =" if not COLUMN else "_ =" }} quantize(begin + i, v, most);
-        }
-{% if not COLUMN %}
+        shared_codes[t] = codes_of(v, most);
         workgroupBarrier();
         if (i < end && i % 4u == 0u) {
-            sums[i / 4u] =
-                shared_sum[t] + shared_sum[t + 1u] + shared_sum[t + 2u] + shared_sum[t + 3u];
+            let codes = vec4<u32>(
+                shared_codes[t], shared_codes[t + 1u], shared_codes[t + 2u], shared_codes[t + 3u]
+            );
+            stage16((begin + i) / 4u, codes, most);
         }
-{% endif %}
     }
 {% endif %}
     return totals;

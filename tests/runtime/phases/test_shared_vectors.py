@@ -1,0 +1,113 @@
+"""No two threads write different components of one vector that they share.
+
+WGSL lets a compiler read the whole vector, change one component and write the whole back, so one
+of two such writes may be lost. On most devices none is, so the text of every shader is scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from rdrr_converter.devices.webgpu import SHADERS
+from rdrr_device.device import Device
+from rdrr_device.kernels import Kernel
+from rdrr_runtime.compile.hints import Policy, resolve
+from support.lowered import (
+    ATTENTIONS,
+    HINTS,
+    MODELS,
+    empty_package,
+    kernels_of,
+    kernels_of_loading,
+    kernels_of_sampling,
+)
+from support.packages import llama_manifest
+from support.shader_text import component_writes
+
+DECLARED = """
+struct Pair { a: vec2<f32>, b: array<vec4<u32>, 2u> }
+alias Word = vec4<f32>;
+var<workgroup> tile: array<vec4<f32>, 4u * WORDS>;
+var<workgroup> words: array<Word, 8>;
+var<workgroup> numbers: array<f32, 8>;
+var<workgroup> pairs: array<Pair, 8>;
+var<storage, read_write> y: array<vec4<f32>>;
+var<storage, read> x: array<vec4<f32>>;
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["tile[t / 4u][t % 4u]", "words[at[t]].x", "pairs[t].a.y", "pairs[t].b[1][t]", "y[t].w"],
+)
+@pytest.mark.parametrize("write", ["{} = 1.0;", "{} += 1.0;", "{}++;"])
+def test_a_write_to_a_component_is_found(place: str, write: str) -> None:
+    body = write.format(place)
+    assert component_writes(f"{DECLARED} fn phase(t: u32) {{ {body} }}") == (place,)
+
+
+def test_a_pointer_to_a_vector_is_found() -> None:
+    assert component_writes(f"{DECLARED} fn phase(t: u32) {{ f(&words[t]); }}") == ("words[t]",)
+    assert component_writes(f"{DECLARED} fn phase(t: u32) {{ f(&numbers[t]); }}") == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "tile[t] = vec4<f32>(0.0);",
+        "numbers[t] = tile[t].x;",
+        "pairs[t].a = x[t].xy;",
+        "if (tile[t][0] == y[t].x) { numbers[t] += 1.0; }",
+        "var local = y[t]; local.x = 1.0; // tile[t].x = 1.0;",
+    ],
+)
+def test_other_writes_are_not_found(body: str) -> None:
+    assert component_writes(f"{DECLARED} fn phase(t: u32) {{ {body}\n }}") == ()
+
+
+SHADERS_OF_PHASES = {
+    one.name.removesuffix(".wgsl")
+    for one in files("rdrr_runtime.phases").iterdir()
+    if one.name.endswith(".wgsl") and one.name != "launch.wgsl"
+}
+
+
+def kernels_of_models(device: Device, folder: Path) -> Iterator[Kernel]:
+    for name, model in MODELS.items():
+        package = empty_package(folder / name, llama_manifest(**model))
+        yield from kernels_of(package, device, Policy(), "f16")
+
+
+def kernels_of_hints(device: Device, folder: Path) -> Iterator[Kernel]:
+    package = empty_package(folder / "hints", llama_manifest())
+    for hints in (*HINTS.values(), *ATTENTIONS.values()):
+        for kv_dtype, fused in (("f16", True), ("f32", False), ("q8_0", False)):
+            policy = resolve({"run flag": hints})
+            yield from kernels_of(package, device, policy, kv_dtype, fused)
+
+
+def test_no_kernel_writes_a_component(request, tmp_path, monkeypatch) -> None:
+    found: dict[str, str] = {}
+    for features in ("device", "plain_device"):
+        device = request.getfixturevalue(features)
+        for software in (True, False):  # kernels in f32, and in int8
+            monkeypatch.setattr(device, "info", replace(device.info, software=software))
+            folder = tmp_path / f"{features}.{software}"
+            folder.mkdir()
+            made = (kernels_of_models(device, folder), kernels_of_hints(device, folder))
+            found |= {one.source: one.label for one in chain(*made)}
+        others = (kernels_of_sampling(device), kernels_of_loading(device))
+        found |= {one.source: one.label for one in chain(*others)}
+    racing = {label: writes for text, label in found.items() if (writes := component_writes(text))}
+    assert racing == {}
+    assert {label.partition(".")[0] for label in found.values()} == SHADERS_OF_PHASES
+
+
+@pytest.mark.parametrize("dtype", SHADERS)
+def test_no_shader_that_quantizes_writes_a_component(dtype) -> None:
+    assert component_writes(SHADERS[dtype].text()) == ()

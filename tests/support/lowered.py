@@ -1,0 +1,143 @@
+"""The kernels of passes that are lowered without running, of models that differ in what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rdrr_device.device import Device
+from rdrr_device.kernels import Kernel
+from rdrr_device.paper import PaperArena
+from rdrr_format.dtypes import DTYPES
+from rdrr_format.layouts import Layout, geometry
+from rdrr_manifests.package import Package, open_package
+from rdrr_runtime.compile.hints import Policy
+from rdrr_runtime.compile.pass_spec import (
+    DECODE,
+    PREFILL,
+    SCORE,
+    SMALL_WINDOW,
+    WINDOW,
+    batch_fill,
+    batch_of,
+)
+from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.batch_advance import batch_advance
+from rdrr_runtime.phases.copy import copy
+from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.gpu_weight import allocate_weight
+from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.launch import as_dispatch
+from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs
+from rdrr_runtime.phases.repack import Chunk, repack_columns, repack_rows
+from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
+from rdrr_runtime.phases.sample import sample, set_tokens
+from rdrr_runtime.phases.sample_buffers import SampleBuffers
+from rdrr_runtime.phases.state import State
+from rdrr_runtime.sampling.params import SamplingParams
+from support.manifests import write_manifest
+from support.packages import VOCAB
+
+CONTEXT = 96
+PASSES = (DECODE, SMALL_WINDOW, PREFILL, SCORE, WINDOW)
+BATCHES = (2, 8, 32)
+EXPERTS = {
+    "numExperts": 6,
+    "numExpertsPerToken": 2,
+    "expertFormat": "mixtral",
+    "expertIntermediateSize": 256,
+    "normalizeWeights": False,
+    "sharedExpertIntermediateSize": 256,
+}
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "Q4_K": {"dtype": "Q4_K", "layout": "row"},
+    "Q4_K column": {"dtype": "Q4_K", "layout": "column"},
+    "Q4_K flat": {"dtype": "Q4_K", "layout": "flat"},
+    "Q6_K column": {"dtype": "Q6_K", "layout": "column"},
+    **{dtype: {"dtype": dtype} for dtype in ("Q4_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0")},
+    **{dtype: {"dtype": dtype} for dtype in ("F16", "BF16", "F32")},
+    "experts in Q4_K": {"dtype": "Q4_K", "moe": EXPERTS},
+    "experts in Q6_K column": {"dtype": "Q6_K", "layout": "column", "moe": EXPERTS},
+    "experts in F16": {"dtype": "F16", "moe": EXPERTS},
+}
+ATTENTIONS: Mapping[str, Mapping[str, str]] = {
+    kernel: {"attentionDecode": kernel, "attentionPrefill": kernel}
+    for kernel in ("auto", "streaming", "split_kv", "tiled_small", "tiled_large")
+}
+HINTS: Mapping[str, Mapping[str, str]] = {
+    "f32": {"computePrecision": "f32"},
+    "f16": {"computePrecision": "f16"},
+    "int8": {"q4kMatmul": "fused_q4k_int8"},
+    "gemv": {"f16Matmul": "gemv", "q4kMatmul": "dequant_f16"},
+    "tiled": {"f16Matmul": "tiled", "q4kMatmul": "dequant_f16"},
+}
+
+
+def empty_package(folder: Path, manifest: dict[str, Any]) -> Package:
+    """A package whose weights nobody reads."""
+    folder.mkdir()
+    for shard in manifest["shards"]:
+        np.zeros(shard["size"], np.uint8).tofile(folder / shard["filename"])
+    write_manifest(folder, manifest)
+    (folder / manifest["tokenizer"]["file"]).write_text("{}", encoding="utf-8")
+    return open_package(folder)
+
+
+def kernels_of(
+    package: Package, device: Device, policy: Policy, kv_dtype: str, fused: bool = True
+) -> Iterator[Kernel]:
+    """Those of every pass of a sequence and of a batch."""
+    arena = PaperArena(device)
+    plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype=kv_dtype, fused=fused)
+    made = [plan.lowered(spec) for spec in PASSES]
+    if kv_dtype != "q8_0":  # of which a batch has no cache
+        state = State.create(arena, CONTEXT, ring=4 * BATCHES[-1])
+        cache = KvCache.allocate(arena, plan.graph, CONTEXT, kv_dtype, 3)
+        made += [
+            plan.lower(spec(rows), state=state, cache=cache)
+            for rows in BATCHES
+            for spec in (batch_of, batch_fill)
+        ]
+    for one in made:
+        yield from (as_dispatch(phase).kernel for phase in one.phases)
+
+
+def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
+    """Those that sample a token of a single sequence and of each row of a batch."""
+    arena = PaperArena(device)
+    state = State.create(arena, 4)
+    options = SamplingParams(temperature=1.0, top_k=5, top_p=0.9)
+    logits, picks = arena.empty("logits", 16 * VOCAB), arena.empty("picks", 32)
+    buffers = SampleBuffers.create(arena, VOCAB, rows=4, sequences=4)
+    made = [
+        set_tokens(buffers, "set"),
+        *sample(buffers, state, logits, options, "sample"),
+        *sample(buffers, state, logits, options, "sample", picks),
+        *batch_advance(state, picks, rows=4, steps=4, label="advance"),
+        *logprobs(LogprobBuffers.create(arena, 8), state, logits, vocabulary=VOCAB, top=5),
+    ]
+    return (as_dispatch(one).kernel for one in made)
+
+
+def kernels_of_loading(device: Device) -> Iterator[Kernel]:
+    """Those that bring matrices of every type into the form of the GPU, and a plain copy."""
+    arena, shape = PaperArena(device), (512, 512)
+    made = list(copy(arena.empty("x", 1024), arena.empty("y", 1024), label="copy"))
+    for name, form in FORMATS.items():
+        for layout in (Layout.ROW,) if form.values else (Layout.ROW, Layout.COLUMN):
+            dtype = DTYPES[name]
+            weight = allocate_weight(arena, dtype, layout, shape, name)
+            blocks = geometry(dtype, shape, layout).row_blocks
+            words = arena.empty("chunk", 64)
+            chunk = Chunk(
+                arena.empty("blocks", 512 * blocks * dtype.block_bytes), words, 0, 512, blocks
+            )
+            if layout is Layout.COLUMN:
+                made += [step.phase for step in repack_columns(weight, chunk, 0, name)]
+            elif not form.values:
+                made += [step.phase for step in repack_rows(weight, chunk, name)]
+            if layout is Layout.COLUMN or name in SCALED_TYPES:
+                made += row_scales(weight, arena.empty("scales", 4 * 512), label=name)
+    return (as_dispatch(one).kernel for one in made)
