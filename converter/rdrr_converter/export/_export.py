@@ -14,7 +14,8 @@ from rdrr_manifests.package import open_package
 
 from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.destination import complete_or_nothing
-from rdrr_converter.export._config import find_rule, norm_shift
+from rdrr_converter.export._check import check_complete, norm_shift
+from rdrr_converter.export._config import find_rule
 from rdrr_converter.export._gguf import plan_gguf, write_gguf
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
@@ -78,10 +79,12 @@ def export(
         notes: tuple[str, ...] = ()
         if to == "gguf":
             outgoing = plan_gguf(package, tensors, rule, lossless=lossless)
+            check_complete(package, tensors, outgoing)
             errors, notes = write_gguf(package, tensors, outgoing, rule, config, path, counter)
         else:
             kind = _scalar(tensors, dtype, lossless)
             outgoing = _plan_directory(tensors, rule, kind, norm_shift(rule, package.manifest))
+            check_complete(package, tensors, outgoing)
             stated = {**config, "torch_dtype": _TORCH[kind]}
             with complete_or_nothing(path) as work:
                 folder = work.package
