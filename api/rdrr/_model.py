@@ -40,14 +40,16 @@ class Model:
         unhonoured_hints: A line for each kernel hint that the backend does not follow.
     """
 
-    def __init__(self, package: Package, opened: OpenedBackend) -> None:
+    def __init__(
+        self, package: Package, opened: OpenedBackend, *, follow_links: bool = False
+    ) -> None:
         from rdrr_runtime.engine import Engine
 
         self.package = package
         self.reason = opened.reason
         self.unhonoured_hints = opened.unhonoured
         self._opened = opened
-        self._drafts = Drafts(package, opened)
+        self._drafts = Drafts(package, opened, follow_links)
         self._codec = _codec(package)
         self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
         manifest = package.manifest

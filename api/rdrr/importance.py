@@ -52,6 +52,7 @@ def measure_importance(
     window: int = WINDOW,
     limit: int | None = None,
     overwrite: bool = False,
+    follow_links: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Importance:
     """Read a text with a model and write what its weights were multiplied with.
@@ -64,6 +65,7 @@ def measure_importance(
         window: Tokens of a window.
         limit: Most tokens of the text to use.
         overwrite: Replace `out`.
+        follow_links: Read what links in the package's folder lead to, wherever that is.
         progress: Told after each window.
 
     Raises:
@@ -77,7 +79,7 @@ def measure_importance(
     from rdrr_runtime.reference.backend import CpuBackend
 
     check_free(out, overwrite=overwrite)
-    opened = open_package(package)
+    opened = open_package(package, follow_links=follow_links)
     seen = _Sums()
     for op in opened.graph.ops:
         if isinstance(op, Experts):

@@ -42,6 +42,7 @@ def export(
     lossless: bool = False,
     arch: str | None = None,
     shard_size: int = SHARD_SIZE,
+    follow_links: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ExportResult:
     """Write a package as a checkpoint.
@@ -55,6 +56,7 @@ def export(
         lossless: Refuse what would change a value.
         arch: Architecture to write it as; None for the package's own.
         shard_size: Bytes of a safetensors file at most.
+        follow_links: Read what links in the package's folder lead to, wherever that is.
         progress: Called as the work goes on.
 
     Raises:
@@ -71,7 +73,7 @@ def export(
     path = local_path(destination)
     if os.path.lexists(path):
         raise StoreError("exists already", where=path, hint="name another")
-    with open_package(location) as package:
+    with open_package(location, follow_links=follow_links) as package:
         tensors = logical_tensors(package)
         rule, config = find_rule(package, tensors, arch)
         counter = Progress(progress)
