@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import GenerationError, ManifestError
+from rdrr_format.locations import local_path
 from rdrr_format.options import fill
 from rdrr_runtime.sampling.params import SamplingParams
 
@@ -162,7 +163,7 @@ class Model:
             FormatError: Not a session, or one of another package or type of cache.
             GenerationError: It does not fit the context.
         """
-        return restore(self._engine, self._codec, self.package, Path(path))
+        return restore(self._engine, self._codec, self.package, local_path(path))
 
     def generate_batch(
         self,

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.locations import local_path
+
 from rdrr._backends import OpenedBackend
 from rdrr._load import context_of
 from rdrr._model import Model
@@ -78,6 +80,7 @@ def measure_importance(
     from rdrr_manifests.package import open_package
     from rdrr_runtime.reference.backend import CpuBackend
 
+    out = local_path(out)
     check_free(out, overwrite=overwrite)
     opened = open_package(package, follow_links=follow_links)
     seen = _Sums()
