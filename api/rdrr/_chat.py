@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rdrr_format.errors import UsageError
+from rdrr_format.locations import local_path
 from rdrr_format.stores import replace_file
 
 from rdrr._generation import Generation
@@ -74,7 +75,7 @@ class Conversation:
             StoreError: The file cannot be written.
         """
         content = json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n"
-        replace_file(Path(path), content.encode())
+        replace_file(local_path(path), content.encode())
 
     def load(self, path: str | Path) -> None:
         """Read messages that `save` wrote.

@@ -22,10 +22,12 @@ class Drafts:
     Attributes:
         package: The model that verifies.
         beside: Its backend; a draft runs on the same.
+        follow_links: Whether links out of a draft's folder are followed, as out of the package's.
     """
 
     package: Package
     beside: OpenedBackend
+    follow_links: bool = False
     _loaded: dict[str, Backend] = field(default_factory=dict)
 
     def get(self, path: str | Path) -> Backend:
@@ -39,7 +41,7 @@ class Drafts:
 
         name = str(path)
         if name not in self._loaded:
-            draft = open_package(path)
+            draft = open_package(path, follow_links=self.follow_links)
             sizes = [one.manifest.architecture.vocab_size for one in (self.package, draft)]
             if sizes[0] != sizes[1]:
                 raise UsageError(

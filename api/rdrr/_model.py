@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import GenerationError, ManifestError
+from rdrr_format.locations import local_path
 from rdrr_format.options import fill
 from rdrr_runtime.sampling.params import SamplingParams
 
@@ -40,14 +41,16 @@ class Model:
         unhonoured_hints: A line for each kernel hint that the backend does not follow.
     """
 
-    def __init__(self, package: Package, opened: OpenedBackend) -> None:
+    def __init__(
+        self, package: Package, opened: OpenedBackend, *, follow_links: bool = False
+    ) -> None:
         from rdrr_runtime.engine import Engine
 
         self.package = package
         self.reason = opened.reason
         self.unhonoured_hints = opened.unhonoured
         self._opened = opened
-        self._drafts = Drafts(package, opened)
+        self._drafts = Drafts(package, opened, follow_links)
         self._codec = _codec(package)
         self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
         manifest = package.manifest
@@ -160,7 +163,7 @@ class Model:
             FormatError: Not a session, or one of another package or type of cache.
             GenerationError: It does not fit the context.
         """
-        return restore(self._engine, self._codec, self.package, Path(path))
+        return restore(self._engine, self._codec, self.package, local_path(path))
 
     def generate_batch(
         self,

@@ -133,17 +133,20 @@ def block_error(tensor: ReportedTensor) -> float:
     return tensor.worst_block.relative_rmse if tensor.worst_block else 0.0
 
 
-def read_report(location: str | os.PathLike[str]) -> ConversionReport:
+def read_report(
+    location: str | os.PathLike[str], *, follow_links: bool = False
+) -> ConversionReport:
     """The report of a package.
 
     Args:
         location: The package's folder or URL.
+        follow_links: Read what links in the package's folder lead to, wherever that is.
 
     Raises:
         StoreError: There is no such package, or it has no report.
         FormatError: The report cannot be read.
     """
-    place = locate(location)
+    place = locate(location, follow_links=follow_links)
     if not place.store.exists(REPORT_NAME):
         raise StoreError(
             f"the package has no {REPORT_NAME}",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import FormatError
+from rdrr_format.locations import local_path
 
 from rdrr._generation import Generation
 
@@ -109,10 +110,11 @@ class Session:
         """
         from rdrr_runtime.text.session_file import SavedSession, write_session
 
+        target = local_path(path)
         self._settle()
         slots, cache = self._engine.save_cache(self._before)
         saved = SavedSession(self._before, slots, cache, asdict(self._sampling))
-        write_session(Path(path), saved, identity(self._package, self._engine))
+        write_session(target, saved, identity(self._package, self._engine))
 
     def _settle(self) -> None:
         """Close the generation that runs, and take its ids and draws as made."""

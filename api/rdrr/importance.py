@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.locations import local_path
+
 from rdrr._backends import OpenedBackend
 from rdrr._load import context_of
 from rdrr._model import Model
@@ -52,6 +54,7 @@ def measure_importance(
     window: int = WINDOW,
     limit: int | None = None,
     overwrite: bool = False,
+    follow_links: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Importance:
     """Read a text with a model and write what its weights were multiplied with.
@@ -64,6 +67,7 @@ def measure_importance(
         window: Tokens of a window.
         limit: Most tokens of the text to use.
         overwrite: Replace `out`.
+        follow_links: Read what links in the package's folder lead to, wherever that is.
         progress: Told after each window.
 
     Raises:
@@ -76,8 +80,9 @@ def measure_importance(
     from rdrr_manifests.package import open_package
     from rdrr_runtime.reference.backend import CpuBackend
 
+    out = local_path(out)
     check_free(out, overwrite=overwrite)
-    opened = open_package(package)
+    opened = open_package(package, follow_links=follow_links)
     seen = _Sums()
     for op in opened.graph.ops:
         if isinstance(op, Experts):

@@ -17,7 +17,7 @@ from typing import Any
 
 from rdrr_format.compression import parse_compression
 from rdrr_format.errors import ConversionError, ManifestError
-from rdrr_format.locations import is_url
+from rdrr_format.locations import is_url, local_path
 from rdrr_format.options import fill
 from rdrr_format.shard_writer import ShardWriter
 from rdrr_format.shards import ShardInfo
@@ -151,7 +151,7 @@ def _convert(
         opened = merge_adapter(opened, adapter)
     rule = find_architecture(opened.config, options.arch, opened.config_place)
     model = read_model(opened, rule)
-    matrix = None if options.imatrix is None else load_importance(Path(options.imatrix))
+    matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
     magnitudes = scan(model, max(threads, crew.fetchers), counter)
     plan = make_plan(model, options, magnitudes, matrix)
     draft, notes = build_manifest(opened, model, plan, options, ())

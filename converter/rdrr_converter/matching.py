@@ -105,6 +105,21 @@ def match(
     return tuple(found), _leftovers(source, rule, finder.used)
 
 
+def required_names(
+    rule: ArchitectureRule, config: Config, layers: int, moe: MoeConfig | None
+) -> frozenset[str]:
+    """The canonical names of the tensors that a configuration says there are, but for the head.
+
+    Args:
+        rule: The architecture.
+        config: The configuration.
+        layers: Number of layers.
+        moe: What it says of experts.
+    """
+    slots = _slots(rule, config, layers, moe)
+    return frozenset(slot.fill(slot.rule.name) for slot in slots if _is_required(slot.rule, config))
+
+
 def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
     found = {
         "vocab": sizes.vocab_size,

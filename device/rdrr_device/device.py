@@ -121,7 +121,12 @@ class Device:
         self._freed.add(buffer)
         buffer.destroy()
 
-    def _check_alive(self, one: BufferSlice) -> None:
+    def check_alive(self, one: BufferSlice) -> None:
+        """Refuse a slice of a buffer that has been freed.
+
+        Raises:
+            DeviceError: It is one.
+        """
         # wgpu-native ends the process when work with a freed buffer is submitted.
         if one.buffer in self._freed:
             raise DeviceError("buffer has been freed", where=one.buffer.label)
@@ -134,7 +139,7 @@ class Device:
         """
         size = memoryview(data).nbytes
         target.range(offset, size)
-        self._check_alive(target)
+        self.check_alive(target)
         if size % 4:
             raise DeviceError("writes come in words", expected="a multiple of 4 bytes", found=size)
         if not size:
@@ -154,7 +159,7 @@ class Device:
         Raises:
             DeviceError: The buffer has been freed, or the device is lost.
         """
-        self._check_alive(target)
+        self.check_alive(target)
         with device_errors("clearing a buffer"):
             encoder = self.wgpu.create_command_encoder(label="clear")
             encoder.clear_buffer(target.buffer, target.offset, target.size)
@@ -178,7 +183,7 @@ class Device:
             DeviceError: A buffer has been freed, or the device is lost.
         """
         for part in parts:
-            self._check_alive(part)
+            self.check_alive(part)
         with device_errors("reading a buffer"):
             return self._readback.begin(parts, fresh=self._submitter.fresh_staging)
 
@@ -208,7 +213,7 @@ class Device:
             DeviceError: The buffers do not suit the kernel.
         """
         for one in dispatch.buffers:
-            self._check_alive(one)
+            self.check_alive(one)
         return self._pipelines.bind(dispatch)
 
     def encode(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
@@ -257,7 +262,19 @@ def open_device(adapter: str | None = None, *, without: frozenset[str] = frozens
     Raises:
         DeviceError: No adapter, none of that name, or it refuses a device.
     """
-    info = choose_adapter(list_adapters(), adapter)
+    return open_adapter(choose_adapter(list_adapters(), adapter), without=without)
+
+
+def open_adapter(info: AdapterInfo, *, without: frozenset[str] = frozenset()) -> Device:
+    """Open a device on an adapter that `list_adapters` found.
+
+    Args:
+        info: The adapter.
+        without: Features to leave off although offered.
+
+    Raises:
+        DeviceError: The adapter refuses a device.
+    """
     features = sorted((WANTED_FEATURES & info.features) - without)
     limits = {name: info.limits[name] for name in RAISED_LIMITS if name in info.limits}
     with device_errors(f"opening {info.name}"):

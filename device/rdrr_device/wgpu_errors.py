@@ -10,10 +10,13 @@ from rdrr_format.errors import DeviceError
 
 @contextmanager
 def device_errors(what: str) -> Iterator[None]:
-    """Turn the errors of wgpu into `DeviceError`; its messages span lines."""
+    """Turn the errors of wgpu into `DeviceError`; its messages span lines.
+
+    Those of promises, a pipeline or a map that failed, are of the type `RuntimeError`.
+    """
     import wgpu
 
     try:
         yield
-    except wgpu.GPUError as error:
+    except (wgpu.GPUError, RuntimeError) as error:
         raise DeviceError(f"{what} failed", found=str(error)) from error

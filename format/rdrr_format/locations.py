@@ -1,11 +1,13 @@
 """What a user typed for a place: a path, a URL, or a repository on the Hugging Face Hub.
 
-Nothing is opened here. A `file://` URL is a path; `hf://` has a form of its own, because a
+Nothing is opened here, but every path that a user gives is looked at here first: one that no file
+system takes is refused. A `file://` URL is a path; `hf://` has a form of its own, because a
 repository's name and revision are not a path.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass
@@ -15,6 +17,9 @@ from rdrr_format.errors import UsageError
 
 HUB = "hf://"
 _FILE = "file://"
+_IMPOSSIBLE = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
+"""What a system says of a name that it never takes: too long, or of characters that it refuses."""
+
 _REPOSITORY = re.compile(
     r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^/@]+))?(/(?P<file>[^/]+))?/?"
 )
@@ -57,8 +62,29 @@ def is_url(location: str | os.PathLike[str]) -> bool:
 
 
 def local_path(location: str | os.PathLike[str]) -> Path:
-    """The path that a location which is no URL means."""
-    return Path(os.fspath(location).removeprefix(_FILE))
+    """The path that a location which is no URL means; there may be nothing of that name.
+
+    Raises:
+        UsageError: It is empty, or no file system takes it.
+    """
+    text = os.fspath(location).removeprefix(_FILE)
+    if not text:
+        # As of an unset variable; it would be this very folder.
+        raise UsageError("an empty path", expected="a path or URL", hint="this folder is .")
+    try:
+        os.lstat(text)
+    except ValueError:  # of bytes that end a path, and of halves of surrogate pairs
+        raise UsageError(
+            "a path that no file system takes",
+            expected="no NUL, and characters that the file system can store",
+            found=repr(text),
+        ) from None
+    except OSError as error:
+        if error.errno in _IMPOSSIBLE:
+            raise UsageError(
+                "a path that no file system takes", expected=error.strerror, found=text
+            ) from None
+    return Path(text)
 
 
 def parse_hub(location: str | os.PathLike[str]) -> HubLocation:

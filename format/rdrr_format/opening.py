@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from rdrr_format.locations import is_url, local_path
 from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import LocalStore, Store
 
@@ -16,13 +17,12 @@ def open_store(location: str | os.PathLike[str], *, follow_links: bool = False) 
         follow_links: Of a folder here, read what links lead to wherever that is.
 
     Raises:
+        UsageError: The path is empty, or no file system takes it.
         StoreError: Nobody here knows the URL's protocol.
     """
     text = os.fspath(location)
-    if "://" not in text:
-        return LocalStore(text, follow_links=follow_links)
-    if text.startswith("file://"):
-        return LocalStore(text.removeprefix("file://"), follow_links=follow_links)
+    if not is_url(text):
+        return LocalStore(local_path(text), follow_links=follow_links)
     if text.startswith(("http://", "https://")):
         return HttpStore(text)
     return FsspecStore(text)

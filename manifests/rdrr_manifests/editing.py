@@ -22,12 +22,15 @@ from rdrr_manifests.reading import read_manifest
 _NO_HINT = "auto"
 
 
-def set_hints(location: str | os.PathLike[str], hints: Mapping[str, str]) -> tuple[str, ...]:
+def set_hints(
+    location: str | os.PathLike[str], hints: Mapping[str, str], *, follow_links: bool = False
+) -> tuple[str, ...]:
     """Write hints into a package's manifest.
 
     Args:
         location: The package's folder, or the manifest inside it.
         hints: Values by public name; `auto` or nothing takes a hint away.
+        follow_links: Edit what a link in the package's folder leads to, wherever that is.
 
     Returns:
         The hints that have another value than before.
@@ -38,7 +41,7 @@ def set_hints(location: str | os.PathLike[str], hints: Mapping[str, str]) -> tup
         ManifestError: The manifest cannot be edited.
     """
     checked = dict(parse_hint(f"{key}={value or _NO_HINT}") for key, value in hints.items())
-    place = locate(location)
+    place = locate(location, follow_links=follow_links)
     path = _path(place)
     raw = read_manifest(place.read_manifest(), place.where)
     if raw.faults:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from rdrr_format.errors import ManifestError, RdrrError, StoreError
-from rdrr_format.locations import HubLocation, is_hub, parse_hub
+from rdrr_format.locations import HubLocation, is_hub, is_url, local_path, parse_hub
 from rdrr_format.opening import open_store
 from rdrr_format.stores import Store, read_bounded, store_errors
 
@@ -82,22 +81,23 @@ def locate(location: str | os.PathLike[str], *, follow_links: bool = False) -> L
         follow_links: Read what links in the folder lead to, wherever that is.
 
     Raises:
-        UsageError: It begins with `hf://` but names no repository.
+        UsageError: It begins with `hf://` but names no repository, or it is a path that is empty or
+            that no file system takes.
         StoreError: There is no such path or repository.
     """
     text = os.fspath(location)
     if is_hub(text):
         return _on_the_hub(parse_hub(text))
-    if "://" in text and not text.startswith("file://"):
+    if is_url(text):
         folder, _, name = text.rstrip("/").rpartition("/")
         if name.endswith(".json"):
             return Location(open_store(folder), name, True, text)
         return Location(open_store(text), MANIFEST_NAME, False, text)
-    path = Path(text.removeprefix("file://"))
+    path = local_path(text)
     with store_errors(path):
-        is_there = "\0" not in text and path.exists()
+        is_there = path.exists()
     if not is_there:
-        raise StoreError("no such path", where=text.replace("\0", "\\0"))
+        raise StoreError("no such path", where=text)
     if path.is_dir():
         return Location(open_store(path, follow_links=follow_links), MANIFEST_NAME, False, text)
     # Whoever names a link means what it leads to.

@@ -69,6 +69,7 @@ def validate(
         follow_links: Read what links in the folder lead to, wherever that is.
 
     Raises:
+        UsageError: The path is empty, or no file system takes it.
         StoreError: The path or URL cannot be read at all.
     """
     where = os.fspath(location)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rdrr_converter.architectures import ARCHITECTURES, Config, find_architecture, read_block
 from rdrr_converter.architectures._aliases import ALIASES, plain_name
+from rdrr_converter.architectures._config import Flag
 from rdrr_converter.architectures.layers import layer_pattern
 from rdrr_format.errors import ConversionError, SourceError, UsageError
 
@@ -113,6 +114,7 @@ def test_files_are_named_after_their_architecture():
         ("qwen3_moe", "qwen3_moe"),
         ("qwen2_vl", "qwen2_5_vl_text"),
         ("qwen3_vl", "qwen3_vl_text"),
+        ("seed_oss", "seed_oss"),
         ("smollm3", "smollm3"),
         ("vaultgemma", "vaultgemma"),
     ],
@@ -137,6 +139,8 @@ def test_absent_keys_mean_what_transformers_takes_them_for(name, model_type):
         assert ours == theirs
     assert rule.rope(bare) == rule.rope(full)
     assert rule.layer_types(bare) == rule.layer_types(full)
+    flags = {row.required.key for row in rule.tensors if isinstance(row.required, Flag)}
+    assert {key: bare.flag(key) for key in flags} == {key: full.flag(key) for key in flags}
     for key in ("max_position_embeddings", "tie_word_embeddings"):
         assert bare.get(key) == whole.get(key, False)
     if name != "llama":  # the same number of heads as queries, in either form

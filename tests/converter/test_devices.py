@@ -122,6 +122,18 @@ def test_what_torch_raises_is_a_device_error_of_one_line(rng):
     device.encode("Q4_K", [too_many[:10]])
 
 
+def test_more_blocks_than_the_shaders_have_room_for_are_a_device_error_of_one_line(
+    wgpu_device, rng
+):
+    most = wgpu_device.capacity
+    too_many = rng.standard_normal((most + 1, BLOCK), np.float32)
+    with pytest.raises(DeviceError, match=f"at most {most * BLOCK * 4} bytes") as caught:
+        wgpu_device.encode("Q4_K", [too_many])
+    assert "\n" not in caught.value.line()
+    found, _ = wgpu_device.encode("Q4_K", [too_many[:most]])
+    assert np.array_equal(found, CODECS["Q4_K"].quantize(too_many[:most]))
+
+
 def test_portions_hold_every_block_once_and_no_more_than_there_is_room(rng):
     sizes = rng.integers(0, 30, 40)
     parts = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])

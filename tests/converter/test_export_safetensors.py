@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from rdrr_converter.convert import convert
-from rdrr_converter.export import export
+from rdrr_converter.export import _export, export
 from rdrr_converter.sources import open_source
 from rdrr_format.errors import ConversionError, StoreError, UsageError
 from rdrr_manifests.package import open_package
@@ -205,13 +205,21 @@ def test_rope_scaling_comes_back(tmp_path, rng, rope, to):
     assert second.graph.ropes == first.graph.ropes
 
 
-def test_biases_and_tied_heads_come_back(tmp_path, rng):
+WIDTHS = {"q": 256, "k": 128, "v": 128, "o": 256}
+
+
+def with_biases(rng, parts, layers=range(2)):
+    """The tensors of a Llama with biases on some projections of some layers."""
     tensors = llama_tensors(rng, "F32")
-    widths = {"q": 256, "k": 128, "v": 128, "o": 256}
-    for layer in range(2):
-        for part, width in widths.items():
+    for layer in layers:
+        for part in parts:
             name = f"model.layers.{layer}.self_attn.{part}_proj.bias"
-            tensors[name] = to_stored(rng.standard_normal(width), "F32")
+            tensors[name] = to_stored(rng.standard_normal(WIDTHS[part]), "F32")
+    return tensors
+
+
+def test_biases_and_tied_heads_come_back(tmp_path, rng):
+    tensors = with_biases(rng, "qkvo")
     del tensors["lm_head.weight"]
     config = {"attention_bias": True, "tie_word_embeddings": True}
     source, package = package_of(tmp_path, tensors, config=config, quantize="f32")
@@ -225,6 +233,75 @@ def test_biases_and_tied_heads_come_back(tmp_path, rng):
     ours, theirs = (open_source(path).tensors for path in (tmp_path / "out.gguf", source))
     for name, one in theirs.items():
         np.testing.assert_array_equal(ours[name].read(), one.read(), err_msg=name)
+
+
+SEED = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "head_dim": 64}
+
+
+@pytest.mark.parametrize("parts", ["qkv", "o", "qkvo", ""])
+def test_a_configuration_says_which_projections_have_biases(tmp_path, rng, parts):
+    stated = {"attention_bias": "q" in parts, "attention_out_bias": "o" in parts}
+    tensors = with_biases(rng, parts)
+    source, package = package_of(tmp_path, tensors, config={**SEED, **stated}, quantize="f32")
+    assert export(package, tmp_path / "out").architecture == "seed_oss"
+    assert stored_values(tmp_path / "out") == stored_values(source)
+    written = open_source(tmp_path / "out").config
+    assert {key: written[key] for key in stated} == stated
+    convert(tmp_path / "out", tmp_path / "again", quantize="f32")
+    with open_package(package) as first, open_package(tmp_path / "again") as second:
+        assert first.graph == second.graph
+
+
+@pytest.mark.parametrize(
+    ("arch", "parts", "layers", "said"),
+    [
+        ("llama", "qkv", (0, 1), r"2 tensors are missing.*o_proj\.bias"),
+        (
+            "llama",
+            "qkvo",
+            (0,),
+            r"4 tensors are missing.*model\.layers\.1\.self_attn\.q_proj\.bias",
+        ),
+        (
+            "qwen2",
+            "qkvo",
+            (0, 1),
+            r"cannot state that there is model\.layers\.0\.self_attn\.o_proj",
+        ),
+        ("seed_oss", "q", (0, 1), r"4 tensors are missing.*k_proj\.bias"),
+        ("mistral", "qkvo", (0, 1), r"unexpected tensors"),
+    ],
+)
+@pytest.mark.parametrize("to", ["safetensors", "gguf"])
+def test_biases_that_no_configuration_can_state_are_refused(
+    tmp_path, rng, arch, parts, layers, said, to
+):
+    source, package = package_of(tmp_path, with_biases(rng, parts, layers), quantize="f32")
+    write_tokenizer(source)
+    with pytest.raises(ConversionError, match=said):
+        export(package, tmp_path / "out", arch=arch, to=to)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["package", "source"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"), [("qkvo", "llama"), ("qkv", "qwen2"), ("o", "seed_oss")]
+)
+def test_the_first_architecture_that_can_state_the_biases_is_taken(tmp_path, rng, parts, found):
+    source, package = package_of(tmp_path, with_biases(rng, parts), quantize="f32")
+    assert export(package, tmp_path / "out").architecture == found
+    assert stored_values(tmp_path / "out") == stored_values(source)
+
+
+def test_a_plan_that_loses_a_tensor_is_refused(tmp_path, rng, monkeypatch):
+    _, package = package_of(tmp_path, llama_tensors(rng, "F32"), quantize="f32")
+    plan = _export._plan_directory
+    for change in (lambda found: found[1:], lambda found: [*found, found[0]]):
+        monkeypatch.setattr(_export, "_plan_directory", lambda *given, do=change: do(plan(*given)))
+        with pytest.raises(ConversionError, match="would not hold every tensor once"):
+            export(package, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(_export, "_plan_directory", plan)
+    assert export(package, tmp_path / "out").tensors
 
 
 def test_what_is_there_already_is_not_replaced(tmp_path, rng):

@@ -34,10 +34,15 @@ def made(tmp_path, rng, tiny, **options):
 
 
 def loaded(folder, **options):
+    """The model, whose configuration asks for exactly the tensors that are in the checkpoint."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True, **options
+    )
+    assert not any(info.values()), info
+    return model.eval()
 
 
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)

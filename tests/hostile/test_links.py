@@ -6,13 +6,18 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import rdrr
+from rdrr.cli import app
 from rdrr_format.errors import ManifestError, StoreError
 from rdrr_format.stores import LocalStore
+from support.checkpoints import write_tokenizer
 from support.commands import error_line
 from support.commands import rdrr as run
 from support.manifests import write_package
+from support.safetensor_files import llama_tensors, write_llama
+from typer.main import get_group
 
 URL = "hf://org/name"
 SECRET = b"not for everybody"
@@ -150,6 +155,88 @@ def test_a_link_that_leads_nowhere_or_in_a_circle_is_an_error(folder):
         (folder / "shard_00001.bin").unlink(missing_ok=True)
         (folder / "shard_00001.bin").symlink_to(target)
         assert [fault.rule for fault in rdrr.validate(folder).faults] == ["shard-file"]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    """A package that was converted and can be run, beside a text."""
+    root = tmp_path_factory.mktemp("original")
+    source = write_llama(root / "source", llama_tensors(np.random.default_rng()))
+    write_tokenizer(source)
+    rdrr.convert(source, root / "package")
+    (root / "text").write_text("And it came to pass in those days. " * 8)
+    return root
+
+
+@pytest.fixture
+def converted(original, tmp_path) -> Path:
+    return shutil.copytree(original, tmp_path / "made") / "package"
+
+
+SHARD, REPORT = "shard_00000.bin", "conversion-report.json"
+SHORT = ("--prompt-tokens", "4", "--tokens", "2")
+COMMANDS = {
+    "bench": (SHARD, ("bench", "{package}", *SHORT, "--repeat", "1")),
+    "diff, first": (SHARD, ("diff", "{package}", "{original}")),
+    "diff, second": (SHARD, ("diff", "{original}", "{package}")),
+    "explain": (SHARD, ("explain", "{package}")),
+    "export": (SHARD, ("export", "{package}", "{out}")),
+    "export to a GGUF": (SHARD, ("export", "{package}", "{out}", "--to", "gguf")),
+    "generate": (SHARD, ("generate", "{package}", "--prompt", "In", "--max-tokens", "1")),
+    "generate with a draft": (
+        SHARD,
+        ("generate", "{original}", "--prompt", "In", "--max-tokens", "1", "--backend", "cpu",
+         "--decode", "speculative", "--draft", "{package}"),
+    ),
+    "hints": ("manifest.json", ("hints", "{package}")),
+    "hints that change": ("manifest.json", ("hints", "{package}", "computePrecision=f32")),
+    "imatrix": (
+        SHARD,
+        ("imatrix", "{package}", "--text", "{text}", "--out", "{out}", "--window", "16",
+         "--tokens", "32"),
+    ),
+    "inspect": (SHARD, ("inspect", "{package}")),
+    "perplexity": (
+        SHARD, ("perplexity", "{package}", "--text", "{text}", "--window", "16", "--tokens", "32"),
+    ),
+    "profile": (SHARD, ("profile", "{package}", *SHORT)),
+    "report": (REPORT, ("report", "{package}")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_follows_links_only_when_asked(converted, original, name):
+    file, words = COMMANDS[name]
+    places = {
+        "package": converted,
+        "original": original / "package",
+        "text": original / "text",
+        "out": converted.parent / "out",
+    }
+    command = [word.format(**places) for word in words]
+    target = link_out(converted / file)
+    before = target.read_bytes()
+    done = run(*command)
+    assert done.code == 1
+    assert "leads out of the package" in error_line(done)
+    assert target.read_bytes() == before
+    assert not places["out"].exists()
+    asked = run(*command, "--follow-links")
+    assert asked.code == 0, asked.err
+    assert (converted / file).is_symlink()
+    assert (target.read_bytes() != before) == (name == "hints that change")
+    assert places["out"].exists() == ("{out}" in words)
+
+
+def test_every_command_that_opens_a_package_has_the_flag():
+    """Those that are not run above take too long, wait for a person, or are tested on their own."""
+    commands = get_group(app._build(app.COMMANDS)).commands
+    flags = {name: {flag for one in command.params for flag in one.opts}
+             for name, command in commands.items()}  # fmt: skip
+    having = {name for name, own in flags.items() if "--follow-links" in own}
+    assert having == set(commands) - {"convert", "devices", "schema"}
+    run_above = {words[0] for _, words in COMMANDS.values()}
+    assert having == run_above | {"chat", "push", "tune", "validate"}
 
 
 def test_a_store_of_its_own_follows_links_when_told_to(tmp_path):

@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import rdrr
+from rdrr._chat import Conversation
 from rdrr._chat_template import open_template
+from rdrr._report_view import read_report
+from rdrr._texts import read_text
+from rdrr.importance import measure_importance
+from rdrr_converter.sources import open_source
 from rdrr_converter.sources.safetensors import MAX_NAME, read_file
-from rdrr_format.errors import FormatError, RdrrError, SourceError
+from rdrr_format.errors import FormatError, RdrrError, SourceError, StoreError, UsageError
 from rdrr_format.file_names import is_plain_name
+from rdrr_format.opening import open_store
 from rdrr_manifests.editing import set_hints
 from rdrr_manifests.models.conversion_report import parse_report
+from support.checkpoints import write_tokenizer
 from support.commands import error_line
 from support.commands import rdrr as run
 from support.manifests import write_package
@@ -67,31 +74,73 @@ CALLS: dict[str, Callable[[Path, Path, str], object]] = {
     "validate": lambda _source, _package, name: rdrr.validate(name),
     "open_package": lambda _source, _package, name: rdrr.open_package(name),
     "load": lambda _source, _package, name: rdrr.load(name),
+    "read_report": lambda _source, _package, name: read_report(name),
+    "read_text": lambda _source, _package, name: read_text(name),
     "set_hints": lambda _source, _package, name: set_hints(name, {}),
+    "open_source": lambda _source, _package, name: open_source(name),
+    "open_store": lambda _source, _package, name: open_store(name),
+    "write an importance matrix": lambda _source, package, name: measure_importance(
+        package, "text", name
+    ),
     "push": lambda _source, _package, name: rdrr.push(name, "hf://org/name", dry_run=True),
     "convert from": lambda _source, _package, name: rdrr.convert(name, "out"),
-    "convert to": lambda source, _package, name: rdrr.convert(source, source.parent / name),
+    "convert to": lambda source, _package, name: rdrr.convert(source, name),
     "imatrix": lambda source, _package, name: rdrr.convert(
         source, source.parent / "out", imatrix=name
     ),
     "lora": lambda source, _package, name: rdrr.convert(source, source.parent / "out", lora=name),
     "export from": lambda _source, _package, name: rdrr.export(name, "out", to="gguf"),
-    "export to": lambda _source, package, name: rdrr.export(
-        package, package.parent / name, to="safetensors"
-    ),
-    "export to a file": lambda _source, package, name: rdrr.export(
-        package, package.parent / name, to="gguf"
-    ),
+    "export to": lambda _source, package, name: rdrr.export(package, name, to="safetensors"),
+    "export to a file": lambda _source, package, name: rdrr.export(package, name, to="gguf"),
 }
 
 
+IMPOSSIBLE = {
+    "too long": LONG,
+    "of too many bytes": WIDE,
+    "too deep": "deep/" * 900,
+    "with a NUL": "a\0b",
+    "with half of a surrogate pair": "a\ud800b",
+    "empty": "",
+}
+"""Paths that no file system takes, and the one that would be taken for the current folder."""
+
+
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("name", [LONG, WIDE])
-def test_a_path_that_no_file_system_takes(source, package, call, name):
-    before = sorted(package.parent.iterdir())
-    with pytest.raises(RdrrError):
-        CALLS[call](source, package, name)
-    assert sorted(package.parent.iterdir()) == before
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_a_path_that_no_file_system_takes(source, package, call, kind, monkeypatch):
+    monkeypatch.chdir(package)  # which is a package, so that an empty path would not go unseen
+    before = sorted(package.parent.rglob("*"))
+    words = "an empty path" if kind == "empty" else "a path that no file system takes"
+    with pytest.raises(UsageError, match=words) as caught:
+        CALLS[call](source, package, IMPOSSIBLE[kind])
+    assert caught.value.line().isprintable()
+    assert sorted(package.parent.rglob("*")) == before
+
+
+def test_a_session_and_a_chat_are_saved_where_a_file_can_be(source, tmp_path):
+    write_tokenizer(source)
+    rdrr.convert(source, tmp_path / "made")
+    with rdrr.load(tmp_path / "made", backend="cpu", context=16) as model:
+        session, chat = model.session("It came"), Conversation(model)
+        for name in IMPOSSIBLE.values():
+            for use in (session.save, model.restore, chat.save, chat.load):
+                with pytest.raises(UsageError, match=r"empty path|no file system takes"):
+                    use(name)
+        list(session.generate(max_tokens=2))
+        session.save(tmp_path / "session")
+        chat.save(tmp_path / "chat")
+        assert model.restore(tmp_path / "session").ids == session.ids
+        chat.load(tmp_path / "chat")
+
+
+@pytest.mark.parametrize("path", ["{}", "file://{}", "file://{}/", "{}/../package"])
+def test_a_path_that_a_file_system_takes(package, path):
+    """The control."""
+    assert rdrr.validate(path.format(package)).ok()
+    for name in ("x" * 255, "é" * 127, "\udcff", "deep/" * 100):
+        with pytest.raises(StoreError, match="no such path"):
+            rdrr.validate(package / name)
 
 
 @pytest.mark.parametrize("name", [LONG, WIDE, "a\0b"])

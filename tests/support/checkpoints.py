@@ -94,9 +94,10 @@ MORE_MODELS = (
             ("num_experts_per_tok", 2),
         ),
     ),
+    TinyModel("seed_oss"),
     TinyModel("smollm3", 256, (("no_rope_layer_interval", 2),)),
 )
-"""What the others cannot show: soft caps, stacks, longrope, experts, layers without rope."""
+"""What the others cannot show: soft caps, stacks, longrope, experts, biases, no rope."""
 LATEST_MODELS = (
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
     TinyModel(

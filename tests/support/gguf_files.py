@@ -30,9 +30,11 @@ ARCHITECTURES = {
     "qwen2_moe": "qwen2moe",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
+    "seed_oss": "seed_oss",
     "smollm3": "smollm3",
 }
 GEMMAS = ("gemma2", "gemma3")
+WITH_POST_NORMS = (*GEMMAS, "seed_oss")
 PARTS = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -124,7 +126,7 @@ def write_gguf(
             theirs = f"blk.{expert[1]}.{EXPERT_PARTS[expert[3]]}.weight"
             experts.setdefault(theirs, {})[int(expert[2])] = values
             continue
-        theirs = gguf_name(ours, gemma=name in GEMMAS)
+        theirs = gguf_name(ours, post_norms=name in WITH_POST_NORMS)
         if name in GEMMAS and ours.endswith("norm.weight"):
             values = values + np.float32(1.0)
         if name in ("llama", "smollm3") and ("q_proj" in ours or "k_proj" in ours):
@@ -154,14 +156,14 @@ def q4_k_m(name: str, layers: int = 2) -> str:
     return "Q4_K"
 
 
-def gguf_name(name: str, *, gemma: bool) -> str:
-    """llama.cpp's name of a tensor."""
+def gguf_name(name: str, *, post_norms: bool) -> str:
+    """llama.cpp's name of a tensor, of an architecture that has norms after attention or not."""
     stem, _, ending = name.removeprefix("model.").rpartition(".")
     if not stem.startswith("layers."):
         return f"{OUTSIDE[stem]}.{ending}"
     _, layer, part = stem.split(".", 2)
     if part == "post_attention_layernorm":
-        theirs = "post_attention_norm" if gemma else "ffn_norm"
+        theirs = "post_attention_norm" if post_norms else "ffn_norm"
     else:
         theirs = PARTS[part]
     return f"blk.{layer}.{theirs}.{ending}"

@@ -6,22 +6,9 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import typer
-from rdrr_format.errors import UsageError
 from rdrr_format.options import options_of, split_pairs
 
 from rdrr._load_options import LoadOptions
-
-
-def not_empty(path: str) -> str:
-    """A path as it is given; an empty one, as of an unset variable, would be this very folder.
-
-    Raises:
-        UsageError: It is empty.
-    """
-    if not path:
-        raise UsageError("an empty path", expected="a path or URL", hint="this folder is .")
-    return path
-
 
 PackagePath: TypeAlias = Annotated[
     str,
@@ -29,7 +16,6 @@ PackagePath: TypeAlias = Annotated[
         metavar="PATH",
         help="A package: folder, URL or hf://org/name.",
         show_default=False,
-        callback=not_empty,
     ),
 ]
 JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

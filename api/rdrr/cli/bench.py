@@ -13,6 +13,7 @@ from rdrr._units import format_size
 from rdrr.cli._console import console, facts, note, print_json
 from rdrr.cli._options import (
     Adapter,
+    FollowLinksFlag,
     JsonFlag,
     KernelHints,
     KvDtype,
@@ -51,6 +52,7 @@ def bench(
     adapter: Adapter = None,
     kernel_hint: KernelHints = None,
     kv_dtype: KvDtype = "f16",
+    follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
     mode: Moved = None,
     submit: Moved = None,
@@ -81,7 +83,7 @@ def bench(
     from rdrr.bench.speed import measure
 
     found = measure(
-        open_package(path),
+        open_package(path, follow_links=follow_links),
         Workload(prompt_tokens, tokens, repeat),
         adapter=adapter,
         options=LoadedAs(split_hints(kernel_hint), kv_dtype),

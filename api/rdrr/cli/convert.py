@@ -12,7 +12,7 @@ from rdrr_format.errors import UsageError
 from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._flags import with_flags
-from rdrr.cli._options import JsonFlag, not_empty
+from rdrr.cli._options import JsonFlag
 from rdrr.cli._progress import progress_bar
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ def convert(
         str,
         typer.Argument(
             metavar="SRC",
-            callback=not_empty,
             help="A Hugging Face checkpoint (folder or file of weights) or a GGUF file; a path, "
             "a URL (s3://, https://...) or hf://org/name[@revision][/file].",
         ),
@@ -35,7 +34,6 @@ def convert(
         str,
         typer.Argument(
             metavar="DST",
-            callback=not_empty,
             help="Folder to make, or its URL on an object store.",
         ),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rdrr.cli._console import console, print_json, table
-from rdrr.cli._options import JsonFlag
+from rdrr.cli._options import FollowLinksFlag, JsonFlag
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +26,7 @@ def diff(
     all_tensors: Annotated[
         bool, typer.Option("--all", help="List tensors that are the same, too.")
     ] = False,
+    follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
     """Compare two packages. Exit code 0 if they hold the same model, 1 if not.
@@ -37,7 +38,10 @@ def diff(
 
     from rdrr.difference import compare_packages
 
-    with open_package(first) as one, open_package(second) as two:
+    with (
+        open_package(first, follow_links=follow_links) as one,
+        open_package(second, follow_links=follow_links) as two,
+    ):
         found = compare_packages(one, two)
     if json:
         print_json(found.as_dict())

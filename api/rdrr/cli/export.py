@@ -10,7 +10,7 @@ import typer
 
 from rdrr._units import format_size, parse_size
 from rdrr.cli._console import console, note, print_json, table
-from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
 from rdrr.cli._progress import progress_bar
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def export(
     shard_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Bytes of a safetensors file at most.")
     ] = "5GB",
+    follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
 ) -> int:
@@ -57,6 +58,7 @@ def export(
             lossless=lossless,
             arch=arch,
             shard_size=parse_size(shard_size),
+            follow_links=follow_links,
             progress=progress,
         )
     seconds = time.perf_counter() - start

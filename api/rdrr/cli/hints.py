@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rdrr.cli._console import console, facts, note, print_json
-from rdrr.cli._options import JsonFlag, PackagePath, split_hints
+from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath, split_hints
 
 
 def hints(
@@ -20,6 +20,7 @@ def hints(
             show_default=False,
         ),
     ] = None,
+    follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
     """Show the kernel hints of a package, or change them in place."""
@@ -27,9 +28,11 @@ def hints(
     from rdrr_manifests.package import open_package
 
     wanted = split_hints(changes)
-    before = open_package(path).manifest.kernel_hints
-    changed = set_hints(path, wanted) if wanted else ()
-    after = open_package(path).manifest.kernel_hints if changed else before
+    before = open_package(path, follow_links=follow_links).manifest.kernel_hints
+    changed = set_hints(path, wanted, follow_links=follow_links) if wanted else ()
+    after = before
+    if changed:
+        after = open_package(path, follow_links=follow_links).manifest.kernel_hints
     stated = after.model_dump(by_alias=True, exclude_none=True)
     if json:
         print_json({"kernelHints": stated, "changed": list(changed)})

@@ -9,7 +9,7 @@ import typer
 
 from rdrr._texts import read_text
 from rdrr.cli._console import console, facts, print_json
-from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
 from rdrr.cli._progress import window_progress
 
 
@@ -28,6 +28,7 @@ def imatrix(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file that is there.")
     ] = False,
+    follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
     """Write an importance matrix for `rdrr convert --imatrix` (in torch on the CPU)."""
@@ -43,6 +44,7 @@ def imatrix(
             window=window,
             limit=tokens,
             overwrite=overwrite,
+            follow_links=follow_links,
             progress=report,
         )
     if json:

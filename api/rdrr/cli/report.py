@@ -10,7 +10,7 @@ import typer
 
 from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
-from rdrr.cli._options import JsonFlag, PackagePath
+from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,12 +25,13 @@ def report(
         typer.Option(metavar="OUT", help="Write a page with pictures; it needs no other file."),
     ] = None,
     worst: Annotated[int, typer.Option(min=0, help="Tensors to list, worst first.")] = 8,
+    follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
     """Show what became of every tensor of a package, and what that cost."""
     from rdrr._report_view import read_report, view
 
-    found = read_report(path)
+    found = read_report(path, follow_links=follow_links)
     if html is not None:
         _write_page(view(found), html)
     if json:

@@ -28,6 +28,7 @@ from rdrr_converter.architectures.qwen2_vl import QWEN2_VL
 from rdrr_converter.architectures.qwen3 import QWEN3
 from rdrr_converter.architectures.qwen3_moe import QWEN3_MOE
 from rdrr_converter.architectures.qwen3_vl import QWEN3_VL
+from rdrr_converter.architectures.seed_oss import SEED_OSS
 from rdrr_converter.architectures.smollm3 import SMOLLM3
 from rdrr_converter.architectures.vaultgemma import VAULTGEMMA
 from rdrr_converter.architectures.wedlm import WEDLM
@@ -55,6 +56,7 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     QWEN3,
     QWEN3_MOE,
     QWEN3_VL,
+    SEED_OSS,
     SMOLLM3,
     VAULTGEMMA,
     WEDLM,

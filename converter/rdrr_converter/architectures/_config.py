@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rdrr_format.errors import ConversionError, SourceError
@@ -139,9 +140,24 @@ def integer(*keys: str) -> Callable[[Config], int]:
     )
 
 
-def flag(key: str) -> Callable[[Config], bool]:
+@dataclass(frozen=True)
+class Flag:
+    """Rule: a truth value, whose key an export writes where the rule says which tensors there are.
+
+    Attributes:
+        key: Key of the configuration.
+    """
+
+    key: str
+
+    def __call__(self, config: Config) -> bool:
+        """Read the value; absent means false."""
+        return config.flag(self.key)
+
+
+def flag(key: str) -> Flag:
     """Rule: a truth value."""
-    return lambda config: config.flag(key)
+    return Flag(key)
 
 
 def negated(key: str) -> Callable[[Config], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from rdrr_converter.architectures._config import Config
+from rdrr_converter.architectures._config import Config, Flag
 from rdrr_converter.architectures.base import StackRule, TensorRule
 
 EMBEDDING = TensorRule("model.embed_tokens.weight", "embedding", ("vocab", "hidden"))
@@ -92,9 +92,9 @@ def in_layers(
     return tuple(replace(row, layers=layers) for row in rows)
 
 
-def optional(*rows: TensorRule) -> tuple[TensorRule, ...]:
-    """Rows of tensors that a checkpoint may do without."""
-    return tuple(replace(row, required=False) for row in rows)
+def required_if(flag: Flag, *rows: TensorRule) -> tuple[TensorRule, ...]:
+    """Rows of tensors that a checkpoint may do without unless its configuration says otherwise."""
+    return tuple(replace(row, required=flag) for row in rows)
 
 
 def router(part: str, size: str = "experts", *, aliases: tuple[str, ...] = ()) -> TensorRule:

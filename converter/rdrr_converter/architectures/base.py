@@ -29,7 +29,8 @@ class TensorRule:
         shape: Names of sizes: vocab, hidden, inner, q and kv (heads times head size), head;
             experts (their number), width (inner layer of one), shared (of the shared expert), one.
         required: Whether the checkpoint must have it; a rule reads that from the configuration.
-            A tensor that is there is used either way.
+            A tensor that is there is used either way. Where the rule is a `Flag`, an export states
+            it; where it is false, no configuration can say that there is such a tensor.
         layers: Numbers of the layers that have it; all of them when None.
         aliases: Other names that checkpoints have for it.
     """

@@ -1,4 +1,4 @@
-"""WeDLM: Qwen 2.5 or 3 trained on to fill masks in place; which of the two, its tensors say."""
+"""WeDLM: Qwen 2.5 or 3 trained on to fill masks in place; two flags say which of the two."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from rdrr_converter.architectures._tensors import (
     QUERY_KEY_NORMS,
     TWO_NORMS,
     attention_biases,
-    optional,
+    required_if,
 )
 from rdrr_converter.architectures.base import ArchitectureRule
 from rdrr_converter.architectures.layers import window_above
+
+QKV_BIAS = read.flag("attention_bias")
 
 WEDLM = ArchitectureRule(
     name="wedlm",
     classes=("WeDLMForCausalLM", "WeDLMModel"),
     defaults={
+        "attention_bias": True,
         "hidden_act": "silu",
         "mask_token_id": 151665,
         "max_position_embeddings": 32768,
@@ -47,8 +50,8 @@ WEDLM = ArchitectureRule(
         EMBEDDING,
         *TWO_NORMS,
         *ATTENTION,
-        *attention_biases(q=False, k=False, v=False, o=False),
-        *optional(*QUERY_KEY_NORMS),
+        *attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=False),
+        *required_if(read.flag("qk_norm"), *QUERY_KEY_NORMS),
         *FEED_FORWARD,
         FINAL_NORM,
         HEAD,

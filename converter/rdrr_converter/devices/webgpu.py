@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from importlib.resources import files
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
+from rdrr_device.arena import Arena
+from rdrr_device.device import open_adapter
+from rdrr_device.kernels import Dispatch, Kernel, Work
+from rdrr_device.pipelines import BoundDispatch
+from rdrr_device.shaders import ShaderFolder, numbered, storage
+from rdrr_device.uploads import UploadBuffer
 from rdrr_format.dtypes import DTYPES
 
-from rdrr_converter.devices._base import BLOCK, Bytes, Flags, Weights, device_errors
-from rdrr_converter.devices.adapters import open_adapter
+from rdrr_converter.devices._base import BLOCK, Bytes, Flags, Weights
+from rdrr_converter.devices.adapters import choose
 from rdrr_converter.devices.candidates import NUMERATORS
 
 CAPACITY = 1 << 15
 """Blocks at a time: 8 million weights, 32 MiB of float32."""
 
 _LANES = 64  # threads of a workgroup
-_NUMERATORS = 32  # that the uniform has room for
+_NUMERATORS = 32  # that the task has room for
 _LARGEST_BLOCK = 210  # bytes
+_FOLDER = ShaderFolder("rdrr_converter.devices")
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,11 @@ class Shader:
     """The program of a storage type.
 
     Attributes:
-        parts: Files of its text.
+        name: Its file.
         group: Weights that a thread encodes.
     """
 
-    parts: tuple[str, ...]
+    name: str
     group: int
 
     @property
@@ -41,26 +46,21 @@ class Shader:
         """Blocks that a workgroup encodes."""
         return _LANES * self.group // BLOCK
 
-    def text(self) -> str:
-        """The whole program."""
-        folder = files("rdrr_converter.devices").joinpath("shaders")
-        return "\n".join(folder.joinpath(part).read_text(encoding="utf-8") for part in self.parts)
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The whole program, which binds weights, blocks, flags and the task."""
+        text = _FOLDER.render(f"shaders/{self.name}")
+        return Kernel(self.name, numbered(text), "main", (), storage(text))
 
 
 SHADERS: Mapping[str, Shader] = MappingProxyType(
     {
-        "Q4_K": Shader(("common.wgsl", "affine.wgsl", "q4_k.wgsl"), 32),
-        "Q5_K": Shader(("common.wgsl", "affine.wgsl", "q5_k.wgsl"), 32),
-        "Q6_K": Shader(("common.wgsl", "q6_k.wgsl"), 16),
+        "Q4_K": Shader("q4_k.wgsl", 32),
+        "Q5_K": Shader("q5_k.wgsl", 32),
+        "Q6_K": Shader("q6_k.wgsl", 16),
     }
 )
 """By storage type. The other types are encoded faster than their weights can be sent."""
-
-
-def _device_errors(what: str) -> AbstractContextManager[None]:
-    import wgpu
-
-    return device_errors(what, wgpu.GPUError, RuntimeError)
 
 
 class WebGpuDevice:
@@ -74,115 +74,57 @@ class WebGpuDevice:
     types = frozenset(SHADERS)
 
     def __init__(self, adapter: str | None = None, capacity: int = CAPACITY) -> None:
-        self.name, self._gpu = open_adapter(adapter)
+        self._device = open_adapter(choose(adapter))
+        self.name = self._device.info.name
         self.capacity = capacity
-        self._pipelines: dict[str, tuple[Any, Any]] = {}
-        with _device_errors(f"opening {self.name}"):
-            self._make_buffers()
-
-    def _make_buffers(self) -> None:
-        from wgpu import BufferUsage as Usage
-
-        gpu, flags = self._gpu, self.capacity  # as many words of flags at most
-        encoded = self.capacity * _LARGEST_BLOCK
-        weights = self.capacity * BLOCK * 4
-        self._sent = gpu.create_buffer(size=weights, usage=Usage.MAP_WRITE | Usage.COPY_SRC)
-        self._weights = gpu.create_buffer(size=weights, usage=Usage.STORAGE | Usage.COPY_DST)
-        self._encoded = gpu.create_buffer(size=encoded, usage=Usage.STORAGE | Usage.COPY_SRC)
-        self._odd = gpu.create_buffer(size=flags * 4, usage=Usage.STORAGE | Usage.COPY_SRC)
-        self._task = gpu.create_buffer(
-            size=16 + 4 * _NUMERATORS, usage=Usage.UNIFORM | Usage.COPY_DST
-        )
-        self._received = gpu.create_buffer(
-            size=encoded + flags * 4, usage=Usage.MAP_READ | Usage.COPY_DST
-        )
+        weights, buffers = capacity * BLOCK * 4, Arena(self._device, "convert")
+        self._sent = UploadBuffer(self._device, "convert.sent", weights)
+        self._weights = buffers.empty("weights", weights)
+        self._encoded = buffers.empty("encoded", capacity * _LARGEST_BLOCK)
+        self._odd = buffers.empty("odd", capacity * 4)  # as many words of flags at most
+        self._task = buffers.empty("task", 16 + 4 * _NUMERATORS)
+        self._bound: dict[str, BoundDispatch] = {}
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
         """As `BlockDevice.encode`."""
-        with _device_errors(f"encoding {dtype} on {self.name}"):
-            self.upload(dtype, parts)
-            return self.run(dtype, sum(map(len, parts)))
+        self.upload(dtype, parts)
+        return self.run(dtype, sum(map(len, parts)))
 
     def upload(self, dtype: str, parts: Sequence[Weights]) -> None:
         """Put blocks where the shader of a type reads them."""
-        # Into memory that the GPU sees: `write_buffer` would make some of it each time, which
-        # takes longer than filling it.
-        size = sum(part.nbytes for part in parts)
-        self._sent.map_async("WRITE", 0, size).sync_wait()
-        try:
-            place = 0
-            for part in parts:
-                self._sent.write_mapped(np.ascontiguousarray(part), place)
-                place += part.nbytes
-        finally:
-            self._sent.unmap()
-        commands = self._gpu.create_command_encoder()
-        commands.copy_buffer_to_buffer(self._sent, 0, self._weights, 0, size)
-        queue = self._gpu.queue
-        queue.write_buffer(self._task, 0, _task(dtype, in_halves=parts[0].dtype == np.uint16))
-        queue.submit([commands.finish()])
+        self._sent.write(self._weights, parts)
+        self._device.write(self._task, _task(dtype, in_halves=parts[0].dtype == np.uint16))
 
     def run(self, dtype: str, count: int, times: int = 1) -> tuple[Bytes, Flags]:
         """Encode the blocks that were uploaded, several times where that is to be timed."""
-        pipeline, bindings = self._pipeline(dtype)
         shader, block_bytes = SHADERS[dtype], DTYPES[dtype].block_bytes
         workgroups = -(-count // shader.blocks)
+        self._device.submit([replace(self._bind(dtype), work=Work(workgroups))], 1, times)
         size = workgroups * shader.blocks * block_bytes
-        commands = self._gpu.create_command_encoder()
-        compute = commands.begin_compute_pass()
-        compute.set_pipeline(pipeline)
-        compute.set_bind_group(0, bindings)
-        for _ in range(times):
-            compute.dispatch_workgroups(workgroups)
-        compute.end()
-        commands.copy_buffer_to_buffer(self._encoded, 0, self._received, 0, size)
-        commands.copy_buffer_to_buffer(self._odd, 0, self._received, size, workgroups * 4)
-        self._gpu.queue.submit([commands.finish()])
-        raw = self._download(size + workgroups * 4)
+        fetch = self._device.fetch(self._encoded.range(0, size), self._odd.range(0, workgroups * 4))
+        raw, flags = fetch.take()
         blocks = raw[: count * block_bytes].reshape(count, block_bytes)
-        words = raw[size:].reshape(workgroups, 4)
+        words = flags.reshape(workgroups, 4)
         odd = np.unpackbits(words[:, :1], axis=1, bitorder="little")[:, : shader.blocks]
         return blocks, odd.reshape(-1)[:count].astype(np.bool_)
 
-    def _download(self, size: int) -> Bytes:
-        whole = -(-size // 8) * 8  # what can be mapped
-        # The copy was submitted before, so the wrapper's own submission is not needed.
-        self._received.map_async("READ_NOSYNC", 0, whole).sync_wait()
-        try:
-            mapped = self._received.read_mapped(0, whole, copy=False)
-            return np.frombuffer(mapped, np.uint8)[:size].copy()
-        finally:
-            self._received.unmap()
-
-    def _pipeline(self, dtype: str) -> tuple[Any, Any]:
+    def _bind(self, dtype: str) -> BoundDispatch:
         """The pipeline of a type and its bindings, made once."""
-        made = self._pipelines.get(dtype)
-        if made is None:
-            made = self._pipelines[dtype] = self._build(dtype)
-        return made
-
-    def _build(self, dtype: str) -> tuple[Any, Any]:
-        gpu = self._gpu
-        module = gpu.create_shader_module(label=dtype, code=SHADERS[dtype].text())
-        pipeline = gpu.create_compute_pipeline(
-            label=dtype, layout="auto", compute={"module": module, "entry_point": "main"}
-        )
-        buffers = (self._weights, self._encoded, self._odd, self._task)
-        entries = [
-            {"binding": at, "resource": {"buffer": buffer, "offset": 0, "size": buffer.size}}
-            for at, buffer in enumerate(buffers)
-        ]
-        layout = pipeline.get_bind_group_layout(0)
-        return pipeline, gpu.create_bind_group(label=dtype, layout=layout, entries=entries)
+        if dtype not in self._bound:
+            buffers = (self._weights, self._encoded, self._odd, self._task)
+            self._bound[dtype] = self._device.bind(
+                Dispatch(SHADERS[dtype].kernel, buffers, Work(), f"encoding {dtype}")
+            )
+        return self._bound[dtype]
 
     def close(self) -> None:
         """Free the device; it must not be used afterwards."""
-        self._pipelines.clear()
-        self._gpu.destroy()
+        self._bound.clear()
+        self._device.close()
 
 
 def _task(dtype: str, *, in_halves: bool) -> Bytes:
-    """The uniform of a run."""
+    """What the shader is told of a run."""
     numerators = NUMERATORS[dtype]
     head = np.array([0, in_halves, len(numerators), 0], np.uint32)
     rest = np.zeros(_NUMERATORS, np.float32)

@@ -1,21 +1,17 @@
-"""From the manifest's typed blocks back to a `config.json`, and the proof that it means the same.
+"""From the manifest's typed blocks back to a `config.json`.
 
 A package keeps no configuration of its checkpoint, and one of another writer never had one here.
-So it is written anew, in the older form that all versions of transformers read, and then read as
-any checkpoint's is: unless the same graph comes out, nothing is exported.
+So it is written anew, in the older form that all versions of transformers read, and checked
+(`_check.py`) before anything is exported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from math import isclose
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from rdrr_format.errors import ConversionError, RdrrError
-from rdrr_manifests.graph import Graph, derive_graph
+from rdrr_format.errors import ConversionError
 from rdrr_manifests.graph.ops import Attention
 from rdrr_manifests.logical import HEAD, LogicalTensor
 from rdrr_manifests.models import Manifest, MoeConfig
@@ -23,9 +19,9 @@ from rdrr_manifests.models.inference import Inference, Rope
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_architecture
+from rdrr_converter.architectures._config import Flag
 from rdrr_converter.architectures.layers import FULL, SLIDING
-from rdrr_converter.reading import read_model
-from rdrr_converter.sources import Source, SourceTensor
+from rdrr_converter.export._check import check_config, check_described
 
 _MODEL_TYPES: Mapping[str, str] = MappingProxyType({"gemma3": "gemma3_text"})
 """transformers' `model_type` where it is not the name of the architecture's file."""
@@ -103,7 +99,8 @@ def _try(
     rule: ArchitectureRule, package: Package, tensors: Sequence[LogicalTensor]
 ) -> tuple[ArchitectureRule, dict[str, Any]]:
     config = rebuild_config(package, rule, tensors)
-    check_config(config, package, rule, tensors)
+    model = check_config(config, package, rule, tensors)
+    check_described(config, package, rule, tensors, model)
     return rule, config
 
 
@@ -126,7 +123,7 @@ def rebuild_config(
         **{key: getattr(manifest.architecture, field) for key, field in _SIZES.items()},
         "rms_norm_eps": blocks.normalization.rms_norm_eps,
         "hidden_act": activation,
-        "attention_bias": any(name.endswith("self_attn.o_proj.bias") for name in names),
+        **_tensor_flags(rule, names, manifest.architecture.num_layers),
         "tie_word_embeddings": HEAD not in names,
         **_rope(blocks.rope),
         **_special_tokens(manifest),
@@ -134,8 +131,6 @@ def rebuild_config(
     known = rule.defaults
     if "hidden_activation" in known:
         config["hidden_activation"] = config.pop("hidden_act")
-    if any(".mlp." in name and name.endswith(".bias") for name in names):
-        config["mlp_bias"] = True
     if any(windows) or "sliding_window" in known:
         config["sliding_window"] = max((window or 0 for window in windows), default=0) or None
     if "use_sliding_window" in known:
@@ -162,6 +157,16 @@ def rebuild_config(
     return config | {
         key: value for key, value in optional.items() if value is not None or key in known
     }
+
+
+def _tensor_flags(rule: ArchitectureRule, names: Collection[str], layers: int) -> dict[str, bool]:
+    """Flags that say which tensors there are, true where a layer has one of them."""
+    found: dict[str, bool] = {}
+    for row in rule.tensors:
+        if isinstance(row.required, Flag):
+            is_there = any(row.name.format(layer=layer) in names for layer in range(layers))
+            found[row.required.key] = found.get(row.required.key, False) or is_there
+    return found
 
 
 def _multipliers(blocks: Inference) -> dict[str, Any]:
@@ -230,100 +235,3 @@ def _special_tokens(manifest: Manifest) -> dict[str, Any]:
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         "pad_token_id": tokenizer and tokenizer.pad_token_id,
     }
-
-
-def check_config(
-    config: Mapping[str, Any],
-    package: Package,
-    rule: ArchitectureRule,
-    tensors: Sequence[LogicalTensor],
-) -> None:
-    """Read a configuration as a checkpoint's, and compare what the model would compute.
-
-    Raises:
-        ConversionError: It does not state the package's model.
-    """
-    source = Source(
-        path=Path(package.where),
-        kind="package",
-        config=config,
-        tensors={one.name: _stand_in(one) for one in tensors},
-    )
-    try:
-        model = read_model(source, rule)
-    except RdrrError as error:
-        raise ConversionError(
-            f"cannot be written as {rule.name}: {error.message}",
-            where=error.where,
-            expected=error.expected,
-            found=error.found,
-        ) from error
-    names = [tensor.name for tensor in tensors]
-    read: dict[str, object] = {
-        "architecture": model.sizes,
-        "inference": model.inference,
-        "moe_config": model.moe,
-        "mask_token_id": model.mask_token_id,
-    }
-    theirs = package.manifest.model_copy(update=read)
-    differing = _first_difference(
-        derive_graph(_as_stored_by(rule, package.manifest), names), derive_graph(theirs, names)
-    )
-    if differing is not None:
-        where, ours, found = differing
-        raise ConversionError(
-            f"a configuration of {rule.name} cannot state this model",
-            where=f"{package.where}, {where}",
-            expected=ours,
-            found=found,
-        )
-
-
-def norm_shift(rule: ArchitectureRule, manifest: Manifest) -> float:
-    """What is to be added to norms: checkpoints of a family store w, or 1 + w, all alike."""
-    stored = manifest.inference.normalization.rms_norm_weight_offset
-    return float(stored) - float(bool(rule.normalization.get("rms_norm_weight_offset")))
-
-
-def _as_stored_by(rule: ArchitectureRule, manifest: Manifest) -> Manifest:
-    """The manifest with the norms of `rule`, to which exported norms are shifted."""
-    if not norm_shift(rule, manifest):
-        return manifest
-    offset = bool(rule.normalization.get("rms_norm_weight_offset"))
-    norms = manifest.inference.normalization.model_copy(update={"rms_norm_weight_offset": offset})
-    blocks = manifest.inference.model_copy(update={"normalization": norms})
-    return manifest.model_copy(update={"inference": blocks})
-
-
-def _stand_in(tensor: LogicalTensor) -> SourceTensor:
-    """A tensor that has a name and a shape, which is all that is looked at."""
-
-    def unread() -> Any:
-        raise AssertionError(f"{tensor.name} has no values here")
-
-    return SourceTensor(tensor.name, tensor.shape, "F32", tensor.stored, unread)
-
-
-def _first_difference(ours: Graph, theirs: Graph) -> tuple[str, object, object] | None:
-    """Place and both values of the first thing that two graphs disagree on."""
-    one, two = dict(_leaves(asdict(ours))), dict(_leaves(asdict(theirs)))
-    for key in dict.fromkeys((*one, *two)):
-        mine, other = one.get(key), two.get(key)
-        if isinstance(mine, float) and isinstance(other, float):
-            # GGUF keeps float32, which is read back as the shortest decimal that means it.
-            if not isclose(mine, other, rel_tol=1e-6):
-                return key, mine, other
-        elif mine != other:
-            return key, mine, other
-    return None
-
-
-def _leaves(value: Any, path: str = "graph") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}")
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{index}]")
-    else:
-        yield path, value

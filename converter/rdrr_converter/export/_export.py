@@ -14,7 +14,8 @@ from rdrr_manifests.package import open_package
 
 from rdrr_converter.architectures import ArchitectureRule
 from rdrr_converter.destination import complete_or_nothing
-from rdrr_converter.export._config import find_rule, norm_shift
+from rdrr_converter.export._check import check_complete, norm_shift
+from rdrr_converter.export._config import find_rule
 from rdrr_converter.export._gguf import plan_gguf, write_gguf
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
@@ -41,6 +42,7 @@ def export(
     lossless: bool = False,
     arch: str | None = None,
     shard_size: int = SHARD_SIZE,
+    follow_links: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ExportResult:
     """Write a package as a checkpoint.
@@ -54,6 +56,7 @@ def export(
         lossless: Refuse what would change a value.
         arch: Architecture to write it as; None for the package's own.
         shard_size: Bytes of a safetensors file at most.
+        follow_links: Read what links in the package's folder lead to, wherever that is.
         progress: Called as the work goes on.
 
     Raises:
@@ -70,7 +73,7 @@ def export(
     path = local_path(destination)
     if os.path.lexists(path):
         raise StoreError("exists already", where=path, hint="name another")
-    with open_package(location) as package:
+    with open_package(location, follow_links=follow_links) as package:
         tensors = logical_tensors(package)
         rule, config = find_rule(package, tensors, arch)
         counter = Progress(progress)
@@ -78,10 +81,12 @@ def export(
         notes: tuple[str, ...] = ()
         if to == "gguf":
             outgoing = plan_gguf(package, tensors, rule, lossless=lossless)
+            check_complete(package, tensors, outgoing)
             errors, notes = write_gguf(package, tensors, outgoing, rule, config, path, counter)
         else:
             kind = _scalar(tensors, dtype, lossless)
             outgoing = _plan_directory(tensors, rule, kind, norm_shift(rule, package.manifest))
+            check_complete(package, tensors, outgoing)
             stated = {**config, "torch_dtype": _TORCH[kind]}
             with complete_or_nothing(path) as work:
                 folder = work.package

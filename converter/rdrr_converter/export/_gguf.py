@@ -24,7 +24,7 @@ from rdrr_manifests.logical import EMBEDDING, HEAD, LogicalTensor, RowReader
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule, find_architecture
-from rdrr_converter.export._config import check_config, norm_shift
+from rdrr_converter.export._check import check_config, norm_shift
 from rdrr_converter.export._gguf_metadata import metadata
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
 from rdrr_converter.export._stacks import is_of_experts, joined_experts, stacked

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rdrr_format.errors import SourceError
+from rdrr_format.locations import local_path
 from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
@@ -43,12 +44,13 @@ def open_source(path: str | Path) -> Source:
     """Open a checkpoint; no weight is read yet. Quantized weights will be dequantized when read.
 
     Raises:
+        UsageError: The path is empty, or no file system takes it.
         StoreError: The path cannot be looked at.
         SourceError: No such path, not a checkpoint of a known kind, or a damaged one, or one that
             is quantized in a way that is not known.
         ConversionError: A GGUF of an architecture that is not known.
     """
-    path = Path(path)
+    path = local_path(path)
     with store_errors(path):
         is_there = path.exists()
     if not is_there:

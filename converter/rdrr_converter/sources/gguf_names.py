@@ -70,6 +70,9 @@ _EXPERTS: Mapping[str, str] = MappingProxyType(
 _STACKED: Mapping[str, str] = MappingProxyType(
     {**_LAYER, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 )
+_SEED_OSS: Mapping[str, str] = MappingProxyType(
+    {"post_attention_norm": "post_attention_layernorm", **_LAYER}
+)
 _QUERIES_KEYS = ("q_proj", "k_proj")
 
 
@@ -143,6 +146,7 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
             GgufArchitecture("gemma2", "Gemma2ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
             GgufArchitecture("gemma3", "Gemma3ForCausalLM", _FOUR_NORMS, norm_offset=-1.0),
             GgufArchitecture("phi3", "Phi3ForCausalLM", _STACKED),
+            GgufArchitecture("seed_oss", "SeedOssForCausalLM", _SEED_OSS),
             GgufArchitecture("smollm3", "SmolLM3ForCausalLM", _LAYER, _QUERIES_KEYS),
         )
     }

@@ -26,20 +26,22 @@ const TINY = 0x358637bdu; // 1e-6: the largest of a group
 const HUGE = 0x49742400u; // 1e6
 const OUT_OF_RANGE = 4194303.0; // where ggml's rounding to integers ends
 
-@group(0) @binding(0) var<storage, read> weights: array<u32>;
-@group(0) @binding(1) var<storage, read_write> encoded: array<u32>;
-@group(0) @binding(2) var<storage, read_write> odd_blocks: array<u32>; // a bit for each block
-@group(0) @binding(3) var<uniform> task: Task;
+var<storage, read> weights: array<u32>;
+var<storage, read_write> encoded: array<u32>;
+var<storage, read_write> odd_blocks: array<u32>; // a bit for each block
+var<storage, read> task: Task;
 
 var<workgroup> tile: array<f32, LANES * STRIDE>; // weights, and in the end their codes
 var<workgroup> odd_here: atomic<u32>;
 var<private> odd: bool;
+var<private> zero: u32; // of the task, read once
 
 @compute @workgroup_size(LANES)
 fn main(
     @builtin(workgroup_id) workgroup: vec3u,
     @builtin(local_invocation_index) lane: u32,
 ) {
+    zero = task.zero;
     let first = workgroup.x * LANES * GROUP;
     for (var i = lane; i < LANES * GROUP; i += LANES) {
         tile[i / GROUP * STRIDE + i % GROUP] = weight(first + i);
@@ -97,7 +99,7 @@ fn numerator(step: u32) -> f32 {
 
 // A product that is rounded before anything is added to it.
 fn apart(product: f32) -> f32 {
-    return bitcast<f32>(bitcast<u32>(product) ^ task.zero);
+    return bitcast<f32>(bitcast<u32>(product) ^ zero);
 }
 
 // a / b rounded to nearest even: digits as the GPU divides, corrected by the integer remainder.

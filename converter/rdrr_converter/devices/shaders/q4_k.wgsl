@@ -1,3 +1,5 @@
+{% include "shaders/common.wgsl" %}
+{% include "shaders/affine.wgsl" %}
 const BLOCK_BYTES = 144u;
 const LARGEST = 15.0;
 

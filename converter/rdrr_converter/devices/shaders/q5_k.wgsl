@@ -1,3 +1,5 @@
+{% include "shaders/common.wgsl" %}
+{% include "shaders/affine.wgsl" %}
 const BLOCK_BYTES = 176u;
 const LARGEST = 31.0;
 

@@ -1,3 +1,4 @@
+{% include "shaders/common.wgsl" %}
 // Q6_K: sixteen groups of 16 with an int8 scale each; as `_signed_search` and `q6_k` of the codecs,
 // in ggml's order.
 

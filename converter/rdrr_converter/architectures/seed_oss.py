@@ -1,0 +1,57 @@
+"""Seed-OSS: Llama with biases on queries, keys and values, and a flag of its own for the output."""
+
+from __future__ import annotations
+
+from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures._tensors import (
+    ATTENTION,
+    EMBEDDING,
+    FEED_FORWARD,
+    FINAL_NORM,
+    HEAD,
+    TWO_NORMS,
+    attention_biases,
+    feed_forward_biases,
+)
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import all_full
+
+QKV_BIAS = read.flag("attention_bias")
+
+SEED_OSS = ArchitectureRule(
+    name="seed_oss",
+    classes=("SeedOssForCausalLM", "SeedOssModel"),
+    defaults={
+        "attention_bias": True,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 27648,
+        "max_position_embeddings": 524288,
+        "num_attention_heads": 80,
+        "num_hidden_layers": 64,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 155136,
+    },
+    attention={"query_pre_attn_scalar": read.head_dim},
+    normalization={
+        "rms_norm_eps": read.number("rms_norm_eps"),
+        "post_attention_norm": True,
+    },
+    ffn={"activation": read.activation("hidden_act")},
+    output={},
+    layer_types=all_full,
+    tensors=(
+        EMBEDDING,
+        *TWO_NORMS,
+        *ATTENTION,
+        *attention_biases(q=QKV_BIAS, k=QKV_BIAS, v=QKV_BIAS, o=read.flag("attention_out_bias")),
+        *FEED_FORWARD,
+        *feed_forward_biases(read.flag("mlp_bias")),
+        FINAL_NORM,
+        HEAD,
+    ),
+)
