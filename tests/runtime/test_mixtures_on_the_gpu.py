@@ -57,7 +57,7 @@ def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     assert 1e-5 < logits_agree(backend, package, rng) < IN_INT8
     kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
-    assert kernels["l1.experts"].startswith("expert_int8.down")
+    assert kernels["l1.experts"].startswith("matvec_rows.experts.sum")
     kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "prefill"}
     assert kernels["l1.experts.down"].startswith("matmul_int8.experts")
     backend.close()

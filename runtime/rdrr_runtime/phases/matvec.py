@@ -14,6 +14,7 @@ from typing import Any
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
 
+from rdrr_runtime.phases.bound_weights import whole
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec_record import Matvec, MatvecMatrix
@@ -199,9 +200,9 @@ def matvec(
     """
     gate, column, k = output.kind == "gate", weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    types = ",".join(one.dtype.name.lower() for one in weights)
+    bound = whole(weights)
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
-    variant = f"{types}.{source.kind}.{output.kind}{how}"
+    variant = f"{bound.types}.{source.kind}.{output.kind}{how}"
     if column:
         tuning_key = column_tuning(ctx, variant, outputs, k)
     else:
@@ -218,7 +219,6 @@ def matvec(
     record = Matvec(
         threads=threads,
         variant=variant,
-        formats=tuple(one.form for one in weights),
         column=column,
         input=source.kind,
         output=output.kind,
@@ -236,11 +236,10 @@ def matvec(
         stride=items,
         steps=-(-sum(tiles) // items),
         matrices=tuple(map(_matrix, weights, tiles, [team] * len(weights))),
-        planes=tuple(one.places(one.parts[0]) for one in weights),
+        **bound.fields,
         **source.fields(k),
     )
-    buffers = {**source.buffers(), **output.buffers()}
-    buffers |= {f"weight{index}": one.parts[0].slice for index, one in enumerate(weights)}
+    buffers = {**source.buffers(), **output.buffers(), **bound.buffers}
     return [Phase(record, buffers, Work(items), label, (tuning_key, *tuning_keys))]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
+from rdrr_runtime.phases.bound_weights import whole
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import UNIT, int8_rows_bytes, units_of
@@ -107,8 +108,8 @@ def matvec_rows(
     sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
     joined = len(output.ys) < len(sizes)
     _need_room(ctx, x, output, [sum(sizes)] if joined else sizes, k, label)
-    types = ",".join(one.dtype.name.lower() for one in weights)
-    variant = f"{types}.{output.kind}"
+    bound = whole(weights)
+    variant = f"{bound.types}.{output.kind}"
     tuning_key = rows_tuning(ctx, variant, sum(sizes), k, gate=gate, int8_out=output.int8)
     used = tuning or tuning_key.used
     step = used.workgroup // used.team * used.outputs // (2 if gate else 1)
@@ -116,7 +117,6 @@ def matvec_rows(
     record = MatvecRows(
         threads=used.workgroup,
         variant=f"{variant}.int8",
-        formats=tuple(one.form for one in weights),
         kind=output.kind,
         act=output.activation,
         bias=output.bias is not None,
@@ -130,10 +130,9 @@ def matvec_rows(
         subgroups=ctx.subgroups,
         units=units_of(k),
         matrices=matrices,
-        planes=tuple(one.places(one.parts[0]) for one in weights),
+        **bound.fields,
     )
-    buffers = {"current": ctx.state.step, "x": x}
-    buffers |= {f"weight{index}": one.parts[0].slice for index, one in enumerate(weights)}
+    buffers = {"current": ctx.state.step, "x": x, **bound.buffers}
     buffers |= {f"y{index}": y for index, y in enumerate(output.ys)}
     if output.bias is not None:
         buffers["bias"] = output.bias
