@@ -14,14 +14,10 @@ from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Reason
 from rdrr_runtime.compile.lower_products import (
     Served,
-    emit_one_row,
-    emit_one_row_branch,
-    emit_small_batch,
-    emit_small_batch_branch,
+    emit_branch,
+    emit_product,
     fold,
     norm_input,
-    normed_int8_rows,
-    to_int8_rows,
 )
 from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns import AttentionBlock, Projections
@@ -30,11 +26,9 @@ from rdrr_runtime.phases import attention_decode as decode
 from rdrr_runtime.phases import place_rows as placing
 from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
+from rdrr_runtime.phases.folding import Input, Output, RowParts
 from rdrr_runtime.phases.head_transform import HeadTransform
-from rdrr_runtime.phases.int8_rows import RowParts
 from rdrr_runtime.phases.kv_store import kv_store
-from rdrr_runtime.phases.matvec import Input, Output
-from rdrr_runtime.phases.matvec_rows import RowsOutput
 
 BATCH_SPLIT = SplitTuning(128, 16)
 """Splits of the keys of a row in a batch: the rows fill a device together, so there are fewer."""
@@ -102,12 +96,12 @@ def _one_row_block(
     spec = replace(spec, split=splits.used)
     size = build.ctx.value_bytes * sum(one.n for one in projected.product.weights)
     y = build.workspace.named("projected", size)
-    output = Output(y, bias=build.joined_bias(found.projections.linears))
-    emit_one_row(build, projected, norm_input(build, norm), output, f"{layer} qkv")
+    output = Output((y,), bias=build.joined_bias(found.projections.linears))
+    emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
     sums, stats = _emit_attention(build, found.projections, spec, y, (splits,))
     build.values.read(norm.x)
-    source = Input(sums, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
-    emit_one_row_branch(build, out, found.output, source, (splits,))
+    source = Input(sums, RowParts(stats, spec.splits, spec.cache.head_dim))
+    emit_branch(build, out, found.output, source, (splits,))
 
 
 def _splits(
@@ -133,14 +127,12 @@ def _batch_block(
     rows = build.ctx.max_rows
     size = 4 * rows * sum(one.n for one in projected.product.weights)
     y = build.workspace.named(f"projected.{rows}", size)
-    x = normed_int8_rows(build, projected, norm)
+    output = Output((y,), bias=build.joined_bias(found.projections.linears))
+    emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
     build.values.read(norm.x)
-    output = RowsOutput((y,), bias=build.joined_bias(found.projections.linears))
-    emit_small_batch(build, projected, x, output, f"{layer} qkv")
     sums, stats = _emit_attention(build, found.projections, spec, y)
     joins = RowParts(stats, spec.splits, spec.cache.head_dim)
-    x = to_int8_rows(build, out, sums, joins, f"{layer} attention")
-    emit_small_batch_branch(build, out, found.output, x)
+    emit_branch(build, out, found.output, Input(sums, joins, name=f"{layer} attention"))
 
 
 def attention_spec(

@@ -17,10 +17,10 @@ from rdrr_runtime.compile.lower_products import exact_product
 from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
+from rdrr_runtime.phases.folding import Output
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.matvec_rows import RowsOutput
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.routing import (
     ROUTE_WORDS,
@@ -170,12 +170,12 @@ def _int8_routes(mixture: _Mixture) -> None:
     inner = build.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
     label, source = f"{op.out}.act", build.values.get(op.x)
     build.emit(int8_rows(ctx, source, x, k=gates.weight.k, label=f"{op.x}.int8"), gates.reason)
-    output = RowsOutput((act,), "gate", activation=op.activation)
+    output = Output((act,), "gate", activation=op.activation)
     made = expert_int8(ctx, (gates.weight, ups.weight), routed, x, output, label=label)
     build.emit(made, gates.reason)
     made = int8_rows(ctx, act, inner, k=downs.weight.k, per_row=routed.top_k, label=f"{label}.int8")
     build.emit(made, downs.reason)
-    output = RowsOutput((mixture.out,), "add" if mixture.accumulate else "store")
+    output = Output((mixture.out,), "add" if mixture.accumulate else "store")
     made = expert_int8(ctx, (downs.weight,), routed, inner, output, label=op.out)
     build.emit(made, downs.reason)
 

@@ -12,11 +12,11 @@ from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.bound_weights import whole
 from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.folding import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import int8_rows_bytes, units_of
 from rdrr_runtime.phases.matmul_int8 import TYPES
 from rdrr_runtime.phases.matvec_record import MatvecRows, RowsMatrix
-from rdrr_runtime.phases.matvec_rows import RowsOutput
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
 
@@ -47,7 +47,7 @@ def expert_int8(
     stacks: tuple[GpuWeight, ...],
     routed: Routed,
     x: BufferSlice,
-    output: RowsOutput,
+    output: Output,
     *,
     label: str,
 ) -> list[Phase]:

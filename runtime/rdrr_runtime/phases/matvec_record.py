@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_runtime.phases.bound_weights import WeightsRecord
+from rdrr_runtime.phases.folding import InputRecord
 from rdrr_runtime.phases.phase import choice
 
 
@@ -28,12 +29,11 @@ class MatvecMatrix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matvec(WeightsRecord):
+class Matvec(WeightsRecord, InputRecord):
     """Parameters of matvec.wgsl.
 
     Attributes:
         column: Whether their blocks lie along N.
-        input: `plain`, `norm`, `combine` or `quantized`.
         output: `store`, `add`, `gate` or `best`.
         act: `silu` or `gelu_tanh`, for `gate`.
         bias: Whether a bias is added.
@@ -49,10 +49,6 @@ class Matvec(WeightsRecord):
         stride: Items; each takes every `stride`-th tile.
         steps: Tiles of each item.
         matrices: What is multiplied.
-        eps: Added to the mean square, for `norm`.
-        offset: Added to the gain, for `norm`.
-        splits: Partial results of each head, for `combine`.
-        head_dim: Width of a head, for `combine`.
         partials: Partial results of all heads, for `combine`.
     """
 
@@ -60,7 +56,6 @@ class Matvec(WeightsRecord):
     trusted = True
 
     column: bool = choice()
-    input: str = choice()
     output: str = choice()
     act: str = choice()
     bias: bool = choice()
@@ -76,10 +71,6 @@ class Matvec(WeightsRecord):
     stride: int
     steps: int
     matrices: tuple[MatvecMatrix, ...]
-    eps: float | None = None
-    offset: float | None = None
-    splits: int | None = None
-    head_dim: int | None = None
     partials: int | None = None
 
 

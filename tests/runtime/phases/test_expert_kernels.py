@@ -12,9 +12,9 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.expert_int8 import expert_int8, refusal
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
+from rdrr_runtime.phases.folding import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.matvec_rows import RowsOutput
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.routing import Routed, expert_combine, expert_groups, router_topk
@@ -300,7 +300,7 @@ def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dty
     routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
     ctx, target = any_bench.context(rows), any_bench.poisoned(int8_rows_bytes(rows, k) // 4)
-    output = RowsOutput((y,), "gate", activation="silu")
+    output = Output((y,), "gate", activation="silu")
     made = [
         *int8_rows(ctx, any_bench.upload(x), target, k=k, label="t"),
         *expert_int8(ctx, (gates, ups), routes, target, output, label="t"),
@@ -324,7 +324,7 @@ def test_routes_in_int8_are_summed_by_their_weights(any_bench, rng, dtype, rows,
     before *= np.float32(np.abs(expected).max())
     y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
     target = any_bench.poisoned(int8_rows_bytes(rows * top_k, k) // 4)
-    ctx, output = any_bench.context(rows), RowsOutput((y,), "add" if accumulate else "store")
+    ctx, output = any_bench.context(rows), Output((y,), "add" if accumulate else "store")
     made = [
         *int8_rows(ctx, any_bench.upload(x), target, k=k, per_row=top_k, label="t"),
         *expert_int8(ctx, (downs,), routes, target, output, label="t"),
