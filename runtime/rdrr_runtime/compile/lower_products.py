@@ -134,9 +134,7 @@ def emit_product(
         made = matvec_rows(build.ctx, weights, x, output, label=label)
     elif served.family is Family.INT8_TILES:
         rows = build.in_int8(source.name, source.x, served.k, served.reason)
-        made = matmul_int8(
-            build.ctx, weights[0], rows, y, bias=bias, accumulate=adds, label=label
-        )
+        made = matmul_int8(build.ctx, weights[0], rows, y, bias=bias, accumulate=adds, label=label)
     else:
         made = linear(
             ctx,
