@@ -119,7 +119,7 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
 @pytest.mark.parametrize(
     ("dtype", "layout", "hints", "said"),
     [
-        ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "experts in Q4_K lie along N"),
+        ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "a matrix in Q4_K is column-major"),
         ("F16", "row", {"f16Matmul": "tiled"}, "tiles of experts begin at 32 token rows"),
     ],
 )

@@ -21,7 +21,7 @@ from rdrr_runtime.phases.folding import Output
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.quantize_rows import Int8Rows
 from rdrr_runtime.phases.routing import (
     ROUTE_WORDS,
     Routed,
@@ -202,7 +202,10 @@ def _tiles(mixture: _Mixture) -> None:
     gate = emit(gates, "gate", x, mixture.scratch("gate", mixture.inner))
     up = emit(mixture.ups, "up", x, mixture.scratch("up", mixture.inner))
     act = mixture.activate(gate, up)
-    inner = _act_in_int8(mixture, act) if int8 else act
+    inner: BufferSlice | Int8Rows = act
+    if int8:
+        name, k, top_k = f"{op.out}.act", downs.weight.k, routed.top_k
+        inner = build.in_int8(name, act, k, downs.reason, per_row=top_k)
     results = emit(downs, "down", inner, mixture.scratch("down", routed.top_k * mixture.width))
     made = expert_combine(
         ctx,
@@ -214,24 +217,6 @@ def _tiles(mixture: _Mixture) -> None:
         label=op.out,
     )
     build.emit(made)
-
-
-def _act_in_int8(mixture: _Mixture, act: BufferSlice) -> Int8Rows:
-    """Emit the inner activations in int8, a row for each route."""
-    build, top_k, k = mixture.build, mixture.routed.top_k, mixture.downs.weight.k
-    routes = build.ctx.max_rows * top_k
-    q_size, scales_size = int8_sizes(routes, k)
-    made = Int8Rows(
-        build.workspace.named(f"experts.q.{routes}.{k}", q_size),
-        build.workspace.named(f"experts.q scales.{routes}.{k}", scales_size),
-        padded_rows(routes),
-        k,
-    )
-    label = f"{mixture.op.out}.act.int8"
-    build.emit(
-        quantize_rows(build.ctx, act, made, per_row=top_k, label=label), mixture.downs.reason
-    )
-    return made
 
 
 def lower_sigmoid_gate(build: PassBuilder, op: SigmoidGate) -> None:

@@ -6,8 +6,6 @@ A route reads its expert's weights by itself, as in `expert_linear`. The kernel 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.bound_weights import whole
@@ -15,7 +13,6 @@ from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.folding import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import int8_rows_bytes, units_of
-from rdrr_runtime.phases.matmul_int8 import TYPES
 from rdrr_runtime.phases.matvec_record import MatvecRows, RowsMatrix
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
@@ -23,23 +20,6 @@ from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
 WORKGROUP = 128
 TEAM = 32
 """Threads that share an output; fast where it is the size of a subgroup."""
-
-
-def refusal(ctx: OpContext, stacks: Sequence[GpuWeight]) -> str | None:
-    """Return why the experts of a mixture cannot be multiplied in int8; None if they can."""
-    for one in stacks:
-        if one.dtype.name not in TYPES:
-            return f"its experts are single values of {one.dtype.name}, no blocks"
-        if one.by_column:
-            return f"the blocks of its experts in {one.dtype.name} lie along N, not along K"
-        if len(one.parts) > 1:
-            return (
-                f"its experts are split into {len(one.parts)} buffers, because their "
-                f"{one.size} bytes exceed the binding limit"
-            )
-    if ctx.values != "f32":
-        return f"its activations are {ctx.values}, and int8 experts leave f32"
-    return None
 
 
 def expert_int8(
@@ -51,7 +31,7 @@ def expert_int8(
     *,
     label: str,
 ) -> list[Phase]:
-    """Multiply rows by their experts; there must be no `refusal`.
+    """Multiply rows by their experts; `unread_by_row` must not refuse them.
 
         gate        y[r, s, :] = act(W_gate[e] x[r, :]) W_up[e] x[r, :]
         store, add  y[r, :] = sum_s w W[e] x[r, s, :] (+ y), w the weight of row r's s-th route

@@ -47,7 +47,7 @@ def expert_tiled(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K]; where x is in int8, there must be no `expert_int8.refusal`.
+        weight: [experts * N, K]; where x is in int8, `unread_by_row` must not refuse it.
         routed: Where each row goes.
         groups: As `expert_groups` leaves it.
         x: [rows, K], or [rows, top_k, K] with `by_route`.

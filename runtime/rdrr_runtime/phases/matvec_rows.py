@@ -52,20 +52,26 @@ def refusal(
     """
     if not 2 <= ctx.max_rows <= MAX_ROWS:
         return f"it takes 2 to {MAX_ROWS} token rows, and the pass has {ctx.max_rows}"
-    if ctx.values != "f32":
-        return f"it takes activations in f32, and the pass has {ctx.values}"
     if weights[0].k % 4:
         return f"K is {weights[0].k}, no multiple of 4"
     inputs = sorted({one.k for one in weights})
     if len(inputs) > 1:
         return f"its matrices have different inputs, {' and '.join(map(str, inputs))}"
-    if any(one.by_column for one in weights):
-        return "it reads blocks along K, and a matrix is column-major"
     if len(weights) > MOST_MATRICES:
         return f"it takes up to {MOST_MATRICES} matrices, and there are {len(weights)}"
     buffers = 2 + len(weights) + (len(weights) if apart else 1) + bias
     if buffers > MOST_BUFFERS:
         return f"it would bind {buffers} buffers, more than {MOST_BUFFERS}"
+    return unread_by_row(ctx, weights)
+
+
+def unread_by_row(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
+    """Return why matrices, or those of experts, cannot be multiplied here; None if they can."""
+    if ctx.values != "f32":
+        return f"it takes activations in f32, and the pass has {ctx.values}"
+    column = next((one for one in weights if one.by_column), None)
+    if column is not None:
+        return f"it reads blocks along K, and a matrix in {column.dtype} is column-major"
     return next(filter(None, (unread(one, int8=True) for one in weights)), None)
 
 

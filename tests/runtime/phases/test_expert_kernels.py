@@ -9,12 +9,13 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.expert_int8 import expert_int8, refusal
+from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
 from rdrr_runtime.phases.folding import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
+from rdrr_runtime.phases.matvec_rows import unread_by_row
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.routing import Routed, expert_combine, expert_groups, router_topk
@@ -285,11 +286,11 @@ def test_what_stands_in_the_way_of_int8_experts_is_said(bench, rng, monkeypatch)
     monkeypatch.setattr(type(bench.arena), "max_binding", blocks.size // 2)
     split, _ = stacked(bench, rng, "Q8_0", 3, (32, k))
     halves = bench.context(1, values="f16")
-    assert refusal(ctx, [blocks, blocks]) is None
-    assert refusal(ctx, [blocks, values]) == "its experts are single values of F16, no blocks"
-    assert "along N" in refusal(ctx, [columns, blocks])
-    assert f"{len(split.parts)} buffers" in refusal(ctx, [split])
-    assert "f16" in refusal(halves, [blocks])
+    assert unread_by_row(ctx, [blocks, blocks]) is None
+    assert "F16 has no codes" in unread_by_row(ctx, [blocks, values])
+    assert "column-major" in unread_by_row(ctx, [columns, blocks])
+    assert f"a matrix of {split.size} bytes" in unread_by_row(ctx, [split])
+    assert "f16" in unread_by_row(halves, [blocks])
 
 
 @pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
