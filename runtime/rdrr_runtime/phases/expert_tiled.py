@@ -88,7 +88,7 @@ def _record(
 ) -> LinearRecord:
     weight, part = bound.weights[0], bound.parts[0]
     if isinstance(x, Int8Rows):
-        sizes = {"first": 0, "outputs": same["n"], "rows": x.rows, "steps": steps_of(x.k)}
+        sizes = {"first": 0, "outputs": same["n"], "rows": x.rows, "steps": steps_of(weight.k)}
         return MatmulInt8(**same, **sizes, **bound.fields, **TINY.fields)
     return MatmulTiled(
         **same,
