@@ -22,11 +22,12 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.copy import copy_row
 from rdrr_runtime.phases.elementwise import residual_add, scale, softcap
 from rdrr_runtime.phases.embed import embed
+from rdrr_runtime.phases.folding import Input, Output, RowNorm
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.linear import linear
-from rdrr_runtime.phases.matvec import Input, Output, matvec
+from rdrr_runtime.phases.matvec import matvec
 from rdrr_runtime.phases.packing import upload_weight
 from rdrr_runtime.phases.rmsnorm import post_norm_add, rms_norm
 from rdrr_runtime.phases.rope import rope
@@ -161,7 +162,7 @@ def one_row(kind: str) -> Callable[[Operands], Made]:
         out = values @ normed
         gated = _silu(out[:32]) * out[32:]
         expected = {"store": out, "add": out + before[: len(out)], "gate": gated}[kind]
-        source, target = Input(x, gain, 1e-5), Output(y, kind, activation="silu")
+        source, target = Input(x, RowNorm(gain, 1e-5)), Output((y,), kind, activation="silu")
         return matvec(ctx, (weight,), source, target, label="t"), y, expected
 
     return made

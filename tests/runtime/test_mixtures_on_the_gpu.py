@@ -57,7 +57,7 @@ def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
     assert 1e-5 < logits_agree(backend, package, rng) < IN_INT8
     kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
-    assert kernels["l1.experts"].startswith("expert_int8.down")
+    assert kernels["l1.experts"].startswith("matvec_rows.experts.sum")
     kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "prefill"}
     assert kernels["l1.experts.down"].startswith("matmul_int8.experts")
     backend.close()
@@ -119,7 +119,7 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
 @pytest.mark.parametrize(
     ("dtype", "layout", "hints", "said"),
     [
-        ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "experts in Q4_K lie along N"),
+        ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "a matrix in Q4_K is column-major"),
         ("F16", "row", {"f16Matmul": "tiled"}, "tiles of experts begin at 32 token rows"),
     ],
 )

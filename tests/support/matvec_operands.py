@@ -15,8 +15,8 @@ from rdrr_format.block_fields import BLOCK_FIELDS
 from rdrr_format.codecs import CODECS
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.folding import Input, RowNorm, RowParts
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.matvec import Input
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import F32, Bench, in_int8, normal, random_tensor
 
@@ -121,7 +121,8 @@ class Operands:
         if kind == "plain":
             return Source(Input(upload(x)), x)
         root = np.sqrt(np.mean(x.astype(np.float64) ** 2) + EPS)
-        return Source(Input(upload(x), upload(gain), EPS, 1.0), x * scale, 1 / root)
+        norm = RowNorm(upload(gain), EPS, 1.0)
+        return Source(Input(upload(x), norm), x * scale, 1 / root)
 
     def combined(
         self, k: int, matrices: list[Matrix], *, head_dim: int, splits: int, live: int
@@ -142,9 +143,7 @@ class Operands:
         x = joined()
         parts[:, live:] = np.nan  # what was there before must not matter
         upload = self.bench.upload
-        return Source(
-            Input(upload(parts), stats=upload(stats), splits=splits, head_dim=head_dim), x
-        )
+        return Source(Input(upload(parts), RowParts(upload(stats), splits, head_dim)), x)
 
     def away_from_ties(self, x: F32, matrices: list[Matrix]) -> F32:
         """Return a factor for each input [K], 1 for most, after which no code is near a tie."""

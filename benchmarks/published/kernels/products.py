@@ -41,12 +41,13 @@ def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -
 
 def _matvec(int8: bool) -> Maker:
     def make(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Phase]:
-        from rdrr_runtime.phases.matvec import Input, Output, matvec, refusal
+        from rdrr_runtime.phases.folding import Input, Output
+        from rdrr_runtime.phases.matvec import matvec, refusal
 
         obstacle = refusal(ctx, (weight,), int8=int8)
         if obstacle is not None:
             raise UsageError(f"the kernel cannot run the matrix: {obstacle}")
-        return matvec(ctx, (weight,), Input(x), Output(y), int8=int8, label="product")
+        return matvec(ctx, (weight,), Input(x), Output((y,)), int8=int8, label="product")
 
     return make
 

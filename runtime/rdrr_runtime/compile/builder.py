@@ -74,7 +74,7 @@ class PassBuilder:
     phases: list[Phase] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     routed: dict[str, Routed] = field(default_factory=dict)
-    _int8_held: dict[int, str] = field(default_factory=dict)
+    _int8_held: dict[tuple[int, int], str] = field(default_factory=dict)
 
     @property
     def workspace(self) -> Workspace:
@@ -115,16 +115,19 @@ class PassBuilder:
         """Return the kernel of a product that takes in the ops around it, if one is wished."""
         return choose_folding(product, self.model.preferences)
 
-    def in_int8(self, name: str, x: BufferSlice, k: int, reason: Reason) -> Int8Rows:
+    def in_int8(
+        self, name: str, x: BufferSlice, k: int, reason: Reason, *, per_row: int = 1
+    ) -> Int8Rows:
         """Return a value rounded to int8 for tiles of many rows; the linears that read it share it.
 
         Args:
             name: The value.
-            x: f32 [rows, K].
+            x: f32 [rows, per_row, K].
             k: Elements of a row.
             reason: Why the products that read it are in int8.
+            per_row: Rows of K elements for each token row.
         """
-        rows = self.ctx.max_rows
+        rows = self.ctx.max_rows * per_row
         q_size, scales_size = int8_sizes(rows, k)
         target = Int8Rows(
             self.workspace.named(f"int8.{rows}.{k}", q_size),
@@ -132,7 +135,8 @@ class PassBuilder:
             padded_rows(rows),
             k,
         )
-        if self._int8_held.get(k) != name:
-            self.emit(quantize_rows(self.ctx, x, target, label=f"{name}.int8"), reason)
-            self._int8_held[k] = name
+        if self._int8_held.get((rows, k)) != name:
+            made = quantize_rows(self.ctx, x, target, per_row=per_row, label=f"{name}.int8")
+            self.emit(made, reason)
+            self._int8_held[rows, k] = name
         return target

@@ -14,14 +14,10 @@ from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Reason
 from rdrr_runtime.compile.lower_products import (
     Served,
-    emit_one_row,
-    emit_one_row_branch,
-    emit_small_batch,
-    emit_small_batch_branch,
+    emit_branch,
+    emit_product,
     fold,
     norm_input,
-    normed_int8_rows,
-    to_int8_rows,
 )
 from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns import AttentionBlock, Projections
@@ -30,11 +26,9 @@ from rdrr_runtime.phases import attention_decode as decode
 from rdrr_runtime.phases import place_rows as placing
 from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
+from rdrr_runtime.phases.folding import Input, Output, RowParts
 from rdrr_runtime.phases.head_transform import HeadTransform
-from rdrr_runtime.phases.int8_rows import RowParts
 from rdrr_runtime.phases.kv_store import kv_store
-from rdrr_runtime.phases.matvec import Input, Output
-from rdrr_runtime.phases.matvec_rows import RowsOutput
 
 BATCH_SPLIT = SplitTuning(128, 16)
 """Splits of the keys of a row in a batch: the rows fill a device together, so there are fewer."""
@@ -66,12 +60,14 @@ def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
     )
     if projected is None or out is None or not alike or not runs:
         return False
+    depends: tuple[AnyTuningKey, ...] = ()
     if one_row:
-        _one_row_block(build, found, spec, projected, out)
-    elif spec.cache.head_dim % 16 == 0:
-        _batch_block(build, found, spec, projected, out)
-    else:
+        key = f"softmax attention_decode.{spec.shape}"
+        split = build.ctx.tuning_key(key, spec.split, _splits(build, found, spec))
+        spec, depends = replace(spec, split=split.used), (split,)
+    elif spec.cache.head_dim % 16:
         return False
+    _emit_block(build, found, spec, projected, out, depends)
     return True
 
 
@@ -88,26 +84,25 @@ def _output(build: PassBuilder, found: AttentionBlock, spec: AttentionSpec) -> S
     return fold(build, replace(product, folds=True, partials=spec.heads * spec.splits))
 
 
-def _one_row_block(
+def _emit_block(
     build: PassBuilder,
     found: AttentionBlock,
     spec: AttentionSpec,
     projected: Served,
     out: Served,
+    depends: tuple[AnyTuningKey, ...],
 ) -> None:
     norm, layer = found.projections.norm, f"layer {found.projections.attention.layer}"
-    splits = build.ctx.tuning_key(
-        f"softmax attention_decode.{spec.shape}", spec.split, _splits(build, found, spec)
-    )
-    spec = replace(spec, split=splits.used)
-    size = build.ctx.value_bytes * sum(one.n for one in projected.product.weights)
-    y = build.workspace.named("projected", size)
-    output = Output(y, bias=build.joined_bias(found.projections.linears))
-    emit_one_row(build, projected, norm_input(build, norm), output, f"{layer} qkv")
-    sums, stats = _emit_attention(build, found.projections, spec, y, (splits,))
+    rows = build.ctx.max_rows
+    size = build.ctx.value_bytes * rows * sum(one.n for one in projected.product.weights)
+    y = build.workspace.named(f"projected.{rows}", size)
+    output = Output((y,), bias=build.joined_bias(found.projections.linears))
+    emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
     build.values.read(norm.x)
-    source = Input(sums, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
-    emit_one_row_branch(build, out, found.output, source, (splits,))
+    sums, stats = _emit_attention(build, found.projections, spec, y, depends)
+    joins = RowParts(stats, spec.splits, spec.cache.head_dim)
+    source = Input(sums, joins, name=f"{layer} attention")
+    emit_branch(build, out, found.output, source, depends)
 
 
 def _splits(
@@ -120,27 +115,6 @@ def _splits(
         if other.splits not in seen and _output(build, found, other) is not None:
             seen.add(other.splits)
             yield one
-
-
-def _batch_block(
-    build: PassBuilder,
-    found: AttentionBlock,
-    spec: AttentionSpec,
-    projected: Served,
-    out: Served,
-) -> None:
-    norm, layer = found.projections.norm, f"layer {found.projections.attention.layer}"
-    rows = build.ctx.max_rows
-    size = 4 * rows * sum(one.n for one in projected.product.weights)
-    y = build.workspace.named(f"projected.{rows}", size)
-    x = normed_int8_rows(build, projected, norm)
-    build.values.read(norm.x)
-    output = RowsOutput((y,), bias=build.joined_bias(found.projections.linears))
-    emit_small_batch(build, projected, x, output, f"{layer} qkv")
-    sums, stats = _emit_attention(build, found.projections, spec, y)
-    joins = RowParts(stats, spec.splits, spec.cache.head_dim)
-    x = to_int8_rows(build, out, sums, joins, f"{layer} attention")
-    emit_small_batch_branch(build, out, found.output, x)
 
 
 def attention_spec(
@@ -176,7 +150,7 @@ def _emit_attention(
     found: Projections,
     spec: AttentionSpec,
     projected: BufferSlice,
-    depends: tuple[AnyTuningKey, ...] = (),
+    depends: tuple[AnyTuningKey, ...],
 ) -> tuple[BufferSlice, BufferSlice]:
     """Emit the attention of the rows of a pass; its partial results and their statistics."""
     rows = build.ctx.max_rows

@@ -14,13 +14,14 @@ from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.experts import ExpertKernel, ExpertRequest, choose_experts
 from rdrr_runtime.compile.lower_products import exact_product
-from rdrr_runtime.phases.expert_int8 import expert_down, expert_gate
-from rdrr_runtime.phases.expert_linear import expert_each, expert_sum
+from rdrr_runtime.phases.expert_int8 import expert_int8
+from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
+from rdrr_runtime.phases.folding import Output
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.quantize_rows import Int8Rows
 from rdrr_runtime.phases.routing import (
     ROUTE_WORDS,
     Routed,
@@ -141,15 +142,17 @@ def _routes(mixture: _Mixture) -> None:
     x, made = build.values.get(op.x), []
     for stack, name in ((mixture.gates, "gate"), (mixture.ups, "up")):
         y, ctx = mixture.scratch(name, mixture.inner), stack.kernel.context(build.ctx)
-        phases = expert_each(ctx, stack.weight, routed, x, y, label=f"{op.out}.{name}")
+        label = f"{op.out}.{name}"
+        phases = expert_linear(ctx, stack.weight, routed, x, y, by_route=False, label=label)
         build.emit(phases, stack.reason)
         made.append(y)
-    phases = expert_sum(
+    phases = expert_linear(
         downs.kernel.context(build.ctx),
         downs.weight,
         routed,
         mixture.activate(*made),
         mixture.out,
+        by_route=True,
         accumulate=mixture.accumulate,
         label=op.out,
     )
@@ -167,15 +170,13 @@ def _int8_routes(mixture: _Mixture) -> None:
     inner = build.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
     label, source = f"{op.out}.act", build.values.get(op.x)
     build.emit(int8_rows(ctx, source, x, k=gates.weight.k, label=f"{op.x}.int8"), gates.reason)
-    made = expert_gate(
-        ctx, gates.weight, ups.weight, routed, x, act, activation=op.activation, label=label
-    )
+    output = Output((act,), "gate", activation=op.activation)
+    made = expert_int8(ctx, (gates.weight, ups.weight), routed, x, output, label=label)
     build.emit(made, gates.reason)
     made = int8_rows(ctx, act, inner, k=downs.weight.k, per_row=routed.top_k, label=f"{label}.int8")
     build.emit(made, downs.reason)
-    made = expert_down(
-        ctx, downs.weight, routed, inner, mixture.out, accumulate=mixture.accumulate, label=op.out
-    )
+    output = Output((mixture.out,), "add" if mixture.accumulate else "store")
+    made = expert_int8(ctx, (downs.weight,), routed, inner, output, label=op.out)
     build.emit(made, downs.reason)
 
 
@@ -201,7 +202,10 @@ def _tiles(mixture: _Mixture) -> None:
     gate = emit(gates, "gate", x, mixture.scratch("gate", mixture.inner))
     up = emit(mixture.ups, "up", x, mixture.scratch("up", mixture.inner))
     act = mixture.activate(gate, up)
-    inner = _act_in_int8(mixture, act) if int8 else act
+    inner: BufferSlice | Int8Rows = act
+    if int8:
+        name, k, top_k = f"{op.out}.act", downs.weight.k, routed.top_k
+        inner = build.in_int8(name, act, k, downs.reason, per_row=top_k)
     results = emit(downs, "down", inner, mixture.scratch("down", routed.top_k * mixture.width))
     made = expert_combine(
         ctx,
@@ -213,24 +217,6 @@ def _tiles(mixture: _Mixture) -> None:
         label=op.out,
     )
     build.emit(made)
-
-
-def _act_in_int8(mixture: _Mixture, act: BufferSlice) -> Int8Rows:
-    """Emit the inner activations in int8, a row for each route."""
-    build, top_k, k = mixture.build, mixture.routed.top_k, mixture.downs.weight.k
-    routes = build.ctx.max_rows * top_k
-    q_size, scales_size = int8_sizes(routes, k)
-    made = Int8Rows(
-        build.workspace.named(f"experts.q.{routes}.{k}", q_size),
-        build.workspace.named(f"experts.q scales.{routes}.{k}", scales_size),
-        padded_rows(routes),
-        k,
-    )
-    label = f"{mixture.op.out}.act.int8"
-    build.emit(
-        quantize_rows(build.ctx, act, made, per_row=top_k, label=label), mixture.downs.reason
-    )
-    return made
 
 
 def lower_sigmoid_gate(build: PassBuilder, op: SigmoidGate) -> None:

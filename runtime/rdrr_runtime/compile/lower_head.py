@@ -11,12 +11,9 @@ from rdrr_manifests.graph import Head, Norm
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_products import (
     Served,
-    emit_alone,
-    emit_one_row,
-    emit_small_batch,
+    emit_product,
     fold,
     one_row_context,
-    to_int8_rows,
 )
 from rdrr_runtime.compile.pass_spec import Logits
 from rdrr_runtime.compile.products import Family
@@ -26,10 +23,8 @@ from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, argmax_entropy
 from rdrr_runtime.phases.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
 from rdrr_runtime.phases.copy import copy_row
 from rdrr_runtime.phases.elementwise import scale, softcap
-from rdrr_runtime.phases.int8_rows import RowNorm
-from rdrr_runtime.phases.matmul_int8 import matmul_int8
-from rdrr_runtime.phases.matvec import CANDIDATE_BYTES, MAX_OUTPUT_GROUPS, Input, Output
-from rdrr_runtime.phases.matvec_rows import RowsOutput
+from rdrr_runtime.phases.folding import Input, Output, RowNorm
+from rdrr_runtime.phases.matvec import CANDIDATE_BYTES, MAX_OUTPUT_GROUPS
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rmsnorm import rms_norm
 
@@ -56,13 +51,12 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
     weight = build.matrix(head.weight)
     ctx = one_row_context(build.ctx) if single else build.ctx
     served = fold(build, replace(build.product((weight,), ctx), folds=True))
+    source = Input(x, RowNorm(*build.gain(norm)), name="final norm")
     is_plain = head.scale == 1.0 and head.softcap is None
     if served is not None and served.family is Family.SMALL_BATCH:
-        given = RowNorm(*build.gain(norm))
-        in_int8 = to_int8_rows(build, served, x, given, "final norm")
-        emit_small_batch(build, served, in_int8, RowsOutput((logits,)), "head")
+        emit_product(build, served, source, Output((logits,)), "head")
     elif served is not None and is_plain:
-        return _one_row_head(build, served, norm, x, logits)
+        return _one_row_head(build, served, source, logits)
     else:
         _general_head(build, norm, head, x, logits, single=single)
     _finish_logits(build, head, logits, single=single)
@@ -84,13 +78,11 @@ def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> Buff
     return last
 
 
-def _one_row_head(
-    build: PassBuilder, served: Served, norm: Norm, x: BufferSlice, logits: BufferSlice
-) -> Ended:
+def _one_row_head(build: PassBuilder, served: Served, source: Input, logits: BufferSlice) -> Ended:
     candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
-    gain, eps, offset = build.gain(norm)
-    output = Output(logits, "best", best=candidates)
-    return Ended(logits, emit_one_row(build, served, Input(x, gain, eps, offset), output, "head"))
+    output = Output((logits,), "best", best=candidates)
+    (best,) = emit_product(build, served, source, output, "head")
+    return Ended(logits, best)
 
 
 def _general_head(
@@ -123,12 +115,9 @@ def _general_head(
     # and a product that could not be.
     product = build.product((weight,), one_row_context(ctx) if single else ctx)
     served = Served(product, build.choose(replace(product, fuses=False)))
-    if served.family is Family.INT8_TILES:
-        in_int8 = build.in_int8(f"{norm.out}.head", normed, hidden, served.reason)
-        build.emit(matmul_int8(ctx, weight, in_int8, logits, label="head"), served.reason)
-        return
     served = replace(served, product=replace(product, ctx=ctx))
-    emit_alone(build, served, normed, logits, single_row=single, logits=True, label="head")
+    source, output = Input(normed, name=f"{norm.out}.head"), Output((logits,))
+    emit_product(build, served, source, output, "head", single_row=single, logits=True)
 
 
 def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, single: bool) -> None:

@@ -11,24 +11,16 @@ from rdrr_runtime.compile.lower_attention import serve_placed_attention
 from rdrr_runtime.compile.lower_ops import lower_op
 from rdrr_runtime.compile.lower_products import (
     Served,
-    emit_one_row,
-    emit_one_row_branch,
-    emit_small_batch,
-    emit_small_batch_branch,
+    emit_branch,
+    emit_product,
     fold,
+    handed_in_int8,
     norm_input,
-    normed_int8_rows,
-    small_batch_input,
 )
 from rdrr_runtime.compile.patterns import GatedFeedForward, NormedLinears, Projections
 from rdrr_runtime.compile.products import Family
 from rdrr_runtime.phases import matvec, matvec_rows
-from rdrr_runtime.phases.matvec import Input, Output
-from rdrr_runtime.phases.matvec_rows import RowsOutput, buffers_bound
-from rdrr_runtime.phases.phase import MOST_BUFFERS
-
-MOST_MATRICES = 3
-"""Matrices that one launch of a small-batch product takes."""
+from rdrr_runtime.phases.folding import Output
 
 
 def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
@@ -41,12 +33,20 @@ def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
     if gated is None:
         return 0
     down = _down_in_int8(build, found, gated)
-    if gated.family is Family.ONE_ROW:
-        _one_row_gated(build, found, gated, down)
-    else:
-        _small_batch_gated(build, found, gated, down)
+    activation, source = found.activation, norm_input(build, found.norm)
     if down is None or found.down is None:
+        y = build.values.take(activation.out, activation.width)
+        output = Output((y,), "gate", activation=activation.activation)
+        emit_product(build, gated, source, output, activation.out)
+        build.values.read(found.norm.x)
         return found.own_count
+    handed = handed_in_int8(build, down)
+    output = Output(
+        (handed.x,), "gate", activation=activation.activation, int8=True, scales=handed.scales
+    )
+    (phase,) = emit_product(build, gated, source, output, activation.out)
+    build.values.read(found.norm.x)
+    emit_branch(build, down, found.down, handed, phase.tuning_keys)
     return found.own_count + found.down.count
 
 
@@ -64,41 +64,6 @@ def _down_in_int8(build: PassBuilder, found: GatedFeedForward, gated: Served) ->
     return down if leaves(build.ctx, found.activation.width) else None
 
 
-def _one_row_gated(
-    build: PassBuilder, found: GatedFeedForward, gated: Served, down: Served | None
-) -> None:
-    activation, source = found.activation, norm_input(build, found.norm)
-    if down is None or found.down is None:
-        y = build.values.take(activation.out, activation.width)
-        output = Output(y, "gate", activation=activation.activation)
-        emit_one_row(build, gated, source, output, activation.out)
-        build.values.read(found.norm.x)
-        return
-    codes = build.workspace.named("gated", activation.width)
-    scales = build.workspace.named("gated scales", activation.width // 2)
-    output = Output(codes, "gate", activation=activation.activation, scales=scales)
-    launch = emit_one_row(build, gated, source, output, activation.out)
-    build.values.read(found.norm.x)
-    emit_one_row_branch(build, down, found.down, Input(codes, scales=scales), launch.tuning_keys)
-
-
-def _small_batch_gated(
-    build: PassBuilder, found: GatedFeedForward, gated: Served, down: Served | None
-) -> None:
-    activation = found.activation
-    x = normed_int8_rows(build, gated, found.norm)
-    build.values.read(found.norm.x)
-    if down is None or found.down is None:
-        y = build.values.take(activation.out, activation.width)
-        output = RowsOutput((y,), "gate", activation=activation.activation)
-        emit_small_batch(build, gated, x, output, activation.out)
-        return
-    handed = small_batch_input(build, down, "int8 gated")
-    output = RowsOutput((handed,), "gate", activation=activation.activation, int8=True)
-    emit_small_batch(build, gated, x, output, activation.out)
-    emit_small_batch_branch(build, down, found.down, handed)
-
-
 def serve_normed_linears(
     build: PassBuilder, found: NormedLinears, layer: Projections | None
 ) -> int:
@@ -111,12 +76,11 @@ def serve_normed_linears(
     served = _small_batch_projections(build, found)
     if served is None:
         return _side_by_side(build, found)
-    x = normed_int8_rows(build, served, found.norm)
-    build.values.read(found.norm.x)
     ys = tuple(build.values.take(one.out, one.weight.shape[0]) for one in found.linears)
     names = [found.linears[0].out, *(one.out.rpartition(".")[2] for one in found.linears[1:])]
-    output = RowsOutput(ys, bias=build.joined_bias(found.linears))
-    emit_small_batch(build, served, x, output, "+".join(names))
+    output = Output(ys, bias=build.joined_bias(found.linears))
+    emit_product(build, served, norm_input(build, found.norm), output, "+".join(names))
+    build.values.read(found.norm.x)
     if layer is not None and serve_placed_attention(build, layer):
         return layer.count
     for op in found.others:
@@ -128,11 +92,10 @@ def _small_batch_projections(build: PassBuilder, found: NormedLinears) -> Served
     linears = found.linears
     weights = [build.matrix(one.weight) for one in linears]
     has_bias = linears[0].bias is not None
-    if len(linears) > MOST_MATRICES or any((one.bias is not None) != has_bias for one in linears):
+    if any((one.bias is not None) != has_bias for one in linears):
         return None
-    if buffers_bound(weights, bias=has_bias) > MOST_BUFFERS:
-        return None
-    served = fold(build, replace(build.product(weights), folds=True))
+    wanted = replace(build.product(weights), folds=True, apart=True, bias=has_bias)
+    served = fold(build, wanted)
     return served if served is not None and served.family is Family.SMALL_BATCH else None
 
 

@@ -6,6 +6,7 @@ of them. Which one serves a product is decided in `rdrr_runtime.compile.products
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
@@ -17,12 +18,13 @@ from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
 from rdrr_runtime.compile.products import Family, Product, ProductKernel
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.folding import Input, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
+from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
-from rdrr_runtime.phases.matvec import Input, Output, matvec
-from rdrr_runtime.phases.matvec_rows import RowsOutput, matvec_rows, rows_held
+from rdrr_runtime.phases.matvec import matvec
+from rdrr_runtime.phases.matvec_rows import matvec_rows, rows_held
 from rdrr_runtime.phases.phase import Phase
 
 
@@ -65,14 +67,14 @@ def fold(build: PassBuilder, product: Product) -> Served | None:
     return None if found is None else Served(product, found)
 
 
-def _target(build: PassBuilder, branch: Branch) -> tuple[Linear, BufferSlice, BufferSlice | None]:
-    """Return a linear, where its outputs go, and its bias."""
+def _target(build: PassBuilder, branch: Branch) -> tuple[Linear, Output]:
+    """Return a linear, and where its outputs go."""
     op = branch.op
     assert isinstance(op, Linear), "only linears have such products"
     bias = None if op.bias is None else build.vector(op.bias)
     if branch.residual is None:
-        return op, build.values.take(op.out, op.weight.shape[0]), bias
-    return op, build.values.get(branch.residual.x), bias
+        return op, Output((build.values.take(op.out, op.weight.shape[0]),), bias=bias)
+    return op, Output((build.values.get(branch.residual.x),), "add", bias)
 
 
 def _rename(build: PassBuilder, branch: Branch) -> None:
@@ -81,153 +83,111 @@ def _rename(build: PassBuilder, branch: Branch) -> None:
         build.values.rename(branch.residual.x, branch.residual.out)
 
 
-# One row ------------------------------------------------------------------------------------------
-
-
 def norm_input(build: PassBuilder, norm: Norm) -> Input:
-    """Return the input of a one-row product that a norm stands before."""
-    gain, eps, offset = build.gain(norm)
-    return Input(build.values.get(norm.x), gain, eps, offset)
+    """Return the input of a product that a norm stands before."""
+    return Input(build.values.get(norm.x), RowNorm(*build.gain(norm)), name=norm.out)
 
 
-def emit_one_row(
+def handed_in_int8(build: PassBuilder, served: Served) -> Input:
+    """Return buffers in which a gated product leaves int8 for one that is served so."""
+    if served.family is Family.SMALL_BATCH:
+        return Input(_small_batch_rows(build, "int8 gated", served.k), int8=True)
+    codes = build.workspace.named("gated", served.k)
+    scales = build.workspace.named("gated scales", served.k // 2)
+    return Input(codes, int8=True, scales=scales)
+
+
+def emit_product(
     build: PassBuilder,
     served: Served,
     source: Input,
     output: Output,
     label: str,
+    *,
+    single_row: bool = False,
+    logits: bool = False,
     depends: tuple[AnyTuningKey, ...] = (),
-) -> Phase:
-    """Emit a one-row product and return its phase; its input depends on some parameters."""
-    ctx = served.chosen.candidate.context(served.product)
-    weights = served.product.weights
-    made = matvec(ctx, weights, source, output, int8=served.int8, label=label, tuning_keys=depends)
+) -> Sequence[Phase]:
+    """Emit a product, and before it the rounding of its input to int8 where the kernel wants it.
+
+    Args:
+        build: Where it goes.
+        served: The product.
+        source: What it multiplies by; the op before it only for families in `FOLDING`.
+        output: What becomes of the products.
+        label: What the op is.
+        single_row: One row is multiplied, whatever the pass has (the head).
+        logits: y is f32, whatever the type of activations.
+        depends: Parameters that the input of a one-row product depends on.
+
+    Returns:
+        The phases that multiply.
+    """
+    ctx, weights = served.chosen.candidate.context(served.product), served.product.weights
+    y, bias, adds = output.ys[0], output.bias, output.kind == "add"
+    if served.family is Family.ONE_ROW:
+        made = matvec(
+            ctx, weights, source, output, int8=served.int8, label=label, tuning_keys=depends
+        )
+    elif served.family is Family.SMALL_BATCH:
+        x = source.x if source.int8 else _small_batch_in_int8(build, served, source)
+        made = matvec_rows(build.ctx, weights, x, output, label=label)
+    elif served.family is Family.INT8_TILES:
+        rows = build.in_int8(source.name, source.x, served.k, served.reason)
+        made = matmul_int8(build.ctx, weights[0], rows, y, bias=bias, accumulate=adds, label=label)
+    else:
+        made = linear(
+            ctx,
+            weights[0],
+            source.x,
+            y,
+            bias=bias,
+            accumulate=adds,
+            single_row=single_row,
+            logits=logits,
+            tiled=served.family is Family.TILES,
+            label=label,
+        )
     build.emit(made, served.reason)
-    return made[0]
+    return made
 
 
-def emit_one_row_branch(
+def emit_branch(
     build: PassBuilder,
     served: Served,
     branch: Branch,
     source: Input,
     depends: tuple[AnyTuningKey, ...] = (),
 ) -> None:
-    """Emit a linear of one row, added to the residual stream where one follows."""
-    op, y, bias = _target(build, branch)
-    output = Output(y, "add" if branch.residual is not None else "store", bias)
-    emit_one_row(build, served, source, output, op.out, depends)
+    """Emit a linear, added to the residual stream where one follows."""
+    op, output = _target(build, branch)
+    emit_product(build, served, source, output, op.out, depends=depends)
     _rename(build, branch)
 
 
-# A small batch ------------------------------------------------------------------------------------
-
-
-def small_batch_input(build: PassBuilder, served: Served, name: str) -> BufferSlice:
-    """Return a buffer for what a small-batch product multiplies."""
-    rows = build.ctx.max_rows
-    size = int8_rows_bytes(rows_held(rows), served.k)
-    return build.workspace.named(f"{name}.{rows}.{served.k}", size)
-
-
-def to_int8_rows(
-    build: PassBuilder,
-    served: Served,
-    x: BufferSlice,
-    before: RowNorm | RowParts | None,
-    label: str,
-) -> BufferSlice:
-    """Emit the rounding of rows to int8, after their norm or the join of partial results."""
-    target = small_batch_input(build, served, "int8 rows")
-    made = int8_rows(build.ctx, x, target, k=served.k, before=before, label=f"{label}.int8")
+def _small_batch_in_int8(build: PassBuilder, served: Served, source: Input) -> BufferSlice:
+    """Emit the rounding of a small batch to int8, after its norm or the join of its parts."""
+    target = _small_batch_rows(build, "int8 rows", served.k)
+    label = f"{source.name}.int8"
+    made = int8_rows(build.ctx, source.x, target, k=served.k, before=source.before, label=label)
     build.emit(made, served.reason)
     return target
 
 
-def normed_int8_rows(build: PassBuilder, served: Served, norm: Norm) -> BufferSlice:
-    """Emit a norm whose rows are rounded to int8."""
-    return to_int8_rows(
-        build, served, build.values.get(norm.x), RowNorm(*build.gain(norm)), norm.out
-    )
-
-
-def emit_small_batch(
-    build: PassBuilder, served: Served, x: BufferSlice, output: RowsOutput, label: str
-) -> None:
-    """Emit a small-batch product of rows in int8."""
-    made = matvec_rows(build.ctx, served.product.weights, x, output, label=label)
-    build.emit(made, served.reason)
-
-
-def emit_small_batch_branch(
-    build: PassBuilder, served: Served, branch: Branch, x: BufferSlice
-) -> None:
-    """Emit a linear of rows in int8, added to the residual stream where one follows."""
-    op, y, bias = _target(build, branch)
-    output = RowsOutput((y,), "add" if branch.residual is not None else "store", bias)
-    emit_small_batch(build, served, x, output, op.out)
-    _rename(build, branch)
-
-
-# One matrix by itself -----------------------------------------------------------------------------
+def _small_batch_rows(build: PassBuilder, name: str, k: int) -> BufferSlice:
+    """Return a buffer for what a small-batch product multiplies."""
+    rows = build.ctx.max_rows
+    return build.workspace.named(f"{name}.{rows}.{k}", int8_rows_bytes(rows_held(rows), k))
 
 
 def lower_linear(build: PassBuilder, branch: Branch) -> None:
-    """Emit a linear, added to the residual stream where one follows."""
+    """Emit a linear by itself, added to the residual stream where one follows."""
     op = branch.op
     assert isinstance(op, Linear), "the branch of a linear"
     product = build.product((build.matrix(op.weight),))
     served = Served(product, build.choose(product))
-    if served.family is Family.ONE_ROW:
-        emit_one_row_branch(build, served, branch, Input(build.values.get(op.x)))
-    elif served.family is Family.SMALL_BATCH:
-        x = to_int8_rows(build, served, build.values.get(op.x), None, op.x)
-        emit_small_batch_branch(build, served, branch, x)
-    else:
-        _emit_alone(build, served, branch)
+    emit_branch(build, served, branch, Input(build.values.get(op.x), name=op.x))
     build.values.read(op.x)
-
-
-def _emit_alone(build: PassBuilder, served: Served, branch: Branch) -> None:
-    name, adds = branch.op.x, branch.residual is not None
-    x = build.values.get(name)
-    op, y, bias = _target(build, branch)
-    if served.family is Family.INT8_TILES:
-        rows = build.in_int8(name, x, served.k, served.reason)
-        weight = served.product.weights[0]
-        made = matmul_int8(build.ctx, weight, rows, y, bias=bias, accumulate=adds, label=op.out)
-        build.emit(made, served.reason)
-    else:
-        emit_alone(build, served, x, y, bias=bias, accumulate=adds, label=op.out)
-    _rename(build, branch)
-
-
-def emit_alone(
-    build: PassBuilder,
-    served: Served,
-    x: BufferSlice,
-    y: BufferSlice,
-    *,
-    bias: BufferSlice | None = None,
-    accumulate: bool = False,
-    single_row: bool = False,
-    logits: bool = False,
-    label: str,
-) -> None:
-    """Emit a product by a kernel that reads one matrix and rounds nothing to int8."""
-    made = linear(
-        served.chosen.candidate.context(served.product),
-        served.product.weights[0],
-        x,
-        y,
-        bias=bias,
-        accumulate=accumulate,
-        single_row=single_row,
-        logits=logits,
-        tiled=served.family is Family.TILES,
-        label=label,
-    )
-    build.emit(made, served.reason)
 
 
 def exact_product(
@@ -236,7 +196,7 @@ def exact_product(
     """Emit a product whose outputs are f32 and whose inputs are never rounded to int8."""
     product = replace(build.product((weight,)), exact=True, fuses=False)
     served = Served(product, build.choose(product))
-    emit_alone(build, served, x, y, logits=True, label=label)
+    emit_product(build, served, Input(x), Output((y,)), label, logits=True)
 
 
 def one_row_context(ctx: OpContext) -> OpContext:

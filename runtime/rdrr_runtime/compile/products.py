@@ -62,6 +62,8 @@ class Product:
         folds: Whether several matrices, or what stands before or after them, share the launch.
         gate: Whether gate and up are joined by an activation.
         partials: Partial results of attention that are joined on the way in.
+        apart: Whether each matrix has a y of its own.
+        bias: Whether a bias is added.
         exact: Whether rounding activations to int8 is out of the question.
         fuses: Whether kernels that serve several ops may be used at all.
     """
@@ -71,6 +73,8 @@ class Product:
     folds: bool = False
     gate: bool = False
     partials: int = 0
+    apart: bool = False
+    bias: bool = False
     exact: bool = False
     fuses: bool = True
 
@@ -136,7 +140,8 @@ def _one_row(*, int8: bool) -> Refusal:
 
 
 def _small_batch(product: Product) -> str | None:
-    return matvec_rows.refusal(product.ctx, product.weights)
+    apart, bias = product.apart, product.bias
+    return matvec_rows.refusal(product.ctx, product.weights, apart=apart, bias=bias)
 
 
 def _int8_tiles(product: Product) -> str | None:

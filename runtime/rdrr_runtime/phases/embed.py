@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
 
+from rdrr_runtime.phases.bound_weights import WeightsRecord, in_parts
 from rdrr_runtime.phases.context import OpContext, need_multiple
-from rdrr_runtime.phases.formats import GpuFormat, Planes
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.phase import Phase, Work, choice
 from rdrr_runtime.phases.weight_units import halves_of, need_rows
 
 
@@ -26,30 +26,26 @@ class EmbedTuning(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Record):
+class Embed(WeightsRecord):
     """Parameters of embed.wgsl.
 
     Attributes:
-        formats: That of the table.
         value: Type of activations.
         k: Elements of a row.
         units: Units of 32 weights in a row.
         outputs: Rows of the part of the table that is read.
         first: The first of them.
         scale: Factor on every value.
-        planes: Where the part's planes lie.
     """
 
     shader = "embed"
 
-    formats: tuple[GpuFormat] = choice()
     value: str = choice()
     k: int
     units: int
     outputs: int
     first: int
     scale: float
-    planes: tuple[Planes]
 
 
 CANDIDATES = tuple(EmbedTuning(threads) for threads in (8, 16, 32, 64, 128, 256))
@@ -81,20 +77,20 @@ def embed(
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
     made = []
-    for part in table.parts:
+    for bound in in_parts(table):
+        part = bound.parts[0]
         record = Embed(
             threads=tuning_key.used.workgroup,
             variant=dtype,
-            formats=(table.form,),
             value=ctx.values,
             k=table.k,
             units=units,
             outputs=table.outputs(part),
             first=part.first_row,
             scale=scale,
-            planes=(table.places(part),),
+            **bound.fields,
         )
-        buffers = {"current": ctx.state.step, "weight0": part.slice, "x": x}
+        buffers = {"current": ctx.state.step, "x": x, **bound.buffers}
         work = Work(-(-units // tuning_key.used.workgroup), 1)
         made.append(Phase(record, buffers, work, label, (tuning_key,)))
     return made

@@ -8,50 +8,21 @@ each route. Products are those of `linear` in f32 and of `matmul_int8` in int8.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 
+from rdrr_runtime.phases.bound_weights import BoundWeights, in_parts
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
-from rdrr_runtime.phases.linear_records import MatmulInt8, MatmulTiled
-from rdrr_runtime.phases.matmul_int8 import TINY
-from rdrr_runtime.phases.phase import Phase, Record, Work
+from rdrr_runtime.phases.gpu_weight import GpuWeight
+from rdrr_runtime.phases.linear_records import LinearRecord, MatmulInt8, MatmulTiled, float_fields
+from rdrr_runtime.phases.matmul_int8 import TINY, steps_of
+from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.quantize_rows import Int8Rows
 from rdrr_runtime.phases.routing import Routed, expert_outputs, groups_bytes
-from rdrr_runtime.phases.weight_units import halves_of
 
 MIN_ROWS = 32
 """Token rows of a pass from which experts get tiles of their own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExpertMatmulTiled(MatmulTiled):
-    """Parameters of matmul_tiled.wgsl with experts.
-
-    Attributes:
-        expert_rows: Rows from one expert to the next.
-        top_k: Routes of a row.
-        max_rows: Most token rows of a pass.
-    """
-
-    expert_rows: int
-    top_k: int
-    max_rows: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExpertMatmulInt8(MatmulInt8):
-    """Parameters of matmul_int8.wgsl with experts.
-
-    Attributes:
-        top_k: Routes of a row.
-        max_rows: Most token rows of a pass.
-    """
-
-    top_k: int
-    max_rows: int
 
 
 def refusal(ctx: OpContext) -> str | None:
@@ -76,7 +47,7 @@ def expert_tiled(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K]; where x is in int8, there must be no `expert_int8.refusal`.
+        weight: [experts * N, K]; where x is in int8, `unread_by_row` must not refuse it.
         routed: Where each row goes.
         groups: As `expert_groups` leaves it.
         x: [rows, K], or [rows, top_k, K] with `by_route`.
@@ -97,49 +68,33 @@ def expert_tiled(
     else:
         ctx.need_values(f"{label}: x", x, (routes if by_route else ctx.max_rows) * weight.k)
         operands["x"] = x
-    work = Work(-(-outputs // TINY.outputs) * routed.experts, TINY.rows)
-    experts = "route" if by_route else "row"
-    return [
-        Phase(
-            _record(ctx, weight, part, routed, x, experts),
-            {**operands, "weight0": part.slice},
-            work,
-            label,
-        )
-        for part in weight.parts
-    ]
-
-
-def _record(
-    ctx: OpContext,
-    weight: GpuWeight,
-    part: Part,
-    routed: Routed,
-    x: BufferSlice | Int8Rows,
-    experts: str,
-) -> Record:
-    outputs = weight.n // routed.experts
-    same: dict[str, Any] = {
+    same = {
+        "experts": "route" if by_route else "row",
         "variant": f"experts.{weight.dtype.name.lower()}",
-        "formats": (weight.form,),
-        "planes": (weight.places(part),),
-        "experts": experts,
         "n": outputs,
         "top_k": routed.top_k,
         "max_rows": ctx.max_rows,
     }
+    work = Work(-(-outputs // TINY.outputs) * routed.experts, TINY.rows)
+    made = []
+    for bound in in_parts(weight):
+        record = _record(ctx, bound, x, same)
+        made.append(Phase(record, {**operands, **bound.buffers}, work, label))
+    return made
+
+
+def _record(
+    ctx: OpContext, bound: BoundWeights, x: BufferSlice | Int8Rows, same: dict[str, Any]
+) -> LinearRecord:
+    weight, part = bound.weights[0], bound.parts[0]
     if isinstance(x, Int8Rows):
-        same |= {"first": 0, "outputs": outputs, **TINY.fields}
-        return ExpertMatmulInt8(**same, rows=x.rows, steps=-(-weight.k // 64))
-    return ExpertMatmulTiled(
+        sizes = {"first": 0, "outputs": same["n"], "rows": x.rows, "steps": steps_of(weight.k)}
+        return MatmulInt8(**same, **sizes, **bound.fields, **TINY.fields)
+    return MatmulTiled(
         **same,
-        first=part.first_row,
+        **float_fields(ctx, bound),
         outputs=part.rows,
         expert_rows=weight.stride,
-        k=weight.k,
-        units=halves_of(weight.k),
-        value=ctx.values,
-        y=ctx.values,
         micro=TINY.rows // 8,
         tile_n=TINY.outputs,
     )

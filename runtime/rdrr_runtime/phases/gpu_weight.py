@@ -73,11 +73,6 @@ class GpuWeight:
         scales = self.row_scales.size if self.row_scales else 0
         return sum(part.slice.size for part in self.parts) + scales
 
-    @property
-    def words_per_row(self) -> int:
-        """32-bit words of a row of single values."""
-        return 4 * self.units
-
     def outputs(self, part: Part) -> int:
         """Rows of a part that carry meaning, of a single matrix."""
         return min(part.rows, self.n - part.first_row)

@@ -14,10 +14,11 @@ from typing import Any
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey, Params
 
+from rdrr_runtime.phases.bound_weights import BoundWeights, in_parts
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.formats import HALF
-from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
-from rdrr_runtime.phases.linear_records import FloatRecord, GemvRow, MatmulTiled
+from rdrr_runtime.phases.gpu_weight import GpuWeight
+from rdrr_runtime.phases.linear_records import FloatRecord, GemvRow, MatmulTiled, float_fields
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.weight_units import halves_of, need_rows, power_of_two
 
@@ -73,35 +74,29 @@ class _Call:
     logits: bool
     label: str
 
-    def fields(self, part: Part) -> dict[str, Any]:
+    def fields(self, bound: BoundWeights) -> dict[str, Any]:
         """Return the fields of `FloatRecord` for a part of the matrix."""
-        weight = self.weight
         return {
-            "variant": weight.dtype.name.lower(),
-            "formats": (weight.form,),
+            **float_fields(self.ctx, bound),
+            "variant": bound.types,
             "bias": self.bias is not None,
-            "value": self.ctx.values,
             "y": "f32" if self.logits else self.ctx.values,
-            "k": weight.k,
-            "units": halves_of(weight.k),
-            "n": weight.n,
-            "first": part.first_row,
-            "outputs": weight.outputs(part),
+            "n": self.weight.n,
+            "outputs": self.weight.outputs(bound.parts[0]),
             "accumulate": self.accumulate,
-            "planes": (weight.places(part),),
         }
 
     def phase(
         self,
         record: FloatRecord,
-        part: Part,
+        bound: BoundWeights,
         work: Work,
         tuning_key: AnyTuningKey,
         *,
         reads_step: bool,
     ) -> Phase:
         """Return a product with its operands; `reads_step` says whether it checks its rows."""
-        buffers = {"x": self.x, "y": self.y, "weight0": part.slice}
+        buffers = {"x": self.x, "y": self.y, **bound.buffers}
         if reads_step:
             buffers["current"] = self.ctx.state.step
         if self.bias is not None:
@@ -155,10 +150,10 @@ def linear(
     call = _Call(ctx, weight, x, y, bias, accumulate, single_row, logits, label)
     many = tiled if tiled is not None else rows > GEMV_ROWS
     lower = _matmul_tiled if many else _gemv_row
-    return [lower(call, part, rows) for part in weight.parts]
+    return [lower(call, bound, rows) for bound in in_parts(weight)]
 
 
-def _gemv_row(call: _Call, part: Part, rows: int) -> Phase:
+def _gemv_row(call: _Call, bound: BoundWeights, rows: int) -> Phase:
     weight = call.weight
     item_rows = power_of_two(rows, 1, GEMV_ROWS)
     tuning_key = call.ctx.tuning_key(
@@ -171,14 +166,14 @@ def _gemv_row(call: _Call, part: Part, rows: int) -> Phase:
         rows=item_rows,
         subgroups=call.ctx.subgroups,
         k_padded=weight.k % HALF != 0,
-        **call.fields(part),
+        **call.fields(bound),
     )
     work = Work(-(-record.outputs // 4), None if call.single_row else item_rows)
-    return call.phase(record, part, work, tuning_key, reads_step=item_rows > 1)
+    return call.phase(record, bound, work, tuning_key, reads_step=item_rows > 1)
 
 
-def _matmul_tiled(call: _Call, part: Part, rows: int) -> Phase:
-    outputs = call.weight.outputs(part)
+def _matmul_tiled(call: _Call, bound: BoundWeights, rows: int) -> Phase:
+    outputs = call.weight.outputs(bound.parts[0])
     micro = 4 if rows <= 32 else 8
     wide = micro == 8 and -(-rows // 64) * (outputs // 128) >= ENOUGH_TILES
     wide = wide and call.ctx.workgroup_storage >= WIDE_BYTES
@@ -189,6 +184,6 @@ def _matmul_tiled(call: _Call, part: Part, rows: int) -> Phase:
     )
     micro, tile_n = tuning_key.used.micro, tuning_key.used.outputs
     single = call.single_row
-    record = MatmulTiled(micro=micro, tile_n=tile_n, single_row=single, **call.fields(part))
+    record = MatmulTiled(micro=micro, tile_n=tile_n, single_row=single, **call.fields(bound))
     work = Work(-(-outputs // tile_n), None if single else 8 * micro)
-    return call.phase(record, part, work, tuning_key, reads_step=not single)
+    return call.phase(record, bound, work, tuning_key, reads_step=not single)

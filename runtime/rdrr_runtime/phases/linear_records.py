@@ -1,36 +1,39 @@
-"""Parameters of the products that take one matrix and fold nothing in."""
+"""Parameters of the products that take one matrix, or one for each expert, and fold nothing in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from rdrr_runtime.phases.formats import GpuFormat, Planes
-from rdrr_runtime.phases.phase import Record, choice
+from rdrr_runtime.phases.bound_weights import BoundWeights, WeightsRecord
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.phase import choice
+from rdrr_runtime.phases.weight_units import halves_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearRecord(Record):
-    """What all of them have; the products with experts add fields.
+class LinearRecord(WeightsRecord):
+    """What all of them have.
 
     Attributes:
-        formats: That of the matrix.
         experts: How experts are found; empty for a single matrix. The shader says which there are.
         bias: Whether a bias is added.
         n: Outputs of all parts; of one expert, where there are experts.
         first: The first row of the part that is read.
         outputs: Its rows.
         accumulate: Add to y instead of replacing it.
-        planes: Where the part's planes lie.
+        top_k: Routes of a row, where there are experts.
+        max_rows: Most token rows of a pass, where the routes of each expert are tiled.
     """
 
-    formats: tuple[GpuFormat] = choice()
     experts: str = choice("")
     bias: bool = choice(default=False)
     n: int
     first: int
     outputs: int
     accumulate: bool = False
-    planes: tuple[Planes]
+    top_k: int | None = None
+    max_rows: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +45,14 @@ class FloatRecord(LinearRecord):
         y: Type of y.
         k: Inputs.
         units: Units of 32 weights in a row.
+        expert_rows: Rows from one expert to the next, where there are experts.
     """
 
     value: str = choice()
     y: str = choice()
     k: int
     units: int
+    expert_rows: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,7 @@ class GemvRow(FloatRecord):
         rows: Token rows of an item, a power of two up to 8.
         subgroups: Whether sums go through subgroup operations.
         k_padded: Whether some units reach beyond K.
+        expert_count: Experts in the matrix, where there are several.
     """
 
     shader = "gemv_row"
@@ -65,6 +71,7 @@ class GemvRow(FloatRecord):
     rows: int = choice()
     subgroups: bool = choice()
     k_padded: bool
+    expert_count: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,3 +115,16 @@ class MatmulInt8(LinearRecord):
     tn: int = choice()
     rows: int
     steps: int
+
+
+def float_fields(ctx: OpContext, bound: BoundWeights) -> dict[str, Any]:
+    """Return the fields of `FloatRecord` that follow from the matrix and the context."""
+    k = bound.weights[0].k
+    return {
+        **bound.fields,
+        "first": bound.parts[0].first_row,
+        "value": ctx.values,
+        "y": ctx.values,
+        "k": k,
+        "units": halves_of(k),
+    }

@@ -15,6 +15,7 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
 from rdrr_format.errors import DeviceError
 
+from rdrr_runtime.phases.bound_weights import in_parts
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.formats import FORMATS, GpuFormat
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -66,6 +67,11 @@ class Tile(Params):
             return self.rows * (64 + 8) + self.outputs * 128
         scale = 4 * form.factors
         return self.rows * (64 + 2 * scale) + self.outputs * (64 + 64 // form.group * scale)
+
+
+def steps_of(k: int) -> int:
+    """Steps of 64 inputs in which a tile takes `k` of them."""
+    return -(-k // 64)
 
 
 def planes(form: GpuFormat) -> int:
@@ -187,21 +193,21 @@ def matmul_int8(
     operands = {"x": x.q, "x_scales": x.scales, "row_scales": weight.row_scales, "bias": bias}
     buffers = {key: one for key, one in operands.items() if one is not None}
     made = []
-    for part in weight.parts:
+    for bound in in_parts(weight):
+        part = bound.parts[0]
         record = MatmulInt8(
             variant=name,
-            formats=(form,),
             bias=bias is not None,
             n=weight.n,
             first=part.first_row,
             outputs=weight.outputs(part),
             accumulate=accumulate,
-            planes=(weight.places(part),),
             rows=x.rows,
-            steps=-(-weight.k // 64),
+            steps=steps_of(weight.k),
             **tile.fields,
+            **bound.fields,
         )
-        read = {"current": ctx.state.step, **buffers, "weight0": part.slice, "y": y}
+        read = {"current": ctx.state.step, "y": y, **buffers, **bound.buffers}
         work = Work(-(-record.outputs // tile.outputs), tile.rows)
         made.append(Phase(record, read, work, label, (tuning_key,)))
     return made

@@ -8,13 +8,12 @@ along N no hand-over in int8, because the input is scaled anew for each group of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
 
+from rdrr_runtime.phases.bound_weights import whole
 from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.folding import Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec_record import Matvec, MatvecMatrix
 from rdrr_runtime.phases.matvec_tuning import (
@@ -37,90 +36,6 @@ MAX_OUTPUT_GROUPS = 4 * MAX_WORKGROUPS
 
 CANDIDATE_BYTES = 8
 """Bytes of one of them."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """What the matrices are multiplied by.
-
-    Attributes:
-        x: [K]; with `stats`, the partial results of attention, f32 [heads, splits, head_dim].
-        gain: Norm weight f32 [K], or None for no norm.
-        eps: Of the norm.
-        offset: Added to the gain.
-        stats: f32 [heads, splits, 2] of split attention, or None.
-        scales: f32 and u32 of each 16 inputs, when x is int8 already, else None.
-        splits: Partial results of each head.
-        head_dim: Width of a head.
-    """
-
-    x: BufferSlice
-    gain: BufferSlice | None = None
-    eps: float = 0.0
-    offset: float = 0.0
-    stats: BufferSlice | None = None
-    scales: BufferSlice | None = None
-    splits: int = 1
-    head_dim: int = 4
-
-    def partials(self, k: int) -> int:
-        """Return how many partial results are joined, of all heads together."""
-        return 0 if self.stats is None else k // self.head_dim * self.splits
-
-    @property
-    def kind(self) -> str:
-        """`plain`, `norm`, `combine` or `quantized`."""
-        if self.stats is not None:
-            return "combine"
-        if self.scales is not None:
-            return "quantized"
-        return "plain" if self.gain is None else "norm"
-
-    def buffers(self) -> dict[str, BufferSlice]:
-        """Return the operands by the names that the shader gives them."""
-        found = {"x": self.x}
-        if self.gain is not None:
-            found["gain"] = self.gain
-        if self.stats is not None:
-            found["stats"] = self.stats
-        if self.scales is not None:
-            found["x_scales"] = self.scales
-        return found
-
-    def fields(self, k: int) -> dict[str, Any]:
-        """Return the fields of `Matvec` that only this kind of input has."""
-        if self.kind == "norm":
-            return {"eps": self.eps, "offset": self.offset}
-        if self.kind == "combine":
-            partials = self.partials(k)
-            return {"splits": self.splits, "head_dim": self.head_dim, "partials": partials}
-        return {}
-
-
-@dataclass(frozen=True)
-class Output:
-    """What becomes of the products.
-
-    Attributes:
-        y: Outputs of all matrices one after the other, or of the gated pairs; f32 for `best`.
-        kind: `store`, `add` (to y), `gate` or `best`.
-        bias: f32, one for each output, or None.
-        activation: `silu` or `gelu_tanh`, for `gate`.
-        best: f32 and u32, one pair for each item, for `best`.
-        scales: Where the scales go when `gate` is to leave int8, else None.
-    """
-
-    y: BufferSlice
-    kind: str = "store"
-    bias: BufferSlice | None = None
-    activation: str = ""
-    best: BufferSlice | None = None
-    scales: BufferSlice | None = None
-
-    def buffers(self) -> dict[str, BufferSlice]:
-        """Return the operands by the names that the shader gives them."""
-        operands = {"y": self.y, "bias": self.bias, "best": self.best, "y_scales": self.scales}
-        return {name: one for name, one in operands.items() if one is not None}
 
 
 def refusal(
@@ -199,13 +114,13 @@ def matvec(
     """
     gate, column, k = output.kind == "gate", weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    types = ",".join(one.dtype.name.lower() for one in weights)
+    bound = whole(weights)
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
-    variant = f"{types}.{source.kind}.{output.kind}{how}"
+    variant = f"{bound.types}.{source.kind}.{output.kind}{how}"
     if column:
         tuning_key = column_tuning(ctx, variant, outputs, k)
     else:
-        handed, partials = output.scales is not None, source.partials(k)
+        handed, partials = output.int8, source.partials(k)
         tuning_key = row_tuning(
             ctx, variant, outputs, k, int8=int8, int8_out=handed, partials=partials
         )
@@ -218,14 +133,13 @@ def matvec(
     record = Matvec(
         threads=threads,
         variant=variant,
-        formats=tuple(one.form for one in weights),
         column=column,
         input=source.kind,
         output=output.kind,
         act=output.activation,
         bias=output.bias is not None,
         int8=int8,
-        int8_out=output.scales is not None,
+        int8_out=output.int8,
         per_team=per_team,
         subgroups=ctx.subgroups,
         value=ctx.values,
@@ -236,12 +150,26 @@ def matvec(
         stride=items,
         steps=-(-sum(tiles) // items),
         matrices=tuple(map(_matrix, weights, tiles, [team] * len(weights))),
-        planes=tuple(one.places(one.parts[0]) for one in weights),
-        **source.fields(k),
+        **bound.fields,
+        partials=source.partials(k) or None,
+        **(source.before.fields if source.before else {}),
     )
-    buffers = {**source.buffers(), **output.buffers()}
-    buffers |= {f"weight{index}": one.parts[0].slice for index, one in enumerate(weights)}
+    buffers = {**_operands(source, output), **bound.buffers}
     return [Phase(record, buffers, Work(items), label, (tuning_key, *tuning_keys))]
+
+
+def _operands(source: Input, output: Output) -> dict[str, BufferSlice]:
+    """Return the operands beside the matrices by the names that the shader gives them."""
+    operands = {
+        "x": source.x,
+        "x_scales": source.scales,
+        "y": output.ys[0],
+        "y_scales": output.scales,
+        "bias": output.bias,
+        "best": output.best,
+    }
+    found = {name: one for name, one in operands.items() if one is not None}
+    return found | (source.before.buffers if source.before else {})
 
 
 def _matrix(weight: GpuWeight, tiles: int, team: int) -> MatvecMatrix:

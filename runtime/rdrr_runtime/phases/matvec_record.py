@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rdrr_runtime.phases.formats import GpuFormat, Planes
-from rdrr_runtime.phases.phase import Record, choice
+from rdrr_runtime.phases.bound_weights import WeightsRecord
+from rdrr_runtime.phases.folding import InputRecord
+from rdrr_runtime.phases.phase import choice
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,11 @@ class MatvecMatrix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matvec(Record):
+class Matvec(WeightsRecord, InputRecord):
     """Parameters of matvec.wgsl.
 
     Attributes:
-        formats: Those of the matrices.
         column: Whether their blocks lie along N.
-        input: `plain`, `norm`, `combine` or `quantized`.
         output: `store`, `add`, `gate` or `best`.
         act: `silu` or `gelu_tanh`, for `gate`.
         bias: Whether a bias is added.
@@ -50,20 +49,13 @@ class Matvec(Record):
         stride: Items; each takes every `stride`-th tile.
         steps: Tiles of each item.
         matrices: What is multiplied.
-        planes: Where the planes of each lie.
-        eps: Added to the mean square, for `norm`.
-        offset: Added to the gain, for `norm`.
-        splits: Partial results of each head, for `combine`.
-        head_dim: Width of a head, for `combine`.
         partials: Partial results of all heads, for `combine`.
     """
 
     shader = "matvec"
     trusted = True
 
-    formats: tuple[GpuFormat, ...] = choice()
     column: bool = choice()
-    input: str = choice()
     output: str = choice()
     act: str = choice()
     bias: bool = choice()
@@ -79,11 +71,6 @@ class Matvec(Record):
     stride: int
     steps: int
     matrices: tuple[MatvecMatrix, ...]
-    planes: tuple[Planes, ...]
-    eps: float | None = None
-    offset: float | None = None
-    splits: int | None = None
-    head_dim: int | None = None
     partials: int | None = None
 
 
@@ -92,7 +79,7 @@ class RowsMatrix:
     """One of the matrices of a product with a small batch.
 
     Attributes:
-        n: Its rows.
+        n: Its rows, of one expert where there are several.
         first: The item that begins with its outputs.
     """
 
@@ -101,16 +88,17 @@ class RowsMatrix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatvecRows(Record):
+class MatvecRows(WeightsRecord):
     """Parameters of matvec_rows.wgsl.
 
     Attributes:
-        formats: Those of the matrices.
+        experts: `each` for a product with each expert of a row, `sum` for their sum by routing
+            weight; empty where all rows have the same matrices.
         kind: `store`, `add` or `gate`.
         act: `silu` or `gelu_tanh`, for `gate`.
         bias: Whether a bias is added.
         joined: Whether the outputs of several matrices lie side by side in one y.
-        rows: Token rows of an item, a power of two.
+        rows: Token rows of an item, a power of two; 1 with experts.
         staged: Whether their inputs are staged in workgroup memory.
         t: Threads of a team, which shares an output's inputs.
         outputs: Outputs of a team at a time; gate and up count as two.
@@ -119,24 +107,26 @@ class MatvecRows(Record):
         subgroups: Whether sums go through subgroup operations.
         units: Units of 64 inputs, zeros after K included.
         matrices: What is multiplied.
-        planes: Where the planes of each lie.
+        expert_count: Experts in a matrix.
+        top_k: Routes of a row.
     """
 
     shader = "matvec_rows"
     trusted = True
 
-    formats: tuple[GpuFormat, ...] = choice()
+    experts: str = choice("")
     kind: str = choice()
     act: str = choice()
     bias: bool = choice()
-    joined: bool = choice()
+    joined: bool = choice(default=False)
     rows: int = choice()
-    staged: bool = choice()
+    staged: bool = choice(default=False)
     t: int = choice()
     outputs: int = choice()
-    ahead: bool = choice()
-    width: int = choice()
+    ahead: bool = choice(default=False)
+    width: int = choice(default=0)
     subgroups: bool = choice()
     units: int
     matrices: tuple[RowsMatrix, ...]
-    planes: tuple[Planes, ...]
+    expert_count: int | None = None
+    top_k: int | None = None

@@ -8,11 +8,12 @@ residual stream or gates. Only blocks along K; only matrices in one part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
+from rdrr_runtime.phases.bound_weights import whole
 from rdrr_runtime.phases.context import OpContext, need_floats
+from rdrr_runtime.phases.folding import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import UNIT, int8_rows_bytes, units_of
 from rdrr_runtime.phases.matvec_record import MatvecRows, RowsMatrix
@@ -23,31 +24,14 @@ from rdrr_runtime.phases.matvec_rows_tuning import (
     at_a_time,
     rows_tuning,
 )
-from rdrr_runtime.phases.phase import Phase, Work
+from rdrr_runtime.phases.phase import MOST_BUFFERS, Phase, Work
 from rdrr_runtime.phases.weight_units import unread
 
 MAX_ROWS = 32
 """Token rows of a pass up to which this beats tiles."""
 
-
-@dataclass(frozen=True)
-class RowsOutput:
-    """What becomes of the products.
-
-    Attributes:
-        ys: f32 [rows, N] for each matrix, or one for the outputs of all of them side by side; one,
-            of the gated pairs, for `gate`.
-        kind: `store`, `add` (to y) or `gate`.
-        bias: f32, one for each output of all matrices, or None.
-        activation: `silu` or `gelu_tanh`, for `gate`.
-        int8: Leave the gated pairs as `int8_rows` would; see `leaves_int8`.
-    """
-
-    ys: tuple[BufferSlice, ...]
-    kind: str = "store"
-    bias: BufferSlice | None = None
-    activation: str = ""
-    int8: bool = False
+MOST_MATRICES = 3
+"""Matrices that share a phase."""
 
 
 def rows_held(rows: int) -> int:
@@ -55,19 +39,39 @@ def rows_held(rows: int) -> int:
     return -(-rows // ROWS_AT_A_TIME) * ROWS_AT_A_TIME
 
 
-def refusal(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
-    """Return what stands in the way of a product with these matrices; None if nothing does."""
+def refusal(
+    ctx: OpContext, weights: Sequence[GpuWeight], *, apart: bool = False, bias: bool = False
+) -> str | None:
+    """Return what stands in the way of a product with these matrices; None if nothing does.
+
+    Args:
+        ctx: Where it is lowered to.
+        weights: The matrices [N, K].
+        apart: Whether each has a y of its own.
+        bias: Whether a bias is added.
+    """
     if not 2 <= ctx.max_rows <= MAX_ROWS:
         return f"it takes 2 to {MAX_ROWS} token rows, and the pass has {ctx.max_rows}"
-    if ctx.values != "f32":
-        return f"it takes activations in f32, and the pass has {ctx.values}"
     if weights[0].k % 4:
         return f"K is {weights[0].k}, no multiple of 4"
     inputs = sorted({one.k for one in weights})
     if len(inputs) > 1:
         return f"its matrices have different inputs, {' and '.join(map(str, inputs))}"
-    if any(one.by_column for one in weights):
-        return "it reads blocks along K, and a matrix is column-major"
+    if len(weights) > MOST_MATRICES:
+        return f"it takes up to {MOST_MATRICES} matrices, and there are {len(weights)}"
+    buffers = 2 + len(weights) + (len(weights) if apart else 1) + bias
+    if buffers > MOST_BUFFERS:
+        return f"it would bind {buffers} buffers, more than {MOST_BUFFERS}"
+    return unread_by_row(ctx, weights)
+
+
+def unread_by_row(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
+    """Return why matrices, or those of experts, cannot be multiplied here; None if they can."""
+    if ctx.values != "f32":
+        return f"it takes activations in f32, and the pass has {ctx.values}"
+    column = next((one for one in weights if one.by_column), None)
+    if column is not None:
+        return f"it reads blocks along K, and a matrix in {column.dtype} is column-major"
     return next(filter(None, (unread(one, int8=True) for one in weights)), None)
 
 
@@ -76,16 +80,11 @@ def leaves_int8(ctx: OpContext, outputs: int) -> bool:
     return outputs % UNIT == 0 and ctx.max_threads >= INT8_WORKGROUP
 
 
-def buffers_bound(weights: Sequence[GpuWeight], *, bias: bool = False) -> int:
-    """Return the storage buffers of a `store` phase with a y for each matrix."""
-    return 2 + 2 * len(weights) + bias
-
-
 def matvec_rows(
     ctx: OpContext,
     weights: tuple[GpuWeight, ...],
     x: BufferSlice,
-    output: RowsOutput,
+    output: Output,
     *,
     label: str,
     tuning: RowsTuning | None = None,
@@ -107,8 +106,8 @@ def matvec_rows(
     sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
     joined = len(output.ys) < len(sizes)
     _need_room(ctx, x, output, [sum(sizes)] if joined else sizes, k, label)
-    types = ",".join(one.dtype.name.lower() for one in weights)
-    variant = f"{types}.{output.kind}"
+    bound = whole(weights)
+    variant = f"{bound.types}.{output.kind}"
     tuning_key = rows_tuning(ctx, variant, sum(sizes), k, gate=gate, int8_out=output.int8)
     used = tuning or tuning_key.used
     step = used.workgroup // used.team * used.outputs // (2 if gate else 1)
@@ -116,7 +115,6 @@ def matvec_rows(
     record = MatvecRows(
         threads=used.workgroup,
         variant=f"{variant}.int8",
-        formats=tuple(one.form for one in weights),
         kind=output.kind,
         act=output.activation,
         bias=output.bias is not None,
@@ -130,10 +128,9 @@ def matvec_rows(
         subgroups=ctx.subgroups,
         units=units_of(k),
         matrices=matrices,
-        planes=tuple(one.places(one.parts[0]) for one in weights),
+        **bound.fields,
     )
-    buffers = {"current": ctx.state.step, "x": x}
-    buffers |= {f"weight{index}": one.parts[0].slice for index, one in enumerate(weights)}
+    buffers = {"current": ctx.state.step, "x": x, **bound.buffers}
     buffers |= {f"y{index}": y for index, y in enumerate(output.ys)}
     if output.bias is not None:
         buffers["bias"] = output.bias
@@ -143,7 +140,7 @@ def matvec_rows(
 def _need_room(
     ctx: OpContext,
     x: BufferSlice,
-    output: RowsOutput,
+    output: Output,
     sizes: Sequence[int],
     k: int,
     label: str,

@@ -1,5 +1,11 @@
+{% if EXPERTS == "each" %}
+// y[r, s, n] = f(sum_k W[e, n, k] x[r, k]), e the s-th expert of row r: products in int8.
+{% elif EXPERTS == "sum" %}
+// y[r, n] = f(sum_s w sum_k W[e, n, k] x[r, s, k]), e the s-th expert of row r and w its weight.
+{% else %}
 // A small batch of token rows times one or several matrices in int8, each weight read once:
 // y[r, n] = f(sum_k W[n, k] x[r, k]).
+{% endif %}
 //
 // f    store    y[r, n] = v[r, n] (+ bias[n]); each matrix has a y of its own, or they follow each other in one
 //      add      y[r, n] += v[r, n] (+ bias[n])
@@ -8,24 +14,37 @@
 //               and left as int8_rows would leave it, an item having whole groups of 32 outputs
 {% endif %}
 //
-// current  Step
-// x        vec4<u32> [rows, 5, UNITS] as int8_rows leaves it: of each 64 inputs four times 16 codes
+// current  Step, only without experts
+// x        vec4<u32> {{ "[rows, TOP_K, 5, UNITS]" if EXPERTS == "sum" else "[rows, 5, UNITS]" }} as int8_rows leaves it: of each 64 inputs four times 16 codes
 //          and, as f32, twice the scale of 32 of them and that scale times the sum of their codes
-// weight   one of FORMATS each, blocks along K, see formats.py
-// y        {{ "u32 [rows, 5, N / 64, 4]" if WIDTH else "f32 [rows, N]" }}
+// weight   one of FORMATS each, blocks along K, see formats.py{% if EXPERTS %}: N rows of each of EXPERT_COUNT{% endif %}
+
+// y        {{ "u32 [rows, 5, N / 64, 4]" if WIDTH else "f32 [rows, TOP_K, N]" if EXPERTS == "each" else "f32 [rows, N]" }}
+{% if EXPERTS %}
+// routes   Route [rows, TOP_K]
+{% else %}
 // bias     f32, one for each output of all matrices, only with BIAS
+{% endif %}
 //
 // A team of {{ T }} threads computes {{ OUTPUTS }} outputs for {{ ROWS }} rows at a time: a thread keeps the codes of 64
 // weights of each in registers and multiplies them by those inputs of every row. Products are exact in
-// i32, their sums f32; each weight is read once for {{ ROWS }} rows. An item is the outputs of all teams, of the
-// first matrix first.
+// i32, their sums f32; each weight is read once for {{ ROWS }} rows. An item is the outputs of all teams,
+// {{ {"each": "those of the first route of a row first", "sum": "summed over the routes of a row"}.get(EXPERTS, "those of the first matrix first") }}.
 {% set MATRICES = FORMATS | length %}
 {% set SOURCE = "staged" if STAGED else "x" %}
 {% set GATE = KIND == "gate" %}
 {% set TARGETS = 1 if GATE else MATRICES %}
+{% set PER_TEAM = OUTPUTS // 2 if GATE else OUTPUTS %}
+{% set ITEM = "tile" if EXPERTS == "each" else "item" %}
+{% if EXPERTS %}
+{% include "snippets/route.wgsl" %}
+
+var<storage, read> routes: array<Route>;
+{% else %}
 {% include "snippets/step.wgsl" %}
 
 var<storage, read> current: Step;
+{% endif %}
 var<storage, read> x: array<vec4<u32>>;
 {% for F in FORMATS %}
 var<storage, read> weight{{ loop.index0 }}: array<vec4<u32>>;
@@ -42,6 +61,10 @@ override UNITS: u32;             // of 64 inputs, zeros after K included
 override N{{ loop.index0 }}: u32;
 override FIRST{{ loop.index0 }}: u32;        // item that begins with its outputs
 {% endfor %}
+{% if EXPERTS %}
+override EXPERT_COUNT: u32;
+override TOP_K: u32;
+{% endif %}
 {% include "snippets/weights.wgsl" %}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
@@ -72,9 +95,9 @@ var<workgroup> gated: array<f32, {{ ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} out
 {% if GATE %}
 {% set m = 0 if MATRICES == 1 else o % 2 %}
 {% set pair = "min(first + " ~ o // 2 ~ "u, OUTPUT_ROWS - 1u)" %}
-unit{{ m }}({{ "OUTPUT_ROWS + " if o % 2 and MATRICES == 1 }}{{ pair }}, {{ unit }})
+unit{{ m }}({{ "expert * N0 + " if EXPERTS }}{{ "OUTPUT_ROWS + " if o % 2 and MATRICES == 1 }}{{ pair }}, {{ unit }})
 {%- else %}
-unit{{ s }}(min(first + {{ o }}u, N{{ s }} - 1u), {{ unit }})
+unit{{ s }}({{ "expert * N0 + " if EXPERTS }}min(first + {{ o }}u, N{{ s }} - 1u), {{ unit }})
 {%- endif %}
 {%- endmacro %}
 
@@ -97,16 +120,31 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
     }
     workgroupBarrier();
 {% endif %}
+{% if EXPERTS == "each" %}
+    let outputs = TEAMS * {{ PER_TEAM }}u;
+    let tiles = (N0 + outputs - 1u) / outputs;  // of a route
+    let tile = item % tiles;
+    let route = row * TOP_K + item / tiles;
+    let expert = min(routes[route].expert, EXPERT_COUNT - 1u);
+{% endif %}
 {% for s in range(TARGETS) %}
-    if (item >= FIRST{{ s }}{{ " && item < FIRST" ~ (s + 1) if s + 1 < TARGETS }}) {
-        let first = ((item - FIRST{{ s }}) * TEAMS + team) * {{ OUTPUTS // 2 if GATE else OUTPUTS }}u;
+    if ({{ ITEM }} >= FIRST{{ s }}{{ " && item < FIRST" ~ (s + 1) if s + 1 < TARGETS }}) {
+        let first = (({{ ITEM }} - FIRST{{ s }}) * TEAMS + team) * {{ PER_TEAM }}u;
 {% if AHEAD %}
         let begin = min(lane, UNITS - 1u);
 {% for o in range(OUTPUTS) %}
         var next{{ o }} = {{ fetch(s, o, "begin") }};
 {% endfor %}
 {% endif %}
+{% if EXPERTS == "sum" %}
+        for (var i = lane; i < TOP_K * UNITS; i += {{ T }}u) {
+            let route = row * TOP_K + i / UNITS;
+            let unit = i % UNITS;
+            let expert = min(routes[route].expert, EXPERT_COUNT - 1u);
+            var of_route = Sums();
+{% else %}
         for (var unit = lane; unit < UNITS; unit += {{ T }}u) {
+{% endif %}
 {% for o in range(OUTPUTS) %}
 {% set m = o % 2 if GATE and MATRICES == 2 else s %}
             let raw{{ m }}_{{ o }} = {{ "next" ~ o if AHEAD else fetch(s, o, "unit") }};
@@ -126,7 +164,7 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
 {% if STAGED %}
                 let at_unit = {{ 5 * r }}u * UNITS + unit;
 {% else %}
-                let at_unit = (row + {{ r }}u) * 5u * UNITS + unit;
+                let at_unit = {{ "route" if EXPERTS == "sum" else "(row + " ~ r ~ "u)" }} * 5u * UNITS + unit;
 {% endif %}
 {% for i in range(4) %}
                 let c{{ i }} = {{ SOURCE }}[at_unit + {{ i }}u * UNITS];
@@ -134,11 +172,14 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
                 let scale = bitcast<vec4<f32>>({{ SOURCE }}[at_unit + 4u * UNITS]);
 {% for o in range(OUTPUTS) %}
 {% set m = o % 2 if GATE and MATRICES == 2 else s %}
-{% set to = "acc" ~ r ~ ("" if OUTPUTS == 1 else "." ~ "xyzw"[o]) %}
+{% set to = ("of_route" if EXPERTS == "sum" else "acc" ~ r) ~ ("" if OUTPUTS == 1 else "." ~ "xyzw"[o]) %}
 {% include "snippets/row_products.wgsl" %}
 {% endfor %}
             }
 {% endfor %}
+{% if EXPERTS == "sum" %}
+            acc0 += routes[route].weight * of_route;
+{% endif %}
         }
     }
 {% endfor %}
@@ -215,11 +256,15 @@ fn leave(row: u32, n: u32, at: u32) {
     if (lane % {{ [T // ROWS, 1] | max }}u != 0u) {
         return;
     }
+{% if EXPERTS %}
+    finish({{ ITEM }}, team, {{ "route" if EXPERTS == "each" else "row" }}, acc0);
+{% else %}
 {% for r in range([ROWS // T, 1] | max) %}
     if (row + own + {{ r }}u < current.rows) {
         finish(item, team, row + own + {{ r }}u, acc{{ r }});
     }
 {% endfor %}
+{% endif %}
 }
 {% endif %}
 
@@ -252,7 +297,7 @@ fn sum_rows(
 }
 {% if not WIDTH %}
 
-// Write a team's sums of one row.
+// Write a team's sums of one row{{ " or route" if EXPERTS }}.
 fn finish(item: u32, team: u32, row: u32, sums: Sums) {
 {% if GATE %}
     let first = (item * TEAMS + team) * {{ OUTPUTS // 2 }}u;

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
+from rdrr_runtime.phases.bound_weights import WeightsRecord, in_parts
 from rdrr_runtime.phases.context import need_floats
-from rdrr_runtime.phases.formats import GpuFormat, Planes
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.phase import Phase, Record, Work, choice
+from rdrr_runtime.phases.phase import Phase, Work, choice
 
 SCALED_TYPES = ("F16", "BF16")
 """Types of single values that have products in int8."""
@@ -21,22 +21,18 @@ WORKGROUP = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowScales(Record):
+class RowScales(WeightsRecord):
     """Parameters of row_scales.wgsl.
 
     Attributes:
-        formats: That of the matrix.
         subgroups: Whether the maximum goes through subgroup operations.
         first: The first row of the part that is read.
-        planes: Where the part's planes lie.
     """
 
     shader = "row_scales"
 
-    formats: tuple[GpuFormat] = choice()
     subgroups: bool = choice(default=False)
     first: int
-    planes: tuple[Planes]
 
 
 def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Phase]:
@@ -51,16 +47,12 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Ph
         FormatError: The buffer is too small.
     """
     need_floats(f"{label}: row scales", scales, weight.n)
-    name = weight.dtype.name.lower()
     made = []
-    for part in weight.parts:
+    for bound in in_parts(weight):
+        part = bound.parts[0]
         record = RowScales(
-            threads=WORKGROUP,
-            variant=name,
-            formats=(weight.form,),
-            first=part.first_row,
-            planes=(weight.places(part),),
+            threads=WORKGROUP, variant=bound.types, first=part.first_row, **bound.fields
         )
-        buffers = {"weight0": part.slice, "scales": scales}
+        buffers = {"scales": scales, **bound.buffers}
         made.append(Phase(record, buffers, Work(weight.outputs(part)), f"{label}.scales"))
     return made

@@ -59,11 +59,11 @@ ADAPTERS = {
 NAMED = {
     "one-row product, int8 activations": r"matvec\..*\.int8",
     "one-row product, float activations": r"matvec\.(?!.*\.int8)",
-    "small batch, int8 activations": r"matvec_rows\.|int8_rows",
+    "small batch, int8 activations": r"matvec_rows\.(?!experts)|int8_rows",
     "tiles of many rows, int8 activations": r"matmul_int8\.|quantize_rows",
     "tiles of many rows (": r"matmul_tiled\.",
     "general product": r"gemv_row\.",
-    "experts, int8 activations": r"expert_int8\.|matmul_int8\.experts|int8_rows|quantize_rows",
+    "experts, int8 activations": r"(matvec_rows|matmul_int8)\.experts|int8_rows|quantize_rows",
     "experts: the rows": r"matmul_tiled\.experts",
     "experts: each route": r"gemv_row\.experts",
     "attention in large tiles": r"attention_tiled\.16",
@@ -74,8 +74,8 @@ NAMED = {
     "norms, rope and the cache in one": r"place_rows",
     "the only kernel": r"",
 }
-PRODUCTS = re.compile(r"(matvec|matvec_rows|matmul_int8|matmul_tiled|gemv_row|expert\w*)\.")
-IN_INT8 = re.compile(r"\.int8\b|^matmul_int8\.|^expert_int8\.")
+PRODUCTS = re.compile(r"(matvec|matvec_rows|matmul_int8|matmul_tiled|gemv_row)\.")
+IN_INT8 = re.compile(r"\.int8\b|^matmul_int8\.")
 BLOCKS = re.compile(r"\bq\d_[k01]\b")
 
 

@@ -9,11 +9,13 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.expert_int8 import expert_down, expert_gate, refusal
-from rdrr_runtime.phases.expert_linear import expert_each, expert_sum
+from rdrr_runtime.phases.expert_int8 import expert_int8
+from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
+from rdrr_runtime.phases.folding import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
 from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
+from rdrr_runtime.phases.matvec_rows import unread_by_row
 from rdrr_runtime.phases.packing import Uploader
 from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.routing import Routed, expert_combine, expert_groups, router_topk
@@ -30,6 +32,9 @@ INT8_CASES = (
     ("Q8_0", 4, 256),
 )
 """Storage type, rows and inputs of products in int8."""
+
+EACH = {"by_route": False, "label": "t"}
+SUM = {"by_route": True, "label": "t"}
 
 
 def routes_of(bench: Bench, buffer: BufferSlice, rows: int, top_k: int) -> tuple[F32, F32]:
@@ -107,7 +112,9 @@ def test_each_route_is_multiplied_by_its_expert(bench, rng, dtype):
     routes, ids, _ = routed(bench, rng, rows, experts, top_k)
     x = normal(rng, rows, k)
     y = bench.poisoned(rows, top_k, n)
-    made = expert_each(bench.context(rows), weight, routes, bench.upload(x), y, label="t")
+    made = expert_linear(
+        bench.context(rows), weight, routes, bench.upload(x), y, by_route=False, label="t"
+    )
     bench.run(made, rows)
     expected = np.einsum("rsnk,rk->rsn", values[ids].astype(np.float64), x)
     assert relative_error(bench.download(y, rows, top_k, n), expected) < TOLERANCE
@@ -125,7 +132,9 @@ def test_the_experts_of_a_row_are_summed_by_their_weights(any_bench, rng, dtype,
     y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
     ctx = any_bench.context(rows)
     x_on_gpu = any_bench.upload(x)
-    made = expert_sum(ctx, weight, routes, x_on_gpu, y, accumulate=accumulate, label="t")
+    made = expert_linear(
+        ctx, weight, routes, x_on_gpu, y, accumulate=accumulate, by_route=True, label="t"
+    )
     any_bench.run(made, rows)
     expected += before if accumulate else 0.0
     assert relative_error(any_bench.download(y, rows, n), expected) < TOLERANCE
@@ -141,8 +150,11 @@ def test_experts_beyond_the_binding_limit_are_split_anywhere(bench, rng, monkeyp
     x, inner = normal(rng, rows, k), normal(rng, rows, top_k, k)
     each, summed = bench.poisoned(rows, top_k, n), bench.poisoned(rows, n)
     ctx, products = bench.context(rows), values[ids].astype(np.float64)
-    bench.run(expert_each(ctx, weight, routes, bench.upload(x), each, label="t"), rows)
-    bench.run(expert_sum(ctx, weight, routes, bench.upload(inner), summed, label="t"), rows)
+    bench.run(expert_linear(ctx, weight, routes, bench.upload(x), each, **EACH), rows)
+    bench.run(
+        expert_linear(ctx, weight, routes, bench.upload(inner), summed, **SUM),
+        rows,
+    )
     expected = np.einsum("rsnk,rk->rsn", products, x)
     assert relative_error(bench.download(each, rows, top_k, n), expected) < TOLERANCE
     expected = np.einsum("rsnk,rsk,rs->rn", products, inner, shares)
@@ -230,8 +242,11 @@ def test_experts_by_column_equal_torch(bench, rng, monkeypatch, dtype, split):
     x, inner = normal(rng, rows, k), normal(rng, rows, top_k, k)
     each, summed = bench.poisoned(rows, top_k, n), bench.poisoned(rows, n)
     ctx, chosen = bench.context(rows), products[ids].astype(np.float64)
-    bench.run(expert_each(ctx, weight, routes, bench.upload(x), each, label="t"), rows)
-    bench.run(expert_sum(ctx, weight, routes, bench.upload(inner), summed, label="t"), rows)
+    bench.run(expert_linear(ctx, weight, routes, bench.upload(x), each, **EACH), rows)
+    bench.run(
+        expert_linear(ctx, weight, routes, bench.upload(inner), summed, **SUM),
+        rows,
+    )
     expected = np.einsum("rsnk,rk->rsn", chosen, x)
     assert relative_error(bench.download(each, rows, top_k, n), expected) < TOLERANCE
     expected = np.einsum("rsnk,rsk,rs->rn", chosen, inner, shares)
@@ -255,7 +270,9 @@ def test_what_experts_cannot_be_is_refused(bench, rng):
     routes, _, _ = routed(bench, rng, 1, 2, 1)
     x = bench.poisoned(64)
     with pytest.raises(FormatError, match="by column"):
-        expert_each(bench.context(1), weight, routes, x, bench.poisoned(8), label="t")
+        expert_linear(
+            bench.context(1), weight, routes, x, bench.poisoned(8), by_route=False, label="t"
+        )
     options = {"experts": 2, "normalize": True, "label": "t"}
     with pytest.raises(FormatError, match="number of experts"):
         router_topk(bench.context(1), x, x, top_k=3, **options)
@@ -269,11 +286,11 @@ def test_what_stands_in_the_way_of_int8_experts_is_said(bench, rng, monkeypatch)
     monkeypatch.setattr(type(bench.arena), "max_binding", blocks.size // 2)
     split, _ = stacked(bench, rng, "Q8_0", 3, (32, k))
     halves = bench.context(1, values="f16")
-    assert refusal(ctx, [blocks, blocks]) is None
-    assert refusal(ctx, [blocks, values]) == "its experts are single values of F16, no blocks"
-    assert "along N" in refusal(ctx, [columns, blocks])
-    assert f"{len(split.parts)} buffers" in refusal(ctx, [split])
-    assert "f16" in refusal(halves, [blocks])
+    assert unread_by_row(ctx, [blocks, blocks]) is None
+    assert "F16 has no codes" in unread_by_row(ctx, [blocks, values])
+    assert "column-major" in unread_by_row(ctx, [columns, blocks])
+    assert f"a matrix of {split.size} bytes" in unread_by_row(ctx, [split])
+    assert "f16" in unread_by_row(halves, [blocks])
 
 
 @pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
@@ -284,9 +301,10 @@ def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dty
     routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
     ctx, target = any_bench.context(rows), any_bench.poisoned(int8_rows_bytes(rows, k) // 4)
+    output = Output((y,), "gate", activation="silu")
     made = [
         *int8_rows(ctx, any_bench.upload(x), target, k=k, label="t"),
-        *expert_gate(ctx, gates, ups, routes, target, y, activation="silu", label="t"),
+        *expert_int8(ctx, (gates, ups), routes, target, output, label="t"),
     ]
     any_bench.run(made, rows)
     near = in_int8(x).astype(np.float64)
@@ -307,10 +325,10 @@ def test_routes_in_int8_are_summed_by_their_weights(any_bench, rng, dtype, rows,
     before *= np.float32(np.abs(expected).max())
     y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
     target = any_bench.poisoned(int8_rows_bytes(rows * top_k, k) // 4)
-    ctx = any_bench.context(rows)
+    ctx, output = any_bench.context(rows), Output((y,), "add" if accumulate else "store")
     made = [
         *int8_rows(ctx, any_bench.upload(x), target, k=k, per_row=top_k, label="t"),
-        *expert_down(ctx, downs, routes, target, y, accumulate=accumulate, label="t"),
+        *expert_int8(ctx, (downs,), routes, target, output, label="t"),
     ]
     any_bench.run(made, rows)
     expected += before if accumulate else 0.0

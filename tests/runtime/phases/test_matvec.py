@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.folding import Input, Output
 from rdrr_runtime.phases.formats import FORMATS
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import (
     MAX_OUTPUT_GROUPS,
-    Input,
-    Output,
     leaves_int8,
     matvec,
     refusal,
@@ -127,7 +126,7 @@ def launch_errors(operands: Operands, name: str, case: Case, *, int8: bool) -> E
     assert refusal(ctx, weights, int8=int8, partials=partials, gate=gated) is None
     y = bench.upload(before if output == "add" else np.full(len(exact), np.nan, np.float32))
     best = bench.poisoned(2 * MAX_OUTPUT_GROUPS) if output == "best" else None
-    target = Output(y, output, bench.upload(bias) if output == "store" else None, "silu", best)
+    target = Output((y,), output, bench.upload(bias) if output == "store" else None, "silu", best)
     launches = matvec(ctx, weights, source.operand, target, int8=int8, label="case")
     bench.run(launches, 1)
     found = bench.download(y, len(expected(exact)))
@@ -205,7 +204,7 @@ def test_matrices_of_different_types_share_a_launch(
     source, weights = operands.source("plain", k, matrices), tuple(one.weight for one in matrices)
     expected, exact = (source.products(matrices, int8=one) for one in (int8, False))
     y = bench.poisoned(len(expected))
-    launches = matvec(bench.context(1), weights, source.operand, Output(y), int8=int8, label="t")
+    launches = matvec(bench.context(1), weights, source.operand, Output((y,)), int8=int8, label="t")
     bench.run(launches, 1)
     found = bench.download(y, len(expected))
     assert relative_error(found, expected) < 1e-4
@@ -231,11 +230,11 @@ def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random
     source = operands.source("norm", hidden, gates)
     gate, up = np.split(source.products(gates, int8=True), 2)
     words, scales, y = (any_bench.poisoned(size) for size in (inner, inner, outputs))
-    handed = Output(words, "gate", activation="silu", scales=scales)
-    weights, taken = tuple(one.weight for one in gates), Input(words, scales=scales)
+    handed = Output((words,), "gate", activation="silu", int8=True, scales=scales)
+    weights, taken = tuple(one.weight for one in gates), Input(words, int8=True, scales=scales)
     launches = [
         *matvec(ctx, weights, source.operand, handed, int8=True, label="gate"),
-        *matvec(ctx, (down.weight,), taken, Output(y), int8=True, label="down"),
+        *matvec(ctx, (down.weight,), taken, Output((y,)), int8=True, label="down"),
     ]
     any_bench.run(launches, 1)
     groups = inner // GROUP
@@ -286,7 +285,7 @@ def test_teams_of_any_width_give_the_same_sums(
     ctx = replace(ctx, software=True)
     matrix, y = operands.matrix("Q4_K", 70, 576), any_bench.poisoned(70)
     source = operands.source("norm", 576, [matrix])
-    launches = matvec(ctx, (matrix.weight,), source.operand, Output(y), label="t")
+    launches = matvec(ctx, (matrix.weight,), source.operand, Output((y,)), label="t")
     any_bench.run(launches, 1)
     expected = source.products([matrix], int8=False)
     assert relative_error(any_bench.download(y, 70), expected) < 1e-4

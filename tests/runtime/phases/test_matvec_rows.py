@@ -9,17 +9,11 @@ import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
+from rdrr_runtime.phases.folding import Output, RowNorm, RowParts
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
+from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.matmul_int8 import TYPES
-from rdrr_runtime.phases.matvec_rows import (
-    RowsOutput,
-    buffers_bound,
-    leaves_int8,
-    matvec_rows,
-    refusal,
-    rows_held,
-)
+from rdrr_runtime.phases.matvec_rows import leaves_int8, matvec_rows, refusal, rows_held
 from rdrr_runtime.phases.matvec_rows_tuning import RowsTuning
 from rdrr_runtime.phases.packing import upload_weight
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
@@ -63,7 +57,7 @@ def errors(
     y = bench.poisoned(rows, matrix.n)
     assert refusal(ctx, (matrix,)) is None
     target, made = staged(bench, ctx, x)
-    made += matvec_rows(ctx, (matrix,), target, RowsOutput((y,)), label="t", tuning=tuning)
+    made += matvec_rows(ctx, (matrix,), target, Output((y,)), label="t", tuning=tuning)
     bench.run(made, rows)
     expected = in_int8(x).astype(np.float64) @ values.T
     return relative_error(bench.download(y, rows, matrix.n), expected)
@@ -119,7 +113,7 @@ def test_gate_and_up_are_joined_after_a_norm(any_bench, rng, separate, pairs) ->
     ctx, y = any_bench.context(rows), any_bench.poisoned(rows, n)
     norm = RowNorm(any_bench.upload(gain), EPS, 1.0)
     target, launches = staged(any_bench, ctx, x, norm)
-    output = RowsOutput((y,), "gate", activation="silu")
+    output = Output((y,), "gate", activation="silu")
     weights, tuning = tuple(one for one, _ in made), RowsTuning(64, 4, 2 * pairs)
     launches += matvec_rows(ctx, weights, target, output, label="t", tuning=tuning)
     any_bench.run(launches, rows)
@@ -139,9 +133,9 @@ def test_gated_pairs_can_be_handed_on_in_int8(bench, rng, rows) -> None:
     assert not leaves_int8(ctx, inner + 32)
     target, launches = staged(bench, ctx, x)
     handed = room(bench, rows, inner)
-    output = RowsOutput((handed,), "gate", activation="silu", int8=True)
+    output = Output((handed,), "gate", activation="silu", int8=True)
     launches += matvec_rows(ctx, (gates, ups), target, output, label="t")
-    launches += matvec_rows(ctx, (downs,), handed, RowsOutput((y,)), label="t")
+    launches += matvec_rows(ctx, (downs,), handed, Output((y,)), label="t")
     bench.run(launches, rows)
     near = in_int8(x).astype(np.float64)
     gate, up = near @ gate_values.T, near @ up_values.T
@@ -168,8 +162,8 @@ def test_matrices_of_several_types_share_a_phase(bench, rng) -> None:
     rows = 3
     weights, target, phases, expected = several(bench, rng, rows)
     ys = tuple(bench.poisoned(rows, one.n) for one in weights)
-    phases += matvec_rows(bench.context(rows), weights, target, RowsOutput(ys), label="t")
-    assert len(phases[-1].bindings) == buffers_bound(weights) == 8
+    phases += matvec_rows(bench.context(rows), weights, target, Output(ys), label="t")
+    assert len(phases[-1].bindings) == 8
     bench.run(phases, rows)
     found = [bench.download(y, rows, one.n) for y, one in zip(ys, weights, strict=True)]
     assert relative_error(np.concatenate(found, axis=1), expected) < CLOSE
@@ -179,7 +173,7 @@ def test_their_outputs_and_biases_may_lie_side_by_side(bench, rng) -> None:
     rows = 3
     weights, target, phases, expected = several(bench, rng, rows)
     y, bias = bench.poisoned(rows, 108), normal(rng, 108)
-    output = RowsOutput((y,), bias=bench.upload(bias))
+    output = Output((y,), bias=bench.upload(bias))
     phases += matvec_rows(bench.context(rows), weights, target, output, label="t")
     bench.run(phases, rows)
     assert relative_error(bench.download(y, rows, 108), expected + bias) < CLOSE
@@ -189,7 +183,7 @@ def test_two_matrices_with_a_bias_have_outputs_of_their_own(bench, rng) -> None:
     rows = 3
     weights, target, phases, expected = several(bench, rng, rows)
     ys, bias = tuple(bench.poisoned(rows, one.n) for one in weights[:2]), normal(rng, 75)
-    output = RowsOutput(ys, bias=bench.upload(bias))
+    output = Output(ys, bias=bench.upload(bias))
     phases += matvec_rows(bench.context(rows), weights[:2], target, output, label="t")
     bench.run(phases, rows)
     found = [bench.download(y, rows, one.n) for y, one in zip(ys, weights[:2], strict=True)]
@@ -200,10 +194,13 @@ def test_more_buffers_than_every_device_binds_are_refused(bench, rng) -> None:
     rows = 3
     weights, target, _, _ = several(bench, rng, rows)
     ys = tuple(bench.poisoned(rows, one.n) for one in weights)
-    output = RowsOutput(ys, bias=bench.upload(normal(rng, 108)))
-    assert buffers_bound(weights, bias=True) == 9
+    ctx, output = bench.context(rows), Output(ys, bias=bench.upload(normal(rng, 108)))
+    assert refusal(ctx, weights, apart=True) is None
+    assert refusal(ctx, weights, bias=True) is None
+    assert "would bind 9 buffers" in (refusal(ctx, weights, apart=True, bias=True) or "")
+    assert "3 matrices, and there are 4" in (refusal(ctx, (*weights, weights[0])) or "")
     with pytest.raises(ValueError, match="binds 9 buffers"):
-        matvec_rows(bench.context(rows), weights, target, output, label="t")
+        matvec_rows(ctx, weights, target, output, label="t")
 
 
 def test_rows_beyond_the_step_are_left_alone_and_a_residual_is_added_to(bench, rng) -> None:
@@ -212,7 +209,7 @@ def test_rows_beyond_the_step_are_left_alone_and_a_residual_is_added_to(bench, r
     x, before = normal(rng, held, k), normal(rng, held, n)
     ctx, y = bench.context(rows, max_rows=held), bench.upload(before)
     target, launches = staged(bench, ctx, x)
-    launches += matvec_rows(ctx, (weight,), target, RowsOutput((y,), "add"), label="t")
+    launches += matvec_rows(ctx, (weight,), target, Output((y,), "add"), label="t")
     bench.run(launches, held)
     found, expected = bench.download(y, held, n), before.astype(np.float64)
     expected[:rows] += in_int8(x[:rows]).astype(np.float64) @ values.T
@@ -236,7 +233,7 @@ def test_parts_of_attention_are_joined_before_they_are_put_into_int8(any_bench, 
     given = RowParts(any_bench.upload(stats), splits, head_dim)
     launches = [
         *int8_rows(ctx, any_bench.upload(parts), target, k=k, before=given, label="t"),
-        *matvec_rows(ctx, (weight,), target, RowsOutput((y,)), label="t"),
+        *matvec_rows(ctx, (weight,), target, Output((y,)), label="t"),
     ]
     any_bench.run(launches, rows)
     expected = in_int8(x.reshape(rows, k)).astype(np.float64) @ values.T
@@ -250,7 +247,7 @@ def test_a_row_of_zeros_gives_zeros(bench, rng) -> None:
     x[2] = 0
     ctx, y = bench.context(rows), bench.poisoned(rows, n)
     target, launches = staged(bench, ctx, x)
-    launches += matvec_rows(ctx, (weight,), target, RowsOutput((y,)), label="t")
+    launches += matvec_rows(ctx, (weight,), target, Output((y,)), label="t")
     bench.run(launches, rows)
     found = bench.download(y, rows, n)
     assert (found[2] == 0).all()
