@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 from rdrr_format.errors import ManifestError
-from rdrr_manifests.graph import (
+from rdrr_manifests.graph import Graph, derive_graph
+from rdrr_manifests.graph.ops import (
     Attention,
     Embed,
     GatedActivation,
-    Graph,
     Head,
     Linear,
     Norm,
     Residual,
     Rope,
-    derive_graph,
 )
 from rdrr_manifests.models import Manifest
 from support.manifests import (

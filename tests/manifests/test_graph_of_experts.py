@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 from rdrr_format.errors import ManifestError
-from rdrr_manifests.graph import (
-    Experts,
-    GatedActivation,
-    Graph,
-    Linear,
-    Residual,
-    Router,
-    SigmoidGate,
-    derive_graph,
-)
+from rdrr_manifests.graph import Graph, derive_graph
+from rdrr_manifests.graph.ops import Experts, GatedActivation, Linear, Residual, Router, SigmoidGate
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.validation import validate
 from support.manifests import HIDDEN, INNER, tensor_shapes, valid_manifest, write_manifest

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Graph, Linear, Norm, WeightUse
+from rdrr_manifests.graph.ops import Graph, Linear, Norm, WeightUse
 
 from rdrr_runtime.compile.decision import ONLY, Chosen, Decision, Reason, decisions_of
 from rdrr_runtime.compile.pass_spec import PassSpec

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Head, Norm
+from rdrr_manifests.graph.ops import Head, Norm
 
 from rdrr_runtime.compile.builder import Model, PassBuilder
 from rdrr_runtime.compile.decision import Decision

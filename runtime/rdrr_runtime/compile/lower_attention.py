@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
-from rdrr_manifests.graph import Attention, Linear
+from rdrr_manifests.graph.ops import Attention, Linear
 
 from rdrr_runtime.compile.attention import AttentionRequest, choose_attention
 from rdrr_runtime.compile.builder import PassBuilder

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Experts, Router, SigmoidGate
+from rdrr_manifests.graph.ops import Experts, Router, SigmoidGate
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason

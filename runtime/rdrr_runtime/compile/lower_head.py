@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Head, Norm
+from rdrr_manifests.graph.ops import Head, Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_products import (

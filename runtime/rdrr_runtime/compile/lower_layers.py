@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rdrr_manifests.graph import Linear
+from rdrr_manifests.graph.ops import Linear
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import serve_placed_attention

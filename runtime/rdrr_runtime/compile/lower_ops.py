@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from rdrr_manifests.graph import (
+from rdrr_manifests.graph.ops import (
     Attention,
     Embed,
     Experts,

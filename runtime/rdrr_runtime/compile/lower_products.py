@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
-from rdrr_manifests.graph import Linear, Norm
+from rdrr_manifests.graph.ops import Linear, Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason

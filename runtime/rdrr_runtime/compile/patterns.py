@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from rdrr_format.errors import FormatError
-from rdrr_manifests.graph import (
+from rdrr_manifests.graph.ops import (
     Attention,
     Embed,
     Experts,
@@ -27,6 +27,7 @@ from rdrr_manifests.graph import (
     Rope,
     Router,
     SigmoidGate,
+    values_read,
 )
 
 
@@ -58,13 +59,6 @@ class Body:
     def at(self, index: int) -> Op | None:
         """Return the op at an index; None beyond the last one."""
         return self.ops[index] if index < len(self.ops) else None
-
-
-def values_read(op: Op) -> tuple[str, ...]:
-    """Return the values that an op reads."""
-    names = ("x", "q", "k", "v", "gate", "up", "branch", "router")
-    found = (getattr(op, name, None) for name in names)
-    return tuple(value for value in found if value is not None)
 
 
 @dataclass(frozen=True)

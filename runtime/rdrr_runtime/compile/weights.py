@@ -21,7 +21,7 @@ from rdrr_format.codecs.f16 import f16_overflow_count
 from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_manifests.graph import Experts, Graph, Linear, WeightKind, WeightUse
+from rdrr_manifests.graph.ops import Experts, Graph, Linear, WeightKind, WeightUse
 from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 

@@ -239,7 +239,7 @@ def test_an_op_with_a_field_that_the_lowering_does_not_know_is_refused(packages)
     from dataclasses import make_dataclass
 
     from rdrr_format.errors import FormatError
-    from rdrr_manifests.graph import Norm
+    from rdrr_manifests.graph.ops import Norm
 
     graph = packages["Q4_K", "row"].graph
     check_fields(graph.ops)
