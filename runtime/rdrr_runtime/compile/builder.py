@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph.ops import Graph, Linear, Norm, WeightUse
+from rdrr_manifests.graph.ops import Graph, Linear, Norm, Residual, WeightUse
 
 from rdrr_runtime.compile.decision import ONLY, Chosen, Decision, Reason, decisions_of
 from rdrr_runtime.compile.pass_spec import PassSpec
@@ -97,6 +97,17 @@ class PassBuilder:
     def gain(self, norm: Norm) -> tuple[BufferSlice, float, float]:
         """Return the weight of a norm, its eps, and what is added to the weight."""
         return self.vector(norm.weight), norm.eps, float(norm.unit_offset)
+
+    def target(self, out: str, width: int, residual: Residual | None) -> BufferSlice:
+        """Return where an op writes: a new value, or the stream that its output is added to.
+
+        Call it once the op's operands have been fetched: the stream takes on its new name.
+        """
+        if residual is None:
+            return self.values.take(out, width)
+        stream = self.values.get(residual.x)
+        self.values.rename(residual.x, residual.out)
+        return stream
 
     def joined_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
         """Return the biases of some linears one after the other, if they have any."""

@@ -155,12 +155,8 @@ def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, singl
         build.emit(made)
 
 
-def lower_sample(build: PassBuilder, ended: Ended, vocab: int) -> None:
-    """Emit what makes the next token: an argmax that advances the step, or a pick for each row."""
-    build.emit(_sample(build, ended, vocab))
-
-
-def _sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
+def sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
+    """Return what makes the next token: an argmax that advances the step, or picks of all rows."""
     if build.spec.logits is Logits.ALL:
         return ()
     if ended.best is not None and ended.candidates is not None:

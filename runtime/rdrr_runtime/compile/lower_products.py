@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
-from rdrr_manifests.graph.ops import Linear, Norm
+from rdrr_manifests.graph.ops import Linear, Norm, Residual
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
@@ -70,15 +70,7 @@ def _target(build: PassBuilder, branch: Branch) -> tuple[Linear, BufferSlice, Bu
     op = branch.op
     assert isinstance(op, Linear), "only linears have such products"
     bias = None if op.bias is None else build.vector(op.bias)
-    if branch.residual is None:
-        return op, build.values.take(op.out, op.weight.shape[0]), bias
-    return op, build.values.get(branch.residual.x), bias
-
-
-def _rename(build: PassBuilder, branch: Branch) -> None:
-    """Give the residual stream its new name where a linear was added to it."""
-    if branch.residual is not None:
-        build.values.rename(branch.residual.x, branch.residual.out)
+    return op, build.target(op.out, op.weight.shape[0], branch.residual), bias
 
 
 # One row ------------------------------------------------------------------------------------------
@@ -117,7 +109,6 @@ def emit_one_row_branch(
     op, y, bias = _target(build, branch)
     output = Output(y, "add" if branch.residual is not None else "store", bias)
     emit_one_row(build, served, source, output, op.out, depends)
-    _rename(build, branch)
 
 
 # A small batch ------------------------------------------------------------------------------------
@@ -166,16 +157,14 @@ def emit_small_batch_branch(
     op, y, bias = _target(build, branch)
     output = RowsOutput((y,), "add" if branch.residual is not None else "store", bias)
     emit_small_batch(build, served, x, output, op.out)
-    _rename(build, branch)
 
 
 # One matrix by itself -----------------------------------------------------------------------------
 
 
-def lower_linear(build: PassBuilder, branch: Branch) -> None:
+def lower_linear(build: PassBuilder, op: Linear, residual: Residual | None = None) -> None:
     """Emit a linear, added to the residual stream where one follows."""
-    op = branch.op
-    assert isinstance(op, Linear), "the branch of a linear"
+    branch = Branch(op, residual)
     product = build.product((build.matrix(op.weight),))
     served = Served(product, build.choose(product))
     if served.family is Family.ONE_ROW:
@@ -199,7 +188,6 @@ def _emit_alone(build: PassBuilder, served: Served, branch: Branch) -> None:
         build.emit(made, served.reason)
     else:
         emit_alone(build, served, x, y, bias=bias, accumulate=adds, label=op.out)
-    _rename(build, branch)
 
 
 def emit_alone(
