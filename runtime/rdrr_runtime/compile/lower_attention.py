@@ -13,14 +13,12 @@ from rdrr_runtime.compile.attention import AttentionRequest, choose_attention
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Reason
 from rdrr_runtime.compile.lower_products import (
+    Operand,
     Served,
-    emit_one_row,
-    emit_one_row_branch,
-    emit_small_batch,
-    emit_small_batch_branch,
+    emit_branch,
+    emit_folded,
     fold,
-    norm_input,
-    normed_int8_rows,
+    normed,
     to_int8_rows,
 )
 from rdrr_runtime.compile.pass_spec import Slots
@@ -33,8 +31,7 @@ from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
 from rdrr_runtime.phases.head_transform import HeadTransform
 from rdrr_runtime.phases.int8_rows import RowParts
 from rdrr_runtime.phases.kv_store import kv_store
-from rdrr_runtime.phases.matvec import Input, Output
-from rdrr_runtime.phases.matvec_rows import RowsOutput
+from rdrr_runtime.phases.matvec import Input
 
 BATCH_SPLIT = SplitTuning(128, 16)
 """Splits of the keys of a row in a batch: the rows fill a device together, so there are fewer."""
@@ -66,12 +63,9 @@ def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
     )
     if projected is None or out is None or not alike or not runs:
         return False
-    if one_row:
-        _one_row_block(build, found, spec, projected, out)
-    elif spec.cache.head_dim % 16 == 0:
-        _batch_block(build, found, spec, projected, out)
-    else:
+    if not one_row and spec.cache.head_dim % 16:
         return False
+    _emit_block(build, found, spec, projected, out)
     return True
 
 
@@ -88,26 +82,35 @@ def _output(build: PassBuilder, found: AttentionBlock, spec: AttentionSpec) -> S
     return fold(build, replace(product, folds=True, partials=spec.heads * spec.splits))
 
 
-def _one_row_block(
+def _emit_block(
     build: PassBuilder,
     found: AttentionBlock,
     spec: AttentionSpec,
     projected: Served,
     out: Served,
 ) -> None:
-    norm, layer = found.projections.norm, f"layer {found.projections.attention.layer}"
-    splits = build.ctx.tuning_key(
-        f"softmax attention_decode.{spec.shape}", spec.split, _splits(build, found, spec)
-    )
-    spec = replace(spec, split=splits.used)
-    size = build.ctx.value_bytes * sum(one.n for one in projected.product.weights)
-    y = build.workspace.named("projected", size)
-    output = Output(y, bias=build.joined_bias(found.projections.linears))
-    emit_one_row(build, projected, norm_input(build, norm), output, f"{layer} qkv")
-    sums, stats = _emit_attention(build, found.projections, spec, y, (splits,))
+    """Emit the projections, attention and the output projection, which joins the splits."""
+    layers, rows = found.projections, build.ctx.max_rows
+    norm, layer = layers.norm, f"layer {layers.attention.layer}"
+    outputs = sum(one.n for one in projected.product.weights)
+    depends: tuple[AnyTuningKey, ...] = ()
+    if rows == 1:
+        key = f"softmax attention_decode.{spec.shape}"
+        splits = build.ctx.tuning_key(key, spec.split, _splits(build, found, spec))
+        spec, depends = replace(spec, split=splits.used), (splits,)
+        y = build.workspace.named("projected", build.ctx.value_bytes * outputs)
+    else:
+        y = build.workspace.named(f"projected.{rows}", 4 * rows * outputs)
+    x, bias = normed(build, projected, norm), build.joined_bias(layers.linears)
+    emit_folded(build, projected, x, y, bias=bias, label=f"{layer} qkv")
     build.values.read(norm.x)
-    source = Input(sums, stats=stats, splits=spec.splits, head_dim=spec.cache.head_dim)
-    emit_one_row_branch(build, out, found.output, source, (splits,))
+    sums, stats = _emit_attention(build, layers, spec, y, depends)
+    count, head_dim = spec.splits, spec.cache.head_dim
+    joined: Operand = Input(sums, stats=stats, splits=count, head_dim=head_dim)
+    if rows > 1:
+        parts = RowParts(stats, count, head_dim)
+        joined = to_int8_rows(build, out, sums, parts, f"{layer} attention")
+    emit_branch(build, out, found.output, joined, depends)
 
 
 def _splits(
@@ -120,27 +123,6 @@ def _splits(
         if other.splits not in seen and _output(build, found, other) is not None:
             seen.add(other.splits)
             yield one
-
-
-def _batch_block(
-    build: PassBuilder,
-    found: AttentionBlock,
-    spec: AttentionSpec,
-    projected: Served,
-    out: Served,
-) -> None:
-    norm, layer = found.projections.norm, f"layer {found.projections.attention.layer}"
-    rows = build.ctx.max_rows
-    size = 4 * rows * sum(one.n for one in projected.product.weights)
-    y = build.workspace.named(f"projected.{rows}", size)
-    x = normed_int8_rows(build, projected, norm)
-    build.values.read(norm.x)
-    output = RowsOutput((y,), bias=build.joined_bias(found.projections.linears))
-    emit_small_batch(build, projected, x, output, f"{layer} qkv")
-    sums, stats = _emit_attention(build, found.projections, spec, y)
-    joins = RowParts(stats, spec.splits, spec.cache.head_dim)
-    x = to_int8_rows(build, out, sums, joins, f"{layer} attention")
-    emit_small_batch_branch(build, out, found.output, x)
 
 
 def attention_spec(

@@ -37,7 +37,7 @@ def lower_router(build: PassBuilder, op: Router) -> None:
     rows, experts = build.ctx.max_rows, op.experts
     logits = build.workspace.named(f"router.{rows}", 4 * rows * experts)
     routes = build.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
-    exact_product(build, build.matrix(op.weight), build.values.get(op.x), logits, op.out)
+    exact_product(build, op, logits)
     made = router_topk(
         build.ctx,
         logits,

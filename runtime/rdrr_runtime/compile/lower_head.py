@@ -12,10 +12,9 @@ from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_alone,
+    emit_folded,
     emit_one_row,
-    emit_small_batch,
     fold,
-    one_row_context,
     to_int8_rows,
 )
 from rdrr_runtime.compile.pass_spec import Logits
@@ -28,9 +27,7 @@ from rdrr_runtime.phases.choose_best import choose_best
 from rdrr_runtime.phases.copy import copy_row
 from rdrr_runtime.phases.elementwise import scale, softcap
 from rdrr_runtime.phases.int8_rows import RowNorm
-from rdrr_runtime.phases.matmul_int8 import matmul_int8
 from rdrr_runtime.phases.matvec import CANDIDATE_BYTES, MAX_OUTPUT_GROUPS, Input, Output
-from rdrr_runtime.phases.matvec_rows import RowsOutput
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rmsnorm import rms_norm
 
@@ -57,13 +54,13 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
     x = _rows_of_head(build, norm, head, rows)
     logits = build.workspace.named(f"logits.{rows}", 4 * rows * head.weight.shape[0])
     weight = build.matrix(head.weight)
-    ctx = one_row_context(build.ctx) if single else build.ctx
+    ctx = build.ctx.for_one_row() if single else build.ctx
     served = fold(build, replace(build.product((weight,), ctx), folds=True))
     is_plain = head.scale == 1.0 and head.softcap is None
     if served is not None and served.family is Family.SMALL_BATCH:
         given = RowNorm(*build.gain(norm))
         in_int8 = to_int8_rows(build, served, x, given, "final norm")
-        emit_small_batch(build, served, in_int8, RowsOutput((logits,)), "head")
+        emit_folded(build, served, in_int8, logits, label="head")
     elif served is not None and is_plain:
         return _one_row_head(build, served, norm, x, logits)
     else:
@@ -91,9 +88,8 @@ def _one_row_head(
     build: PassBuilder, served: Served, norm: Norm, x: BufferSlice, logits: BufferSlice
 ) -> Ended:
     candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
-    gain, eps, offset = build.gain(norm)
     output = Output(logits, "best", best=candidates)
-    best = emit_one_row(build, served, Input(x, gain, eps, offset), output, "head")
+    best = emit_one_row(build, served, Input(x, *build.gain(norm)), output, "head")
     return Ended(logits, best, candidates)
 
 
@@ -108,44 +104,29 @@ def _general_head(
 ) -> None:
     ctx, (_, hidden) = build.ctx, head.weight.shape
     rows = 1 if single else ctx.max_rows
-    normed = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
+    y = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
     gain, eps, offset = build.gain(norm)
+    label = "final norm"
     made = rms_norm(
-        ctx,
-        x,
-        gain,
-        normed,
-        width=hidden,
-        eps=eps,
-        offset=offset,
-        single_row=single,
-        label="final norm",
+        ctx, x, gain, y, width=hidden, eps=eps, offset=offset, single_row=single, label=label
     )
     build.emit(made)
     weight = build.matrix(head.weight)
     # The kernel is chosen for the rows of the head. What else is fused is no business of a norm
     # and a product that could not be.
-    product = build.product((weight,), one_row_context(ctx) if single else ctx)
+    product = build.product((weight,), ctx.for_one_row() if single else ctx)
     served = Served(product, build.choose(replace(product, fuses=False)))
-    if served.family is Family.INT8_TILES:
-        in_int8 = build.in_int8(f"{norm.out}.head", normed, hidden, served.reason)
-        build.emit(matmul_int8(ctx, weight, in_int8, logits, label="head"), served.reason)
-        return
     served = replace(served, product=replace(product, ctx=ctx))
-    emit_alone(build, served, normed, logits, single_row=single, logits=True, label="head")
+    name = f"{norm.out}.head"
+    emit_alone(build, served, name, y, logits, single_row=single, logits=True, label="head")
 
 
 def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, single: bool) -> None:
     ctx, vocab = build.ctx, head.weight.shape[0]
     if head.scale != 1.0:
+        factor, label = head.scale, "head.scale"
         made = scale(
-            ctx,
-            logits,
-            width=vocab,
-            factor=head.scale,
-            single_row=single,
-            logits=True,
-            label="head.scale",
+            ctx, logits, width=vocab, factor=factor, single_row=single, logits=True, label=label
         )
         build.emit(made)
     if head.softcap is not None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rdrr_manifests.graph.ops import Linear
+from rdrr_device.buffers import BufferSlice
+from rdrr_device.tuning import AnyTuningKey
+from rdrr_manifests.graph.ops import GatedActivation, Linear
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import serve_placed_attention
 from rdrr_runtime.compile.lower_ops import lower_op
 from rdrr_runtime.compile.lower_products import (
+    Operand,
     Served,
+    emit_branch,
+    emit_folded,
     emit_one_row,
-    emit_one_row_branch,
     emit_small_batch,
-    emit_small_batch_branch,
     fold,
-    norm_input,
-    normed_int8_rows,
+    normed,
     small_batch_input,
 )
 from rdrr_runtime.compile.patterns import GatedFeedForward, NormedLinears, Projections
@@ -41,12 +43,15 @@ def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
     if gated is None:
         return 0
     down = _down_in_int8(build, found, gated)
-    if gated.family is Family.ONE_ROW:
-        _one_row_gated(build, found, gated, down)
-    else:
-        _small_batch_gated(build, found, gated, down)
+    x, activation = normed(build, gated, found.norm), found.activation
     if down is None or found.down is None:
+        y, kind = build.values.take(activation.out, activation.width), activation.activation
+        emit_folded(build, gated, x, y, "gate", activation=kind, label=activation.out)
+        build.values.read(found.norm.x)
         return found.own_count
+    handed, depends = _emit_gated_in_int8(build, activation, gated, down, x)
+    build.values.read(found.norm.x)
+    emit_branch(build, down, found.down, handed, depends)
     return found.own_count + found.down.count
 
 
@@ -64,39 +69,20 @@ def _down_in_int8(build: PassBuilder, found: GatedFeedForward, gated: Served) ->
     return down if leaves(build.ctx, found.activation.width) else None
 
 
-def _one_row_gated(
-    build: PassBuilder, found: GatedFeedForward, gated: Served, down: Served | None
-) -> None:
-    activation, source = found.activation, norm_input(build, found.norm)
-    if down is None or found.down is None:
-        y = build.values.take(activation.out, activation.width)
-        output = Output(y, "gate", activation=activation.activation)
-        emit_one_row(build, gated, source, output, activation.out)
-        build.values.read(found.norm.x)
-        return
-    codes = build.workspace.named("gated", activation.width)
-    scales = build.workspace.named("gated scales", activation.width // 2)
-    output = Output(codes, "gate", activation=activation.activation, scales=scales)
-    launch = emit_one_row(build, gated, source, output, activation.out)
-    build.values.read(found.norm.x)
-    emit_one_row_branch(build, down, found.down, Input(codes, scales=scales), launch.tuning_keys)
-
-
-def _small_batch_gated(
-    build: PassBuilder, found: GatedFeedForward, gated: Served, down: Served | None
-) -> None:
-    activation = found.activation
-    x = normed_int8_rows(build, gated, found.norm)
-    build.values.read(found.norm.x)
-    if down is None or found.down is None:
-        y = build.values.take(activation.out, activation.width)
-        output = RowsOutput((y,), "gate", activation=activation.activation)
-        emit_small_batch(build, gated, x, output, activation.out)
-        return
+def _emit_gated_in_int8(
+    build: PassBuilder, op: GatedActivation, gated: Served, down: Served, x: Operand
+) -> tuple[Operand, tuple[AnyTuningKey, ...]]:
+    """Emit gate, up and activation; what the projection reads, and what that depends on."""
+    if isinstance(x, Input):
+        codes = build.workspace.named("gated", op.width)
+        scales = build.workspace.named("gated scales", op.width // 2)
+        output = Output(codes, "gate", activation=op.activation, scales=scales)
+        launch = emit_one_row(build, gated, x, output, op.out)
+        return Input(codes, scales=scales), launch.tuning_keys
     handed = small_batch_input(build, down, "int8 gated")
-    output = RowsOutput((handed,), "gate", activation=activation.activation, int8=True)
-    emit_small_batch(build, gated, x, output, activation.out)
-    emit_small_batch_branch(build, down, found.down, handed)
+    to_rows = RowsOutput((handed,), "gate", activation=op.activation, int8=True)
+    emit_small_batch(build, gated, x, to_rows, op.out)
+    return handed, ()
 
 
 def serve_normed_linears(
@@ -111,7 +97,8 @@ def serve_normed_linears(
     served = _small_batch_projections(build, found)
     if served is None:
         return _side_by_side(build, found)
-    x = normed_int8_rows(build, served, found.norm)
+    x = normed(build, served, found.norm)
+    assert isinstance(x, BufferSlice), "the rows of a small batch"
     build.values.read(found.norm.x)
     ys = tuple(build.values.take(one.out, one.weight.shape[0]) for one in found.linears)
     names = [found.linears[0].out, *(one.out.rpartition(".")[2] for one in found.linears[1:])]

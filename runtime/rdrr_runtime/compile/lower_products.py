@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
-from rdrr_manifests.graph.ops import Linear, Norm, Residual
+from rdrr_manifests.graph.ops import Linear, Norm, Residual, Router
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
 from rdrr_runtime.compile.products import Family, Product, ProductKernel
-from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
@@ -65,21 +63,70 @@ def fold(build: PassBuilder, product: Product) -> Served | None:
     return None if found is None else Served(product, found)
 
 
+# With the ops around it folded in -----------------------------------------------------------------
+
+Operand = Input | BufferSlice
+"""What a product that folds reads: of one row an `Input`; of a small batch the rows in int8."""
+
+
+def normed(build: PassBuilder, served: Served, norm: Norm) -> Operand:
+    """Return the operand of a product that a norm stands before; rows are rounded to int8."""
+    x, gain = build.values.get(norm.x), build.gain(norm)
+    if served.family is Family.ONE_ROW:
+        return Input(x, *gain)
+    return to_int8_rows(build, served, x, RowNorm(*gain), norm.out)
+
+
+def emit_folded(
+    build: PassBuilder,
+    served: Served,
+    source: Operand,
+    y: BufferSlice,
+    kind: str = "store",
+    *,
+    bias: BufferSlice | None = None,
+    activation: str = "",
+    label: str,
+    depends: tuple[AnyTuningKey, ...] = (),
+) -> None:
+    """Emit a product of one row or of a small batch whose outputs lie in one buffer.
+
+    Args:
+        build: The pass.
+        served: The product.
+        source: What it reads.
+        y: Where its outputs go.
+        kind: `store`, `add` (to y) or `gate`.
+        bias: f32, one for each output, or None.
+        activation: Of `gate`.
+        label: What the op is.
+        depends: Tuning keys that the form of `source` depends on.
+    """
+    if isinstance(source, Input):
+        emit_one_row(build, served, source, Output(y, kind, bias, activation), label, depends)
+    else:
+        emit_small_batch(build, served, source, RowsOutput((y,), kind, bias, activation), label)
+
+
+def emit_branch(
+    build: PassBuilder,
+    served: Served,
+    branch: Branch,
+    source: Operand,
+    depends: tuple[AnyTuningKey, ...] = (),
+) -> None:
+    """Emit a linear by a product that folds, added to the residual stream where one follows."""
+    op, y, bias = _target(build, branch)
+    kind = "add" if branch.residual is not None else "store"
+    emit_folded(build, served, source, y, kind, bias=bias, label=op.out, depends=depends)
+
+
 def _target(build: PassBuilder, branch: Branch) -> tuple[Linear, BufferSlice, BufferSlice | None]:
     """Return a linear, where its outputs go, and its bias."""
     op = branch.op
     assert isinstance(op, Linear), "only linears have such products"
     bias = None if op.bias is None else build.vector(op.bias)
     return op, build.target(op.out, op.weight.shape[0], branch.residual), bias
-
-
-# One row ------------------------------------------------------------------------------------------
-
-
-def norm_input(build: PassBuilder, norm: Norm) -> Input:
-    """Return the input of a one-row product that a norm stands before."""
-    gain, eps, offset = build.gain(norm)
-    return Input(build.values.get(norm.x), gain, eps, offset)
 
 
 def emit_one_row(
@@ -98,20 +145,12 @@ def emit_one_row(
     return made[0]
 
 
-def emit_one_row_branch(
-    build: PassBuilder,
-    served: Served,
-    branch: Branch,
-    source: Input,
-    depends: tuple[AnyTuningKey, ...] = (),
+def emit_small_batch(
+    build: PassBuilder, served: Served, x: BufferSlice, output: RowsOutput, label: str
 ) -> None:
-    """Emit a linear of one row, added to the residual stream where one follows."""
-    op, y, bias = _target(build, branch)
-    output = Output(y, "add" if branch.residual is not None else "store", bias)
-    emit_one_row(build, served, source, output, op.out, depends)
-
-
-# A small batch ------------------------------------------------------------------------------------
+    """Emit a small-batch product of rows in int8."""
+    made = matvec_rows(build.ctx, served.product.weights, x, output, label=label)
+    build.emit(made, served.reason)
 
 
 def small_batch_input(build: PassBuilder, served: Served, name: str) -> BufferSlice:
@@ -135,64 +174,29 @@ def to_int8_rows(
     return target
 
 
-def normed_int8_rows(build: PassBuilder, served: Served, norm: Norm) -> BufferSlice:
-    """Emit a norm whose rows are rounded to int8."""
-    return to_int8_rows(
-        build, served, build.values.get(norm.x), RowNorm(*build.gain(norm)), norm.out
-    )
-
-
-def emit_small_batch(
-    build: PassBuilder, served: Served, x: BufferSlice, output: RowsOutput, label: str
-) -> None:
-    """Emit a small-batch product of rows in int8."""
-    made = matvec_rows(build.ctx, served.product.weights, x, output, label=label)
-    build.emit(made, served.reason)
-
-
-def emit_small_batch_branch(
-    build: PassBuilder, served: Served, branch: Branch, x: BufferSlice
-) -> None:
-    """Emit a linear of rows in int8, added to the residual stream where one follows."""
-    op, y, bias = _target(build, branch)
-    output = RowsOutput((y,), "add" if branch.residual is not None else "store", bias)
-    emit_small_batch(build, served, x, output, op.out)
-
-
 # One matrix by itself -----------------------------------------------------------------------------
 
 
 def lower_linear(build: PassBuilder, op: Linear, residual: Residual | None = None) -> None:
     """Emit a linear, added to the residual stream where one follows."""
-    branch = Branch(op, residual)
+    branch, x = Branch(op, residual), build.values.get(op.x)
     product = build.product((build.matrix(op.weight),))
     served = Served(product, build.choose(product))
     if served.family is Family.ONE_ROW:
-        emit_one_row_branch(build, served, branch, Input(build.values.get(op.x)))
+        emit_branch(build, served, branch, Input(x))
     elif served.family is Family.SMALL_BATCH:
-        x = to_int8_rows(build, served, build.values.get(op.x), None, op.x)
-        emit_small_batch_branch(build, served, branch, x)
+        emit_branch(build, served, branch, to_int8_rows(build, served, x, None, op.x))
     else:
-        _emit_alone(build, served, branch)
+        _, y, bias = _target(build, branch)
+        adds = residual is not None
+        emit_alone(build, served, op.x, x, y, bias=bias, accumulate=adds, label=op.out)
     build.values.read(op.x)
-
-
-def _emit_alone(build: PassBuilder, served: Served, branch: Branch) -> None:
-    name, adds = branch.op.x, branch.residual is not None
-    x = build.values.get(name)
-    op, y, bias = _target(build, branch)
-    if served.family is Family.INT8_TILES:
-        rows = build.in_int8(name, x, served.k, served.reason)
-        weight = served.product.weights[0]
-        made = matmul_int8(build.ctx, weight, rows, y, bias=bias, accumulate=adds, label=op.out)
-        build.emit(made, served.reason)
-    else:
-        emit_alone(build, served, x, y, bias=bias, accumulate=adds, label=op.out)
 
 
 def emit_alone(
     build: PassBuilder,
     served: Served,
+    name: str,
     x: BufferSlice,
     y: BufferSlice,
     *,
@@ -202,31 +206,32 @@ def emit_alone(
     logits: bool = False,
     label: str,
 ) -> None:
-    """Emit a product by a kernel that reads one matrix and rounds nothing to int8."""
-    made = linear(
-        served.chosen.candidate.context(served.product),
-        served.product.weights[0],
-        x,
-        y,
-        bias=bias,
-        accumulate=accumulate,
-        single_row=single_row,
-        logits=logits,
-        tiled=served.family is Family.TILES,
-        label=label,
-    )
+    """Emit a product with one matrix that folds nothing in; int8 tiles round the value `name`."""
+    weight = served.product.weights[0]
+    if served.family is Family.INT8_TILES:
+        rows = build.in_int8(name, x, served.k, served.reason)
+        made = matmul_int8(
+            build.ctx, weight, rows, y, bias=bias, accumulate=accumulate, label=label
+        )
+    else:
+        made = linear(
+            served.chosen.candidate.context(served.product),
+            weight,
+            x,
+            y,
+            bias=bias,
+            accumulate=accumulate,
+            single_row=single_row,
+            logits=logits,
+            tiled=served.family is Family.TILES,
+            label=label,
+        )
     build.emit(made, served.reason)
 
 
-def exact_product(
-    build: PassBuilder, weight: GpuWeight, x: BufferSlice, y: BufferSlice, label: str
-) -> None:
-    """Emit a product whose outputs are f32 and whose inputs are never rounded to int8."""
+def exact_product(build: PassBuilder, op: Router, y: BufferSlice) -> None:
+    """Emit a router's product, whose outputs are f32 and whose inputs are never in int8."""
+    weight, x = build.matrix(op.weight), build.values.get(op.x)
     product = replace(build.product((weight,)), exact=True, fuses=False)
     served = Served(product, build.choose(product))
-    emit_alone(build, served, x, y, logits=True, label=label)
-
-
-def one_row_context(ctx: OpContext) -> OpContext:
-    """Return the context of what runs on one row, whatever rows the pass has."""
-    return replace(ctx, max_rows=1)
+    emit_alone(build, served, op.x, x, y, logits=True, label=op.out)

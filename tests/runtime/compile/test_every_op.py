@@ -87,7 +87,7 @@ OTHERS = {"silu": "gelu_tanh", "gelu_tanh": "silu"}
 
 
 def changed(example: Example) -> Iterator[tuple[str, Example]]:
-    """Yield the example with one number, flag or choice changed, of those that leave shapes alone."""
+    """Yield the example with one number, flag or choice changed; all shapes stay as they are."""
     for at, op in enumerate(example.ops):
         for one in fields(op):
             value = getattr(op, one.name)
