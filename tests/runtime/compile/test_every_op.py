@@ -26,6 +26,7 @@ from rdrr_manifests.graph.ops import (
     SigmoidGate,
     WeightKind,
     WeightUse,
+    values_read,
 )
 from rdrr_runtime.compile.lower_ops import LOWERINGS
 from support.gpu import TOLERANCE, relative_error
@@ -118,6 +119,13 @@ def test_every_op_has_a_lowering_and_an_example():
     assert set(LOWERINGS) == ops
     for kind in ops:
         assert LOWERINGS[kind].fields == tuple(one.name for one in fields(kind))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_op_says_by_the_types_of_its_fields_which_values_it_reads(name):
+    ops, widths = EXAMPLES[name].ops, EXAMPLES[name].widths
+    read = {value for op in ops for value in values_read(op)}
+    assert read - {op.out for op in ops} == set(widths)
 
 
 @pytest.mark.parametrize("rows", [1, 5])
