@@ -15,7 +15,7 @@ from rdrr_runtime.compile.decision import ONLY, Chosen, Decision, Reason, decisi
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import Body
 from rdrr_runtime.compile.preferences import Preferences
-from rdrr_runtime.compile.products import Product, ProductKernel, choose_folding, choose_product
+from rdrr_runtime.compile.products import Product, ProductKernel, choose_product
 from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
@@ -121,10 +121,6 @@ class PassBuilder:
     def choose(self, product: Product) -> Chosen[ProductKernel]:
         """Return the kernel of a product with one matrix."""
         return choose_product(product, self.model.preferences)
-
-    def fold(self, product: Product) -> Chosen[ProductKernel] | None:
-        """Return the kernel of a product that takes in the ops around it, if one is wished."""
-        return choose_folding(product, self.model.preferences)
 
     def in_int8(self, name: str, x: BufferSlice, k: int, reason: Reason) -> Int8Rows:
         """Return a value rounded to int8 for tiles of many rows; the linears that read it share it.

@@ -55,7 +55,7 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
     logits = build.workspace.named(f"logits.{rows}", 4 * rows * head.weight.shape[0])
     weight = build.matrix(head.weight)
     ctx = build.ctx.for_one_row() if single else build.ctx
-    served = fold(build, replace(build.product((weight,), ctx), folds=True))
+    served = fold(build, (weight,), ctx)
     is_plain = head.scale == 1.0 and head.softcap is None
     if served is not None and served.family is Family.SMALL_BATCH:
         given = RowNorm(*build.gain(norm))
@@ -114,9 +114,8 @@ def _general_head(
     weight = build.matrix(head.weight)
     # The kernel is chosen for the rows of the head. What else is fused is no business of a norm
     # and a product that could not be.
-    product = build.product((weight,), ctx.for_one_row() if single else ctx)
-    served = Served(product, build.choose(replace(product, fuses=False)))
-    served = replace(served, product=replace(product, ctx=ctx))
+    asked = build.product((weight,), ctx.for_one_row() if single else ctx)
+    served = Served(build.product((weight,)), build.choose(replace(asked, fuses=False)))
     name = f"{norm.out}.head"
     emit_alone(build, served, name, y, logits, single_row=single, logits=True, label="head")
 

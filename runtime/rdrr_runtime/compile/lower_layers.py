@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
 from rdrr_manifests.graph.ops import GatedActivation, Linear
@@ -39,7 +37,7 @@ def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
     The projection after them is served too where the activation reaches it in int8.
     """
     weights = [build.matrix(one.weight) for one in found.linears]
-    gated = fold(build, replace(build.product(weights), folds=True, gate=True))
+    gated = fold(build, weights, gate=True)
     if gated is None:
         return 0
     down = _down_in_int8(build, found, gated)
@@ -60,7 +58,7 @@ def _down_in_int8(build: PassBuilder, found: GatedFeedForward, gated: Served) ->
     op = found.down.op if found.down is not None else None
     if not isinstance(op, Linear):
         return None
-    down = fold(build, replace(build.product((build.matrix(op.weight),)), folds=True))
+    down = fold(build, (build.matrix(op.weight),))
     if down is None or down.family is not gated.family or down.by_column or gated.by_column:
         return None
     if not (gated.int8 and down.int8):
@@ -119,7 +117,7 @@ def _small_batch_projections(build: PassBuilder, found: NormedLinears) -> Served
         return None
     if buffers_bound(weights, bias=has_bias) > MOST_BUFFERS:
         return None
-    served = fold(build, replace(build.product(weights), folds=True))
+    served = fold(build, weights)
     return served if served is not None and served.family is Family.SMALL_BATCH else None
 
 

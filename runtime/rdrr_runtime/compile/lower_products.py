@@ -6,6 +6,7 @@ of them. Which one serves a product is decided in `rdrr_runtime.compile.products
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
@@ -15,7 +16,9 @@ from rdrr_manifests.graph.ops import Linear, Norm, Residual, Router
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
-from rdrr_runtime.compile.products import Family, Product, ProductKernel
+from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose_folding
+from rdrr_runtime.phases.context import OpContext
+from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.int8_rows import RowNorm, RowParts, int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
@@ -57,9 +60,25 @@ class Served:
         return self.product.weights[0].k
 
 
-def fold(build: PassBuilder, product: Product) -> Served | None:
-    """Return a product that takes in the ops around it, where one can be had as it is wished."""
-    found = build.fold(product)
+def fold(
+    build: PassBuilder,
+    weights: Sequence[GpuWeight],
+    ctx: OpContext | None = None,
+    *,
+    gate: bool = False,
+    partials: int = 0,
+) -> Served | None:
+    """Return a product that takes in the ops around it, where one can be had as it is wished.
+
+    Args:
+        build: The pass.
+        weights: One to three matrices [N, K] of one K.
+        ctx: Where it runs; that of the pass when None.
+        gate: See `Product`.
+        partials: See `Product`.
+    """
+    product = replace(build.product(weights, ctx), folds=True, gate=gate, partials=partials)
+    found = choose_folding(product, build.model.preferences)
     return None if found is None else Served(product, found)
 
 
