@@ -76,7 +76,7 @@ def measure_importance(
         ManifestError: The package is not sound.
     """
     from rdrr_converter.export.imatrix import Origin, check_free, write_imatrix
-    from rdrr_manifests.graph import Experts
+    from rdrr_manifests.graph.ops import Experts
     from rdrr_manifests.package import open_package
     from rdrr_runtime.reference.backend import CpuBackend
 

@@ -16,7 +16,8 @@ import pytest
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.reading import SourceModel, read_model
 from rdrr_converter.sources import Source, SourceTensor
-from rdrr_manifests.graph import Attention, Graph, Residual, Router, derive_graph
+from rdrr_manifests.graph import Graph, derive_graph
+from rdrr_manifests.graph.ops import Attention, Residual, Router
 from rdrr_manifests.models import Manifest
 from rdrr_runtime.phases.rope_tables import attention_factor, frequencies
 

@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 from rdrr_format.errors import ManifestError
-from rdrr_manifests.graph import (
-    Experts,
-    GatedActivation,
-    Graph,
-    Linear,
-    Residual,
-    Router,
-    SigmoidGate,
-    derive_graph,
-)
+from rdrr_manifests.graph import Graph, derive_graph
+from rdrr_manifests.graph.ops import Experts, GatedActivation, Linear, Residual, Router, SigmoidGate
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.validation import validate
+from support.graphs import unread_values
 from support.manifests import HIDDEN, INNER, tensor_shapes, valid_manifest, write_manifest
 
 EXPERTS, USED, WIDTH, SHARED = 4, 2, 48, 80
@@ -112,6 +105,7 @@ def test_the_shared_expert_is_gated_and_added_before_the_residual() -> None:
     assert [op.x for op in added] == ["l0.experts"]
     stream = [op for op in of_kind(graph, Residual) if op.branch == added[0].out]
     assert [op.out for op in stream] == ["l0.x_ffn"]
+    assert unread_values(graph) == {"logits"}
     assert {use.name for use in graph.weights()} == set(names)
 
 

@@ -3,14 +3,22 @@
 Values are named by strings and each is written once, except that every layer of the residual
 stream gets a name of its own. All values are matrices with one row for each token. Ops say what
 is computed; they do not say how.
+
+An op is a frozen dataclass and a member of the union `Op`, the only list of ops in this component:
+what an op reads follows from the types of its fields.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import cache
+from typing import Annotated, get_args, get_type_hints
 
 GRAPH_VERSION = 2
+
+Value = Annotated[str, "value"]
+"""The name of a value that an op reads; the one that it writes is the plain string `out`."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ class Norm:
     the norm of queries or keys.
     """
 
-    x: str
+    x: Value
     out: str
     weight: WeightUse
     eps: float
@@ -101,7 +109,7 @@ class Norm:
 class Linear:
     """out = x W^T (+ bias); the weight's shape is [out_features, in_features]."""
 
-    x: str
+    x: Value
     out: str
     weight: WeightUse
     bias: WeightUse | None = None
@@ -111,7 +119,7 @@ class Linear:
 class Rope:
     """Rotate each of `heads` heads of x by the token's position, with `Graph.ropes[table]`."""
 
-    x: str
+    x: Value
     out: str
     heads: int
     table: int
@@ -127,9 +135,9 @@ class Attention:
         softcap: Scores become softcap*tanh(score/softcap).
     """
 
-    q: str
-    k: str
-    v: str
+    q: Value
+    k: Value
+    v: Value
     out: str
     layer: int
     heads: int
@@ -144,8 +152,8 @@ class Attention:
 class GatedActivation:
     """out = activation(gate) * up; with `up` None, x holds gate and up side by side."""
 
-    gate: str
-    up: str | None
+    gate: Value
+    up: Value | None
     out: str
     activation: str
     width: int
@@ -165,7 +173,7 @@ class Router:
         normalize: The weights of a row sum to one.
     """
 
-    x: str
+    x: Value
     out: str
     weight: WeightUse
     top_k: int
@@ -189,8 +197,8 @@ class Experts:
         width: Of an expert's inner layer.
     """
 
-    x: str
-    router: str
+    x: Value
+    router: Value
     out: str
     gates: tuple[WeightUse, ...]
     ups: tuple[WeightUse, ...]
@@ -203,8 +211,8 @@ class Experts:
 class SigmoidGate:
     """out = branch * sigmoid(x w), one factor for each row; the weight's shape is [1, features]."""
 
-    x: str
-    branch: str
+    x: Value
+    branch: Value
     out: str
     weight: WeightUse
 
@@ -213,8 +221,8 @@ class SigmoidGate:
 class Residual:
     """out = x + branch * scale."""
 
-    x: str
-    branch: str
+    x: Value
+    branch: Value
     out: str
     scale: float = 1.0
 
@@ -223,7 +231,7 @@ class Residual:
 class Head:
     """Logits: out = cap(scale * x W^T); the weight may be the embedding."""
 
-    x: str
+    x: Value
     out: str
     weight: WeightUse
     scale: float = 1.0
@@ -245,13 +253,26 @@ Op = (
 )
 
 
+def values_read(op: Op) -> tuple[str, ...]:
+    """Return the values that an op reads, in the order of its fields."""
+    kind: type = type(op)
+    found = (getattr(op, name) for name in _operands(kind))
+    return tuple(value for value in found if value is not None)
+
+
+@cache
+def _operands(kind: type) -> tuple[str, ...]:
+    """Return the fields of an op that name a value, or may name one."""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(name for name, hint in hints.items() if Value in (hint, *get_args(hint)))
+
+
 def uses(op: Op) -> tuple[WeightUse, ...]:
-    """The tensors that an op reads; of experts, one expert after the other."""
-    if isinstance(op, Experts):
-        triples = zip(op.gates, op.ups, op.downs, strict=True)
-        return tuple(use for triple in triples for use in triple)
-    found = (getattr(op, "weight", None), getattr(op, "bias", None))
-    return tuple(use for use in found if use is not None)
+    """Return the tensors that an op reads; of experts, one expert after the other."""
+    held = [getattr(op, one.name) for one in fields(op)]
+    single = (one for one in held if isinstance(one, WeightUse))
+    stacks = (one for one in held if isinstance(one, tuple))
+    return (*single, *(use for one_of_each in zip(*stacks, strict=True) for use in one_of_each))
 
 
 @dataclass(frozen=True)

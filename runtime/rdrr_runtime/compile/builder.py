@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Graph, Linear, Norm, WeightUse
+from rdrr_manifests.graph.ops import Graph, Linear, Norm, Residual, WeightUse
 
 from rdrr_runtime.compile.decision import ONLY, Chosen, Decision, Reason, decisions_of
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import Body
 from rdrr_runtime.compile.preferences import Preferences
-from rdrr_runtime.compile.products import Product, ProductKernel, choose_folding, choose_product
+from rdrr_runtime.compile.products import Product, ProductKernel, choose_product
 from rdrr_runtime.compile.values import Values, Workspace
 from rdrr_runtime.compile.weights import Weights
 from rdrr_runtime.phases.context import OpContext
@@ -98,6 +98,17 @@ class PassBuilder:
         """Return the weight of a norm, its eps, and what is added to the weight."""
         return self.vector(norm.weight), norm.eps, float(norm.unit_offset)
 
+    def target(self, out: str, width: int, residual: Residual | None) -> BufferSlice:
+        """Return where an op writes: a new value, or the stream that its output is added to.
+
+        Call it once the op's operands have been fetched: the stream takes on its new name.
+        """
+        if residual is None:
+            return self.values.take(out, width)
+        stream = self.values.get(residual.x)
+        self.values.rename(residual.x, residual.out)
+        return stream
+
     def joined_bias(self, linears: Sequence[Linear]) -> BufferSlice | None:
         """Return the biases of some linears one after the other, if they have any."""
         names = [one.bias.name for one in linears if one.bias is not None]
@@ -110,10 +121,6 @@ class PassBuilder:
     def choose(self, product: Product) -> Chosen[ProductKernel]:
         """Return the kernel of a product with one matrix."""
         return choose_product(product, self.model.preferences)
-
-    def fold(self, product: Product) -> Chosen[ProductKernel] | None:
-        """Return the kernel of a product that takes in the ops around it, if one is wished."""
-        return choose_folding(product, self.model.preferences)
 
     def in_int8(
         self, name: str, x: BufferSlice, k: int, reason: Reason, *, per_row: int = 1

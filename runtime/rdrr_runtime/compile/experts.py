@@ -64,9 +64,7 @@ class ExpertKernel:
 
     def context(self, ctx: OpContext) -> OpContext:
         """Return the context that its launch is made in."""
-        if self.subgroups:
-            return ctx
-        return replace(ctx, features=ctx.features - {"subgroup"})
+        return ctx if self.subgroups else ctx.without_subgroups()
 
 
 CANDIDATES = (

@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Head, Norm
+from rdrr_manifests.graph.ops import Head, Norm
 
 from rdrr_runtime.compile.builder import Model, PassBuilder
 from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.lower_attention import serve_attention_block
-from rdrr_runtime.compile.lower_head import lower_head, lower_sample, picks_of
+from rdrr_runtime.compile.lower_head import lower_head, picks_of, sample
 from rdrr_runtime.compile.lower_layers import serve_gated, serve_normed_linears
-from rdrr_runtime.compile.lower_ops import lower_branch, lower_op
+from rdrr_runtime.compile.lower_ops import check_fields, lower_op
 from rdrr_runtime.compile.pass_spec import PassSpec
 from rdrr_runtime.compile.patterns import (
     Body,
-    check_fields,
     match_attention_block,
     match_branch,
     match_gated_feed_forward,
@@ -101,7 +100,7 @@ def lower(model: Model, spec: PassSpec, ctx: OpContext, cache: KvCache) -> Pass:
     layers = len(build.phases)
     ended = lower_head(build, norm, head)
     logits = len(build.phases)
-    lower_sample(build, ended, head.weight.shape[0])
+    build.emit(sample(build, ended, head.weight.shape[0]))
     made = tuple(build.phases)
     return Pass(
         spec,
@@ -122,7 +121,7 @@ def _serve(build: PassBuilder, index: int) -> int:
         return served
     branch = match_branch(build.body, index)
     if branch is not None:
-        lower_branch(build, branch)
+        lower_op(build, branch.op, branch.residual)
         return branch.count
     lower_op(build, build.body.ops[index])
     return 1

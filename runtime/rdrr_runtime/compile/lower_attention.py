@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
-from rdrr_manifests.graph import Attention, Linear
+from rdrr_manifests.graph.ops import Attention, Linear
 
 from rdrr_runtime.compile.attention import AttentionRequest, choose_attention
 from rdrr_runtime.compile.builder import PassBuilder
@@ -21,7 +21,6 @@ from rdrr_runtime.compile.lower_products import (
 )
 from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns import AttentionBlock, Projections
-from rdrr_runtime.compile.products import Product
 from rdrr_runtime.phases import attention_decode as decode
 from rdrr_runtime.phases import place_rows as placing
 from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
@@ -50,7 +49,7 @@ def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
     projections, linears = found.projections, found.projections.linears
     one_row = build.ctx.max_rows == 1
     spec = attention_spec(build, projections.attention, decode.SPLIT if one_row else BATCH_SPLIT)
-    projected = fold(build, _projecting(build, projections))
+    projected = fold(build, [build.matrix(one.weight) for one in linears])
     out = _output(build, found, spec)
     alike = len({one.bias is None for one in linears}) == 1
     runs = (
@@ -71,17 +70,11 @@ def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
     return True
 
 
-def _projecting(build: PassBuilder, found: Projections) -> Product:
-    weights = [build.matrix(one.weight) for one in found.linears]
-    return replace(build.product(weights), folds=True)
-
-
 def _output(build: PassBuilder, found: AttentionBlock, spec: AttentionSpec) -> Served | None:
     """Return the output projection, if it can join the splits of the keys."""
     op = found.output.op
     assert isinstance(op, Linear), "the pattern's output is a linear"
-    product = build.product((build.matrix(op.weight),))
-    return fold(build, replace(product, folds=True, partials=spec.heads * spec.splits))
+    return fold(build, (build.matrix(op.weight),), partials=spec.heads * spec.splits)
 
 
 def _emit_block(

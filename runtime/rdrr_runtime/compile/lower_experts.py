@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Experts, Router, SigmoidGate
+from rdrr_manifests.graph.ops import Experts, Residual, Router, SigmoidGate
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
@@ -33,12 +33,12 @@ from rdrr_runtime.phases.routing import (
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 
 
-def lower_router(build: PassBuilder, op: Router) -> Routed:
-    """Emit the router and return the routes of all rows."""
+def lower_router(build: PassBuilder, op: Router) -> None:
+    """Emit the router, whose value is the routes of all rows."""
     rows, experts = build.ctx.max_rows, op.experts
     logits = build.workspace.named(f"router.{rows}", 4 * rows * experts)
     routes = build.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
-    exact_product(build, build.matrix(op.weight), build.values.get(op.x), logits, op.out)
+    exact_product(build, op, logits)
     made = router_topk(
         build.ctx,
         logits,
@@ -50,7 +50,7 @@ def lower_router(build: PassBuilder, op: Router) -> Routed:
     )
     build.emit(made)
     build.values.read(op.x)
-    return Routed(routes, experts, op.top_k)
+    build.routed[op.out] = Routed(routes, experts, op.top_k)
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,12 @@ class _Stack:
 
 @dataclass(frozen=True)
 class _Mixture:
-    """A mixture that is being built: its op, its routes, and where its sum goes."""
+    """A mixture that is being built: its op, its routes, its rows, and where its sum goes."""
 
     build: PassBuilder
     op: Experts
     routed: Routed
+    x: BufferSlice
     gates: _Stack
     ups: _Stack
     downs: _Stack
@@ -116,16 +117,16 @@ class _Mixture:
         return act
 
 
-def lower_experts(
-    build: PassBuilder, op: Experts, routed: Routed, out: BufferSlice, *, accumulate: bool
-) -> None:
-    """Emit the sum of the routed experts into `out`, or added to what it holds."""
+def lower_experts(build: PassBuilder, op: Experts, residual: Residual | None = None) -> None:
+    """Emit the sum of the routed experts, added to the residual stream where one follows."""
+    routed, width = build.routed[op.router], op.downs[0].shape[0]
+    x, out = build.values.get(op.x), build.target(op.out, width, residual)
     stacks = tuple(build.model.weights.stack(group) for group in (op.gates, op.ups, op.downs))
     gates, ups, downs = (
         _Stack(one, choose_experts(ExpertRequest(build.ctx, one, stacks), build.model.preferences))
         for one in stacks
     )
-    mixture = _Mixture(build, op, routed, gates, ups, downs, out, accumulate)
+    mixture = _Mixture(build, op, routed, x, gates, ups, downs, out, residual is not None)
     kinds = {(one.kernel.tiled, one.kernel.int8) for one in (gates, ups, downs)}
     assert len(kinds) == 1, "what is refused depends on the pass and on all three"
     if downs.kernel.tiled:
@@ -134,16 +135,17 @@ def lower_experts(
         _int8_routes(mixture)
     else:
         _routes(mixture)
+    build.values.read(op.x)
 
 
 def _routes(mixture: _Mixture) -> None:
     """Emit products in which each route reads its expert's weights, in f32."""
     build, op, routed, downs = mixture.build, mixture.op, mixture.routed, mixture.downs
-    x, made = build.values.get(op.x), []
+    made = []
     for stack, name in ((mixture.gates, "gate"), (mixture.ups, "up")):
         y, ctx = mixture.scratch(name, mixture.inner), stack.kernel.context(build.ctx)
         label = f"{op.out}.{name}"
-        phases = expert_linear(ctx, stack.weight, routed, x, y, by_route=False, label=label)
+        phases = expert_linear(ctx, stack.weight, routed, mixture.x, y, by_route=False, label=label)
         build.emit(phases, stack.reason)
         made.append(y)
     phases = expert_linear(
@@ -168,8 +170,8 @@ def _int8_routes(mixture: _Mixture) -> None:
     narrow = int8_rows_bytes(ctx.max_rows * routed.top_k, downs.weight.k)
     x = build.workspace.named(f"experts.int8.{ctx.max_rows}", wide)
     inner = build.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
-    label, source = f"{op.out}.act", build.values.get(op.x)
-    build.emit(int8_rows(ctx, source, x, k=gates.weight.k, label=f"{op.x}.int8"), gates.reason)
+    label = f"{op.out}.act"
+    build.emit(int8_rows(ctx, mixture.x, x, k=gates.weight.k, label=f"{op.x}.int8"), gates.reason)
     output = Output((act,), "gate", activation=op.activation)
     made = expert_int8(ctx, (gates.weight, ups.weight), routed, x, output, label=label)
     build.emit(made, gates.reason)
@@ -188,7 +190,7 @@ def _tiles(mixture: _Mixture) -> None:
         f"experts.groups.{ctx.max_rows}", groups_bytes(ctx, routed.experts)
     )
     build.emit(expert_groups(ctx, routed, groups, label=f"{op.out}.groups"))
-    source, gates = build.values.get(op.x), mixture.gates
+    source, gates = mixture.x, mixture.gates
     x = build.in_int8(op.x, source, gates.weight.k, gates.reason) if int8 else source
 
     def emit(stack: _Stack, name: str, x: BufferSlice | Int8Rows, y: BufferSlice) -> BufferSlice:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rdrr_device.buffers import BufferSlice
-from rdrr_manifests.graph import Head, Norm
+from rdrr_manifests.graph.ops import Head, Norm
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_product,
     fold,
-    one_row_context,
 )
 from rdrr_runtime.compile.pass_spec import Logits
 from rdrr_runtime.compile.products import Family
@@ -49,8 +48,8 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
     x = _rows_of_head(build, norm, head, rows)
     logits = build.workspace.named(f"logits.{rows}", 4 * rows * head.weight.shape[0])
     weight = build.matrix(head.weight)
-    ctx = one_row_context(build.ctx) if single else build.ctx
-    served = fold(build, replace(build.product((weight,), ctx), folds=True))
+    ctx = build.ctx.for_one_row() if single else build.ctx
+    served = fold(build, (weight,), ctx)
     source = Input(x, RowNorm(*build.gain(norm)), name="final norm")
     is_plain = head.scale == 1.0 and head.softcap is None
     if served is not None and served.family is Family.SMALL_BATCH:
@@ -96,41 +95,29 @@ def _general_head(
 ) -> None:
     ctx, (_, hidden) = build.ctx, head.weight.shape
     rows = 1 if single else ctx.max_rows
-    normed = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
+    y = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
     gain, eps, offset = build.gain(norm)
+    label = "final norm"
     made = rms_norm(
-        ctx,
-        x,
-        gain,
-        normed,
-        width=hidden,
-        eps=eps,
-        offset=offset,
-        single_row=single,
-        label="final norm",
+        ctx, x, gain, y, width=hidden, eps=eps, offset=offset, single_row=single, label=label
     )
     build.emit(made)
     weight = build.matrix(head.weight)
     # The kernel is chosen for the rows of the head. What else is fused is no business of a norm
     # and a product that could not be.
-    product = build.product((weight,), one_row_context(ctx) if single else ctx)
+    product = build.product((weight,), ctx.for_one_row() if single else ctx)
     served = Served(product, build.choose(replace(product, fuses=False)))
     served = replace(served, product=replace(product, ctx=ctx))
-    source, output = Input(normed, name=f"{norm.out}.head"), Output((logits,))
+    source, output = Input(y, name=f"{norm.out}.head"), Output((logits,))
     emit_product(build, served, source, output, "head", single_row=single, logits=True)
 
 
 def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, single: bool) -> None:
     ctx, vocab = build.ctx, head.weight.shape[0]
     if head.scale != 1.0:
+        factor, label = head.scale, "head.scale"
         made = scale(
-            ctx,
-            logits,
-            width=vocab,
-            factor=head.scale,
-            single_row=single,
-            logits=True,
-            label="head.scale",
+            ctx, logits, width=vocab, factor=factor, single_row=single, logits=True, label=label
         )
         build.emit(made)
     if head.softcap is not None:
@@ -140,12 +127,8 @@ def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, singl
         build.emit(made)
 
 
-def lower_sample(build: PassBuilder, ended: Ended, vocab: int) -> None:
-    """Emit what makes the next token: an argmax that advances the step, or a pick for each row."""
-    build.emit(_sample(build, ended, vocab))
-
-
-def _sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
+def sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
+    """Return what makes the next token: an argmax that advances the step, or picks of all rows."""
     if build.spec.logits is Logits.ALL:
         return ()
     if ended.best is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from rdrr_manifests.graph import Linear
+from rdrr_manifests.graph.ops import Linear
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import serve_placed_attention
@@ -29,7 +27,7 @@ def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
     The projection after them is served too where the activation reaches it in int8.
     """
     weights = [build.matrix(one.weight) for one in found.linears]
-    gated = fold(build, replace(build.product(weights), folds=True, gate=True))
+    gated = fold(build, weights, gate=True)
     if gated is None:
         return 0
     down = _down_in_int8(build, found, gated)
@@ -55,7 +53,7 @@ def _down_in_int8(build: PassBuilder, found: GatedFeedForward, gated: Served) ->
     op = found.down.op if found.down is not None else None
     if not isinstance(op, Linear):
         return None
-    down = fold(build, replace(build.product((build.matrix(op.weight),)), folds=True))
+    down = fold(build, (build.matrix(op.weight),))
     if down is None or down.family is not gated.family or down.by_column or gated.by_column:
         return None
     if not (gated.int8 and down.int8):
@@ -94,8 +92,7 @@ def _small_batch_projections(build: PassBuilder, found: NormedLinears) -> Served
     has_bias = linears[0].bias is not None
     if any((one.bias is not None) != has_bias for one in linears):
         return None
-    wanted = replace(build.product(weights), folds=True, apart=True, bias=has_bias)
-    served = fold(build, wanted)
+    served = fold(build, weights, apart=True, bias=has_bias)
     return served if served is not None and served.family is Family.SMALL_BATCH else None
 
 

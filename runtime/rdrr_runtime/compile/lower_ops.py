@@ -1,10 +1,19 @@
-"""Single ops as launches, with the residual after them where they can add to it in place."""
+"""What makes phases of each op of the graph: one row of `LOWERINGS` for each.
+
+An op may come with the residual after it, where it can add to the stream in place. Runs of ops that
+one phase serves are the business of `rdrr_runtime.compile.patterns`; what no pattern serves, or
+knows, is lowered here by itself.
+"""
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import TypeVar
 
-from rdrr_manifests.graph import (
+from rdrr_format.errors import FormatError
+from rdrr_manifests.graph.ops import (
     Attention,
     Embed,
     Experts,
@@ -23,119 +32,83 @@ from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_attention import lower_attention
 from rdrr_runtime.compile.lower_experts import lower_experts, lower_router, lower_sigmoid_gate
 from rdrr_runtime.compile.lower_products import lower_linear
-from rdrr_runtime.compile.patterns import Branch
 from rdrr_runtime.phases.elementwise import residual_add, scale
 from rdrr_runtime.phases.embed import embed
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.rmsnorm import post_norm_add, rms_norm, rms_norm_in_place
 from rdrr_runtime.phases.rope import rope
 
-
-def lower_branch(build: PassBuilder, branch: Branch) -> None:
-    """Emit a linear, a norm or a mixture of experts, and the residual that it is added to."""
-    op, residual = branch.op, branch.residual
-    if isinstance(op, Linear):
-        lower_linear(build, branch)
-    elif isinstance(op, Experts):
-        _experts(build, op, residual)
-    elif residual is None:
-        _norm(build, op)
-    else:
-        _post_norm(build, op, residual)
+T = TypeVar("T", bound=Op)
 
 
-def lower_op(build: PassBuilder, op: Op) -> None:
-    """Emit one op by itself."""
-    match op:
-        case Linear() | Norm() | Experts():
-            lower_branch(build, Branch(op))
-        case Embed():
-            out = build.values.take(op.out, op.weight.shape[1])
-            table = build.matrix(op.weight)
-            build.emit(embed(build.ctx, table, out, scale=op.scale, label="embed"))
-        case Rope():
-            _rope(build, op)
-        case Attention():
-            lower_attention(build, op)
-        case GatedActivation():
-            _activation(build, op)
-        case Router():
-            build.routed[op.out] = lower_router(build, op)
-        case SigmoidGate():
-            lower_sigmoid_gate(build, op)
-        case Residual():
-            _residual(build, op)
-        case Head():
-            raise AssertionError("the head ends the graph")
-        case _:
-            assert_never(op)
+@dataclass(frozen=True)
+class Lowering:
+    """How ops of one kind become phases.
+
+    Attributes:
+        fields: Every field of the op that patterns and lowering deal with.
+        lower: Emits an op; those of `patterns.Branch` take the residual after it too.
+    """
+
+    fields: tuple[str, ...]
+    lower: Callable[..., None]
 
 
-def _experts(build: PassBuilder, op: Experts, residual: Residual | None) -> None:
-    values = build.values
-    width = op.downs[0].shape[0]
-    out = values.take(op.out, width) if residual is None else values.get(residual.x)
-    lower_experts(build, op, build.routed[op.router], out, accumulate=residual is not None)
-    values.read(op.x)
+def lower_op(build: PassBuilder, op: Op, residual: Residual | None = None) -> None:
+    """Emit one op, and the residual that a linear, a norm or a mixture of experts is added to."""
+    added = () if residual is None else (residual,)
+    LOWERINGS[type(op)].lower(build, op, *added)
+
+
+def check_fields(ops: Sequence[Op]) -> None:
+    """Check that no op has a field that the lowering does not know.
+
+    Raises:
+        FormatError: An op, or a field of one, that this runtime would ignore.
+    """
+    for kind in {type(op) for op in ops}:
+        known = LOWERINGS[kind].fields if kind in LOWERINGS else ()
+        found = tuple(one.name for one in fields(kind))
+        if known != found:
+            raise FormatError(
+                f"the runtime cannot compute the op {kind.__name__}",
+                expected=", ".join(known) or "an op that it knows",
+                found=", ".join(found),
+                hint="use a newer rdrr",
+            )
+
+
+def _embed(build: PassBuilder, op: Embed) -> None:
+    out = build.values.take(op.out, op.weight.shape[1])
+    build.emit(embed(build.ctx, build.matrix(op.weight), out, scale=op.scale, label="embed"))
+
+
+def _norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -> None:
+    ctx, values, width, heads = build.ctx, build.values, op.width, op.groups
+    x, (gain, eps, offset) = values.get(op.x), build.gain(op)
     if residual is not None:
-        values.rename(residual.x, residual.out)
-
-
-def _norm(build: PassBuilder, op: Norm) -> None:
-    x, values = build.values.get(op.x), build.values
-    gain, eps, offset = build.gain(op)
-    if op.groups > 1 and values.readers[op.x] == 1:
+        y, label = build.target(op.out, width, residual), f"{op.out}+residual"
+        made = post_norm_add(ctx, y, x, gain, width=width, eps=eps, offset=offset, label=label)
+    elif heads > 1 and values.readers[op.x] == 1:
         made = rms_norm_in_place(
-            build.ctx,
-            x,
-            gain,
-            width=op.width,
-            eps=eps,
-            offset=offset,
-            per_row=op.groups,
-            label=op.out,
+            ctx, x, gain, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
         )
-        build.emit(made)
         values.rename(op.x, op.out)
-        return
-    made = rms_norm(
-        build.ctx,
-        x,
-        gain,
-        values.take(op.out, op.width * op.groups),
-        width=op.width,
-        eps=eps,
-        offset=offset,
-        per_row=op.groups,
-        label=op.out,
-    )
+    else:
+        y = values.take(op.out, width * heads)
+        made = rms_norm(
+            ctx, x, gain, y, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
+        )
     build.emit(made)
     values.read(op.x)
-
-
-def _post_norm(build: PassBuilder, op: Norm, residual: Residual) -> None:
-    gain, eps, offset = build.gain(op)
-    made = post_norm_add(
-        build.ctx,
-        build.values.get(residual.x),
-        build.values.get(op.x),
-        gain,
-        width=op.width,
-        eps=eps,
-        offset=offset,
-        label=f"{op.out}+residual",
-    )
-    build.emit(made)
-    build.values.read(op.x)
-    build.values.rename(residual.x, residual.out)
 
 
 def _rope(build: PassBuilder, op: Rope) -> None:
-    spec = build.model.graph.ropes[op.table]
+    spec, table = build.model.graph.ropes[op.table], build.model.ropes[op.table]
     made = rope(
         build.ctx,
         build.values.get(op.x),
-        build.model.ropes[op.table],
+        table,
         heads=op.heads,
         head_dim=spec.head_dim,
         rotary_dim=spec.rotary_dim,
@@ -147,15 +120,10 @@ def _rope(build: PassBuilder, op: Rope) -> None:
 
 def _activation(build: PassBuilder, op: GatedActivation) -> None:
     values = build.values
-    out = values.take(op.out, op.width)
+    out, gate = values.take(op.out, op.width), values.get(op.gate)
+    up = None if op.up is None else values.get(op.up)
     made = gated_activation(
-        build.ctx,
-        values.get(op.gate),
-        None if op.up is None else values.get(op.up),
-        out,
-        width=op.width,
-        activation=op.activation,
-        label=op.out,
+        build.ctx, gate, up, out, width=op.width, activation=op.activation, label=op.out
     )
     build.emit(made)
     values.read(op.gate, op.up)
@@ -170,3 +138,38 @@ def _residual(build: PassBuilder, op: Residual) -> None:
     build.emit(residual_add(build.ctx, values.get(op.x), branch, width=width, label=op.out))
     values.read(op.branch)
     values.rename(op.x, op.out)
+
+
+def _head(build: PassBuilder, op: Head) -> None:
+    del build, op
+    raise AssertionError("the head ends the graph: `lower_head` emits it with the norm before it")
+
+
+def _row(
+    kind: type[T], lower: Callable[[PassBuilder, T], None], names: str
+) -> tuple[type, Lowering]:
+    return kind, Lowering(tuple(names.split()), lower)
+
+
+LOWERINGS: Mapping[type, Lowering] = MappingProxyType(
+    dict(
+        (
+            _row(Embed, _embed, "out weight scale"),
+            _row(Norm, _norm, "x out weight eps unit_offset groups"),
+            _row(Linear, lower_linear, "x out weight bias"),
+            _row(Rope, _rope, "x out heads table"),
+            _row(
+                Attention,
+                lower_attention,
+                "q k v out layer heads kv_heads head_dim scale window softcap",
+            ),
+            _row(GatedActivation, _activation, "gate up out activation width"),
+            _row(Router, lower_router, "x out weight top_k normalize"),
+            _row(Experts, lower_experts, "x router out gates ups downs activation width"),
+            _row(SigmoidGate, lower_sigmoid_gate, "x branch out weight"),
+            _row(Residual, _residual, "x branch out scale"),
+            _row(Head, _head, "x out weight scale softcap"),
+        )
+    )
+)
+"""Every op of the graph with each of its fields: what is not here is refused, not ignored."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
-from rdrr_manifests.graph import Linear, Norm
+from rdrr_manifests.graph.ops import Linear, Norm, Residual, Router
 
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
-from rdrr_runtime.compile.products import Family, Product, ProductKernel
+from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose_folding
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.folding import Input, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -61,26 +62,23 @@ class Served:
         return self.product.weights[0].k
 
 
-def fold(build: PassBuilder, product: Product) -> Served | None:
-    """Return a product that takes in the ops around it, where one can be had as it is wished."""
-    found = build.fold(product)
+def fold(
+    build: PassBuilder,
+    weights: Sequence[GpuWeight],
+    ctx: OpContext | None = None,
+    **wanted: Any,
+) -> Served | None:
+    """Return a product that takes in the ops around it, where one can be had as it is wished.
+
+    Args:
+        build: The pass.
+        weights: One to three matrices [N, K] of one K.
+        ctx: Where it runs; that of the pass when None.
+        wanted: Further fields of `Product`.
+    """
+    product = replace(build.product(weights, ctx), folds=True, **wanted)
+    found = choose_folding(product, build.model.preferences)
     return None if found is None else Served(product, found)
-
-
-def _target(build: PassBuilder, branch: Branch) -> tuple[Linear, Output]:
-    """Return a linear, and where its outputs go."""
-    op = branch.op
-    assert isinstance(op, Linear), "only linears have such products"
-    bias = None if op.bias is None else build.vector(op.bias)
-    if branch.residual is None:
-        return op, Output((build.values.take(op.out, op.weight.shape[0]),), bias=bias)
-    return op, Output((build.values.get(branch.residual.x),), "add", bias)
-
-
-def _rename(build: PassBuilder, branch: Branch) -> None:
-    """Give the residual stream its new name where a linear was added to it."""
-    if branch.residual is not None:
-        build.values.rename(branch.residual.x, branch.residual.out)
 
 
 def norm_input(build: PassBuilder, norm: Norm) -> Input:
@@ -160,9 +158,12 @@ def emit_branch(
     depends: tuple[AnyTuningKey, ...] = (),
 ) -> None:
     """Emit a linear, added to the residual stream where one follows."""
-    op, output = _target(build, branch)
+    op, residual = branch.op, branch.residual
+    assert isinstance(op, Linear), "only linears have such products"
+    bias = None if op.bias is None else build.vector(op.bias)
+    y = build.target(op.out, op.weight.shape[0], residual)
+    output = Output((y,), "store" if residual is None else "add", bias)
     emit_product(build, served, source, output, op.out, depends=depends)
-    _rename(build, branch)
 
 
 def _small_batch_in_int8(build: PassBuilder, served: Served, source: Input) -> BufferSlice:
@@ -180,25 +181,18 @@ def _small_batch_rows(build: PassBuilder, name: str, k: int) -> BufferSlice:
     return build.workspace.named(f"{name}.{rows}.{k}", int8_rows_bytes(rows_held(rows), k))
 
 
-def lower_linear(build: PassBuilder, branch: Branch) -> None:
+def lower_linear(build: PassBuilder, op: Linear, residual: Residual | None = None) -> None:
     """Emit a linear by itself, added to the residual stream where one follows."""
-    op = branch.op
-    assert isinstance(op, Linear), "the branch of a linear"
     product = build.product((build.matrix(op.weight),))
     served = Served(product, build.choose(product))
-    emit_branch(build, served, branch, Input(build.values.get(op.x), name=op.x))
+    source = Input(build.values.get(op.x), name=op.x)
+    emit_branch(build, served, Branch(op, residual), source)
     build.values.read(op.x)
 
 
-def exact_product(
-    build: PassBuilder, weight: GpuWeight, x: BufferSlice, y: BufferSlice, label: str
-) -> None:
-    """Emit a product whose outputs are f32 and whose inputs are never rounded to int8."""
-    product = replace(build.product((weight,)), exact=True, fuses=False)
+def exact_product(build: PassBuilder, op: Router, y: BufferSlice) -> None:
+    """Emit a router's product, whose outputs are f32 and whose inputs are never in int8."""
+    product = replace(build.product((build.matrix(op.weight),)), exact=True, fuses=False)
     served = Served(product, build.choose(product))
-    emit_product(build, served, Input(x), Output((y,)), label, logits=True)
-
-
-def one_row_context(ctx: OpContext) -> OpContext:
-    """Return the context of what runs on one row, whatever rows the pass has."""
-    return replace(ctx, max_rows=1)
+    source = Input(build.values.get(op.x), name=op.x)
+    emit_product(build, served, source, Output((y,)), op.out, logits=True)

@@ -1,32 +1,27 @@
 """Runs of ops that one kernel, or a few in a row, may serve together.
 
 Matching is pure: it looks at ops and their operands and knows no weights, kernels or devices. A
-pattern that nothing serves as a whole is taken apart by the lowering. The table of fields at the
-end names every field of every op that the lowering deals with, so an op that gains a field fails
-loudly instead of being computed without it.
+pattern that nothing serves as a whole is taken apart by the lowering, whose table `LOWERINGS` names
+every field that patterns deal with: an op that gains a field fails loudly instead of being computed
+without it. An op that no pattern knows needs nothing here; it ends a run.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from types import MappingProxyType
+from dataclasses import dataclass
 
-from rdrr_format.errors import FormatError
-from rdrr_manifests.graph import (
+from rdrr_manifests.graph.ops import (
     Attention,
-    Embed,
     Experts,
     GatedActivation,
-    Head,
     Linear,
     Norm,
     Op,
     Residual,
     Rope,
-    Router,
-    SigmoidGate,
+    values_read,
 )
 
 
@@ -58,13 +53,6 @@ class Body:
     def at(self, index: int) -> Op | None:
         """Return the op at an index; None beyond the last one."""
         return self.ops[index] if index < len(self.ops) else None
-
-
-def values_read(op: Op) -> tuple[str, ...]:
-    """Return the values that an op reads."""
-    names = ("x", "q", "k", "v", "gate", "up", "branch", "router")
-    found = (getattr(op, name, None) for name in names)
-    return tuple(value for value in found if value is not None)
 
 
 @dataclass(frozen=True)
@@ -170,7 +158,8 @@ def match_branch(body: Body, index: int) -> Branch | None:
     if not isinstance(following, Residual) or following.branch != op.out or following.scale != 1.0:
         return Branch(op)
     alone = body.readers[op.out] == 1 and body.last_reader[following.x] == index + 1
-    return Branch(op, following if alone else None)
+    apart = following.x not in values_read(op)
+    return Branch(op, following if alone and apart else None)
 
 
 def match_normed_linears(body: Body, index: int) -> NormedLinears | None:
@@ -266,41 +255,3 @@ def match_gated_feed_forward(body: Body, index: int) -> GatedFeedForward | None:
     return GatedFeedForward(
         found.norm, found.linears, activation, down if reads and alone else None
     )
-
-
-FIELDS: Mapping[type, tuple[str, ...]] = MappingProxyType(
-    {
-        Embed: ("out", "weight", "scale"),
-        Norm: ("x", "out", "weight", "eps", "unit_offset", "groups"),
-        Linear: ("x", "out", "weight", "bias"),
-        Rope: ("x", "out", "heads", "table"),
-        Attention: (
-            *("q", "k", "v", "out", "layer", "heads", "kv_heads", "head_dim"),
-            *("scale", "window", "softcap"),
-        ),
-        GatedActivation: ("gate", "up", "out", "activation", "width"),
-        Router: ("x", "out", "weight", "top_k", "normalize"),
-        Experts: ("x", "router", "out", "gates", "ups", "downs", "activation", "width"),
-        SigmoidGate: ("x", "branch", "out", "weight"),
-        Residual: ("x", "branch", "out", "scale"),
-        Head: ("x", "out", "weight", "scale", "softcap"),
-    }
-)
-"""Every field of every op that patterns and lowering deal with."""
-
-
-def check_fields(ops: Sequence[Op]) -> None:
-    """Check that no op has a field that the lowering does not know.
-
-    Raises:
-        FormatError: An op, or a field of one, that this runtime would ignore.
-    """
-    for kind in {type(op) for op in ops}:
-        found = tuple(one.name for one in fields(kind))
-        if FIELDS.get(kind) != found:
-            raise FormatError(
-                f"the runtime cannot compute the op {kind.__name__}",
-                expected=", ".join(FIELDS.get(kind, ())) or "an op that it knows",
-                found=", ".join(found),
-                hint="use a newer rdrr",
-            )

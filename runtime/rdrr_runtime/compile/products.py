@@ -126,9 +126,7 @@ class ProductKernel:
 
     def context(self, product: Product) -> OpContext:
         """Return the context that its launch is made in."""
-        if self.subgroups:
-            return product.ctx
-        return replace(product.ctx, features=product.ctx.features - {"subgroup"})
+        return product.ctx if self.subgroups else product.ctx.without_subgroups()
 
 
 def _one_row(*, int8: bool) -> Refusal:

@@ -21,7 +21,7 @@ from rdrr_format.codecs.f16 import f16_overflow_count
 from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
-from rdrr_manifests.graph import Experts, Graph, Linear, WeightKind, WeightUse
+from rdrr_manifests.graph.ops import Experts, Graph, Linear, WeightKind, WeightUse
 from rdrr_manifests.models import Tensor
 from rdrr_manifests.package import Package
 
@@ -153,28 +153,12 @@ class _Loader:
 
     def matrix(self, use: WeightUse, *, matmul: bool) -> GpuWeight:
         """One matrix; `matmul` is false for a mere lookup table."""
-        tensor = self.package.tensor(use.name)
-        dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-        kept = self._storage(dtype, layout, use.shape[1], matmul=matmul)
-        return self._upload((use,), kept, use.name)
+        return self._upload((use,), self._storage(use, matmul=matmul), use.name)
 
-    def _storage(
-        self,
-        dtype: DType,
-        layout: Layout,
-        k: int,
-        *,
-        matmul: bool,
-        experts: bool = False,
-    ) -> Storage:
-        return choose_storage(
-            self.preferences,
-            dtype,
-            layout,
-            k,
-            matmul=matmul,
-            experts=experts,
-        )
+    def _storage(self, use: WeightUse, *, matmul: bool = True, experts: bool = False) -> Storage:
+        tensor, k = self.package.tensor(use.name), use.shape[1]
+        dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
+        return choose_storage(self.preferences, dtype, layout, k, matmul=matmul, experts=experts)
 
     def scaled(self, matrix: GpuWeight, use: WeightUse) -> GpuWeight:
         """The matrix with the scales of its rows, if it is to be multiplied in int8 with them."""
@@ -189,17 +173,12 @@ class _Loader:
 
     def stack(self, uses: tuple[WeightUse, ...]) -> GpuWeight:
         """The matrices of all experts as one."""
-        wanted = dict.fromkeys(self._expert_storage(use) for use in uses)
+        wanted = dict.fromkeys(self._storage(use, experts=True) for use in uses)
         kept = next(iter(wanted))
         if len(wanted) > 1:
             note = "experts of different types expanded to F32 at load"
             kept = Storage(DTYPES["F32"], Layout.ROW, note)
         return self._upload(uses, kept, f"{uses[0].name} and {len(uses) - 1} more")
-
-    def _expert_storage(self, use: WeightUse) -> Storage:
-        tensor = self.package.tensor(use.name)
-        dtype, layout = tensor.parsed_dtype(), tensor.parsed_layout()
-        return self._storage(dtype, layout, use.shape[1], matmul=True, experts=True)
 
     def _upload(self, uses: Sequence[WeightUse], kept: Storage, label: str) -> GpuWeight:
         if kept.note:

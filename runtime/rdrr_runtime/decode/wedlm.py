@@ -225,7 +225,7 @@ def _mask_of(package: Package) -> int:
     Raises:
         UsageError: It has none, or layers that see a window of slots.
     """
-    from rdrr_manifests.graph import Attention
+    from rdrr_manifests.graph.ops import Attention
 
     mask = package.manifest.mask_token_id
     if mask is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from rdrr_device.buffers import BufferSlice
@@ -46,6 +46,14 @@ class OpContext:
     def subgroups(self) -> bool:
         """Whether kernels may use subgroup operations."""
         return "subgroup" in self.features
+
+    def without_subgroups(self) -> OpContext:
+        """Return the context of kernels that are to do without subgroups."""
+        return replace(self, features=self.features - {"subgroup"})
+
+    def for_one_row(self) -> OpContext:
+        """Return the context of what runs on one row, whatever rows the pass has."""
+        return replace(self, max_rows=1)
 
     @property
     def value_bytes(self) -> int:

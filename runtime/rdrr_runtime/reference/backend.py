@@ -12,7 +12,8 @@ from rdrr_manifests.package import Package
 
 from rdrr_runtime.backend import BackendInfo
 from rdrr_runtime.reference import ops
-from rdrr_runtime.reference.forward import Observer, ReferenceModel
+from rdrr_runtime.reference.forward import ReferenceModel
+from rdrr_runtime.reference.run import Observer
 from rdrr_runtime.sampling.entropy import entropies
 
 F32 = npt.NDArray[np.float32]

@@ -1,7 +1,8 @@
 """Each op in plain torch, in the dtype of its inputs: float32, or float64 as an oracle.
 
 Written for reading, not for speed: no fused torch functions, so that what is computed is what
-the formula says. Shapes are those of the kernels, with token rows first.
+the formula says. Shapes are those of the kernels, with token rows first. `compute` has a case for
+each op of the graph; mypy finds one that is missing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,100 @@ import math
 from collections.abc import Callable
 
 import torch
+from rdrr_manifests.graph.ops import (
+    Attention,
+    Embed,
+    Experts,
+    GatedActivation,
+    Head,
+    Linear,
+    Norm,
+    Op,
+    Residual,
+    Rope,
+    Router,
+    SigmoidGate,
+)
 from torch import Tensor
+
+from rdrr_runtime.reference.run import Run
+
+
+def compute(run: Run, op: Op) -> Tensor:
+    """Return the value of an op from those before it, [rows, width].
+
+    That of a router is [2, rows, top_k]: the experts of each row, and their weights.
+    """
+    values, weight = run.values, run.weight
+    match op:
+        case Embed():
+            return embed(run.ids, weight(op.weight), op.scale)
+        case Norm():
+            x = values[op.x].unflatten(-1, (op.groups, op.width))
+            offset = 1.0 if op.unit_offset else 0.0
+            return rms_norm(x, weight(op.weight), op.eps, offset).flatten(-2)
+        case Linear():
+            run.observe(op.weight, values[op.x])
+            bias = None if op.bias is None else weight(op.bias)
+            return linear(values[op.x], weight(op.weight), bias)
+        case Rope():
+            x = values[op.x].unflatten(-1, (op.heads, -1))
+            return rope(x, run.positions, run.memory.ropes[op.table]).flatten(-2)
+        case Attention():
+            return _attend(run, op)
+        case GatedActivation():
+            if op.up is None:
+                gate, up = values[op.gate].split(op.width, dim=-1)
+            else:
+                gate, up = values[op.gate], values[op.up]
+            return gated_activation(gate, up, op.activation)
+        case Router():
+            ids, shares = route(values[op.x], weight(op.weight), op.top_k, op.normalize)
+            return torch.stack((ids.to(shares.dtype), shares))
+        case Experts():
+            return _mixture(run, op)
+        case SigmoidGate():
+            return sigmoid_gate(values[op.x], values[op.branch], weight(op.weight))
+        case Residual():
+            return values[op.x] + values[op.branch] * op.scale
+        case Head():
+            x = values[op.x] if run.all_rows else values[op.x][-1:]
+            logits = linear(x, weight(op.weight)) * op.scale
+            return logits if op.softcap is None else softcap(logits, op.softcap)
+
+
+def _attend(run: Run, op: Attention) -> Tensor:
+    """Store keys and values of the pass, then attend to all that the cache holds."""
+    end = run.base + len(run.ids)
+    cache = run.memory.cache[op.layer]
+    for index, name in enumerate((op.k, op.v)):
+        heads = run.values[name].unflatten(-1, (op.kv_heads, op.head_dim))
+        cache[index, :, run.base : end] = heads.transpose(0, 1)
+    return attention(
+        run.values[op.q].unflatten(-1, (op.heads, op.head_dim)),
+        cache[0, :, :end],
+        cache[1, :, :end],
+        op.scale,
+        base=run.base,
+        window=op.window or 0,
+        softcap=op.softcap or 0.0,
+    ).flatten(-2)
+
+
+def _mixture(run: Run, op: Experts) -> Tensor:
+    def expert(number: int) -> tuple[Tensor, Tensor, Tensor]:
+        return (
+            run.weight(op.gates[number]),
+            run.weight(op.ups[number]),
+            run.weight(op.downs[number]),
+        )
+
+    def see(number: int, outer: Tensor, inner: Tensor) -> None:
+        for part, rows in ((op.gates, outer), (op.ups, outer), (op.downs, inner)):
+            run.observe(part[number], rows)
+
+    ids, shares = run.values[op.router]
+    return experts(run.values[op.x], ids.long(), shares, expert, op.activation, see)
 
 
 def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:

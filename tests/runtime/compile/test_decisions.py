@@ -14,6 +14,7 @@ from rdrr_device.paper import PaperArena
 from rdrr_manifests.models import HINT_VALUES
 from rdrr_runtime.compile.decision import Chosen, Reason, Unmet, Wish, choose, unhonoured
 from rdrr_runtime.compile.hints import Hint, resolve
+from rdrr_runtime.compile.lower_ops import LOWERINGS, check_fields
 from rdrr_runtime.compile.pass_spec import (
     BATCHES,
     DECODE,
@@ -23,7 +24,6 @@ from rdrr_runtime.compile.pass_spec import (
     WINDOW,
     Logits,
 )
-from rdrr_runtime.compile.patterns import FIELDS, check_fields
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.phases.linear import GEMV_ROWS
 from support.packages import llama_manifest, write_random_package
@@ -239,10 +239,11 @@ def test_an_op_with_a_field_that_the_lowering_does_not_know_is_refused(packages)
     from dataclasses import make_dataclass
 
     from rdrr_format.errors import FormatError
-    from rdrr_manifests.graph import Norm
+    from rdrr_manifests.graph.ops import Norm
 
     graph = packages["Q4_K", "row"].graph
     check_fields(graph.ops)
-    newer = make_dataclass("Norm", [*FIELDS[Norm], "centred"], frozen=True)
+    known = LOWERINGS[Norm].fields
+    newer = make_dataclass("Norm", [*known, "centred"], frozen=True)
     with pytest.raises(FormatError, match=r"cannot compute the op Norm.*newer rdrr"):
-        check_fields([*graph.ops, newer(*range(len(FIELDS[Norm]) + 1))])
+        check_fields([*graph.ops, newer(*range(len(known) + 1))])

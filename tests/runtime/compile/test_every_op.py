@@ -1,0 +1,145 @@
+"""What each op of the graph is lowered to computes what the reference says, with all of its fields.
+
+An op that is added to the union `Op` needs a row in `EXAMPLES` and one in `LOWERINGS`. Its phases
+have tests of their own, with more sizes; here an op is held to what its fields say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import get_args
+
+import pytest
+from rdrr_manifests.graph.ops import (
+    Attention,
+    Embed,
+    Experts,
+    GatedActivation,
+    Head,
+    Linear,
+    Norm,
+    Op,
+    Residual,
+    Rope,
+    Router,
+    SigmoidGate,
+    WeightKind,
+    WeightUse,
+    values_read,
+)
+from rdrr_runtime.compile.lower_ops import LOWERINGS
+from support.gpu import TOLERANCE, relative_error
+from support.single_ops import HEAD_DIM, KV_HEADS, VOCAB, Example, Operands, by_phases, by_reference
+
+K, INNER, HEADS, EXPERTS = 64, 48, 4, 5
+Q, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+
+
+def vector(name: str, *shape: int) -> WeightUse:
+    return WeightUse(name, shape, WeightKind.VECTOR)
+
+
+def experts(part: str, *shape: int) -> tuple[WeightUse, ...]:
+    return tuple(WeightUse(f"{part}.{at}", shape, WeightKind.EXPERT) for at in range(EXPERTS))
+
+
+NORM = Norm("x", "y", vector("gain", K), eps=0.5, unit_offset=True)
+EXAMPLES = {
+    "embed": Example((Embed("y", WeightUse("w", (VOCAB, K), WeightKind.TABLE), 0.5),), {}),
+    "norm": Example((NORM,), {"x": K}),
+    "norm of heads": Example((replace(NORM, weight=vector("gain", 16), groups=4),), {"x": K}),
+    "linear": Example((Linear("x", "y", WeightUse("w", (20, K)), vector("b", 20)),), {"x": K}),
+    "rope": Example((Rope("x", "y", HEADS, 0),), {"x": Q}),
+    "attention": Example(
+        (Attention("q", "k", "v", "y", 0, HEADS, KV_HEADS, HEAD_DIM, 0.5, window=2, softcap=2.0),),
+        {"q": Q, "k": KV, "v": KV},
+    ),
+    "activation": Example(
+        (GatedActivation("gate", "up", "y", "gelu_tanh", INNER),), {"gate": INNER, "up": INNER}
+    ),
+    "activation of one value": Example(
+        (GatedActivation("gate", None, "y", "silu", INNER),), {"gate": 2 * INNER}
+    ),
+    "experts": Example(
+        (
+            Router("x", "routes", WeightUse("router", (EXPERTS, K)), 2, normalize=True),
+            Experts(
+                *("x", "routes", "y"),
+                *(experts("gate", INNER, K), experts("up", INNER, K), experts("down", K, INNER)),
+                "gelu_tanh",
+                INNER,
+            ),
+        ),
+        {"x": K},
+    ),
+    "sigmoid gate": Example(
+        (SigmoidGate("x", "branch", "y", vector("w", 1, K)),), {"x": K, "branch": 20}
+    ),
+    "residual": Example((Residual("x", "branch", "y", 0.5),), {"x": K, "branch": K}),
+    "head": Example(
+        (replace(NORM, out="final"), Head("final", "y", WeightUse("w", (VOCAB, K)), 0.5, 2.0)),
+        {"x": K},
+    ),
+}
+
+
+OTHERS = {"silu": "gelu_tanh", "gelu_tanh": "silu"}
+
+
+def changed(example: Example) -> Iterator[tuple[str, Example]]:
+    """Yield the example with one number, flag or choice changed; all shapes stay as they are."""
+    for at, op in enumerate(example.ops):
+        for one in fields(op):
+            value = getattr(op, one.name)
+            if isinstance(value, bool):
+                value = not value
+            elif isinstance(value, float):
+                value *= 1.5
+            elif one.name in ("window", "top_k"):
+                value += 1
+            elif value in OTHERS:
+                value = OTHERS[value]
+            else:
+                continue
+            ops = (*example.ops[:at], replace(op, **{one.name: value}), *example.ops[at + 1 :])
+            yield f"{type(op).__name__}.{one.name}", replace(example, ops=ops)
+
+
+CHANGES = [
+    pytest.param(example, other, id=f"{name}: {field}")
+    for name, example in EXAMPLES.items()
+    for field, other in changed(example)
+]
+
+
+def test_every_op_has_a_lowering_and_an_example():
+    ops = set(get_args(Op))
+    assert {type(op) for example in EXAMPLES.values() for op in example.ops} == ops
+    assert set(LOWERINGS) == ops
+    for kind in ops:
+        assert LOWERINGS[kind].fields == tuple(one.name for one in fields(kind))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_op_says_by_the_types_of_its_fields_which_values_it_reads(name):
+    ops, widths = EXAMPLES[name].ops, EXAMPLES[name].widths
+    read = {value for op in ops for value in values_read(op)}
+    assert read - {op.out for op in ops} == set(widths)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_op_is_lowered_to_what_the_reference_computes(bench, rng, name, rows):
+    example = EXAMPLES[name]
+    operands = Operands.random(example, rows, rng)
+    expected = by_reference(example, operands)
+    assert relative_error(by_phases(bench, example, operands), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize(("example", "other"), CHANGES)
+def test_no_field_of_an_op_is_ignored(bench, rng, example, other):
+    operands = Operands.random(example, 5, rng)
+    expected = by_reference(other, operands)
+    assert relative_error(by_phases(bench, other, operands), expected) < TOLERANCE
+    assert relative_error(by_reference(example, operands), expected) > 10 * TOLERANCE  # the control

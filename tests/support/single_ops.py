@@ -1,0 +1,139 @@
+"""A few ops of the graph, computed by the phases that they are lowered to and by the reference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from rdrr_manifests.graph import Graph, RopeSpec
+from rdrr_manifests.graph.ops import Head, Op, uses
+from rdrr_manifests.models import Tensor
+from rdrr_runtime.compile.builder import Model, PassBuilder
+from rdrr_runtime.compile.hints import resolve
+from rdrr_runtime.compile.lower_head import lower_head
+from rdrr_runtime.compile.lower_ops import check_fields, lower_op
+from rdrr_runtime.compile.pass_spec import Logits, PassSpec
+from rdrr_runtime.compile.patterns import Body
+from rdrr_runtime.compile.preferences import Preferences
+from rdrr_runtime.compile.values import Values, Workspace
+from rdrr_runtime.compile.weights import load_weights
+from rdrr_runtime.phases.kv_cache import KvCache
+from rdrr_runtime.phases.rope_tables import rope_table
+from rdrr_runtime.reference.ops import compute
+from rdrr_runtime.reference.run import Memory, Run
+from support.gpu import F32, Bench, normal
+
+KV_HEADS, HEAD_DIM, VOCAB, CONTEXT, BASE = 2, 16, 24, 8, 1
+ROPE = RopeSpec(1e4, HEAD_DIM, HEAD_DIM)
+
+
+@dataclass(frozen=True)
+class Example:
+    """Ops that follow each other, and the values that they read of others.
+
+    Attributes:
+        ops: The last one's value is looked at.
+        widths: Elements of a row of each value that none of the ops writes.
+    """
+
+    ops: tuple[Op, ...]
+    widths: Mapping[str, int]
+
+    @property
+    def graph(self) -> Graph:
+        """Return a graph that has these ops alone."""
+        return Graph(self.ops, (ROPE,), 1, 0, KV_HEADS, HEAD_DIM, VOCAB, CONTEXT)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Random operands of an example.
+
+    Attributes:
+        tokens: Token ids of the rows.
+        values: By name, f32 [rows, width].
+        weights: By name, f32.
+    """
+
+    tokens: Sequence[int]
+    values: Mapping[str, F32]
+    weights: Mapping[str, F32]
+
+    @staticmethod
+    def random(example: Example, rows: int, rng: np.random.Generator) -> Operands:
+        """Return operands of some rows; products with the weights are of the size of the values."""
+        weights = [use for op in example.ops for use in uses(op)]
+        return Operands(
+            rng.integers(0, VOCAB, rows).tolist(),
+            {name: normal(rng, rows, width) for name, width in example.widths.items()},
+            {
+                use.name: normal(rng, *use.shape) / np.float32(use.shape[-1] ** 0.5)
+                for use in weights
+            },
+        )
+
+
+class _Weights:
+    """What `load_weights` reads of a package, all in F32."""
+
+    def __init__(self, weights: Mapping[str, F32]) -> None:
+        self._weights = weights
+
+    def tensor(self, name: str) -> Tensor:
+        values = self._weights[name]
+        return Tensor(shape=values.shape, dtype="F32", size=values.nbytes, shard=0, offset=0)
+
+    def dequantize(self, name: str) -> F32:
+        return self._weights[name]
+
+    def read_rows(self, name: str, first: int, count: int) -> np.ndarray[Any, Any]:
+        return self._weights[name][first : first + count].view(np.uint8)
+
+
+def by_phases(bench: Bench, example: Example, operands: Operands) -> F32:
+    """Return the value of the last op, [rows, width], computed by the phases of all of them."""
+    rows, graph = len(operands.tokens), example.graph
+    check_fields(example.ops)
+    preferences = Preferences(resolve({}), software=True)
+    weights = load_weights(bench.arena, cast(Any, _Weights(operands.weights)), graph, preferences)
+    workspace, body = Workspace(bench.arena, rows), Body.of(example.ops)
+    ropes = tuple(bench.upload(rope_table(spec, CONTEXT)) for spec in graph.ropes)
+    model = Model(graph, weights, ropes, workspace, preferences, bench.device.max_binding)
+    build = PassBuilder(
+        model,
+        PassSpec("example", rows, Logits.ALL),
+        bench.context(rows, base=BASE, tokens=operands.tokens),
+        KvCache.allocate(bench.arena, graph, CONTEXT, "f32"),
+        body,
+        Values(workspace, Counter(body.readers)),
+    )
+    for name, value in operands.values.items():
+        bench.device.write(build.values.take(name, value.shape[1]), value)
+    *before, last = example.ops
+    if isinstance(last, Head):
+        out = lower_head(build, cast(Any, before[-1]), last).logits
+    else:
+        for op in example.ops:
+            lower_op(build, op)
+        out = build.values.get(last.out)
+    bench.run(build.phases, rows)
+    found = bench.device.read(out).view(np.float32)
+    width = len(found) // rows
+    return found.reshape(rows, width)
+
+
+def by_reference(example: Example, operands: Operands) -> F32:
+    """Return the value of the last op, [rows, width], computed in float64."""
+    weights = {name: torch.from_numpy(one).double() for name, one in operands.weights.items()}
+    ropes = [torch.from_numpy(rope_table(ROPE, CONTEXT))]
+    cache = torch.zeros(1, 2, KV_HEADS, CONTEXT, HEAD_DIM, dtype=torch.float64)
+    rows = torch.arange(BASE, BASE + len(operands.tokens))
+    run = Run(Memory(weights, ropes, cache), torch.tensor(operands.tokens), BASE, rows, True)
+    run.values.update({name: torch.from_numpy(v).double() for name, v in operands.values.items()})
+    for op in example.ops:
+        run.values[op.out] = compute(run, op)
+    return run.values[example.ops[-1].out].numpy()
