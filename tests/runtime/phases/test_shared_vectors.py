@@ -110,4 +110,4 @@ def test_no_kernel_writes_a_component(request, tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("dtype", SHADERS)
 def test_no_shader_that_quantizes_writes_a_component(dtype) -> None:
-    assert component_writes(SHADERS[dtype].text()) == ()
+    assert component_writes(SHADERS[dtype].kernel.source) == ()
