@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rdrr_converter.architectures import ARCHITECTURES, Config, find_architecture, read_block
 from rdrr_converter.architectures._aliases import ALIASES, plain_name
-from rdrr_converter.architectures._config import Flag
+from rdrr_converter.architectures.config import Flag
 from rdrr_converter.architectures.layers import layer_pattern
 from rdrr_format.errors import ConversionError, SourceError, UsageError
 

@@ -12,7 +12,7 @@ import torch
 from rdrr_manifests.graph import Graph, RopeSpec
 from rdrr_manifests.graph.ops import Head, Op, uses
 from rdrr_manifests.models import Tensor
-from rdrr_runtime.compile.builder import Model, PassBuilder
+from rdrr_runtime.compile.builder import LoadedModel, PassBuilder
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.lower_head import lower_head
 from rdrr_runtime.compile.lower_ops import check_fields, lower_op
@@ -24,7 +24,7 @@ from rdrr_runtime.compile.weights import load_weights
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.rope_tables import rope_table
 from rdrr_runtime.reference.ops import compute
-from rdrr_runtime.reference.run import Memory, Run
+from rdrr_runtime.reference.run import ReferenceMemory, ReferencePass
 from support.gpu import F32, Bench, normal
 
 KV_HEADS, HEAD_DIM, VOCAB, CONTEXT, BASE = 2, 16, 24, 8, 1
@@ -102,7 +102,7 @@ def by_phases(bench: Bench, example: Example, operands: Operands) -> F32:
     weights = load_weights(bench.arena, cast(Any, _Weights(operands.weights)), graph, preferences)
     workspace, body = Workspace(bench.arena, rows), Body.of(example.ops)
     ropes = tuple(bench.upload(rope_table(spec, CONTEXT)) for spec in graph.ropes)
-    model = Model(graph, weights, ropes, workspace, preferences, bench.device.max_binding)
+    model = LoadedModel(graph, weights, ropes, workspace, preferences, bench.device.max_binding)
     build = PassBuilder(
         model,
         PassSpec("example", rows, Logits.ALL),
@@ -132,7 +132,9 @@ def by_reference(example: Example, operands: Operands) -> F32:
     ropes = [torch.from_numpy(rope_table(ROPE, CONTEXT))]
     cache = torch.zeros(1, 2, KV_HEADS, CONTEXT, HEAD_DIM, dtype=torch.float64)
     rows = torch.arange(BASE, BASE + len(operands.tokens))
-    run = Run(Memory(weights, ropes, cache), torch.tensor(operands.tokens), BASE, rows, True)
+    run = ReferencePass(
+        ReferenceMemory(weights, ropes, cache), torch.tensor(operands.tokens), BASE, rows, True
+    )
     run.values.update({name: torch.from_numpy(v).double() for name, v in operands.values.items()})
     for op in example.ops:
         run.values[op.out] = compute(run, op)

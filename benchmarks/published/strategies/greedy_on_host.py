@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rdrr_runtime.decode.base import Chosen, Counts, Job
+from rdrr_runtime.decode.base import ChosenTokens, Counts, Job
 from rdrr_runtime.decode.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class GreedyOnHost(Strategy):
             counts.forwards += index > 0
             counts.rows += index > 0
             base += len(pending)
-            pending = chooser.deliver(Chosen([token_id]))
+            pending = chooser.deliver(ChosenTokens([token_id]))
             yield pending
             if chooser.ended:
                 return

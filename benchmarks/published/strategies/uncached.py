@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rdrr_runtime.decode.base import Chosen, Counts, Job
+from rdrr_runtime.decode.base import ChosenTokens, Counts, Job
 from rdrr_runtime.decode.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Uncached(Strategy):
         """Yield runs of one id each."""
         ids = list(chooser.ids)
         for index in range(job.max_tokens):
-            new = chooser.deliver(Chosen(chooser.backend.greedy(ids, 0, 1)))
+            new = chooser.deliver(ChosenTokens(chooser.backend.greedy(ids, 0, 1)))
             counts.readbacks += 1
             counts.forwards += index > 0
             counts.rows += len(ids) if index else 0

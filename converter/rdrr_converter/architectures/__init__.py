@@ -12,8 +12,8 @@ from typing import Any
 from rdrr_format.errors import ConversionError, UsageError
 
 from rdrr_converter.architectures._aliases import ALIASES, plain_name
-from rdrr_converter.architectures._config import Config
 from rdrr_converter.architectures.base import ArchitectureRule, TensorRule, read_block
+from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.gemma import GEMMA
 from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.gemma3 import GEMMA3

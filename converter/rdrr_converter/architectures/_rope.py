@@ -13,7 +13,7 @@ from typing import Any
 
 from rdrr_format.errors import ConversionError
 
-from rdrr_converter.architectures._config import Config
+from rdrr_converter.architectures.config import Config
 from rdrr_converter.architectures.layers import FULL, SLIDING, unrotated_layers
 
 

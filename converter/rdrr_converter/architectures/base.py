@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from rdrr_converter.architectures._config import Config
 from rdrr_converter.architectures._rope import read_rope
+from rdrr_converter.architectures.config import Config
 
 Rule = Callable[[Config], object]
 """Reads one field of a typed block from the configuration."""

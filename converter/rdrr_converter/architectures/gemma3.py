@@ -5,9 +5,11 @@ Four (1 + w) norms a layer; local layers have a window and a rope of their own.
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures._rope import read_dual_rope
-from rdrr_converter.architectures._tensors import (
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import every_nth_full
+from rdrr_converter.architectures.tensors import (
     ATTENTION,
     EMBEDDING,
     FEED_FORWARD,
@@ -17,8 +19,6 @@ from rdrr_converter.architectures._tensors import (
     QUERY_KEY_NORMS,
     attention_biases,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import every_nth_full
 
 ATTENTION_BIAS = read.flag("attention_bias")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rdrr_converter.architectures._config import Config
+from rdrr_converter.architectures.config import Config
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

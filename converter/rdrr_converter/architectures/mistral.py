@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import _config as read
-from rdrr_converter.architectures._tensors import (
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import window_everywhere
+from rdrr_converter.architectures.tensors import (
     ATTENTION,
     EMBEDDING,
     FEED_FORWARD,
@@ -11,8 +13,6 @@ from rdrr_converter.architectures._tensors import (
     HEAD,
     TWO_NORMS,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import window_everywhere
 
 MISTRAL = ArchitectureRule(
     name="mistral",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import _config as read
-from rdrr_converter.architectures._tensors import (
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import window_everywhere
+from rdrr_converter.architectures.tensors import (
     ATTENTION,
     EMBEDDING,
     FINAL_NORM,
@@ -13,8 +15,6 @@ from rdrr_converter.architectures._tensors import (
     router,
     stacked_experts,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import window_everywhere
 
 EXPERTS = expert_projections("block_sparse_moe.experts", "w1", "w3", "w2")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import _config as read
-from rdrr_converter.architectures._tensors import (
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import window_above
+from rdrr_converter.architectures.tensors import (
     ATTENTION,
     EMBEDDING,
     FEED_FORWARD,
@@ -12,8 +14,6 @@ from rdrr_converter.architectures._tensors import (
     TWO_NORMS,
     attention_biases,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import window_above
 
 QWEN2_VL = ArchitectureRule(
     name="qwen2_vl",

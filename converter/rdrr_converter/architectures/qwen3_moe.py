@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import _config as read
-from rdrr_converter.architectures._tensors import (
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import (
+    layers_with_experts,
+    layers_without_experts,
+    window_if_used,
+)
+from rdrr_converter.architectures.tensors import (
     ATTENTION,
     EMBEDDING,
     FEED_FORWARD,
@@ -16,12 +22,6 @@ from rdrr_converter.architectures._tensors import (
     in_layers,
     router,
     stacked_experts,
-)
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import (
-    layers_with_experts,
-    layers_without_experts,
-    window_if_used,
 )
 
 ATTENTION_BIAS = read.flag("attention_bias")

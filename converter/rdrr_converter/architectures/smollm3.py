@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import _config as read
+from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures._rope import read_rope_of_some_layers
-from rdrr_converter.architectures._tensors import (
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import window_without_rope
+from rdrr_converter.architectures.tensors import (
     ATTENTION,
     EMBEDDING,
     FEED_FORWARD,
@@ -14,8 +16,6 @@ from rdrr_converter.architectures._tensors import (
     attention_biases,
     feed_forward_biases,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import window_without_rope
 
 ATTENTION_BIAS = read.flag("attention_bias")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from rdrr_converter.architectures import _config as read
-from rdrr_converter.architectures._tensors import (
+from rdrr_converter.architectures import config as read
+from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.layers import window_above
+from rdrr_converter.architectures.tensors import (
     ATTENTION,
     EMBEDDING,
     FEED_FORWARD,
@@ -14,8 +16,6 @@ from rdrr_converter.architectures._tensors import (
     attention_biases,
     required_if,
 )
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import window_above
 
 QKV_BIAS = read.flag("attention_bias")
 

@@ -19,7 +19,7 @@ from rdrr_manifests.models.inference import Inference, Rope
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ARCHITECTURES, ArchitectureRule, find_architecture
-from rdrr_converter.architectures._config import Flag
+from rdrr_converter.architectures.config import Flag
 from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.export._check import check_config, check_described
 

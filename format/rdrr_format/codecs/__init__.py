@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats
+from rdrr_format.codecs.base import Bytes, Codec, Floats
 from rdrr_format.codecs.bf16 import BF16, bf16_to_f32, f32_to_bf16
 from rdrr_format.codecs.f16 import F16, f16_overflow_count
 from rdrr_format.codecs.f32 import F32

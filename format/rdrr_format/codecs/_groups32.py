@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Floats, f16_bytes, f16_floats
 from rdrr_format.codecs._importance import spread_weights
 from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
+from rdrr_format.codecs.base import Bytes, Floats, f16_bytes, f16_floats
 from rdrr_format.dtypes import DType
 
 

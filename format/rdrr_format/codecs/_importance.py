@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._base import Floats
+from rdrr_format.codecs.base import Floats
 
 
 def spread_weights(rows: Floats, importance: Floats, span: int, factor: float = 2.0) -> Floats:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.codecs._base import Bytes, Floats
+from rdrr_format.codecs.base import Bytes, Floats
 
 _F64 = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes
+from rdrr_format.codecs.base import Bytes
 
 
 def pack_scales(scales: Bytes, mins: Bytes) -> Bytes:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Floats, f16_bytes, f16_floats
 from rdrr_format.codecs._importance import ordered_sum, spread_weights
 from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
 from rdrr_format.codecs._scales import pack_scales, unpack_scales
+from rdrr_format.codecs.base import Bytes, Floats, f16_bytes, f16_floats
 from rdrr_format.dtypes import DType
 
 _LARGEST = 63  # of six bits

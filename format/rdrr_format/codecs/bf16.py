@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats
+from rdrr_format.codecs.base import Bytes, Codec, Floats
 from rdrr_format.dtypes import DTYPES
 
 

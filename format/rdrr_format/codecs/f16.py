@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats
+from rdrr_format.codecs.base import Bytes, Codec, Floats
 from rdrr_format.dtypes import DTYPES
 
 # Halfway between the largest half (65504) and the next power of two; ties go to even: infinity.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats
+from rdrr_format.codecs.base import Bytes, Codec, Floats
 from rdrr_format.dtypes import DTYPES
 
 

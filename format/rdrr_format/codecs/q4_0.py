@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_floats
 from rdrr_format.codecs._groups32 import (
     pack_nibbles,
     quantize_signed,
     refine_signed,
     unpack_nibbles,
 )
+from rdrr_format.codecs.base import Bytes, Codec, Floats, f16_floats
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q4_0"]

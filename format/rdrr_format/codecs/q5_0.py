@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_floats
 from rdrr_format.codecs._groups32 import (
     pack_fifth_bits,
     pack_nibbles,
@@ -16,6 +15,7 @@ from rdrr_format.codecs._groups32 import (
     unpack_fifth_bits,
     unpack_nibbles,
 )
+from rdrr_format.codecs.base import Bytes, Codec, Floats, f16_floats
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q5_0"]

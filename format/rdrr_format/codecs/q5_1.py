@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_bytes, f16_floats
 from rdrr_format.codecs._groups32 import (
     inverse_or_zero,
     pack_fifth_bits,
@@ -19,6 +18,7 @@ from rdrr_format.codecs._groups32 import (
 from rdrr_format.codecs._importance import spread_weights
 from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
 from rdrr_format.codecs.affine import WEIGHTED_SEARCH, search_groups
+from rdrr_format.codecs.base import Bytes, Codec, Floats, f16_bytes, f16_floats
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q5_1"]

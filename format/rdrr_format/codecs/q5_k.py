@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_floats
 from rdrr_format.codecs._scales import unpack_scales
 from rdrr_format.codecs.affine import Search, quantize_affine, refine_affine
+from rdrr_format.codecs.base import Bytes, Codec, Floats, f16_floats
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q5_K"]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_bytes, f16_floats
 from rdrr_format.codecs._refine import Form, column_weights, refine, round_codes
+from rdrr_format.codecs.base import Bytes, Codec, Floats, f16_bytes, f16_floats
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q6_K"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rdrr_format.codecs._base import Bytes, Codec, Floats, f16_bytes, f16_floats
 from rdrr_format.codecs._groups32 import refine_signed
+from rdrr_format.codecs.base import Bytes, Codec, Floats, f16_bytes, f16_floats
 from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q8_0"]

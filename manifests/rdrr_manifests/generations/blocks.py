@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rdrr_manifests.faults import shown
-from rdrr_manifests.generations._normalized import Draft, Generation, block
+from rdrr_manifests.generations.normalized import Draft, Generation, block
 from rdrr_manifests.models.hints import HINT_VALUES
 from rdrr_manifests.models.inference import Inference
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rdrr_manifests.generations._normalized import Draft, block, is_int, is_number
 from rdrr_manifests.generations.blocks import eos_of
+from rdrr_manifests.generations.normalized import Draft, block, is_int, is_number
 
 _SIZES: Mapping[str, tuple[str, ...]] = {
     "numLayers": ("numLayers", "num_hidden_layers", "num_layers", "n_layer", ".block_count"),

@@ -5,8 +5,8 @@ The kernel paths of that generation name kernels of another runtime and are left
 
 from __future__ import annotations
 
-from rdrr_manifests.generations._normalized import Draft, block, is_number
 from rdrr_manifests.generations.blocks import eos_of
+from rdrr_manifests.generations.normalized import Draft, block, is_number
 
 
 def translate(draft: Draft) -> None:

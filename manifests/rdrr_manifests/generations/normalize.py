@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rdrr_manifests.generations import december, january
-from rdrr_manifests.generations._normalized import Draft, Generation, Normalized, block
 from rdrr_manifests.generations.blocks import default_blocks, read_hints
+from rdrr_manifests.generations.normalized import Draft, Generation, Normalized, block
 from rdrr_manifests.generations.tables import (
     declare_layouts,
     read_shards,

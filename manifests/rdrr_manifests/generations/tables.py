@@ -10,7 +10,7 @@ from rdrr_format.dtypes import parse_dtype
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout, geometry, parse_layout
 
-from rdrr_manifests.generations._normalized import Draft, Generation, block, is_int
+from rdrr_manifests.generations.normalized import Draft, Generation, block, is_int
 
 
 def read_version(draft: Draft) -> None:

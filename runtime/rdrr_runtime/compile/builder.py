@@ -27,7 +27,7 @@ from rdrr_runtime.phases.routing import Routed
 
 
 @dataclass(frozen=True)
-class Model:
+class LoadedModel:
     """A graph with its memory: what passes are built over.
 
     Attributes:
@@ -65,7 +65,7 @@ class PassBuilder:
         routed: Where rows go, by the value of the router that says so.
     """
 
-    model: Model
+    model: LoadedModel
     spec: PassSpec
     ctx: OpContext
     cache: KvCache

@@ -13,7 +13,7 @@ from typing import Any
 from rdrr_device.buffers import BufferSlice
 from rdrr_manifests.graph.ops import Head, Norm
 
-from rdrr_runtime.compile.builder import Model, PassBuilder
+from rdrr_runtime.compile.builder import LoadedModel, PassBuilder
 from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.lower_attention import serve_attention_block
 from rdrr_runtime.compile.lower_head import lower_head, picks_of, sample
@@ -73,7 +73,7 @@ class Pass:
         }
 
 
-def lower(model: Model, spec: PassSpec, ctx: OpContext, cache: KvCache) -> Pass:
+def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) -> Pass:
     """Return the phases of a pass of up to `ctx.max_rows` token rows.
 
     Args:

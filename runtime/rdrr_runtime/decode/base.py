@@ -50,7 +50,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenTokens:
     """Tokens that were chosen, in order.
 
     Attributes:

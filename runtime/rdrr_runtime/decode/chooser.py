@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rdrr_format.errors import GenerationError
 
 from rdrr_runtime.backend import Backend, FeedingBackend
-from rdrr_runtime.decode.base import Chosen, until_stop
+from rdrr_runtime.decode.base import ChosenTokens, until_stop
 from rdrr_runtime.decode.drafts import Proposal
 from rdrr_runtime.decode.host_sampling import HostSampling, sampling_backend
 from rdrr_runtime.decode.probabilities import Allowed, ProbabilitySampler
@@ -93,17 +93,17 @@ class Chooser:
         if rules.on_device:
             if ahead != 0 and isinstance(backend, FeedingBackend):
                 ahead = backend.ahead if ahead is None else ahead
-                return Stream(backend.feed(ids, base), Chosen, interval, ahead)
-            return Stream(AtOnceFeed(backend.greedy, ids, base), Chosen, interval, 0)
+                return Stream(backend.feed(ids, base), ChosenTokens, interval, ahead)
+            return Stream(AtOnceFeed(backend.greedy, ids, base), ChosenTokens, interval, 0)
         source = sampling_backend(backend)
         top = None if rules.logprobs is None else rules.logprobs.top
         masked = rules.constraint is not None
         source.begin(rules.sampling, self._seen(), masked=masked, logprobs=top)
 
-        def read(new: list[int]) -> Chosen:
+        def read(new: list[int]) -> ChosenTokens:
             if masked:
                 self._accept(new[0])
-            return Chosen(new, () if top is None else source.take_logprobs())
+            return ChosenTokens(new, () if top is None else source.take_logprobs())
 
         def sample_masked(pending: Sequence[int], at: int, count: int) -> list[int]:
             assert count == 1, "a mask depends on the token before it"
@@ -118,7 +118,7 @@ class Chooser:
         interval = 1 if isinstance(source, HostSampling) else interval
         return Stream(AtOnceFeed(source.sample, ids, base), read, interval, 0)
 
-    def verify(self, ids: Sequence[int], base: int, draft: Proposal) -> Chosen:
+    def verify(self, ids: Sequence[int], base: int, draft: Proposal) -> ChosenTokens:
         """Verify draft tokens after `ids` in one pass.
 
         Args:
@@ -131,7 +131,7 @@ class Chooser:
             the rules give, whatever was proposed.
         """
         if self.rules.on_device:
-            return Chosen(self._verify_on_device(ids, base, draft.ids))
+            return ChosenTokens(self._verify_on_device(ids, base, draft.ids))
         chosen, logprobs, seen = list[int](), list[TokenLogprobs](), self._seen()
         for at, row in enumerate(self._rows(ids, base, draft.ids)):
             token_id, accepted = self._choose(row, seen, draft, at)
@@ -140,7 +140,7 @@ class Chooser:
             logprobs += self._describe(row, token_id)
             if self._accept(token_id) or not accepted:
                 break
-        return Chosen(chosen, logprobs)
+        return ChosenTokens(chosen, logprobs)
 
     def pick(
         self,
@@ -177,7 +177,7 @@ class Chooser:
             logits = logits / np.float32(self.rules.sampling.temperature)
         return Picks(chosen, entropies(logits).tolist() if wanted else [], logprobs)
 
-    def deliver(self, chosen: Chosen) -> list[int]:
+    def deliver(self, chosen: ChosenTokens) -> list[int]:
         """Return the tokens that come to be in the sequence, and record them.
 
         They end with a stop id, or where the constraint is complete; then `ended` is set.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rdrr_runtime.backend import Feed
-from rdrr_runtime.decode.base import Chosen
+from rdrr_runtime.decode.base import ChosenTokens
 
 AtOnce = Callable[[Sequence[int], int, int], list[int]]
 """Runs ids from a base on and returns a number of new ones, as `Backend.greedy` does."""
@@ -24,11 +24,11 @@ class Stream:
     """
 
     feed: Feed
-    read: Callable[[list[int]], Chosen]
+    read: Callable[[list[int]], ChosenTokens]
     interval: int
     ahead: int
 
-    def collect(self) -> Chosen:
+    def collect(self) -> ChosenTokens:
         """Wait for the ids of the oldest fence."""
         return self.read(self.feed.collect()[0])
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rdrr_format.errors import UsageError
 from rdrr_format.options import check_fields, documented, option
 
-from rdrr_runtime.decode.base import Chosen, Counts, Job
+from rdrr_runtime.decode.base import ChosenTokens, Counts, Job
 from rdrr_runtime.decode.strategy import Models, Strategy, StrategyOptions
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class WedlmDecoding(Strategy):
             rows = len(window.tokens)
             picks = self._look(window, base, chooser, counts)
             window_logprobs = window.commit(len(ready))
-            delivered = chooser.deliver(Chosen(ready, window_logprobs))
+            delivered = chooser.deliver(ChosenTokens(ready, window_logprobs))
             base += len(ready)
             left -= len(ready)
             counts.rows += rows

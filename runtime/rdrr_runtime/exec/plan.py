@@ -14,7 +14,7 @@ from rdrr_device.paper import PaperArena
 from rdrr_device.tuning import Tuning
 from rdrr_manifests.package import Package
 
-from rdrr_runtime.compile.builder import Model
+from rdrr_runtime.compile.builder import LoadedModel
 from rdrr_runtime.compile.decision import Decision
 from rdrr_runtime.compile.hints import Policy
 from rdrr_runtime.compile.lower import Pass, lower
@@ -82,7 +82,7 @@ class Plan:
             else arena.upload(f"rope.{index}", rope_table(spec, context))
             for index, spec in enumerate(self.graph.ropes)
         )
-        self._model = Model(
+        self._model = LoadedModel(
             self.graph,
             self.weights,
             ropes,

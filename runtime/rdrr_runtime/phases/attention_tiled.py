@@ -17,7 +17,7 @@ THREADS_PER_ROW = 8
 
 
 @dataclass(frozen=True)
-class TileTuning(Params):
+class AttentionTileTuning(Params):
     """What a tile holds.
 
     Attributes:
@@ -61,9 +61,9 @@ def attention_tiled(
     """
     tuning_key = ctx.tuning_key(
         f"attention attention_tiled.{rows}.{spec.shape}, {ctx.max_rows} rows",
-        TileTuning(tile_keys(spec, rows, ctx.workgroup_storage)),
+        AttentionTileTuning(tile_keys(spec, rows, ctx.workgroup_storage)),
         (
-            TileTuning(one)
+            AttentionTileTuning(one)
             for one in TILE_KEYS
             if _tile_bytes(spec, rows, one) <= ctx.workgroup_storage
         ),

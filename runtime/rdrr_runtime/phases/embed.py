@@ -26,7 +26,7 @@ class EmbedTuning(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(WeightsRecord):
+class EmbedRecord(WeightsRecord):
     """Parameters of embed.wgsl.
 
     Attributes:
@@ -79,7 +79,7 @@ def embed(
     made = []
     for bound in in_parts(table):
         part = bound.parts[0]
-        record = Embed(
+        record = EmbedRecord(
             threads=tuning_key.used.workgroup,
             variant=dtype,
             value=ctx.values,

@@ -15,7 +15,7 @@ THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedActivation(Record):
+class GatedActivationRecord(Record):
     """Parameters of gated_activation.wgsl.
 
     Attributes:
@@ -69,7 +69,7 @@ def gated_activation(
     else:
         ctx.need_values(f"{label}: up", up, ctx.max_rows * width)
         inputs = {"gate": gate, "up": up}
-    record = GatedActivation(
+    record = GatedActivationRecord(
         threads=THREADS,
         variant=activation,
         act=activation,

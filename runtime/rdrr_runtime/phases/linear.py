@@ -39,7 +39,7 @@ class GemvTuning(Params):
 
 
 @dataclass(frozen=True)
-class TileTuning(Params):
+class MatmulTileTuning(Params):
     """What a workgroup of `matmul_tiled` computes.
 
     Attributes:
@@ -57,7 +57,7 @@ class TileTuning(Params):
 
 
 GEMV_CANDIDATES = tuple(GemvTuning(threads) for threads in (32, 64, 128, 256))
-TILE_CANDIDATES = (TileTuning(4, 64), TileTuning(8, 64), TileTuning(8, 128))
+TILE_CANDIDATES = (MatmulTileTuning(4, 64), MatmulTileTuning(8, 64), MatmulTileTuning(8, 128))
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _matmul_tiled(call: _Call, bound: BoundWeights, rows: int) -> Phase:
     wide = wide and call.ctx.workgroup_storage >= WIDE_BYTES
     tuning_key = call.ctx.tuning_key(
         call.tuning_name("matmul_tiled", rows),
-        TileTuning(micro, 128 if wide else 64),
+        MatmulTileTuning(micro, 128 if wide else 64),
         (one for one in TILE_CANDIDATES if one.bytes <= call.ctx.workgroup_storage),
     )
     micro, tile_n = tuning_key.used.micro, tuning_key.used.outputs

@@ -24,7 +24,7 @@ THREADS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logprobs(TokensRecord):
+class LogprobsRecord(TokensRecord):
     """Parameters of logprobs.wgsl.
 
     Attributes:
@@ -37,7 +37,7 @@ class Logprobs(TokensRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogprobsMerge(Logprobs):
+class LogprobsMerge(LogprobsRecord):
     """Parameters of logprobs_merge.wgsl, those of logprobs.wgsl and one more.
 
     Attributes:
@@ -93,7 +93,7 @@ def logprobs(
         vocabulary: Logits.
         top: How many of the most probable, at most `MAX_TOP`.
     """
-    scan = Logprobs(threads=THREADS, width=vocabulary, top=top, groups=GROUPS)
+    scan = LogprobsRecord(threads=THREADS, width=vocabulary, top=top, groups=GROUPS)
     merge = LogprobsMerge(
         threads=THREADS, width=vocabulary, top=top, groups=GROUPS, ring=buffers.ring
     )

@@ -12,7 +12,7 @@ from rdrr_runtime.phases.weight_units import power_of_two
 
 
 @dataclass(frozen=True, kw_only=True)
-class SigmoidGate(Record):
+class SigmoidGateRecord(Record):
     """Parameters of sigmoid_gate.wgsl.
 
     Attributes:
@@ -59,7 +59,7 @@ def sigmoid_gate(
     ctx.need_values(f"{label}: x", x, ctx.max_rows * k)
     need_floats(f"{label}: weight", weight, k)
     ctx.need_values(f"{label}: branch", branch, ctx.max_rows * width)
-    record = SigmoidGate(
+    record = SigmoidGateRecord(
         threads=power_of_two(max(k, width) // 4, 32, 256),
         subgroups=ctx.subgroups,
         value=ctx.values,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rdrr_runtime.phases.rope_tables import rope_table
 from rdrr_runtime.reference.ops import compute
-from rdrr_runtime.reference.run import Memory, Observer, Run
+from rdrr_runtime.reference.run import Observer, ReferenceMemory, ReferencePass
 
 
 class ReferenceModel:
@@ -37,7 +37,7 @@ class ReferenceModel:
         ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype
         shape = (graph.layers, 2, graph.kv_heads, context, graph.head_dim)
-        self._memory = Memory(weights, ropes, torch.zeros(shape, dtype=dtype), observe)
+        self._memory = ReferenceMemory(weights, ropes, torch.zeros(shape, dtype=dtype), observe)
 
     @property
     def cache(self) -> Tensor:
@@ -61,7 +61,7 @@ class ReferenceModel:
             all_rows: Logits of every row.
         """
         rows = torch.arange(base, base + len(ids)) if positions is None else torch.tensor(positions)
-        run = Run(self._memory, torch.tensor(ids), base, rows, all_rows)
+        run = ReferencePass(self._memory, torch.tensor(ids), base, rows, all_rows)
         with torch.no_grad():
             for op in self._graph.ops:
                 run.values[op.out] = compute(run, op)

@@ -27,10 +27,10 @@ from rdrr_manifests.graph.ops import (
 )
 from torch import Tensor
 
-from rdrr_runtime.reference.run import Run
+from rdrr_runtime.reference.run import ReferencePass
 
 
-def compute(run: Run, op: Op) -> Tensor:
+def compute(run: ReferencePass, op: Op) -> Tensor:
     """Return the value of an op from those before it, [rows, width].
 
     That of a router is [2, rows, top_k]: the experts of each row, and their weights.
@@ -73,7 +73,7 @@ def compute(run: Run, op: Op) -> Tensor:
             return logits if op.softcap is None else softcap(logits, op.softcap)
 
 
-def _attend(run: Run, op: Attention) -> Tensor:
+def _attend(run: ReferencePass, op: Attention) -> Tensor:
     """Store keys and values of the pass, then attend to all that the cache holds."""
     end = run.base + len(run.ids)
     cache = run.memory.cache[op.layer]
@@ -91,7 +91,7 @@ def _attend(run: Run, op: Attention) -> Tensor:
     ).flatten(-2)
 
 
-def _mixture(run: Run, op: Experts) -> Tensor:
+def _mixture(run: ReferencePass, op: Experts) -> Tensor:
     def expert(number: int) -> tuple[Tensor, Tensor, Tensor]:
         return (
             run.weight(op.gates[number]),

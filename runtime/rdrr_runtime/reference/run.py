@@ -13,7 +13,7 @@ Observer = Callable[[WeightUse, Tensor], None]
 
 
 @dataclass(frozen=True)
-class Memory:
+class ReferenceMemory:
     """What the passes of a model share.
 
     Attributes:
@@ -30,7 +30,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Run:
+class ReferencePass:
     """One pass over a graph.
 
     Attributes:
@@ -42,7 +42,7 @@ class Run:
         values: The values so far, each [rows, width].
     """
 
-    memory: Memory
+    memory: ReferenceMemory
     ids: Tensor
     base: int
     positions: Tensor

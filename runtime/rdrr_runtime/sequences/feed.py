@@ -46,7 +46,7 @@ class Ring:
         return ring.range(4 * self.width * start, 4 * self.width * size)
 
 
-class Recorder(Protocol):
+class TokenRecorder(Protocol):
     """What keeps a record of each token on the GPU besides its id."""
 
     def records(self, start: int, count: int) -> BufferSlice:
@@ -59,7 +59,7 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True)
-class Run:
+class FeedRun:
     """What a feed runs.
 
     Attributes:
@@ -97,7 +97,7 @@ class GpuFeed:
     """
 
     def __init__(
-        self, executor: Executor, step: Step, run: Run, recorder: Recorder | None = None
+        self, executor: Executor, step: Step, run: FeedRun, recorder: TokenRecorder | None = None
     ) -> None:
         self._executor, self._step, self._run = executor, step, run
         self._recorder = recorder

@@ -16,7 +16,7 @@ from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.params import SamplingParams
-from rdrr_runtime.sequences.feed import GpuFeed, Run
+from rdrr_runtime.sequences.feed import FeedRun, GpuFeed
 from rdrr_runtime.sequences.passes import Passes
 from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.step import Step
@@ -99,7 +99,7 @@ class GpuSequences:
         """
         count, to_token = len(rows), self.to_token(sampled)
         sampler = self.sampler if sampled else None
-        run = Run(
+        run = FeedRun(
             rows,
             first,
             lambda: to_token(self._passes.decode(count)),

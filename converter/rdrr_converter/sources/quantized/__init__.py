@@ -17,7 +17,7 @@ from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources.base import Source, parse_json_object
 from rdrr_converter.sources.quantized import awq, compressed, fp8, gptq
-from rdrr_converter.sources.quantized._modules import Method, decode_modules
+from rdrr_converter.sources.quantized.modules import Method, decode_modules
 
 __all__ = ["dequantized"]
 

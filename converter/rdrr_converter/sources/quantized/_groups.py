@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_converter.sources.base import F32Array
-from rdrr_converter.sources.quantized._modules import Module
+from rdrr_converter.sources.quantized.modules import Module
 
 
 @dataclass(frozen=True)

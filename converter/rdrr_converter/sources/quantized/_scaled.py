@@ -17,7 +17,6 @@ import numpy as np
 
 from rdrr_converter.sources.base import F32Array, SourceTensor
 from rdrr_converter.sources.quantized._groups import Groups
-from rdrr_converter.sources.quantized._modules import Module
 from rdrr_converter.sources.quantized._scales import (
     FLOATS,
     Scales,
@@ -25,6 +24,7 @@ from rdrr_converter.sources.quantized._scales import (
     scales_of,
     zeros_of,
 )
+from rdrr_converter.sources.quantized.modules import Module
 
 _ZERO = "weight_zero_point"
 _NAMES: Mapping[str, str] = MappingProxyType(

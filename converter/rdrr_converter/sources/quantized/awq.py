@@ -16,7 +16,7 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.sources.base import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import unpack
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
-from rdrr_converter.sources.quantized._modules import Method, Module, Settings, number
+from rdrr_converter.sources.quantized.modules import Method, Module, Settings, number
 
 _BITS = 4
 _PACKED = 32 // _BITS

@@ -24,9 +24,9 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.sources.base import F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import unpack, word_span
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
-from rdrr_converter.sources.quantized._modules import Method, Module, Settings
 from rdrr_converter.sources.quantized._scaled import decode_scaled
 from rdrr_converter.sources.quantized._scales import Scales, scales_of, zeros_of
+from rdrr_converter.sources.quantized.modules import Method, Module, Settings
 
 _FORMATS = (
     "pack-quantized",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from rdrr_format.errors import SourceError
 
 from rdrr_converter.sources.base import SourceTensor
-from rdrr_converter.sources.quantized._modules import Method, Module, Settings
 from rdrr_converter.sources.quantized._scaled import decode_scaled
+from rdrr_converter.sources.quantized.modules import Method, Module, Settings
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 

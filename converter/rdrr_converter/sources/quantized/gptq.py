@@ -23,7 +23,7 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.sources.base import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import WIDTHS, unpack, word_span
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
-from rdrr_converter.sources.quantized._modules import Method, Module, Settings, number
+from rdrr_converter.sources.quantized.modules import Method, Module, Settings, number
 
 _FORMATS = ("gptq", "gptq_v2")
 

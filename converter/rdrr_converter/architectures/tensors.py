@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from rdrr_converter.architectures._config import Config, Flag
 from rdrr_converter.architectures.base import StackRule, TensorRule
+from rdrr_converter.architectures.config import Config, Flag
 
 EMBEDDING = TensorRule("model.embed_tokens.weight", "embedding", ("vocab", "hidden"))
 FINAL_NORM = TensorRule("model.norm.weight", "norm", ("hidden",))
