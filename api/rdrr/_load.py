@@ -37,7 +37,8 @@ def load(path: str | Path, *, options: LoadOptions | None = None, **keywords: An
     package = open_package(path, follow_links=chosen.follow_links)
     slots = context_of(package, chosen.context)
     hints = resolve_hints(package, chosen.kernel_hints)
-    return Model(package, open_backend(package, hints, chosen, context=slots))
+    opened = open_backend(package, hints, chosen, context=slots)
+    return Model(package, opened, busy_timeout=chosen.busy_timeout)
 
 
 def context_of(package: Package, asked: int | None) -> int:

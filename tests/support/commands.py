@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-COMPONENTS = ("format", "manifests", "converter", "runtime", "api")
+COMPONENTS = ("format", "device", "manifests", "converter", "runtime", "api")
 EXAMPLE = ROOT / "examples" / "small-llama"
 TIMEOUT_SECONDS = 300
 

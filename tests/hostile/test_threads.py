@@ -1,0 +1,182 @@
+"""One model in many threads: every text is the one that it is alone (docs/SECURITY.md, threads)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from random import Random
+
+import pytest
+import rdrr as front
+from rdrr_format.errors import GenerationError
+
+ROUNDS = int(os.environ.get("RDRR_STRESS_ROUNDS", "8"))
+"""Calls of each thread."""
+
+THREADS = 4
+PROMPTS = ("Now is the winter", "To be, or not", "What light", "Friends", "All the world")
+TOKENS = 12
+
+Call = Callable[[front.Model, str, str], None]
+
+
+@pytest.fixture(params=["cpu", "wgpu"])
+def model(request, made_package):
+    with front.load(made_package, backend=request.param, context=128, busy_timeout=120) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def texts(model) -> dict[str, str]:
+    """What each prompt gives alone."""
+    return {prompt: model.generate(prompt, max_tokens=TOKENS).read() for prompt in PROMPTS}
+
+
+def generates(model, prompt, text):
+    assert model.generate(prompt, max_tokens=TOKENS).read() == text
+
+
+def reads_piece_by_piece(model, prompt, text):
+    assert "".join(model.generate(prompt, max_tokens=TOKENS, interval=1)) == text
+
+
+def gives_up(model, prompt, text):
+    with_some = model.generate(prompt, max_tokens=TOKENS, interval=2)
+    assert text.startswith("".join(islice(with_some, 2)))
+    with_some.close()
+
+
+def forgets(model, prompt, text):
+    assert text.startswith(next(model.generate(prompt, max_tokens=TOKENS, interval=2)))
+
+
+def starts_another_meanwhile(model, prompt, text):
+    unfinished = model.generate(prompt, max_tokens=TOKENS, interval=1)
+    next(unfinished)
+    assert model.generate(prompt, max_tokens=TOKENS).read() == text
+    with pytest.raises(GenerationError, match="another call"):
+        next(unfinished)
+
+
+def takes_a_batch(model, prompt, text):
+    found = model.generate_batch([prompt, *PROMPTS[:2]], max_tokens=TOKENS)
+    assert found[0].text == text
+
+
+def goes_on_in_a_session(model, prompt, text):
+    session = model.session(prompt)
+    session.generate(max_tokens=TOKENS // 2).read()
+    session.generate(max_tokens=TOKENS - TOKENS // 2).read()
+    assert session.text.endswith(text)
+
+
+def scores(model, prompt, text):
+    ids = model.encode(prompt)
+    following = model.generate(prompt, max_tokens=1)
+    assert text.startswith(following.read())
+    assert int(model.logits(ids)[-1].argmax()) == following.token_ids[0]
+
+
+def samples(model, prompt, text):
+    first, again = (
+        model.generate(prompt, max_tokens=TOKENS, temperature=1.0, seed=3).read() for _ in range(2)
+    )
+    assert first == again
+    cold = model.generate(prompt, max_tokens=TOKENS, temperature=1.0, top_k=1).read()
+    assert cold == text
+
+
+CALLS: tuple[Call, ...] = (
+    generates,
+    reads_piece_by_piece,
+    gives_up,
+    forgets,
+    starts_another_meanwhile,
+    takes_a_batch,
+    goes_on_in_a_session,
+    scores,
+    samples,
+)
+
+
+def test_calls_of_many_threads_give_the_texts_that_they_give_alone(model, texts, rng):
+    seeds = rng.integers(0, 1 << 30, THREADS).tolist()
+
+    def work(seed: int) -> None:
+        random = Random(seed)
+        for _ in range(ROUNDS):
+            prompt = random.choice(PROMPTS)
+            random.choice(CALLS)(model, prompt, texts[prompt])
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done in [pool.submit(work, seed) for seed in seeds]:
+            done.result(timeout=300)
+    assert {prompt: model.generate(prompt, max_tokens=TOKENS).read() for prompt in PROMPTS} == texts
+
+
+def test_one_generation_may_be_read_by_several_threads(model, texts):
+    generation = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
+    with ThreadPoolExecutor(THREADS) as pool:
+        parts = [pool.submit(lambda: list(generation)) for _ in range(THREADS)]
+        pieces = [piece for part in parts for piece in part.result(timeout=120)]
+    assert sorted("".join(pieces)) == sorted(texts[PROMPTS[0]])
+    assert model.decode(generation.token_ids) == texts[PROMPTS[0]]
+
+
+def test_a_thread_that_waits_too_long_is_told_what_to_do(made_package):
+    with front.load(made_package, backend="cpu", context=64, busy_timeout=0.05) as model:
+        unfinished = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
+        next(unfinished)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(model.generate(PROMPTS[1], max_tokens=2).read)
+            with pytest.raises(GenerationError, match=r"waited 0\.05 seconds"):
+                waiting.result(timeout=60)
+            rest = unfinished.read()
+            assert rest
+            assert pool.submit(model.generate(PROMPTS[1], max_tokens=2).read).result(timeout=60)
+
+
+def test_closing_a_model_ends_the_generations_of_all_threads(model):
+    several = threading.Barrier(THREADS + 1)
+    ended = []
+
+    def generate() -> None:
+        try:
+            several.wait(60)
+            while True:
+                model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1).read()
+        except GenerationError as error:
+            ended.append(error)
+
+    workers = [threading.Thread(target=generate, daemon=True) for _ in range(THREADS)]
+    for one in workers:
+        one.start()
+    several.wait(60)
+    model.close()
+    for one in workers:
+        one.join(60)
+        assert not one.is_alive()
+    assert ["closed" in str(one) for one in ended] == [True] * THREADS
+    model.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_gets_an_error_and_its_parent_goes_on(model, texts):
+    unfinished = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
+    first = next(unfinished)
+    child = os.fork()
+    if child == 0:
+        try:
+            next(unfinished)
+        except GenerationError as error:
+            code = 0 if "another process" in str(error) else 1
+        else:
+            code = 2
+        model.close()
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert first + unfinished.read() == texts[PROMPTS[0]]
