@@ -1,4 +1,4 @@
-"""One model in many threads: every text is the one that it is alone (docs/SECURITY.md, threads)."""
+"""One model in many threads: every text is the one that it is alone (docs/THREADS.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import rdrr as front
 from rdrr_format.errors import GenerationError
 
-ROUNDS = int(os.environ.get("RDRR_STRESS_ROUNDS", "8"))
+ROUNDS = int(os.environ.get("RDRR_STRESS_ROUNDS", "3"))
 """Calls of each thread."""
 
 THREADS = 4
@@ -23,13 +23,18 @@ TOKENS = 12
 Call = Callable[[front.Model, str, str], None]
 
 
-@pytest.fixture(params=["cpu", "wgpu"])
-def model(request, made_package):
-    with front.load(made_package, backend=request.param, context=128, busy_timeout=120) as loaded:
+@pytest.fixture(scope="module", params=["cpu", "wgpu"])
+def backend(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(backend, made_package):
+    with front.load(made_package, backend=backend, context=128, busy_timeout=300) as loaded:
         yield loaded
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def texts(model) -> dict[str, str]:
     """What each prompt gives alone."""
     return {prompt: model.generate(prompt, max_tokens=TOKENS).read() for prompt in PROMPTS}
@@ -139,7 +144,8 @@ def test_a_thread_that_waits_too_long_is_told_what_to_do(made_package):
             assert pool.submit(model.generate(PROMPTS[1], max_tokens=2).read).result(timeout=60)
 
 
-def test_closing_a_model_ends_the_generations_of_all_threads(model):
+def test_closing_a_model_ends_the_generations_of_all_threads(made_package, backend):
+    model = front.load(made_package, backend=backend, context=128)
     several = threading.Barrier(THREADS + 1)
     ended = []
 
