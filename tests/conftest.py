@@ -15,6 +15,7 @@ from support.isolation import isolate
 
 # Clients read their variables when they are imported, so this cannot be a fixture. Processes that
 # tests start inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does; tests share cores
 isolate(os.environ, str(Path(tempfile.gettempdir()) / f"rdrr-tests-{os.getpid()}"))
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from rdrr_runtime.phases.rope_tables import rope_table
 from rdrr_runtime.reference import ops
+from rdrr_runtime.reference.threads import limited_threads
 
 ValueOp = (
     Embed
@@ -68,6 +69,8 @@ class ReferenceModel:
         self.observe = observe
         self._graph = graph
         self._weights = weights
+        sizes = [one.numel() for one in weights.values() if one.dim() > 1]
+        self._typical_weight = sum(sizes) // max(1, len(sizes))
         self._ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype
         shape = (graph.layers, 2, graph.kv_heads, context, graph.head_dim)
@@ -89,11 +92,17 @@ class ReferenceModel:
             positions: Position of each row for rope; base, base + 1... when None.
             all_rows: Logits of every row.
         """
+        macs = len(ids) * self._typical_weight
+        with torch.no_grad(), limited_threads(macs):
+            return self._forward(ids, base, positions, all_rows)
+
+    def _forward(
+        self, ids: Sequence[int], base: int, positions: Sequence[int] | None, all_rows: bool
+    ) -> Tensor:
         rows = torch.arange(base, base + len(ids)) if positions is None else torch.tensor(positions)
         run = _Pass(self, torch.tensor(ids), base, rows, all_rows)
-        with torch.no_grad():
-            for op in self._graph.ops:
-                run.step(op)
+        for op in self._graph.ops:
+            run.step(op)
         return run.values["logits"]
 
     def weight(self, use: WeightUse) -> Tensor:
