@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
-from random import Random
 
 import pytest
 import rdrr as front
 from rdrr_format.errors import GenerationError
+from support.mixed_calls import PROMPTS, TOKENS, in_threads, texts_of
 
 ROUNDS = int(os.environ.get("RDRR_STRESS_ROUNDS", "3"))
 """Calls of each thread."""
 
 THREADS = 4
-PROMPTS = ("Now is the winter", "To be, or not", "What light", "Friends", "All the world")
-TOKENS = 12
-
-Call = Callable[[front.Model, str, str], None]
 
 
 @pytest.fixture(scope="module", params=["cpu", "wgpu"])
@@ -36,90 +30,13 @@ def model(backend, made_package):
 
 @pytest.fixture(scope="module")
 def texts(model) -> dict[str, str]:
-    """What each prompt gives alone."""
-    return {prompt: model.generate(prompt, max_tokens=TOKENS).read() for prompt in PROMPTS}
-
-
-def generates(model, prompt, text):
-    assert model.generate(prompt, max_tokens=TOKENS).read() == text
-
-
-def reads_piece_by_piece(model, prompt, text):
-    assert "".join(model.generate(prompt, max_tokens=TOKENS, interval=1)) == text
-
-
-def gives_up(model, prompt, text):
-    with_some = model.generate(prompt, max_tokens=TOKENS, interval=2)
-    assert text.startswith("".join(islice(with_some, 2)))
-    with_some.close()
-
-
-def forgets(model, prompt, text):
-    assert text.startswith(next(model.generate(prompt, max_tokens=TOKENS, interval=2)))
-
-
-def starts_another_meanwhile(model, prompt, text):
-    unfinished = model.generate(prompt, max_tokens=TOKENS, interval=1)
-    next(unfinished)
-    assert model.generate(prompt, max_tokens=TOKENS).read() == text
-    with pytest.raises(GenerationError, match="another call"):
-        next(unfinished)
-
-
-def takes_a_batch(model, prompt, text):
-    found = model.generate_batch([prompt, *PROMPTS[:2]], max_tokens=TOKENS)
-    assert found[0].text == text
-
-
-def goes_on_in_a_session(model, prompt, text):
-    session = model.session(prompt)
-    session.generate(max_tokens=TOKENS // 2).read()
-    session.generate(max_tokens=TOKENS - TOKENS // 2).read()
-    assert session.text.endswith(text)
-
-
-def scores(model, prompt, text):
-    ids = model.encode(prompt)
-    following = model.generate(prompt, max_tokens=1)
-    assert text.startswith(following.read())
-    assert int(model.logits(ids)[-1].argmax()) == following.token_ids[0]
-
-
-def samples(model, prompt, text):
-    first, again = (
-        model.generate(prompt, max_tokens=TOKENS, temperature=1.0, seed=3).read() for _ in range(2)
-    )
-    assert first == again
-    cold = model.generate(prompt, max_tokens=TOKENS, temperature=1.0, top_k=1).read()
-    assert cold == text
-
-
-CALLS: tuple[Call, ...] = (
-    generates,
-    reads_piece_by_piece,
-    gives_up,
-    forgets,
-    starts_another_meanwhile,
-    takes_a_batch,
-    goes_on_in_a_session,
-    scores,
-    samples,
-)
+    return texts_of(model)
 
 
 def test_calls_of_many_threads_give_the_texts_that_they_give_alone(model, texts, rng):
     seeds = rng.integers(0, 1 << 30, THREADS).tolist()
-
-    def work(seed: int) -> None:
-        random = Random(seed)
-        for _ in range(ROUNDS):
-            prompt = random.choice(PROMPTS)
-            random.choice(CALLS)(model, prompt, texts[prompt])
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        for done in [pool.submit(work, seed) for seed in seeds]:
-            done.result(timeout=300)
-    assert {prompt: model.generate(prompt, max_tokens=TOKENS).read() for prompt in PROMPTS} == texts
+    in_threads(model, texts, seeds, rounds=ROUNDS)
+    assert texts_of(model) == texts
 
 
 def test_one_generation_may_be_read_by_several_threads(model, texts):
