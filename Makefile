@@ -3,6 +3,7 @@
 #   TORCH_INDEX=URL   further package index, e.g. the one with CPU-only builds of torch
 #   PYTHON=python3.12 interpreter the environment is made with (3.11 or newer)
 #   VENV=folder       where the environment lives
+#   MINUTES=60        how long `make soak` runs
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,10 +14,11 @@ FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 INSTALL := $(PIP) install --quiet -c constraints.txt $(FROM)
 
 DEMO_PACKAGE := demo/small-llama-rdrr
+MINUTES ?= 60
 PROMPT ?= And it came to pass
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types check adapter dawn clean
+.PHONY: help setup demo test soak lint types check adapter dawn clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -49,6 +51,10 @@ test: $(VENV)/installed-dev adapter ## Run all tests, those of the GPU kernels i
 
 dawn: ## Set up Dawn for Node in .dawn, with which tests compile shaders under Tint.
 	@.ci/dawn
+
+soak: $(VENV)/installed-dev adapter ## Load, generate in threads and close for an hour; nothing may grow.
+	$(BIN)/rdrr convert examples/small-llama demo/soak-rdrr --overwrite --quiet
+	PYTHONPATH=tests $(BIN)/python tests/soak.py demo/soak-rdrr --minutes $(MINUTES)
 
 lint: $(VENV)/installed-dev ## Check style, format and the direction of imports.
 	$(BIN)/ruff check .

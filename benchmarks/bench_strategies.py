@@ -88,7 +88,8 @@ def generate(
     from rdrr_runtime.decode.stats import GenerationStats
 
     stats = GenerationStats()
-    engine.forget()  # each generation runs its prompt
+    with engine.lend():
+        pass  # each generation runs its prompt
     runs = engine.generate(prompt, max_tokens=tokens, stats=stats, strategy=strategy)
     ids = [token_id for run in runs for token_id in run]
     return ids, stats.as_dict()

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.commands import EXAMPLE, rdrr
 from support.isolation import isolate
 
 # Clients read their variables when they are imported, so this cannot be a fixture. Processes that
 # tests start inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does; tests share cores
 isolate(os.environ, str(Path(tempfile.gettempdir()) / f"rdrr-tests-{os.getpid()}"))
 
 
@@ -42,3 +44,13 @@ def recorded_shaders() -> Iterator[None]:
 
     with recording(Path(folder)):
         yield
+
+
+@pytest.fixture(scope="session")
+def made_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled checkpoint, converted as the demo does; not to be changed."""
+    folder = tmp_path_factory.mktemp("made") / "small-llama"
+    done = rdrr("convert", EXAMPLE, folder, "--transpose-weights", "--fuse-gate-up", "--quiet")
+    assert done.code == 0, done.err
+    assert done.out == ""
+    return folder

@@ -13,6 +13,7 @@ from rdrr._backends import OpenedBackend, open_beside
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
+    from rdrr_runtime.decode.turns import Turns
 
 
 @dataclass
@@ -22,11 +23,13 @@ class Drafts:
     Attributes:
         package: The model that verifies.
         beside: Its backend; a draft runs on the same.
+        turns: Who may use the device of both.
         follow_links: Whether links out of a draft's folder are followed, as out of the package's.
     """
 
     package: Package
     beside: OpenedBackend
+    turns: Turns
     follow_links: bool = False
     _loaded: dict[str, Backend] = field(default_factory=dict)
 
@@ -36,6 +39,7 @@ class Drafts:
         Raises:
             UsageError: It has another vocabulary.
             StoreError: There is no package at `path`.
+            GenerationError: Another thread did not end its generation in time.
         """
         from rdrr_manifests.package import open_package
 
@@ -50,7 +54,9 @@ class Drafts:
                     expected=f"{sizes[0]} of them",
                     found=sizes[1],
                 )
-            self._loaded[name] = open_beside(draft, self.beside)
+            with self.turns.exclusive():
+                if name not in self._loaded:  # no other thread has loaded it since
+                    self._loaded[name] = open_beside(draft, self.beside)
         return self._loaded[name]
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ class Generation(Iterator[str]):
 
     def __init__(
         self,
-        runs: Iterator[list[int]],
+        runs: Generator[list[int], None, None],
         codec: TextCodec,
         *,
         prompt_ids: Sequence[int],
@@ -55,10 +56,19 @@ class Generation(Iterator[str]):
         self.stopped_by: str | None = None
         self._logprobs = logprobs
         self._filter = StopFilter(stop)
-        self._pieces = self._stream(runs, codec)
+        self._runs = runs
+        self._text = codec.stream()
+        self._ended = False
+        self._reading = threading.Lock()
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        # Two threads may read one generation: each piece goes to one of them.
+        with self._reading:
+            while not self._ended:
+                piece = self._next_piece()
+                if piece:
+                    return piece
+        raise StopIteration
 
     @property
     def logprobs(self) -> list[TokenLogprobs] | None:
@@ -71,25 +81,33 @@ class Generation(Iterator[str]):
         return "".join(self)
 
     def close(self) -> None:
-        """Stop generating."""
-        self._pieces.close()
+        """Stop generating; a step that another thread has begun ends first."""
+        with self._reading:
+            self._end()
 
-    def _stream(self, runs: Iterator[list[int]], codec: TextCodec) -> Generator[str, None, None]:
-        text = codec.stream()
-        for ids in runs:
-            pieces = []
-            for token_id in ids:
-                self.token_ids.append(token_id)
-                pieces.append(self._filter.feed(text.feed(token_id)))
-                if self._filter.found is not None:
-                    break
-            if piece := "".join(pieces):
-                yield piece
+    def _next_piece(self) -> str:
+        """Return the text of the next run of ids, which may be empty."""
+        try:
+            ids = next(self._runs, None)
+        except BaseException:
+            self._ended = True
+            raise
+        if ids is None:
+            self._ended = True
+            return self._filter.rest()
+        pieces = []
+        for token_id in ids:
+            self.token_ids.append(token_id)
+            pieces.append(self._filter.feed(self._text.feed(token_id)))
             if self._filter.found is not None:
                 self.stopped_by = self._filter.found
-                return
-        if rest := self._filter.rest():
-            yield rest
+                self._end()
+                break
+        return "".join(pieces)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._runs.close()
 
 
 class StopFilter:

@@ -38,7 +38,7 @@ def load(path: str | Path, *, options: LoadOptions | None = None, **keywords: An
     slots = context_of(package, chosen.context)
     hints = resolve_hints(package, chosen.kernel_hints)
     opened = open_backend(package, hints, chosen, context=slots)
-    return Model(package, opened, follow_links=chosen.follow_links)
+    return Model(package, opened, chosen)
 
 
 def context_of(package: Package, asked: int | None) -> int:

@@ -47,6 +47,14 @@ class LoadOptions:
         False, "Read what links in the package's folder lead to, wherever that is."
     )
 
+    busy_timeout: float | None = option(
+        600.0,
+        "Seconds that a call waits for a generation of another thread; None for as long as it "
+        "takes.",
+        minimum=0,
+        python_only=True,
+    )
+
     def __post_init__(self) -> None:
         """Check each value.
 

@@ -18,6 +18,7 @@ from rdrr._backends import OpenedBackend
 from rdrr._chat_template import open_template
 from rdrr._decoding import Drafts
 from rdrr._generation import Completion, Generation
+from rdrr._load_options import LoadOptions
 from rdrr._response_format import read_response_format
 from rdrr._session import Session, restore
 
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 class Model:
     """A package on a backend; made by `rdrr.load`. Use it in a `with` block or call `close`.
 
+    Any thread may call it. One generation runs at a time: a call from another thread waits until
+    the one before it has ended, been closed or been collected; a call from the same thread ends the
+    generation that the thread left unfinished. See docs/THREADS.md.
+
     Attributes:
         package: What was loaded.
         reason: Which backend runs it, why, and how to get the other.
@@ -42,21 +47,23 @@ class Model:
     """
 
     def __init__(
-        self, package: Package, opened: OpenedBackend, *, follow_links: bool = False
+        self, package: Package, opened: OpenedBackend, options: LoadOptions | None = None
     ) -> None:
+        from rdrr_runtime.decode.turns import Turns
         from rdrr_runtime.engine import Engine
 
         self.package = package
         self.reason = opened.reason
         self.unhonoured_hints = opened.unhonoured
         self._opened = opened
-        self._drafts = Drafts(package, opened, follow_links)
         self._codec = _codec(package)
         self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}
         manifest = package.manifest
-        self._engine = Engine(
-            opened.backend, manifest.eos_token_ids, manifest.architecture.vocab_size
-        )
+        vocabulary = manifest.architecture.vocab_size
+        chosen = options or LoadOptions()
+        turns = Turns(chosen.busy_timeout)
+        self._engine = Engine(opened.backend, manifest.eos_token_ids, vocabulary, turns)
+        self._drafts = Drafts(package, opened, turns, chosen.follow_links)
 
     @property
     def info(self) -> BackendInfo:
@@ -264,20 +271,20 @@ class Model:
         Raises:
             GenerationError: There are none, or more than the context holds.
         """
-        backend = self._opened.backend
-        self._engine.forget()
-        if not 0 < len(ids) <= backend.info.context:
+        import numpy as np
+
+        context = self.info.context
+        if not 0 < len(ids) <= context:
             raise GenerationError(
                 "the ids do not fit",
-                expected=f"1 to {backend.info.context}",
+                expected=f"1 to {context}",
                 found=len(ids),
                 hint="load the model with a larger context",
             )
-        if not stepwise:
-            return backend.logits(ids, 0, all_rows=True)
-        import numpy as np
-
-        return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
+        with self._engine.lend() as backend:
+            if not stepwise:
+                return backend.logits(ids, 0, all_rows=True)
+            return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
 
     def _strategy(self, decode: StrategyOptions | str | None) -> Strategy | None:
         if isinstance(decode, str):
@@ -299,9 +306,14 @@ class Model:
         return GrammarTokenizer(content, manifest.architecture.vocab_size, manifest.eos_token_ids)
 
     def close(self) -> None:
-        """Free what the model holds."""
-        self._drafts.close()
-        self._opened.close()
+        """Free what the model holds. A generation ends with the step that runs.
+
+        Raises:
+            GenerationError: The step took too long, or this is called within it.
+        """
+        if self._engine.turns.close():
+            self._drafts.close()
+            self._opened.close()
 
     def __enter__(self) -> Model:
         return self

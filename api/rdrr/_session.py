@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ class Session:
 
     The cache is the model's: while another text is generated on it the session loses its keys and
     values, and its next call runs what it lost again. Interrupted or not, the ids are the same.
+    Calls from several threads follow each other, as those of the model do.
 
     Args:
         engine: Runs it.
@@ -47,6 +50,7 @@ class Session:
         self._sampling = sampling
         self._before = list(ids)
         self._current: Generation | None = None
+        self._changing = threading.RLock()
 
     @property
     def ids(self) -> list[int]:
@@ -65,12 +69,12 @@ class Session:
         Args:
             text: Text, or token ids. Only the first text gets the tokens that begin one.
         """
-        self._settle()
-        if isinstance(text, str):
-            encode = self._codec.encode_as_is if self._before else self._codec.encode
-            self._before += encode(text)
-        else:
-            self._before += text
+        with self._settled():
+            if isinstance(text, str):
+                encode = self._codec.encode_as_is if self._before else self._codec.encode
+                self._before += encode(text)
+            else:
+                self._before += text
 
     def generate(
         self, *, max_tokens: int = 128, stop: Sequence[str] = (), interval: int = 8
@@ -88,19 +92,19 @@ class Session:
         """
         from rdrr_runtime.decode.stats import GenerationStats
 
-        self._settle()
         stats = GenerationStats()
-        runs = self._engine.generate(
-            self._before,
-            max_tokens=max_tokens,
-            sampling=self._sampling,
-            interval=interval,
-            stats=stats,
-        )
-        self._current = Generation(
-            runs, self._codec, prompt_ids=self._before, stats=stats, stop=stop
-        )
-        return self._current
+        with self._settled():
+            runs = self._engine.generate(
+                self._before,
+                max_tokens=max_tokens,
+                sampling=self._sampling,
+                interval=interval,
+                stats=stats,
+            )
+            self._current = Generation(
+                runs, self._codec, prompt_ids=self._before, stats=stats, stop=stop
+            )
+            return self._current
 
     def save(self, path: str | Path) -> None:
         """Write the text, its keys and values and the sampler's state to a file.
@@ -111,19 +115,23 @@ class Session:
         from rdrr_runtime.text.session_file import SavedSession, write_session
 
         target = local_path(path)
-        self._settle()
-        slots, cache = self._engine.save_cache(self._before)
-        saved = SavedSession(self._before, slots, cache, asdict(self._sampling))
+        with self._settled():
+            slots, cache = self._engine.save_cache(self._before)
+            saved = SavedSession(list(self._before), slots, cache, asdict(self._sampling))
         write_session(target, saved, identity(self._package, self._engine))
 
-    def _settle(self) -> None:
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
         """Close the generation that runs, and take its ids and draws as made."""
-        current, self._current = self._current, None
-        if current is not None:
-            current.close()
-            self._before += current.token_ids
-            drawn = self._sampling.drawn + len(current.token_ids)
-            self._sampling = replace(self._sampling, drawn=drawn)
+        self._engine.turns.await_others()
+        with self._changing:
+            current, self._current = self._current, None
+            if current is not None:
+                current.close()
+                self._before += current.token_ids
+                drawn = self._sampling.drawn + len(current.token_ids)
+                self._sampling = replace(self._sampling, drawn=drawn)
+            yield
 
 
 def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> Session:

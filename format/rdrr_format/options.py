@@ -45,6 +45,7 @@ class Option:
         default_text: What the help shows as the default where the default itself says too little.
         in_bytes: It is a size, which people write with a unit.
         read_words: How the words of a repeatable flag become the value.
+        python_only: The command line has no flag for it.
     """
 
     name: str = ""
@@ -58,6 +59,7 @@ class Option:
     default_text: str | None = None
     in_bytes: bool = False
     read_words: Callable[[Sequence[str]], Any] | None = None
+    python_only: bool = False
 
 
 def option(default: T, help: str, *, flag: str = "", **details: Any) -> T:

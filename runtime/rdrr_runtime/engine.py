@@ -8,7 +8,7 @@ holds: of a prompt that begins with it only the rest is run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -24,6 +24,7 @@ from rdrr_runtime.decode.request import Request, check_prompt, no_room
 from rdrr_runtime.decode.rules import Constraint, TokenRules
 from rdrr_runtime.decode.stats import GenerationStats
 from rdrr_runtime.decode.strategy import Strategy
+from rdrr_runtime.decode.turns import Turns
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.held_ids import HeldIds, check_keep, shifted
@@ -33,32 +34,50 @@ SLOTS = 256
 
 
 class Engine:
-    """Runs generations on one backend, one at a time.
+    """Runs generations on one backend, one at a time, in whichever threads they are called.
 
     Args:
         backend: The loaded model.
         eos_token_ids: Ids that end a sequence.
         vocab_size: Ids must lie below it.
+        turns: Who may use the backend.
     """
 
-    def __init__(self, backend: Backend, eos_token_ids: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        eos_token_ids: Sequence[int],
+        vocab_size: int,
+        turns: Turns | None = None,
+    ) -> None:
         self.backend = backend
+        self.turns = turns if turns is not None else Turns()
         self._eos = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
         self._held = HeldIds()
-        self._turn = 0
 
-    def forget(self) -> None:
-        """Take the cache to be empty: someone else has used the backend, or is going to."""
-        self._turn += 1
-        self._held = HeldIds()
+    @contextmanager
+    def lend(self) -> Iterator[Backend]:
+        """Let a caller use the backend for the length of a block; then its cache counts as empty.
+
+        Raises:
+            GenerationError: See `Turns.begin`.
+        """
+        with self.turns.exclusive():
+            self._held = HeldIds()
+            yield self.backend
 
     def save_cache(self, ids: Sequence[int]) -> tuple[int, dict[str, npt.NDArray[np.uint8]]]:
-        """How many first `ids` the cache holds, and their keys and values."""
+        """How many first `ids` the cache holds, and their keys and values.
+
+        Raises:
+            GenerationError: See `Turns.begin`.
+        """
         if not isinstance(self.backend, StoringBackend):
             return 0, {}
-        slots = self._held.shared(ids)
-        return slots, self.backend.read_cache(slots)
+        with self.turns.exclusive():
+            slots = self._held.shared(ids)
+            return slots, self.backend.read_cache(slots)
 
     def load_cache(
         self, ids: Sequence[int], slots: int, cache: Mapping[str, npt.NDArray[np.uint8]]
@@ -77,10 +96,10 @@ class Engine:
                 found=f"{len(ids)} tokens",
                 hint="load the model with a larger context",
             )
-        self.forget()
-        if slots and isinstance(self.backend, StoringBackend):
-            self.backend.write_cache(cache, slots)
-            self._held.extend(ids[:slots])
+        with self.lend() as backend:
+            if slots and isinstance(backend, StoringBackend):
+                backend.write_cache(cache, slots)
+                self._held.extend(ids[:slots])
 
     def generate(
         self,
@@ -95,7 +114,7 @@ class Engine:
         strategy: Strategy | None = None,
         stop_ids: Sequence[int] = (),
         context_shift: int | None = None,
-    ) -> Iterator[list[int]]:
+    ) -> Generator[list[int], None, None]:
         """Runs of new ids, each as soon as it is known.
 
         Args:
@@ -115,7 +134,7 @@ class Engine:
 
         Raises:
             GenerationError: The prompt is empty, has an unknown id, or does not fit the context;
-                while iterating, another generation has begun.
+                while iterating, another call has ended the generation (see `Turns`).
             UsageError: `max_tokens` or `interval` is not positive, a biased id is unknown, or
                 `context_shift` is more than half of the context, or the strategy cannot choose
                 tokens so.
@@ -174,15 +193,16 @@ class Engine:
             return self._one_by_one(prompts, max_tokens, sampling, stop_ids, counts or Counts())
         longest = max(map(len, prompts)) + max_tokens
         slots = min(self.backend.info.context, -(-longest // SLOTS) * SLOTS)
-        return run_batch(
-            self.backend.batch(min(sequences, len(prompts)), slots),
-            prompts,
-            max_tokens=max_tokens,
-            sampling=sampling,
-            interval=interval,
-            stop_ids=self._eos.union(stop_ids),
-            counts=counts or Counts(),
-        )
+        with self.turns.exclusive():
+            return run_batch(
+                self.backend.batch(min(sequences, len(prompts)), slots),
+                prompts,
+                max_tokens=max_tokens,
+                sampling=sampling,
+                interval=interval,
+                stop_ids=self._eos.union(stop_ids),
+                counts=counts or Counts(),
+            )
 
     def _one_by_one(
         self,
@@ -206,23 +226,31 @@ class Engine:
         context = self.backend.info.context
         check_prompt(prompt, context=context, vocab_size=self._vocab_size, shifts=shifts)
 
-    def _timed(self, request: Request, stats: GenerationStats) -> Iterator[list[int]]:
+    def _timed(self, request: Request, stats: GenerationStats) -> Generator[list[int], None, None]:
+        """Yield the runs of a generation, for as long as it has the backend's turn."""
         stats.prompt_tokens = len(request.prompt)
-        start = time.perf_counter()
-        with _closed(self._runs(request, stats)) as runs:
-            for ids in runs:
+        runs = self._runs(request, stats)
+        turn = self.turns.begin(runs.close)
+        try:
+            start = time.perf_counter()
+            while True:
+                with turn.step():
+                    ids = next(runs, None)
+                if ids is None:
+                    break
                 stats.total_seconds = time.perf_counter() - start
                 if not stats.new_tokens:
                     stats.first_token_seconds = stats.total_seconds
                 stats.new_tokens += len(ids)
                 yield ids
+        finally:
+            turn.end()
         if stats.finish == "running":
             stats.finish = "length" if stats.new_tokens >= request.max_tokens else "context"
 
-    def _runs(self, request: Request, stats: GenerationStats) -> Iterator[list[int]]:
+    def _runs(self, request: Request, stats: GenerationStats) -> Generator[list[int], None, None]:
         """Yield the runs of one context after the other, as often as it shifts."""
-        self._turn += 1
-        turn, strategy = self._turn, request.strategy
+        strategy = request.strategy
         # The last id of a sequence needs no slot of its own, unless the strategy runs it.
         longest = self.backend.info.context - strategy.slots_of_last
         ids, dropped, left = list(request.prompt), list[int](), request.max_tokens
@@ -248,16 +276,8 @@ class Engine:
                     if chooser.ended:
                         stats.finish = "stop"
                     yield run
-                    self._check_turn(turn)
             if chooser.ended or not left or request.keep is None:
                 return
-
-    def _check_turn(self, turn: int) -> None:
-        if turn != self._turn:
-            raise GenerationError(
-                "another generation has begun on this model, which takes its cache",
-                hint="finish one before the next, or load the model twice",
-            )
 
 
 @contextmanager

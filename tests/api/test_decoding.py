@@ -10,13 +10,14 @@ from rdrr.cli._decoding import DecodeFlags
 from rdrr_format.errors import UsageError
 from rdrr_runtime.decode.drafts import ModelDraft, NgramDraft
 from rdrr_runtime.decode.strategies import options_named
+from rdrr_runtime.decode.turns import Turns
 from rdrr_runtime.decode.wedlm import WedlmDecoding
 from rdrr_runtime.reference.backend import CpuBackend
 from support.packages import llama_manifest, write_random_package
 
 
 def drafts_of(package) -> Drafts:
-    return Drafts(package, OpenedBackend(CpuBackend(package, context=40), "", ()))
+    return Drafts(package, OpenedBackend(CpuBackend(package, context=40), "", ()), Turns())
 
 
 def test_a_manifest_says_which_token_is_the_mask(tmp_path, rng):

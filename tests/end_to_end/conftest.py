@@ -7,18 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.commands import EXAMPLE, rdrr
+from support.commands import EXAMPLE
 from support.fake_hub import Hub, fake_hub
-
-
-@pytest.fixture(scope="session")
-def made_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled checkpoint, converted as the demo does; not to be changed."""
-    folder = tmp_path_factory.mktemp("made") / "small-llama"
-    done = rdrr("convert", EXAMPLE, folder, "--transpose-weights", "--fuse-gate-up", "--quiet")
-    assert done.code == 0, done.err
-    assert done.out == ""
-    return folder
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from rdrr.cli._exit_codes import INTERRUPTED
@@ -18,6 +19,9 @@ def convert_main() -> None:
 
 
 def _start(program: str, only: str | None = None) -> int:
+    # The process is ours alone: threads of torch that have nothing to do leave their core to others
+    # at once, instead of spinning on it. To be said before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from rdrr.cli.app import COMMANDS, run
 

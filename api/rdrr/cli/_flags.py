@@ -83,8 +83,11 @@ def _flags(kind: type[Any], only: Only | None) -> Iterator[_Flag]:
     declared = options_of(kind)
     types = get_type_hints(kind)
     for field in fields(kind):
-        if field.name in declared and (only is None or field.name in only.names):
-            yield _Flag(declared[field.name], types[field.name], _default(field))
+        option = declared.get(field.name)
+        if option is None or option.python_only:
+            continue
+        if only is None or field.name in only.names:
+            yield _Flag(option, types[field.name], _default(field))
 
 
 def _default(field: Field[Any]) -> Any:

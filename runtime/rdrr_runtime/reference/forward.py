@@ -14,6 +14,7 @@ from torch import Tensor
 from rdrr_runtime.phases.rope_tables import rope_table
 from rdrr_runtime.reference.ops import compute
 from rdrr_runtime.reference.run import Observer, ReferenceMemory, ReferencePass
+from rdrr_runtime.reference.threads import limited_threads
 
 
 class ReferenceModel:
@@ -34,6 +35,8 @@ class ReferenceModel:
         observe: Observer | None = None,
     ) -> None:
         self._graph = graph
+        sizes = [one.numel() for one in weights.values() if one.dim() > 1]
+        self._typical_weight = sum(sizes) // max(1, len(sizes))
         ropes = [torch.from_numpy(rope_table(spec, context)) for spec in graph.ropes]
         dtype = next(iter(weights.values())).dtype
         shape = (graph.layers, 2, graph.kv_heads, context, graph.head_dim)
@@ -60,9 +63,15 @@ class ReferenceModel:
             positions: Position of each row for rope; base, base + 1... when None.
             all_rows: Logits of every row.
         """
+        macs = len(ids) * self._typical_weight
+        with torch.no_grad(), limited_threads(macs):
+            return self._forward(ids, base, positions, all_rows)
+
+    def _forward(
+        self, ids: Sequence[int], base: int, positions: Sequence[int] | None, all_rows: bool
+    ) -> Tensor:
         rows = torch.arange(base, base + len(ids)) if positions is None else torch.tensor(positions)
         run = ReferencePass(self._memory, torch.tensor(ids), base, rows, all_rows)
-        with torch.no_grad():
-            for op in self._graph.ops:
-                run.values[op.out] = compute(run, op)
+        for op in self._graph.ops:
+            run.values[op.out] = compute(run, op)
         return run.values["logits"]

@@ -1,0 +1,30 @@
+"""A short run of `make soak`, and that it notices what grows."""
+
+from __future__ import annotations
+
+import pytest
+import soak
+from soak import BOUNDS, Sample, excess, growth, samples
+
+ROUNDS = 3
+
+
+def test_loads_generations_and_closes_leave_nothing_behind(made_package, rng):
+    seed = int(rng.integers(0, 1 << 30))
+    found = list(samples(made_package, seed, lambda done: done < ROUNDS, calls=1))
+    assert len(found) == ROUNDS
+    assert excess(growth(found)) == []
+
+
+@pytest.mark.parametrize("name", ["memory", "files", "threads"])
+def test_what_grows_is_reported_and_what_only_fills_up_is_not(name):
+    bound = getattr(BOUNDS, name)
+
+    def having(value: int) -> Sample:
+        return Sample(**{"memory": 0, "files": 0, "threads": 0} | {name: value})
+
+    leaking = [having(at * (bound + 1)) for at in range(30)]
+    assert [one.split()[0] for one in excess(growth(leaking))] == [name]
+    full = [having(min(at, 9) * (bound + 1)) for at in range(30)]
+    assert excess(growth(full)) == []
+    assert soak.sample().files > 0

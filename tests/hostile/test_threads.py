@@ -1,0 +1,105 @@
+"""One model in many threads: every text is the one that it is alone (docs/THREADS.md)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import rdrr as front
+from rdrr_format.errors import GenerationError
+from support.mixed_calls import PROMPTS, TOKENS, in_threads, texts_of
+
+ROUNDS = int(os.environ.get("RDRR_STRESS_ROUNDS", "3"))
+"""Calls of each thread."""
+
+THREADS = 4
+
+
+@pytest.fixture(scope="module", params=["cpu", "wgpu"])
+def backend(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(backend, made_package):
+    with front.load(made_package, backend=backend, context=128, busy_timeout=300) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def texts(model) -> dict[str, str]:
+    return texts_of(model)
+
+
+def test_calls_of_many_threads_give_the_texts_that_they_give_alone(model, texts, rng):
+    seeds = rng.integers(0, 1 << 30, THREADS).tolist()
+    in_threads(model, texts, seeds, rounds=ROUNDS)
+    assert texts_of(model) == texts
+
+
+def test_one_generation_may_be_read_by_several_threads(model, texts):
+    generation = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
+    with ThreadPoolExecutor(THREADS) as pool:
+        parts = [pool.submit(lambda: list(generation)) for _ in range(THREADS)]
+        pieces = [piece for part in parts for piece in part.result(timeout=120)]
+    assert sorted("".join(pieces)) == sorted(texts[PROMPTS[0]])
+    assert model.decode(generation.token_ids) == texts[PROMPTS[0]]
+
+
+def test_a_thread_that_waits_too_long_is_told_what_to_do(made_package):
+    with front.load(made_package, backend="cpu", context=64, busy_timeout=0.05) as model:
+        unfinished = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
+        next(unfinished)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(model.generate(PROMPTS[1], max_tokens=2).read)
+            with pytest.raises(GenerationError, match=r"waited 0\.05 seconds"):
+                waiting.result(timeout=60)
+            rest = unfinished.read()
+            assert rest
+            assert pool.submit(model.generate(PROMPTS[1], max_tokens=2).read).result(timeout=60)
+
+
+def test_closing_a_model_ends_the_generations_of_all_threads(made_package, backend):
+    model = front.load(made_package, backend=backend, context=128)
+    several = threading.Barrier(THREADS + 1)
+    ended = []
+
+    def generate() -> None:
+        try:
+            several.wait(60)
+            while True:
+                model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1).read()
+        except GenerationError as error:
+            ended.append(error)
+
+    workers = [threading.Thread(target=generate, daemon=True) for _ in range(THREADS)]
+    for one in workers:
+        one.start()
+    several.wait(60)
+    model.close()
+    for one in workers:
+        one.join(60)
+        assert not one.is_alive()
+    assert ["closed" in str(one) for one in ended] == [True] * THREADS
+    model.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_gets_an_error_and_its_parent_goes_on(model, texts):
+    unfinished = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
+    first = next(unfinished)
+    child = os.fork()
+    if child == 0:
+        try:
+            next(unfinished)
+        except GenerationError as error:
+            code = 0 if "another process" in str(error) else 1
+        else:
+            code = 2
+        model.close()
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert first + unfinished.read() == texts[PROMPTS[0]]
