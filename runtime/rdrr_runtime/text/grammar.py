@@ -80,7 +80,10 @@ class GrammarTokenizer:
             fault = matcher.validate_grammar(compiled, self._tokenizer)
             if fault and not fault.startswith("WARNING"):
                 raise _unsound(grammar, fault)
-            return GrammarConstraint(matcher(self._tokenizer, compiled), self._words)
+            made = GrammarConstraint(matcher(self._tokenizer, compiled), self._words)
+            if not made.can_begin:  # schemas that refer to nothing but themselves
+                raise _unsound(grammar, "no text satisfies it")
+            return made
 
 
 class GrammarConstraint:
@@ -94,6 +97,12 @@ class GrammarConstraint:
     def __init__(self, matcher: Any, words: int) -> None:
         self._matcher = matcher
         self._words = words
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether any token may come first, or the text may be empty."""
+        words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
+        return not self._matcher.is_error() and bool(words.any())
 
     @property
     def complete(self) -> bool:
@@ -123,7 +132,7 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise _lost(self._matcher.get_error())
+            raise _lost(self._matcher.get_error().splitlines()[0])
 
 
 def _lost(said: str) -> GenerationError:
