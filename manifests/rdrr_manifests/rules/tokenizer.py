@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rdrr_format.bounded_json import parse_json
 from rdrr_format.bounded_tokenizer import JSON_BOUNDS, BoundedTokenizer
-from rdrr_format.errors import RdrrError
+from rdrr_format.errors import FormatError, RdrrError
 from rdrr_format.stores import Store, read_bounded
 
 from rdrr_manifests.models import Manifest
 from rdrr_manifests.rules.subject import Finding
 
 FIELD = "tokenizer.file"
+FOREIGN = "in a form of another runtime: this version cannot turn text into ids with it"
 SAMPLE = (
     "The quick brown fox's 1,234 jumps: over (2) lazy dogs!\n\n\tif x == 1:  # Grüße, 你好, "
     "Привет, مرحبا, नमस्ते 👋🏽\r\n" + "a" * 64 + " " * 32
@@ -46,6 +48,9 @@ def examine_tokenizer(content: bytes, manifest: Manifest) -> Iterator[Finding]:
         tokenizer.decode(tokenizer.encode(SAMPLE))
         own, added = tokenizer.vocabulary()
     except RdrrError as error:
+        if _is_bare_vocabulary(content):
+            yield Finding(FIELD, FOREIGN, "a tokenizer.json", "a bare vocabulary", "warning")
+            return
         yield Finding(FIELD, error.message, error.expected, error.found)
         return
     rows = manifest.inference.output.embedding_vocab_size or manifest.architecture.vocab_size
@@ -59,3 +64,16 @@ def examine_tokenizer(content: bytes, manifest: Manifest) -> Iterator[Finding]:
             f"{len(beyond)} added tokens have no row of the embedding; texts may not hold them"
         )
         yield Finding(FIELD, message, f"at most {rows - 1}", max(beyond), "warning")
+
+
+def _is_bare_vocabulary(content: bytes) -> bool:
+    """Whether a file has its vocabulary at the top, as early packages of the public runtime do."""
+    try:
+        found = parse_json(content, JSON_BOUNDS)
+    except FormatError:
+        return False
+    return (
+        isinstance(found, dict)
+        and isinstance(found.get("vocab"), dict)
+        and not isinstance(found.get("model"), dict)
+    )
