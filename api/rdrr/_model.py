@@ -14,6 +14,8 @@ from rdrr_format.locations import local_path
 from rdrr_format.options import fill
 from rdrr_runtime.sampling.params import SamplingParams
 
+from rdrr._arguments import prompt_ids, stop_strings, token_ids
+from rdrr._arguments import prompts as read_prompts
 from rdrr._backends import OpenedBackend
 from rdrr._chat_template import open_template
 from rdrr._decoding import Drafts
@@ -78,7 +80,7 @@ class Model:
         max_tokens: int = 128,
         logprobs: int | None = None,
         response_format: Mapping[str, Any] | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         stop_ids: Sequence[int] = (),
         context_shift: int | None = None,
         interval: int = 8,
@@ -95,7 +97,7 @@ class Model:
                 most probable ones, at most 20, as the model gives them.
             response_format: What the text must be: `{"type": "json_schema", "json_schema":
                 {"schema": {...}}}`, `{"type": "json_object"}`, `{"type": "regex", "regex": ...}`.
-            stop: Strings that end the text; they are not part of it.
+            stop: A string, or several, that end the text; they are not part of it.
             stop_ids: Ids that end the text besides those of the model.
             context_shift: When the context is full, keep so many first tokens, drop the older
                 half of the others and go on; the text ends there when None.
@@ -115,7 +117,8 @@ class Model:
         from rdrr_runtime.decode.stats import GenerationStats
         from rdrr_runtime.sampling.logprobs import Logprobs
 
-        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        ids = prompt_ids(prompt, self.encode)
+        stops, ending = stop_strings(stop), token_ids(stop_ids, "stop_ids")
         chosen = _sampling(sampling, keywords)
         stats = GenerationStats()
         recorded = None if logprobs is None else Logprobs(logprobs)
@@ -127,12 +130,12 @@ class Model:
             stats=stats,
             logprobs=recorded,
             constraint=self._constraint(response_format),
-            stop_ids=stop_ids,
+            stop_ids=ending,
             context_shift=context_shift,
             strategy=self._strategy(decode),
         )
         return Generation(
-            runs, self._codec, prompt_ids=ids, stats=stats, stop=stop, logprobs=recorded
+            runs, self._codec, prompt_ids=ids, stats=stats, stop=stops, logprobs=recorded
         )
 
     def session(
@@ -158,7 +161,7 @@ class Model:
         if chosen.seed is None:
             chosen = replace(chosen, seed=fresh_seed())
         made = Session(self._engine, self._codec, self.package, sampling=chosen)
-        if prompt:
+        if not isinstance(prompt, str) or prompt:
             made.append(prompt)
         return made
 
@@ -202,13 +205,13 @@ class Model:
             UsageError: An option is wrong, or the key-value cache is in q8_0.
         """
         chosen = _sampling(sampling, keywords)
-        ids = [self.encode(one) if isinstance(one, str) else list(one) for one in prompts]
+        ids = [prompt_ids(one, self.encode) for one in read_prompts(prompts)]
         texts = self._engine.generate_batch(
             ids,
             max_tokens=max_tokens,
             sampling=chosen,
             interval=interval,
-            stop_ids=stop_ids,
+            stop_ids=token_ids(stop_ids, "stop_ids"),
             sequences=sequences,
         )
         return [
@@ -242,7 +245,7 @@ class Model:
         text = chosen.render(messages, tools=tools, variables=variables)
         after = self._codec.encode_as_is(chosen.after_answer())[:1]
         stops = [one for one in after if self._codec.is_special(one)]
-        options["stop_ids"] = [*options.get("stop_ids", ()), *stops]
+        options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "stop_ids"), *stops]
         return self.generate(self._codec.encode_as_is(text), **options)
 
     def chat_template(self, file: str | Path | None = None, *, tools: bool = False) -> ChatTemplate:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.errors import UsageError
+from rdrr_format.options import shown
 
 if TYPE_CHECKING:
     from rdrr_runtime.text.grammar import Grammar
@@ -28,13 +29,27 @@ def read_response_format(given: Mapping[str, Any] | None) -> Grammar | None:
     """
     from rdrr_runtime.text.grammar import Grammar
 
+    if not isinstance(given, Mapping | None):
+        raise UsageError("unknown response_format", expected=EXPECTED, found=shown(given))
     match dict(given or {"type": "text"}):
         case {"type": "text"}:
             return None
         case {"type": "json_object"}:
             return Grammar("json_schema", '{"type": "object"}')
         case {"type": "json_schema", "json_schema": {"schema": Mapping() | bool() as schema}}:
-            return Grammar("json_schema", json.dumps(schema))
+            return Grammar("json_schema", _as_json(schema))
         case {"type": "regex", "regex": str(pattern)}:
             return Grammar("regex", pattern)
-    raise UsageError("unknown response_format", expected=EXPECTED, found=json.dumps(given)[:200])
+    raise UsageError("unknown response_format", expected=EXPECTED, found=shown(given))
+
+
+def _as_json(schema: Mapping[str, Any] | bool) -> str:
+    """Return a schema as text.
+
+    Raises:
+        UsageError: It contains itself, or something that is no JSON value.
+    """
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError("the JSON schema is not made of JSON values", found=error) from None

@@ -10,9 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdrr_format.errors import FormatError
+from rdrr_format.errors import FormatError, UsageError
 from rdrr_format.locations import local_path
 
+from rdrr._arguments import prompt_ids, stop_strings
 from rdrr._generation import Generation
 
 if TYPE_CHECKING:
@@ -70,20 +71,17 @@ class Session:
             text: Text, or token ids. Only the first text gets the tokens that begin one.
         """
         with self._settled():
-            if isinstance(text, str):
-                encode = self._codec.encode_as_is if self._before else self._codec.encode
-                self._before += encode(text)
-            else:
-                self._before += text
+            encode = self._codec.encode_as_is if self._before else self._codec.encode
+            self._before += prompt_ids(text, encode)
 
     def generate(
-        self, *, max_tokens: int = 128, stop: Sequence[str] = (), interval: int = 8
+        self, *, max_tokens: int = 128, stop: str | Sequence[str] = (), interval: int = 8
     ) -> Generation:
         """Go on with the text; what came is part of it.
 
         Args:
             max_tokens: Most new tokens.
-            stop: Strings that end the generation; their tokens are part of the text.
+            stop: A string, or several, that end the generation; their tokens are part of the text.
             interval: Tokens between two readbacks from the GPU.
 
         Raises:
@@ -92,6 +90,7 @@ class Session:
         """
         from rdrr_runtime.decode.stats import GenerationStats
 
+        stops = stop_strings(stop)
         stats = GenerationStats()
         with self._settled():
             runs = self._engine.generate(
@@ -102,7 +101,7 @@ class Session:
                 stats=stats,
             )
             self._current = Generation(
-                runs, self._codec, prompt_ids=self._before, stats=stats, stop=stop
+                runs, self._codec, prompt_ids=self._before, stats=stats, stop=stops
             )
             return self._current
 
@@ -150,7 +149,7 @@ def restore(engine: Engine, codec: TextCodec, package: Package, path: Path) -> S
         given: dict[str, Any] = dict(saved.sampling)
         given["logit_bias"] = {int(one): bias for one, bias in given["logit_bias"].items()}
         sampling = SamplingParams(**given)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, UsageError) as error:
         raise FormatError("not a saved session", where=path, found=error) from error
     engine.load_cache(saved.ids, saved.slots, saved.cache)
     return Session(engine, codec, package, sampling=sampling, ids=saved.ids)

@@ -13,6 +13,7 @@ from rdrr_manifests.faults import of_severity
 from rdrr_manifests.models import Manifest, Shard
 from rdrr_manifests.reading import read_object
 from rdrr_manifests.rules import examine
+from rdrr_manifests.rules.tokenizer import examine_tokenizer
 
 from rdrr_converter.plan import ConversionPlan
 
@@ -42,6 +43,33 @@ def check_manifest(draft: Manifest, plan: ConversionPlan, where: object) -> None
             found=first.found,
             hint="the configuration of the checkpoint says so; correct it there",
         )
+
+
+def check_tokenizer(draft: Manifest, content: bytes | None, where: object) -> tuple[str, ...]:
+    """Refuse a conversion whose package would have a tokenizer that cannot be used.
+
+    Args:
+        draft: The manifest, as far as it is known.
+        content: The tokenizer's file, if there is one.
+        where: The file, for messages.
+
+    Returns:
+        Notes on what is odd about it.
+
+    Raises:
+        ConversionError: It cannot be used.
+    """
+    findings = () if content is None else tuple(examine_tokenizer(content, draft))
+    for one in findings:
+        if one.severity != "warning":
+            raise ConversionError(
+                f"the package would not be valid: {one.message}",
+                where=where,
+                expected=one.expected,
+                found=one.found,
+                hint="take the tokenizer.json that the model was published with, or remove it",
+            )
+    return tuple(f"tokenizer.json: {one.message}" for one in findings)
 
 
 def _with_shards(draft: Manifest, plan: ConversionPlan) -> Manifest:

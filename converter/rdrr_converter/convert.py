@@ -27,7 +27,7 @@ from rdrr_manifests.models import MANIFEST_NAME, Manifest
 from rdrr_manifests.models.conversion_report import REPORT_NAME
 
 from rdrr_converter.architectures import find_architecture
-from rdrr_converter.check_manifest import check_manifest
+from rdrr_converter.check_manifest import check_manifest, check_tokenizer
 from rdrr_converter.check_options import check_options
 from rdrr_converter.delivery import Delivery, Target, delivery
 from rdrr_converter.devices import CPU, Opening, check_device, open_device
@@ -54,7 +54,7 @@ from rdrr_converter.report import (
 from rdrr_converter.scan import scan
 from rdrr_converter.sources import Source, open_source
 from rdrr_converter.sources.nearby import nearby
-from rdrr_converter.tokenizer import copy_files
+from rdrr_converter.tokenizer import TOKENIZER_JSON, copy_files
 from rdrr_converter.verify import verify
 
 MAX_WORKERS = 8
@@ -156,6 +156,8 @@ def _convert(
     plan = make_plan(model, options, magnitudes, matrix)
     draft, notes = build_manifest(opened, model, plan, options, ())
     check_manifest(draft, plan, opened.config_place)
+    content = opened.content(TOKENIZER_JSON)
+    notes = (*notes, *check_tokenizer(draft, content, opened.path / TOKENIZER_JSON))
     notes = (*opened.notes, *model.notes, *plan.origins(), *notes, *_check_graph(draft))
     if matrix is not None:
         notes = (*notes, *importance_notes(plan, matrix))

@@ -21,12 +21,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from functools import cache
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rdrr_format.errors import UsageError
 
 T = TypeVar("T")
 _KEY = "rdrr option"
+
+MAX_COUNT = 2**31 - 1
+"""Largest count of tokens, sequences and the like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,7 @@ class Option:
         metavar: What stands for its value in the help; None where the type says enough.
         choices: All values that it may have; empty where there is no such list.
         minimum: Smallest value.
+        maximum: Largest value.
         expected: What `holds` demands, in words.
         holds: Whether a value is allowed.
         default_text: What the help shows as the default where the default itself says too little.
@@ -54,6 +61,7 @@ class Option:
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    maximum: float | None = None
     expected: str | None = None
     holds: Callable[[Any], bool] | None = None
     default_text: str | None = None
@@ -100,13 +108,21 @@ def documented(kind: type[T]) -> type[T]:
 
 
 def check_fields(options: object) -> None:
-    """Check each value against what its field declares; None always passes.
+    """Check each value against the type and the limits that its field declares.
 
     Raises:
         UsageError: A value that the field does not allow.
     """
+    kind: Any = type(options)
+    types = _types_of(kind)
     for name, one in options_of(type(options)).items():
         value = getattr(options, name)
+        if not _is_of(value, types[name]):
+            raise UsageError(
+                f"{one.flag} has a value of the wrong type",
+                expected=_spelled(types[name]),
+                found=f"{shown(value)} ({type(value).__name__})",
+            )
         if value is None:
             continue
         if one.choices and value not in one.choices:
@@ -114,8 +130,69 @@ def check_fields(options: object) -> None:
             raise UsageError(f"{one.flag} has no such value", expected=expected, found=value)
         if one.minimum is not None and not value >= one.minimum:
             raise _out_of_range(one, f"at least {one.minimum}", value)
+        if one.maximum is not None and not value <= one.maximum:
+            raise _out_of_range(one, f"at most {one.maximum}", value)
         if one.holds is not None and not one.holds(value):
             raise _out_of_range(one, one.expected, value)
+
+
+def check_count(name: str, value: Any, *, minimum: int = 1, maximum: int = MAX_COUNT) -> None:
+    """Check a whole number that is no field of an option object.
+
+    Args:
+        name: What it is, for messages.
+        value: The number.
+        minimum: Smallest value.
+        maximum: Largest value.
+
+    Raises:
+        UsageError: It is none, or out of range.
+    """
+    if not _is_of(value, int):
+        found = f"{shown(value)} ({type(value).__name__})"
+        raise UsageError(f"{name} is not a whole number", expected="a whole number", found=found)
+    if not minimum <= value <= maximum:
+        expected = f"{minimum} to {maximum}"
+        raise UsageError(f"{name} is out of range", expected=expected, found=shown(value))
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it, whatever it is."""
+    try:
+        return repr(value)
+    except Exception:  # of the caller's own class, or a number of thousands of digits
+        return f"a {type(value).__name__} that cannot be shown"
+
+
+@cache
+def _types_of(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a field's type; True and False are no numbers."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_is_of(value, one) for one in inner)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(
+            _is_of(key, inner[0]) and _is_of(entry, inner[1]) for key, entry in value.items()
+        )
+    numbers = {int: Integral, float: Real}
+    if kind in numbers:
+        return isinstance(value, numbers[kind]) and not isinstance(value, bool)
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _spelled(kind: Any) -> str:
+    """Return a field's type in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(map(_spelled, inner))
+    if origin is Mapping:
+        return f"a mapping of {_spelled(inner[0])} to {_spelled(inner[1])}"
+    words = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
+    return words.get(kind, "None" if kind is type(None) else getattr(kind, "__name__", str(kind)))
 
 
 def _out_of_range(one: Option, expected: str | None, value: object) -> UsageError:

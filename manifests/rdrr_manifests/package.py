@@ -12,6 +12,7 @@ from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
+from rdrr_format.bounded_tokenizer import JSON_BOUNDS
 from rdrr_format.encoding import decode_tensor
 from rdrr_format.errors import ManifestError
 from rdrr_format.hub import fetch_files
@@ -25,9 +26,6 @@ from rdrr_manifests.rules.files import FILES
 from rdrr_manifests.validation import Opened, open_manifest, validate
 
 __all__ = ["Package", "ValidationReport", "open_package", "validate"]
-
-MAX_TOKENIZER = 64 << 20
-"""Bytes of a tokenizer's file; the largest published ones have half of it."""
 
 _LISTED = 3
 
@@ -153,7 +151,7 @@ class Package:
             StoreError: It cannot be read, or is too large.
         """
         name = self._tokenizer_name()
-        return None if name is None else read_bounded(self.store, name, MAX_TOKENIZER)
+        return None if name is None else read_bounded(self.store, name, JSON_BOUNDS.size)
 
     def _tokenizer_name(self) -> str | None:
         return self.manifest.tokenizer.file if self.manifest.tokenizer else None

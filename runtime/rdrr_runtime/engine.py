@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import GenerationError, UsageError
+from rdrr_format.options import check_count
 
 from rdrr_runtime.backend import Backend, BatchingBackend, StoringBackend
 from rdrr_runtime.decode.autoregressive import Autoregressive
@@ -142,8 +143,8 @@ class Engine:
         sampling = sampling or SamplingParams()
         sampling.check_ids(self._vocab_size)
         stats = stats if stats is not None else GenerationStats()
-        if max_tokens < 1 or interval < 1:
-            raise UsageError("max_tokens and interval must be 1 or more")
+        check_count("max_tokens", max_tokens)
+        check_count("interval", interval)
         self._check(prompt, shifts=context_shift is not None)
         if context_shift is not None:
             check_keep(context_shift, self.backend.info.context)
@@ -183,8 +184,12 @@ class Engine:
         """
         sampling = sampling or SamplingParams()
         sampling.check_ids(self._vocab_size)
-        if max_tokens < 1 or interval < 1 or sequences < 1:
-            raise UsageError("max_tokens, interval and sequences must be 1 or more")
+        for name, value in {
+            "max_tokens": max_tokens,
+            "interval": interval,
+            "sequences": sequences,
+        }.items():
+            check_count(name, value)
         for prompt in prompts:
             self._check(prompt)
         if not prompts:

@@ -206,7 +206,8 @@ def test_a_source_that_changed_is_refused(folder, place, rng, change):
         (folder / "model.safetensors").touch()
     else:
         content = json.loads((folder / change).read_text())
-        (folder / change).write_text(json.dumps({**content, "note": "changed"}))
+        note = {"note": "changed"} if change == "config.json" else {"truncation": None}
+        (folder / change).write_text(json.dumps({**content, **note}))
     with pytest.raises(StoreError, match="unfinished conversion with other"):
         convert(folder, place / "out", shard_size=SHARD, resume=True)
     convert(folder, place / "out", shard_size=SHARD)

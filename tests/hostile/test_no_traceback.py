@@ -17,7 +17,14 @@ from rdrr._texts import read_text
 from rdrr.importance import measure_importance
 from rdrr_converter.sources import open_source
 from rdrr_converter.sources.safetensors import MAX_NAME, read_file
-from rdrr_format.errors import FormatError, RdrrError, SourceError, StoreError, UsageError
+from rdrr_format.errors import (
+    ConversionError,
+    FormatError,
+    RdrrError,
+    SourceError,
+    StoreError,
+    UsageError,
+)
 from rdrr_format.file_names import is_plain_name
 from rdrr_format.opening import open_store
 from rdrr_manifests.editing import set_hints
@@ -240,11 +247,26 @@ def test_bytes_that_are_no_report():
     ],
 )
 def test_a_tokenizer_whose_post_processor_is_none(source, processor):
-    out = source.parent / "out"
-    for content, adds in ((processor, False), ({"single": [{"SpecialToken": {}}]}, True)):
-        edited(source / "tokenizer.json", lambda one, new=content: one.update(post_processor=new))
-        rdrr.convert(source, out, overwrite=True)
-        assert rdrr.open_package(out).manifest.tokenizer.add_bos_token is adds
+    def use(content: Any) -> None:
+        edited(source / "tokenizer.json", lambda one: one.update(post_processor=content))
+
+    use(processor)
+    with pytest.raises(ConversionError, match="cannot be read as a tokenizer"):
+        rdrr.convert(source, source.parent / "out")
+    begins = {"id": "<s>", "type_id": 0}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    for single, adds in (([text], False), ([{"SpecialToken": begins}, text], True)):
+        token = {"id": "<s>", "ids": [1], "tokens": ["t1"]}
+        use(
+            {
+                "type": "TemplateProcessing",
+                "single": single,
+                "pair": [text, {"Sequence": {"id": "B", "type_id": 0}}],
+                "special_tokens": {"<s>": token},
+            }
+        )
+        rdrr.convert(source, source.parent / "out", overwrite=True)
+        assert rdrr.open_package(source.parent / "out").manifest.tokenizer.add_bos_token is adds
 
 
 @pytest.mark.parametrize(

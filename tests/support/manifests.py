@@ -15,6 +15,8 @@ from rdrr_format.layouts import geometry, parse_layout
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB, LAYERS = 64, 96, 4, 2, 16, 40, 2
 SHARD_SIZE = 32768
+TOKENIZER = '{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}'
+"""The smallest tokenizer that the library reads."""
 
 
 def tensor_shapes(layers: int = LAYERS) -> dict[str, tuple[int, ...]]:
@@ -175,7 +177,7 @@ def write_package(
         data = stream[index * SHARD_SIZE : index * SHARD_SIZE + shard["size"]]
         (folder / shard["filename"]).write_bytes(data)
         shard["hash"] = hashlib.sha256(data).hexdigest()
-    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    (folder / "tokenizer.json").write_text(TOKENIZER, encoding="utf-8")
     write_manifest(folder, manifest)
     return manifest
 

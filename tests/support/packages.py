@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rdrr_format.dtypes import parse_dtype
 from rdrr_format.layouts import geometry, parse_layout
 from rdrr_manifests.package import Package, open_package
-from support.manifests import valid_manifest, write_manifest
+from support.manifests import TOKENIZER, valid_manifest, write_manifest
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -139,7 +139,7 @@ def write_random_package(
         data.tofile(folder / shard["filename"])
     write_manifest(folder, manifest)
     if manifest.get("tokenizer"):
-        (folder / manifest["tokenizer"]["file"]).write_text("{}", encoding="utf-8")
+        (folder / manifest["tokenizer"]["file"]).write_text(TOKENIZER, encoding="utf-8")
     return open_package(folder)
 
 

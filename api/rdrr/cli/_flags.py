@@ -123,6 +123,7 @@ class _Flag:
             help=help_text,
             metavar=option.metavar or ("SIZE" if option.in_bytes else None),
             min=option.minimum,
+            max=option.maximum,
             case_sensitive=False,
             show_default=option.default_text or True,
         )

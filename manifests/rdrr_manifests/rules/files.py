@@ -21,6 +21,7 @@ from rdrr_manifests.faults import Fault, Severity, tensor_field
 from rdrr_manifests.models import Manifest, Shard, Tensor
 from rdrr_manifests.rules.shards import is_hash
 from rdrr_manifests.rules.subject import Finding, as_fault
+from rdrr_manifests.rules.tokenizer import tokenizer_content
 
 CHUNK_BYTES = 4 << 20
 """Stored bytes of a tensor that are decoded at a time; as float32 they are up to eight times it."""
@@ -243,4 +244,5 @@ DEEP = (
     FileRule("shard-hash", shard_hashes),
     FileRule("shard-frames", shard_frames),
     FileRule("tensor-values", tensor_values),
+    FileRule("tokenizer-content", tokenizer_content),
 )

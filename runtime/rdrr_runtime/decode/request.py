@@ -9,6 +9,7 @@ from rdrr_format.errors import GenerationError
 
 from rdrr_runtime.decode.rules import TokenRules
 from rdrr_runtime.decode.strategy import Strategy
+from rdrr_runtime.sampling.params import MAX_SEED
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,9 @@ class Request:
         seed = self.rules.sampling.seed
         if not shifts or seed is None:
             return self.rules
-        return replace(self.rules, sampling=replace(self.rules.sampling, seed=seed + shifts))
+        return replace(
+            self.rules, sampling=replace(self.rules.sampling, seed=(seed + shifts) & MAX_SEED)
+        )
 
 
 def check_prompt(

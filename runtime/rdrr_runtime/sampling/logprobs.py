@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.errors import UsageError
+from rdrr_format.options import check_count
 
 MAX_TOP = 20
 
@@ -45,8 +45,7 @@ class Logprobs:
         Raises:
             UsageError: More than `MAX_TOP`.
         """
-        if not 0 <= self.top <= MAX_TOP:
-            raise UsageError("logprobs is out of range", expected=f"0 to {MAX_TOP}", found=self.top)
+        check_count("logprobs", self.top, minimum=0, maximum=MAX_TOP)
 
 
 def describe(logits: npt.NDArray[np.float32], token_id: int, top: int) -> TokenLogprobs:

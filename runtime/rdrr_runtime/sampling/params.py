@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rdrr_format.errors import UsageError
-from rdrr_format.options import check_fields, documented, option
+from rdrr_format.options import MAX_COUNT, check_count, check_fields, documented, option
+
+MAX_SEED = 2**64 - 1
 
 LARGEST = 1e9
 """Of a temperature's inverse, a penalty or a bias: beyond it f32 would overflow."""
@@ -53,7 +55,7 @@ class SamplingParams:
         holds=math.isfinite,
     )
     top_k: int | None = option(
-        None, "Sample among the k most probable tokens; 0 for all.", minimum=0
+        None, "Sample among the k most probable tokens; 0 for all.", minimum=0, maximum=MAX_COUNT
     )
     top_p: float | None = option(
         None,
@@ -95,7 +97,7 @@ class SamplingParams:
         read_words=split_biases,
     )
     seed: int | None = option(
-        None, "Random seed for sampling; a fresh one unless given.", minimum=0
+        None, "Random seed for sampling; a fresh one unless given.", minimum=0, maximum=MAX_SEED
     )
     drawn: int = 0
     """Tokens that were sampled with the seed before, where a sequence goes on."""
@@ -107,8 +109,7 @@ class SamplingParams:
             UsageError: A value outside its range.
         """
         check_fields(self)
-        if self.drawn < 0:
-            raise UsageError("drawn is out of range", expected="at least 0", found=self.drawn)
+        check_count("drawn", self.drawn, minimum=0)
 
     @property
     def penalizes(self) -> bool:

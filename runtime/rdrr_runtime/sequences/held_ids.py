@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rdrr_format.errors import UsageError
+from rdrr_format.options import check_count
 
 
 class HeldIds:
@@ -42,8 +42,7 @@ def check_keep(keep: int, context: int) -> None:
     Raises:
         UsageError: Not between 0 and half of the context.
     """
-    if not 0 <= keep <= context // 2:
-        raise UsageError("context shift out of range", expected=f"0 to {context // 2}", found=keep)
+    check_count("context_shift", keep, minimum=0, maximum=context // 2)
 
 
 def shifted(ids: Sequence[int], keep: int, context: int) -> tuple[list[int], list[int]]:

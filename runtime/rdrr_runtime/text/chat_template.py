@@ -3,24 +3,28 @@
 Templates are Jinja of the dialect that transformers defined: blocks are trimmed, `raise_exception`,
 `strftime_now` and a `tojson` that escapes nothing are there, and so are loop controls and a
 `generation` block, which marks the assistant's words and changes nothing. They come from strangers:
-they run in the sandbox and see plain JSON values only. Where a template lies is not known here.
+they run in a sandbox, within a budget (see `template_sandbox`), and see plain JSON values only.
+Where a template lies is not known here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from rdrr_format.errors import GenerationError, ManifestError, UsageError
+from jinja2 import TemplateError
+from rdrr_format.errors import GenerationError, RdrrError, UsageError
+
+from rdrr_runtime.text.template_budget import MAX_TEXT
+from rdrr_runtime.text.template_sandbox import compile_template
 
 Message = Mapping[str, Any]
 _MARK = "\u2063answer\u2063"
+_MAX_FORM = 256
+"""Characters of a form of a date."""
 
 
 class ChatTemplate:
@@ -32,18 +36,13 @@ class ChatTemplate:
         where: Where the text is from, for errors.
 
     Raises:
-        ManifestError: The text is no template.
+        ManifestError: The text is too long, or no template.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, Any], *, where: str) -> None:
         self._tokens = dict(tokens)
         self._where = where
-        try:
-            self._template = _environment().from_string(source)
-        except TemplateError as error:
-            raise ManifestError(
-                "cannot be read as a chat template", where=where, found=error
-            ) from error
+        self._template = compile_template(source, _MORE, where)
 
     def render(
         self,
@@ -62,22 +61,34 @@ class ChatTemplate:
             variables: Whatever else the template reads, as `enable_thinking`.
 
         Raises:
-            UsageError: A message is not made of JSON values.
-            GenerationError: The template refuses the messages.
+            UsageError: A message is not made of JSON values, or all of them are too long.
+            GenerationError: The template refuses the messages, or costs too much.
         """
-        given = {"messages": list(messages), "tools": tools, "documents": None}
-        given |= {**self._tokens, **(variables or {})}
         try:
-            values = json.loads(json.dumps(given))
-        except (TypeError, ValueError) as error:
+            given = {"messages": list(messages), "tools": tools, "documents": None}
+            given |= {**self._tokens, **(variables or {})}
+            text = json.dumps(given, ensure_ascii=False)
+            values = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
             raise UsageError("messages must be JSON values", found=error) from None
+        if len(text) > MAX_TEXT:
+            raise UsageError(
+                "the messages are too long",
+                expected=f"at most {MAX_TEXT} characters",
+                found=len(text),
+            )
         if not all(isinstance(message, dict) for message in values["messages"]):
             raise UsageError("messages must be objects", expected='{"role": ..., "content": ...}')
         try:
-            return self._template.render(**values, add_generation_prompt=add_generation_prompt)
+            values["add_generation_prompt"] = add_generation_prompt
+            return self._template.render(values, _MORE)
+        except RdrrError:
+            raise
         except Exception as error:  # whatever the code of a template may raise
             raise GenerationError(
-                "the chat template refuses the messages", where=self._where, found=error
+                "the chat template refuses the messages",
+                where=self._where,
+                found=str(error) or type(error).__name__,
             ) from error
 
     def after_answer(self) -> str:
@@ -88,29 +99,6 @@ class ChatTemplate:
         except GenerationError:
             return ""
         return text.partition(_MARK)[2]
-
-
-class _GenerationBlock(Extension):
-    """`{% generation %}...{% endgeneration %}`, a scope and no more."""
-
-    tags = frozenset({"generation"})  # type: ignore[assignment]
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """The block's body."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
-    return environment
 
 
 def _to_json(
@@ -135,4 +123,11 @@ def _refuse(message: str) -> None:
 
 
 def _now(form: str) -> str:
+    if len(form) > _MAX_FORM:
+        raise TemplateError(f"a form of a date has at most {_MAX_FORM} characters")
     return datetime.now().strftime(form)
+
+
+_MORE: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {"tojson": _to_json, "raise_exception": _refuse, "strftime_now": _now}
+)

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import GenerationError, ManifestError, UsageError
+from rdrr_format.foreign import foreign_errors
 
 U32 = npt.NDArray[np.uint32]
+
+MAX_GRAMMAR = 1 << 20
+"""Characters of a JSON schema or a regular expression."""
 
 JSON_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 
@@ -51,18 +56,12 @@ class GrammarTokenizer:
     ) -> None:
         self._library = _library()
         self._words = -(-vocab_size // 32)
-        try:
+        with foreign_errors(_unsuitable):
             self._tokenizer = self._library.LLTokenizer(
                 tokenizer_json.decode(),
                 n_vocab=vocab_size,
                 eos_token=list(eos_token_ids) or None,
             )
-        except ValueError as error:
-            raise ManifestError(
-                "the tokenizer does not suit constrained text",
-                where="tokenizer.json",
-                found=error,
-            ) from error
 
     def constraint(self, grammar: Grammar) -> GrammarConstraint:
         """A constraint for one generation.
@@ -70,18 +69,21 @@ class GrammarTokenizer:
         Raises:
             UsageError: The grammar is not sound.
         """
+        if len(grammar.text) > MAX_GRAMMAR:
+            raise _unsound(grammar, f"more than {MAX_GRAMMAR} characters")
         matcher = self._library.LLMatcher
-        try:
+        with foreign_errors(partial(_unsound, grammar)):
             if grammar.kind == "json_schema":
                 compiled = matcher.grammar_from_json_schema(grammar.text, overrides=JSON_STYLE)
             else:
                 compiled = matcher.grammar_from_regex(grammar.text)
-        except ValueError as error:
-            raise _unsound(grammar, error) from error
-        fault = matcher.validate_grammar(compiled, self._tokenizer)
-        if fault and not fault.startswith("WARNING"):
-            raise _unsound(grammar, fault)
-        return GrammarConstraint(matcher(self._tokenizer, compiled), self._words)
+            fault = matcher.validate_grammar(compiled, self._tokenizer)
+            if fault and not fault.startswith("WARNING"):
+                raise _unsound(grammar, fault)
+            made = GrammarConstraint(matcher(self._tokenizer, compiled), self._words)
+            if not made.can_begin:  # schemas that refer to nothing but themselves
+                raise _unsound(grammar, "no text satisfies it")
+            return made
 
 
 class GrammarConstraint:
@@ -97,6 +99,12 @@ class GrammarConstraint:
         self._words = words
 
     @property
+    def can_begin(self) -> bool:
+        """Whether any token may come first, or the text may be empty."""
+        words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
+        return not self._matcher.is_error() and bool(words.any())
+
+    @property
     def complete(self) -> bool:
         """Whether nothing more may come."""
         return bool(self._matcher.is_stopped())
@@ -107,7 +115,8 @@ class GrammarConstraint:
         Raises:
             GenerationError: The library has given up, for instance at a schema too large.
         """
-        words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
+        with foreign_errors(_lost):
+            words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         self._check()
         return words[: self._words]  # the library's may have one more
 
@@ -117,14 +126,23 @@ class GrammarConstraint:
         Raises:
             GenerationError: It may not come.
         """
-        self._matcher.consume_token(token_id)
+        with foreign_errors(_lost):
+            self._matcher.consume_token(token_id)
         self._check()
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GenerationError(
-                "the text cannot be held to its grammar", found=self._matcher.get_error()
-            )
+            raise _lost(self._matcher.get_error().splitlines()[0])
+
+
+def _lost(said: str) -> GenerationError:
+    return GenerationError("the text cannot be held to its grammar", found=said)
+
+
+def _unsuitable(said: str) -> ManifestError:
+    return ManifestError(
+        "the tokenizer does not suit constrained text", where="tokenizer.json", found=said
+    )
 
 
 def _unsound(grammar: Grammar, fault: object) -> UsageError:

@@ -1,0 +1,193 @@
+"""The filters, tests and methods that chat templates may use, and what each may make of its input.
+
+Most read their arguments once and make something about as large; those have no bound of their own.
+What can make more, by a width, a count or a separator, has a function that says how much before it
+runs. What is not in these tables is not offered: regular expressions over whole texts (`urlize`,
+`striptags`, `wordwrap`), random choice, and methods that no template needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from jinja2.exceptions import SecurityError
+
+from rdrr_runtime.text.template_budget import TemplateBudget
+
+MAX_INDENT = 16
+"""Characters of an indent or a separator of JSON."""
+
+MAX_PLACES = 64
+"""Digits that a number is rounded to."""
+
+_NUMBER = re.compile(r"\d+")
+_NESTED_FIELD = re.compile(r"\{[^{}]*\{")
+
+Bound = Callable[[TemplateBudget, Sequence[Any], Mapping[str, Any]], None]
+"""Checks a call before it runs: the budget, the value and its arguments, and those by name."""
+
+
+def _argument(args: Sequence[Any], named: Mapping[str, Any], at: int, name: str, usual: Any) -> Any:
+    return args[at] if len(args) > at else named.get(name, usual)
+
+
+def _whole(value: Any) -> int:
+    return abs(value) if isinstance(value, int) else 0
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, (str, list, tuple, dict)) else 1
+
+
+def _padded(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    budget.check_size(_whole(_argument(args, named, 1, "width", 80)))
+
+
+def _indented(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    width = _argument(args, named, 1, "width", 4)
+    lines = len(args[0].splitlines()) if isinstance(args[0], str) else 0
+    each = len(width) if isinstance(width, str) else _whole(width)
+    budget.check_size(budget.size(args[0]) + (1 + lines) * each)
+
+
+def _joined(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    between = budget.size(_argument(args, named, 1, "d", ""))
+    budget.check_size(budget.size(args[0]) + _length(args[0]) * between)
+
+
+def _joined_by(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+    between, parts = args[0], args[1] if len(args) > 1 else ()
+    budget.check_size(budget.size(parts) + _length(parts) * budget.size(between))
+
+
+def _replaced(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    text, old = args[0], _argument(args, named, 1, "old", "")
+    new = _argument(args, named, 2, "new", "")
+    if not isinstance(text, str) or not isinstance(old, str):
+        raise SecurityError("replace takes strings")
+    budget.check_size(budget.size(text) + text.count(old) * budget.size(new))
+
+
+def check_formatted(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Check a format string, which may ask for any width and repeat its arguments.
+
+    Raises:
+        SecurityError: It takes a width from its arguments.
+        GenerationError: The result may be too large.
+    """
+    form = args[0]
+    if not isinstance(form, str) or "%*" in form or ".*" in form or _NESTED_FIELD.search(form):
+        raise SecurityError("a format string must be a text that states its widths")
+    budget.spend(len(form))
+    fields = form.count("%") + form.count("{")
+    largest = max([0, *map(budget.size, (*args[1:], *named.values()))])
+    budget.check_size(len(form) + fields * largest)
+    for digits in _NUMBER.findall(form):
+        budget.check_size(int(digits[:10]) * fields)
+
+
+def _in_batches(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    count = _whole(_argument(args, named, 1, "linecount", 1))
+    budget.check_size((1 + count) * budget.size(_argument(args, named, 2, "fill_with", None)))
+    budget.spend(steps=count)
+
+
+def _in_slices(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    budget.spend(steps=_whole(_argument(args, named, 1, "slices", 1)))
+
+
+def _rounded(_budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    if _whole(_argument(args, named, 1, "precision", 0)) > MAX_PLACES:
+        raise SecurityError(f"round takes at most {MAX_PLACES} digits")
+
+
+def _sorted(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+    count = _length(args[0])
+    budget.spend(budget.size(args[0]) * count.bit_length(), steps=count)
+
+
+def _summed(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    start = _argument(args, named, 2, "start", 0)
+    values = (*args[0], start) if isinstance(args[0], (list, tuple)) else ()
+    if any(isinstance(one, (list, tuple)) for one in values):  # each sum is a copy of those before
+        budget.spend(budget.size(values) * len(values))
+
+
+def _as_json(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    indent = _argument(args, named, 2, "indent", None) or 0
+    each = len(indent) if isinstance(indent, str) else _whole(indent)
+    separators = _argument(args, named, 3, "separators", None) or ()
+    if max([each, *map(_length, separators)]) > MAX_INDENT:
+        raise SecurityError(f"tojson takes indents and separators of {MAX_INDENT} characters")
+    size = budget.size(args[0])
+    budget.check_size(size + size // MAX_INDENT * budget.depth(args[0]) * each)
+
+
+def _split(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+    budget.spend(steps=_length(args[0]) // 4)
+
+
+def _table(linear: str, bounds: Mapping[str, Bound]) -> Mapping[str, Bound | None]:
+    return MappingProxyType({**dict.fromkeys(linear.split()), **bounds})
+
+
+FILTERS = _table(
+    "abs attr capitalize count d default e escape filesizeformat first float forceescape "
+    "int items last length list lower map reject rejectattr reverse safe select selectattr string "
+    "title trim truncate upper urlencode wordcount",
+    {
+        "batch": _in_batches,
+        "center": _padded,
+        "dictsort": _sorted,
+        "format": check_formatted,
+        "groupby": _sorted,
+        "indent": _indented,
+        "join": _joined,
+        "max": _sorted,
+        "min": _sorted,
+        "replace": _replaced,
+        "round": _rounded,
+        "slice": _in_slices,
+        "sort": _sorted,
+        "sum": _summed,
+        "title": _split,
+        "tojson": _as_json,
+        "unique": _sorted,
+        "wordcount": _split,
+    },
+)
+
+BRIEF = frozenset({"attr", "count", "d", "default", "first", "items", "last", "length", "safe"})
+"""Filters that do not look at the whole of what they are given."""
+
+METHODS: Mapping[type, Mapping[str, Bound | None]] = MappingProxyType(
+    {
+        str: _table(
+            "capitalize casefold count endswith find index isalnum isalpha isascii isdecimal "
+            "isdigit isidentifier islower isnumeric isprintable isspace istitle isupper lower "
+            "lstrip partition removeprefix removesuffix rfind rindex rpartition rstrip startswith "
+            "strip swapcase title upper",
+            {
+                "center": _padded,
+                "format": check_formatted,
+                "join": _joined_by,
+                "ljust": _padded,
+                "replace": _replaced,
+                "rjust": _padded,
+                "rsplit": _split,
+                "split": _split,
+                "splitlines": _split,
+                "zfill": _padded,
+            },
+        ),
+        dict: _table("copy get items keys values", {}),
+        list: _table("copy count index", {}),
+        tuple: _table("count index", {}),
+    }
+)
+
+BRIEF_METHODS = frozenset({"get", "items", "keys", "values"})
+"""Methods that do not look at the whole of what they are called on."""

@@ -1,0 +1,285 @@
+"""Chat templates that would take all time or memory: each ends soon with one error of ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from jinja2.filters import FILTERS as JINJAS
+from rdrr_format.errors import GenerationError, ManifestError, RdrrError, UsageError
+from rdrr_runtime.text.chat_template import ChatTemplate
+from rdrr_runtime.text.template_budget import MAX_DEPTH, MAX_TEXT, TemplateBudget
+from rdrr_runtime.text.template_costs import FILTERS
+from rdrr_runtime.text.template_sandbox import MAX_SOURCE
+from support.commands import environment
+
+TURNS = [{"role": "user", "content": "Hello, {you}"}, {"role": "assistant", "content": "Hi."}]
+SECONDS = 60
+"""What a template may take on a machine that is busy; most take milliseconds."""
+
+
+def rendered(source: str) -> str:
+    return ChatTemplate(source, {}, where="test").render(TURNS)
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    start = time.process_time()
+    yield
+    assert time.process_time() - start < SECONDS
+
+
+def doubling(start: str, change: str, times: int = 99) -> str:
+    return (
+        f"{{% set n = namespace(x={start}) %}}{{% for i in range({times}) %}}"
+        f"{{% set n.x = {change} %}}{{% endfor %}}{{{{ n.x is defined }}}}"
+    )
+
+
+LARGE = "'a' * 1000000"
+MANY = "{% for a in range(99999) %}{% for b in range(99999) %}"
+END = "{% endfor %}{% endfor %}"
+
+ENDLESS = {
+    "nested ranges": (MANY + END, "steps"),
+    "nested ranges of a long body": (MANY + "{{ 1 }}{{ a }}" * 500 + END, "steps"),
+    "conditions without an operation": (
+        MANY + "{% if not a and not b %}{% endif %}" + END,
+        "steps",
+    ),
+    "a macro that calls itself twice": (
+        "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "steps",
+    ),
+    "a recursive loop over ranges": (
+        "{% for a in range(99999) recursive %}{% if loop.depth < 60 %}"
+        "{{ loop(range(99999)) }}{% endif %}{% endfor %}",
+        "steps",
+    ),
+    "searching again and again": (
+        f"{{% set x = {LARGE} %}}" + MANY + "{% if 'b' in x %}{% endif %}" + END,
+        "steps",
+    ),
+    "comparing again and again": (
+        f"{{% set x = {LARGE} %}}{{% set y = {LARGE} %}}" + MANY + "{{ x == y }}" + END,
+        "steps",
+    ),
+    "splitting again and again": (
+        f"{{% set x = {LARGE} %}}" + MANY + "{% set y = x.split('a') %}" + END,
+        "steps",
+    ),
+    "sorting again and again": (MANY + "{% set x = range(99999) | sort %}" + END, "steps"),
+    "text of the template in a loop": (MANY + "x" * 100_000 + END, "writes too much"),
+    "the same in a block that is set": (
+        "{% set x %}" + MANY + "x" * 100_000 + END + "{% endset %}",
+        "writes too much",
+    ),
+    "the same in a filter block": (
+        "{% filter upper %}" + MANY + "x" * 100_000 + END + "{% endfilter %}",
+        "writes too much",
+    ),
+    "doubling by ~": (doubling("'a'", "n.x ~ n.x"), "too large"),
+    "doubling by +": (doubling("'a'", "n.x + n.x"), "too large"),
+    "doubling a list by +": (doubling("[1]", "n.x + n.x"), "too large"),
+    "a list that holds itself twice": (doubling("[1]", "[n.x, n.x]"), "too large"),
+    "a dictionary that does": (doubling("{}", "{'a': n.x, 'b': n.x}"), "too large"),
+    "dict() that does": (doubling("1", "dict(a=n.x, b=n.x)") + "{{ n.x | tojson }}", "too large"),
+    "a list in a list": (doubling("[]", "[n.x]", 9999), "nested too deeply"),
+    "squaring": (doubling("3", "n.x * n.x"), "number that is too large"),
+    "a power": ("{{ 9 ** (9 ** 9) }}", "number that is too large"),
+    "digits of another base": ("{{ ('f' * 5000000) | int(base=16) }}", "number"),
+    "a macro that calls itself": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "deeply"),
+    "a block that calls itself": ("{% block a %}{{ self.a() }}{% endblock %}", "deeply"),
+    "a loop that calls itself": (
+        "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+        "deeply",
+    ),
+    "filler of a batch": ("{{ [1] | batch(10 ** 9, 'x') | list }}", "too large"),
+    "slices": ("{{ [1] | slice(10 ** 9) | list }}", "steps"),
+    "one long default, many times": (
+        f"{{{{ ([0] * 1000) | map('default', {LARGE}, true) | join }}}}",
+        "writes too much|too large",
+    ),
+}
+
+LONG_OPERATIONS = [
+    "'a' * 10 ** 9",
+    "[1] * 10 ** 9",
+    "[] * 10 ** 9",
+    "10 ** 9 * 'a'",
+    "'x' | center(10 ** 9)",
+    "'x' | center(width=10 ** 9)",
+    "'x'.center(10 ** 9)",
+    "'x'.ljust(10 ** 9)",
+    "'x'.rjust(10 ** 9)",
+    "'x'.zfill(10 ** 9)",
+    "'%1000000000d' % 1",
+    "'%.1000000000f' % 1",
+    "'%(a)1000000000d' % {'a': 1}",
+    "'%1000000000d' | format(1)",
+    "'{:1000000000}'.format(1)",
+    f"('%(a)s' * 100000) % {{'a': {LARGE}}}",
+    f"('{{0}}' * 100000).format({LARGE})",
+    "('\\n' * 1000000) | indent(10 ** 6)",
+    "('\\n' * 1000000) | indent('a' * 10000)",
+    f"({LARGE}) | replace('a', 'b' * 1000000)",
+    f"({LARGE}).replace('', 'b' * 1000000)",
+    f"range(99999) | join({LARGE})",
+    f"({LARGE}).join('a' * 10000)",
+    "range(9999) | list | tojson | length ~ ('a' * 8388608)",
+    "('<' * 8000000) | escape | length",
+    "('\\x01' * 8000000) | tojson | length",
+]
+
+REFUSED = [
+    "'{:{}}'.format(1, 10 ** 9)",
+    "'%*d' % (10 ** 9, 1)",
+    "'{a}'.format_map({'a': 1})",
+    "5 | round(10 ** 9)",
+    "5 | round(-(10 ** 9))",
+    "[1] | tojson(indent=10 ** 6)",
+    "[1] | tojson(separators=('a' * 1000, ':'))",
+    "strftime_now('%c' * 1000000)",
+    "range(10 ** 9) | list",
+    "lipsum(n=10 ** 9)",
+    "namespace()",
+    "''.__class__.__mro__",
+    "messages.append(1)",
+    "raise_exception('a' * 8000000)",
+    "raise_exception([1] * 100000)",
+]
+
+NO_TEMPLATES = {
+    "25 loops": "{% for a in b %}" * 25 + "{% endfor %}" * 25,
+    "200 conditions": "{% if a %}" * 200 + "{% endif %}" * 200,
+    "10,000 alternatives": "{% if a %}" + "{% elif a %}" * 10_000 + "{% endif %}",
+    "a number of 5,000 digits": "{{ " + "9" * 5000 + " }}",
+    "brackets": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "lists": "{{ " + "[" * 5000 + "]" * 5000 + " }}",
+    "a long sum": "{{ " + "1+" * 20_000 + "1 }}",
+    "not not": "{{ " + "not " * 20_000 + "1 }}",
+    "filters": "{{ a" + "|e" * 60_000 + " }}",
+    "attributes": "{{ a" + ".a" * 60_000 + " }}",
+    "an escape": "{{ '\\x' }}",
+    "escaping": "{% autoescape true %}{{ 1 }}{% endautoescape %}",
+    "an unknown filter": "{{ 'a' | urlize }}",
+    "a block that does not end": "{% raw %}" * 10_000,
+    "a comment that does not end": "{#" * 60_000,
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_template_that_would_not_end(name):
+    source, words = ENDLESS[name]
+    with soon(), pytest.raises(GenerationError, match=words):
+        rendered(source)
+
+
+@pytest.mark.parametrize("expression", LONG_OPERATIONS)
+def test_a_single_long_operation_is_refused_before_it_runs(expression):
+    with soon(), pytest.raises(GenerationError, match=r"too large|writes too much"):
+        rendered(f"{{{{ {expression} }}}}")
+    small = expression
+    for digits in ("10 ** 9", "1000000000", "10 ** 6", "1000000", "8000000", "8388608", "99999"):
+        small = small.replace(digits, "3")
+    assert rendered(f"{{{{ {small} }}}}")  # the control: the same operation on little
+
+
+@pytest.mark.parametrize("expression", REFUSED)
+def test_what_templates_do_not_need_is_refused(expression):
+    with soon(), pytest.raises(GenerationError) as raised:
+        rendered(f"{{{{ {expression} }}}}")
+    assert len(str(raised.value)) < 2000
+
+
+@pytest.mark.parametrize("name", NO_TEMPLATES)
+def test_what_cannot_be_compiled_is_an_error_of_ours(name):
+    with soon(), pytest.raises(ManifestError, match="cannot be read as a chat template"):
+        rendered(NO_TEMPLATES[name])
+
+
+def test_a_template_has_a_bounded_length():
+    assert rendered("x" * MAX_SOURCE) == "x" * MAX_SOURCE
+    with pytest.raises(ManifestError, match="too long"):
+        rendered("x" * (MAX_SOURCE + 1))
+
+
+def test_a_value_has_a_bounded_size_and_depth():
+    assert len(rendered(f"{{{{ 'a' * {MAX_TEXT} }}}}")) == MAX_TEXT
+    with pytest.raises(GenerationError, match="too large"):
+        rendered(f"{{{{ 'a' * {MAX_TEXT + 1} }}}}")
+    assert rendered(doubling("[]", "[n.x]", MAX_DEPTH - 1))
+    with pytest.raises(GenerationError, match="nested too deeply"):
+        rendered(doubling("[]", "[n.x]", MAX_DEPTH))
+
+
+def test_messages_have_a_bounded_length():
+    template = ChatTemplate("{{ messages | length }}", {}, where="test")
+    message = {"role": "user", "content": "a" * (MAX_TEXT - 1000)}
+    assert template.render([message]) == "1"
+    with pytest.raises(UsageError, match="too long"):
+        template.render([message, message])
+
+
+def test_messages_that_hold_themselves_or_are_nested_too_deeply_are_refused():
+    template = ChatTemplate("{{ messages | length }}", {}, where="test")
+    circle: dict = {"role": "user"}
+    circle["content"] = circle
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    for wrong in (circle, {"role": "user", "content": deep}):
+        with pytest.raises(UsageError, match="JSON"):
+            template.render([wrong])
+    for wrong in (5, None):
+        with pytest.raises(UsageError, match="JSON"):
+            template.render(wrong)
+
+
+def test_a_long_conversation_is_rendered_within_the_budget():
+    turns = [{"role": role, "content": "word " * 200} for role in ("user", "assistant")] * 1000
+    source = (
+        "{% for m in messages %}{% if m.role == 'user' and 'x' not in m.content %}"
+        "{{ '<u>' + m.content | trim }}{% elif loop.last or not m['content'].startswith('x') %}"
+        "{% set parts = m.content.split('</think>') %}{{ parts[-1].strip('\\n') ~ '</a>' }}"
+        "{% endif %}{{ messages | length }}{% endfor %}"
+    )
+    with soon():
+        text = ChatTemplate(source, {}, where="test").render(turns)
+    assert len(text) > 2_000_000
+
+
+def test_each_rendering_has_a_budget_of_its_own():
+    template = ChatTemplate("{% for a in range(90000) %}{{ a }}{% endfor %}", {}, where="test")
+    assert len({template.render(TURNS) for _ in range(30)}) == 1
+
+
+def test_every_filter_of_jinja_is_offered_but_for_those_that_are_not():
+    missing = {"pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr"}
+    assert set(JINJAS) - set(FILTERS) == missing
+
+
+def test_an_error_of_the_budget_is_none_of_jinjas():
+    with pytest.raises(RdrrError):
+        TemplateBudget("test").check_size(MAX_TEXT + 1)
+
+
+@pytest.mark.parametrize("name", ["doubling by ~", "a list that holds itself twice"])
+def test_little_memory_is_taken_before_a_template_is_refused(name):
+    code = (
+        "import resource, sys\n"
+        "from rdrr_format.errors import RdrrError\n"
+        "from rdrr_runtime.text.chat_template import ChatTemplate\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({1 << 30}, {1 << 30}))\n"
+        f"try:\n    ChatTemplate({ENDLESS[name][0]!r}, {{}}, where='t').render([])\n"
+        "except RdrrError as error:\n    sys.exit(str(error))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment()
+    )
+    assert done.returncode == 1
+    assert ENDLESS[name][1] in done.stderr
