@@ -61,7 +61,8 @@ def main(words: Sequence[str]) -> int:
         print(f"go on with --seed {given.seed} --cases {given.cases} --start {campaign.finished}")
         result = campaign.result
     _report(result, time.monotonic() - began)
-    _keep(result, given.corpus, outcomes=given.keep)
+    if not given.replay:
+        _keep(result, given.corpus, outcomes=given.keep)
     return 1 if result.found else 0
 
 

@@ -146,12 +146,14 @@ class ConfigReader(Reader):
     """The configuration of a checkpoint, planned as `convert --dry-run` does."""
 
     def __init__(self, folder: Path) -> None:
+        from fuzz.text_files import SOUND_TOKENIZERS
         from support.safetensor_files import llama_tensors, write_llama
 
         super().__init__(folder)
         sizes = {"vocab_size": 40, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
                  "num_hidden_layers": 1}  # fmt: skip
         write_llama(folder / "model", llama_tensors(np.random.default_rng(0), **sizes), **sizes)
+        (folder / "model" / "tokenizer.json").write_bytes(SOUND_TOKENIZERS[0])
 
     def __call__(self, case: bytes) -> None:
         from rdrr_converter.convert import convert

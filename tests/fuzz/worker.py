@@ -172,6 +172,7 @@ def child(
         faulthandler.register(number, trace, all_threads=False, chain=True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("error")
+    warnings.simplefilter("ignore", ResourceWarning)
     with tempfile.TemporaryDirectory(dir=notes.folder) as folder:
         try:
             reader = open_reader(Path(folder))
