@@ -43,6 +43,25 @@ def test_a_gguf_with_a_tensor_of_another_number_of_dimensions(tmp_path, name, so
         open_source(path)
 
 
+def with_numbers(**numbers: int | None) -> bytes:
+    file = weight_files.GGUF_FILES[0]
+    values = {f"llama.{key.replace('__', '.')}".encode(): value for key, value in numbers.items()}
+    entries = [replace(one, value=values.get(one.key, one.value)) for one in file.entries]
+    kept = [one for one in entries if one.value is not None]
+    return gguf_files.encode(replace(file, entries=tuple(kept)))
+
+
+@pytest.mark.parametrize("key_length", [1, 3, None])
+def test_a_gguf_whose_heads_have_no_halves(tmp_path, key_length):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(with_numbers(attention__key_length=16))
+    assert open_source(path).tensors
+    heads = 64 if key_length is None else 2
+    path.write_bytes(with_numbers(attention__key_length=key_length, attention__head_count=heads))
+    with pytest.raises(SourceError, match="impossible head dimension"):
+        open_source(path)
+
+
 @pytest.mark.parametrize("options", [{}, {"other": 1}, {"quantize": None}, {"quantize": "Q8_0"}])
 def test_a_report_s_page_whatever_options_it_records(options):
     report = {**text_files.REPORT, "options": options}
