@@ -8,7 +8,7 @@ asks for the same type gets the same bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -80,13 +80,12 @@ def open_file(path: Path) -> Source:
     metadata = files[0].metadata
     architecture = find_gguf_architecture(metadata.get("general.architecture"), path)
     stored = _joined(files)
-    if EMBEDDING not in stored:
-        raise SourceError("a tensor is missing", where=path, expected=EMBEDDING)
+    embedding = _embedding(stored, path)
     factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
     config = read_config(
         metadata,
         architecture,
-        vocab_size=stored[EMBEDDING].shape[0],
+        vocab_size=embedding.shape[0],
         tensors=len(stored),
         tied=HEAD not in stored,
         where=path,
@@ -148,8 +147,33 @@ def _joined(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
     return stored
 
 
+def _embedding(stored: Mapping[str, GgufTensor], path: Path) -> GgufTensor:
+    """The embedding, whose rows are the vocabulary where the metadata does not say."""
+    found = stored.get(EMBEDDING)
+    if found is None:
+        raise SourceError("a tensor is missing", where=path, expected=EMBEDDING)
+    if len(found.shape) != 2:
+        raise SourceError(
+            "impossible shape",
+            where=f"{found.path}, tensor {EMBEDDING}",
+            expected="a matrix",
+            found=list(found.shape),
+        )
+    return found
+
+
 def _vector(tensor: GgufTensor | None) -> npt.NDArray[np.float64] | None:
-    return None if tensor is None else _tensor(tensor, tensor.name).read()[0].astype(np.float64)
+    if tensor is None:
+        return None
+    if not prod(tensor.shape) or prod(tensor.shape[:-1]) != 1:
+        raise SourceError(
+            "impossible shape",
+            where=f"{tensor.path}, tensor {tensor.name}",
+            expected="a vector",
+            found=list(tensor.shape),
+        )
+    values: npt.NDArray[np.float64] = _tensor(tensor, tensor.name).read()[0].astype(np.float64)
+    return values
 
 
 def _translated(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:

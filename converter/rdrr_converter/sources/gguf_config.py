@@ -88,6 +88,13 @@ def read_config(
     head_dim = config.setdefault("head_dim", hidden // heads)
     if read.get("attention.key_length") is not None:
         head_dim = read.size("attention.key_length")
+    if head_dim == 0 or head_dim % 2:
+        raise SourceError(
+            "impossible head dimension",
+            where=where,
+            expected="an even number, for rotary embeddings turn pairs",
+            found=head_dim,
+        )
     config["rope_theta"] = read.number("rope.freq_base") or _ROPE_THETA
     if read.get("rope.dimension_count") not in (None, head_dim):
         config["partial_rotary_factor"] = read.size("rope.dimension_count") / head_dim

@@ -1,0 +1,88 @@
+"""What `make` installs is what was pinned: versions, hashes, and the build backend."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support.commands import ROOT
+
+HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins(name: str) -> Mapping[str, str]:
+    """Versions by package of one of the two files."""
+    found = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE)
+    assert len({canonical(package) for package, _ in found}) == len(found)
+    return {canonical(package): version for package, version in found}
+
+
+def test_each_pin_has_hashes_and_the_same_version_in_both_files():
+    constraints, hashed = pins("constraints.txt"), pins("hashes.txt")
+    assert len(constraints) > 100
+    assert constraints.items() <= hashed.items()
+    entries = (ROOT / "hashes.txt").read_text().split("==")[1:]
+    assert all(HASH.search(entry) for entry in entries)
+
+
+def test_pins_name_no_index():
+    for name in ("constraints.txt", "hashes.txt"):
+        assert "//" not in (ROOT / name).read_text()
+
+
+def test_the_build_backend_is_pinned_to_the_version_that_is_tested():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (backend,) = project["build-system"]["requires"]
+    name, _, version = backend.partition("==")
+    assert pins("constraints.txt")[name] == version
+
+
+def write_wheel(folder: Path, name: str, requires: str = "") -> str:
+    """A wheel of version 1 that holds nothing; returns its hash."""
+    path = folder / f"{name}-1-py3-none-any.whl"
+    info = f"{name}-1.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
+                         + (f"Requires-Dist: {requires}\n" if requires else ""))  # fmt: skip
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [(None, "Would install"), ("first", "DO NOT MATCH"), ("second", "DO NOT MATCH")],
+)
+def test_pip_compares_dependencies_with_the_hashes_of_constraints(tmp_path, spoil, words):
+    hashes = {
+        "rdrr-first": write_wheel(tmp_path, "rdrr_first", "rdrr-second>=1"),
+        "rdrr-second": write_wheel(tmp_path, "rdrr_second"),
+    }
+    if spoil:
+        hashes[f"rdrr-{spoil}"] = "0" * 64
+    pinned = tmp_path / "hashes.txt"
+    pinned.write_text("".join(f"{one}==1 --hash=sha256:{h}\n" for one, h in hashes.items()))
+    wanted = tmp_path / "requirements.txt"
+    wanted.write_text("rdrr-first\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--find-links",
+         str(tmp_path), "--require-hashes", "-c", str(pinned), "-r", str(wanted)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode == 0) == (spoil is None)
+    assert words in done.stdout + done.stderr

@@ -1,0 +1,226 @@
+"""Many batches over all targets, some at a time; what they find is written down once."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from fuzz.targets import Target
+from fuzz.worker import Batch, Notes, child
+from hypothesis import strategies as st
+
+BATCH = 250
+"""Cases of a process."""
+
+ENOUGH = 5
+"""Findings after which a target is left alone."""
+
+_FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A case that a parser did not take as it must.
+
+    Attributes:
+        target: Whose.
+        what: In a line.
+        trace: What was seen of it.
+        case: Its bytes.
+    """
+
+    target: str
+    what: str
+    trace: str
+    case: bytes
+
+    @property
+    def file_name(self) -> str:
+        """Under which the corpus keeps it."""
+        return f"finding-{hashlib.sha256(self.case).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a campaign runs.
+
+    Attributes:
+        table: Targets by name.
+        cases: Gives the strategy of a target.
+        total: Cases of all targets together.
+        seed: Decides all of them.
+        start: Batches at the beginning that are left out, of a campaign that was stopped.
+        known: Sound cases of each target, and cases kept in its corpus, to run instead of others.
+        processes: How many at a time.
+    """
+
+    table: Mapping[str, Target]
+    cases: Callable[[str], st.SearchStrategy[bytes]]
+    total: int
+    seed: int
+    start: int = 0
+    known: Mapping[str, tuple[Sequence[bytes], Sequence[bytes]]] | None = None
+    processes: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    def batches(self) -> list[Batch]:
+        """All batches, of each target in turn."""
+        if self.known is not None:
+            return [
+                Batch(name, 0, len(sound) + len(kept), (*sound, *kept), len(sound))
+                for name, (sound, kept) in self.known.items()
+            ]
+        each = -(-self.total // len(self.table))
+        sizes = [min(BATCH, each - at) for at in range(0, each, BATCH)]
+        return [
+            Batch(name, _seed(self.seed, name, number), size)
+            for number, size in enumerate(sizes)
+            for name in self.table
+        ]
+
+
+def _seed(seed: int, *more: object) -> int:
+    text = " ".join(map(str, (seed, *more)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+@dataclass
+class Result:
+    """What came of a campaign.
+
+    Attributes:
+        counts: Cases run, by target.
+        seconds: Of all processes of a target together.
+        found: Findings, each once.
+        outcomes: First case of each way in which a target's cases ended.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    found: list[Found] = field(default_factory=list)
+    outcomes: dict[tuple[str, str], bytes] = field(default_factory=dict)
+
+    def add(self, found: Found) -> bool:
+        """Whether it is new: another parser, kind or place."""
+        if any((one.target, one.what) == (found.target, found.what) for one in self.found):
+            return False
+        self.found.append(found)
+        return True
+
+
+@dataclass
+class _Running:
+    batch: Batch
+    process: BaseProcess
+    notes: Notes
+    began: float
+
+
+class Campaign:
+    """Runs a plan.
+
+    Args:
+        plan: What to run.
+        say: Takes a line for each new finding, and now and then one on the progress.
+    """
+
+    def __init__(self, plan: Plan, say: Callable[[str], None] = print) -> None:
+        self._plan, self._say = plan, say
+        self.result = Result()
+        self.finished = plan.start
+        self._failures: Counter[str] = Counter()
+
+    def run(self) -> Result:
+        """Run all batches; those that a finding ended go on with other cases."""
+        waiting = deque(self._plan.batches()[self._plan.start :])
+        running: list[_Running] = []
+        with tempfile.TemporaryDirectory(prefix="rdrr-fuzz-", dir=_scratch()) as folder:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < self._plan.processes:
+                        batch = waiting.popleft()
+                        if self._failures[batch.name] < ENOUGH:
+                            running.append(self._begin(batch, Path(folder)))
+                    if running:
+                        self._collect(running, waiting)
+            finally:
+                for one in running:
+                    one.process.kill()
+                    one.process.join()
+        return self.result
+
+    def _begin(self, batch: Batch, folder: Path) -> _Running:
+        notes = Notes(Path(tempfile.mkdtemp(dir=folder)))
+        target = self._plan.table[batch.name]
+        sys.stdout.flush()
+        process = _FORK.Process(
+            target=child, args=(batch, target.open, self._plan.cases(batch.name), notes)
+        )
+        process.start()
+        return _Running(batch, process, notes, time.monotonic())
+
+    def _collect(self, running: list[_Running], waiting: deque[Batch]) -> None:
+        """Wait until one process is done, and write down what it did."""
+        wait([one.process.sentinel for one in running])
+        for one in [one for one in running if not one.process.is_alive()]:
+            running.remove(one)
+            one.process.join()
+            self._note(one, waiting)
+
+    def _note(self, one: _Running, waiting: deque[Batch]) -> None:
+        name, result = one.batch.name, self.result
+        count, case = one.notes.read()
+        result.counts[name] += count
+        result.seconds[name] += time.monotonic() - one.began
+        self.finished += 1
+        for path in sorted(one.notes.outcomes.glob("*")):
+            key = name, path.name
+            result.outcomes[key] = result.outcomes.get(key) or path.read_bytes()
+        if not one.process.exitcode:
+            return
+        self._failures[name] += 1
+        trace = one.notes.trace.read_text(errors="replace")
+        found = Found(name, _what(one.process.exitcode, trace), _shortened(trace), case)
+        if result.add(found):
+            self._say(f"FOUND in {name}: {found.what}")
+        left = one.batch.size - count
+        if (
+            left > 0 and self._plan.known is None
+        ):  # other cases than those that were not run, but as many
+            waiting.append(Batch(name, _seed(one.batch.seed, "again"), left))
+
+
+def _shortened(trace: str) -> str:
+    return trace if len(trace) < 6000 else f"{trace[:1000]}\n...\n{trace[-5000:]}"
+
+
+def _what(exitcode: int | None, trace: str) -> str:
+    """An end in a line: what was raised and where, or the signal."""
+    places = re.findall(r'File "[^"]*?((?:rdrr|fuzz)[^/"]*/[^"]*)", line (\d+)', trace)
+    if exitcode is not None and exitcode < 0:
+        name = signal.Signals(-exitcode).name
+        kind = {"SIGPROF": "took too long", "SIGALRM": "waited too long"}.get(
+            name, f"died of {name}"
+        )
+        return f"{kind} at {':'.join(places[0])}" if places else kind
+    lines = [line for line in trace.splitlines() if line.strip() and not line.startswith(" ")]
+    last = lines[-1][:160] if lines else "ended without a word"
+    ours = [place for place in places if not place[0].startswith("fuzz")]
+    return f"{re.sub(r'[0-9]+', 'N', last)[:100]} at {':'.join(ours[-1])}" if ours else last
+
+
+def _scratch() -> str | None:
+    """Files in memory, where there are such: a campaign writes hundreds of thousands."""
+    memory = Path("/dev/shm")
+    return str(memory) if memory.is_dir() and os.access(memory, os.W_OK) else None

@@ -1,0 +1,108 @@
+"""A short campaign over every parser, and proof that a campaign finds what it is there to find."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+
+import pytest
+from fuzz.targets import CORPUS, TARGETS, kept
+from support.commands import ROOT
+
+COMPONENTS = ("format", "device", "manifests", "converter", "runtime", "api", "tests")
+EACH = 100
+"""Cases of a target."""
+
+MOST = 300_000
+"""Bytes of the corpus."""
+
+
+def python(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, whose children may die without harm to this one."""
+    path = os.pathsep.join(str(ROOT / one) for one in COMPONENTS)
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        cwd=ROOT,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_no_parser_falls_over_hostile_cases(tmp_path):
+    seed = int(os.environ.get("RDRR_TEST_SEED", secrets.randbits(32)))
+    words = ("--cases", EACH * len(TARGETS), "--seed", seed, "--corpus", tmp_path)
+    done = python("-m", "fuzz", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"seed {seed}" in done.stdout
+    assert "; 0 findings" in done.stdout
+
+
+def test_no_parser_falls_over_its_sound_cases_or_its_corpus():
+    done = python("-m", "fuzz", "--replay")
+    assert done.returncode == 0, done.stdout + done.stderr
+    count = sum(len(target.sound) + len(kept(name)) for name, target in TARGETS.items())
+    assert f"{count} cases" in done.stdout
+    assert count > 100
+
+
+_BROKEN = """
+import json, sys
+from fuzz import campaign, worker
+from fuzz.broken_readers import FAULTS, target
+from fuzz.campaign import Campaign, Plan
+campaign.ENOUGH, worker.CPU_SECONDS, worker.SECONDS = 1, 0.5, 5.0
+marked = sys.argv[1] == "marked"
+table = {name: target(fault, marked=marked) for name, (fault, _) in FAULTS.items()}
+plan = Plan(table, lambda name: table[name].hostile, 10 * len(table), 1)
+result = Campaign(plan, lambda line: None).run()
+found = {one.target: [one.what, one.case.decode("latin-1")] for one in result.found}
+print(json.dumps({"found": found, "counts": result.counts}))
+"""
+
+
+@pytest.fixture(scope="module")
+def broken() -> dict[str, dict[str, dict[str, list[str]]]]:
+    """What campaigns over broken parsers find, with and without cases that set off the faults."""
+    return {kind: json.loads(python("-c", _BROKEN, kind).stdout) for kind in ("marked", "unmarked")}
+
+
+def test_every_kind_of_fault_is_found_with_its_case(broken):
+    from fuzz.broken_readers import FAULTS, MARK
+
+    found = broken["marked"]["found"]
+    assert found.keys() == FAULTS.keys()
+    for name, (_, words) in FAULTS.items():
+        what, case = found[name]
+        assert words in what
+        assert MARK in case.encode("latin-1")
+
+
+def test_a_parser_that_refuses_well_is_no_finding(broken):
+    assert not broken["unmarked"]["found"]
+    assert set(broken["unmarked"]["counts"].values()) == {10}
+
+
+def test_the_corpus_is_small():
+    sizes = [path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()]
+    assert 0 < sum(sizes) < MOST
+
+
+def test_the_same_seed_makes_the_same_cases(tmp_path):
+    ends = [
+        python("-m", "fuzz", "--target", "imatrix", "--cases", 60, "--seed", seed, "--keep",
+               "--corpus", tmp_path / str(number)).stdout
+        for number, seed in enumerate((5, 5, 6))
+    ]  # fmt: skip
+    kept_cases = [
+        {path.name: path.read_bytes() for path in (tmp_path / str(number)).rglob("*-*")}
+        for number in range(3)
+    ]
+    assert kept_cases[0], ends[0]
+    assert kept_cases[0] == kept_cases[1]
+    assert kept_cases[0] != kept_cases[2]
