@@ -177,5 +177,5 @@ def test_what_cannot_be_a_batch_is_refused(backend, rng):
         engine.generate_batch([[1], []], max_tokens=1)
     with pytest.raises(UsageError, match="sequences"):
         engine.generate_batch(prompts(rng, *[1] * 33), max_tokens=1, sequences=33)
-    with pytest.raises(UsageError, match="1 or more"):
+    with pytest.raises(UsageError, match="max_tokens is out of range"):
         engine.generate_batch([[1]], max_tokens=0)
