@@ -33,6 +33,16 @@ UNDER_WAY_BYTES = 128 << 20
 _HOST_BYTES = 16 << 20  # host memory that padding may take at a time
 
 
+def staging_bytes(largest: int, total: int) -> int:
+    """Most bytes that pass through memory of the device while weights are uploaded.
+
+    Args:
+        largest: Stored bytes of the largest matrix.
+        total: Stored bytes of all weights.
+    """
+    return min(largest, CHUNK_BYTES) + TARGET_BYTES + min(total, UNDER_WAY_BYTES)
+
+
 def upload_weight(
     arena: Arena,
     dtype: DType,
