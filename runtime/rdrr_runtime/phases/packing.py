@@ -85,6 +85,7 @@ class Uploader:
         self._passing = passing
         self._staging: BufferSlice | None = None
         self._under_way = 0
+        self._most = min(CHUNK_BYTES, arena.max_binding)
         self._target = passing.empty("chunk", TARGET_BYTES)
 
     def fill(
@@ -140,7 +141,7 @@ class Uploader:
         self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
     ) -> int:
         done = 0
-        for piece in _regrouped(chunks, max(1, CHUNK_BYTES // stored.row_bytes), 1):
+        for piece in _regrouped(chunks, max(1, self._most // stored.row_bytes), 1):
             chunk = Chunk(
                 self._sent(piece), self._target, before + done, len(piece), stored.row_blocks
             )
@@ -152,7 +153,7 @@ class Uploader:
         self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
     ) -> int:
         done = 0
-        most = max(UNIT, CHUNK_BYTES // stored.row_bytes // UNIT * UNIT)
+        most = max(UNIT, self._most // stored.row_bytes // UNIT * UNIT)
         for piece in _regrouped(chunks, most, UNIT):
             chunk = Chunk(self._sent(piece), self._target, done, len(piece), stored.row_blocks)
             self._run(chunk, repack_columns(weight, chunk, before, label))

@@ -9,6 +9,7 @@ sequence; short ones share passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import groupby
 
 from rdrr_device.arena import Arena
@@ -43,20 +44,23 @@ class GpuBatch(GpuSequences):
         _check(plan, sequences)
         arena, dtype = Arena(executor.device, "batch"), plan.cache.spec.dtype
         self.context = context
-        self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
-        ring = BATCH_STEPS * MOST_SEQUENCES
-        state = State.create(arena, plan.rows(PREFILL), ring)
-        self._batch_passes = BatchPasses(plan, executor, state, self._cache)
-        super().__init__(
-            executor,
-            arena,
-            state,
-            self._batch_passes,
-            vocabulary=plan.graph.vocab_size,
-            rows=self._batch_passes.ring(sequences).width,
-            sequences=sequences,
-            batch=True,
-        )
+        with ExitStack() as undo:
+            undo.callback(arena.dispose)
+            self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
+            ring = BATCH_STEPS * MOST_SEQUENCES
+            state = State.create(arena, plan.rows(PREFILL), ring)
+            self._batch_passes = BatchPasses(plan, executor, state, self._cache)
+            super().__init__(
+                executor,
+                arena,
+                state,
+                self._batch_passes,
+                vocabulary=plan.graph.vocab_size,
+                rows=self._batch_passes.ring(sequences).width,
+                sequences=sequences,
+                batch=True,
+            )
+            undo.pop_all()
 
     @property
     def kv_bytes(self) -> int:
