@@ -5,8 +5,8 @@
 A package of the shape, random weights, is loaded once to warm caches up, then in rounds of each
 mode; the order alternates from round to round. `cached` finds every shard remembered, since the
 loads before it hashed them. Times are from the path to the loaded model. The check alone is timed
-beside them, hashing in as many threads as a load takes and finding everything remembered. What is verified is remembered in a folder of the
-benchmark's own. The last line is one JSON object.
+beside them, hashing in as many threads as a load takes and finding everything remembered. What is
+verified is remembered in a folder of the benchmark's own. The last line is one JSON object.
 """
 
 from __future__ import annotations

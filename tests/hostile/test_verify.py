@@ -26,6 +26,9 @@ from rdrr_runtime.reference.backend import CpuBackend
 from support.commands import EXAMPLE, environment, error_line, rdrr
 from support.range_server import RangeHandler, served
 
+# Changed bytes are decoded where a test loads them with `none`; some are no numbers.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+
 PROMPT = "And it came to pass"
 TEXT = "And it came to pass in those days, that there went out a decree."
 FLIPPED = 400
