@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rdrr_format.errors import DeviceError, UsageError
 
 from rdrr._configuration import configured_hints
 from rdrr._load_options import LoadOptions
+from rdrr._memory_limit import refuse_beyond_limit
 from rdrr._tuned import read_profile
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import Backend
     from rdrr_runtime.compile.hints import Policy
+
+AnyBackend = TypeVar("AnyBackend", bound="Backend")
 
 _CPU_SERVES: Mapping[str, str] = MappingProxyType(
     {"q4kMatmul": "dequant_f32", "computePrecision": "f32"}
@@ -33,12 +37,17 @@ class OpenedBackend:
         backend: The loaded model.
         reason: Which one it is, why, and how to get the other, in one line.
         unhonoured: A line for each hint that it does not follow.
+        device: What it runs on, if that is a GPU.
+        verify: How its shards were checked; those of a draft model are checked so too.
+        unchecked: A line for what could not be checked.
     """
 
     backend: Backend
     reason: str
     unhonoured: tuple[str, ...]
     device: Device | None = None
+    verify: str = "cached"
+    unchecked: tuple[str, ...] = ()
 
     def close(self) -> None:
         """Free the model, then the device it ran on."""
@@ -78,17 +87,20 @@ def open_backend(
     Args:
         package: What to load.
         policy: Its kernel hints, from `resolve_hints`.
-        options: Backend, adapter, cache type, and whether hints are strict.
+        options: Backend, adapter, cache type, whether hints are strict, and how shards are checked.
         context: KV slots.
 
     Raises:
         UsageError: A combination that contradicts itself.
         DeviceError: No adapter (unless `auto` may fall back), too little memory, or a hint that
             is not honoured under `strict_hints`.
+        ShardError: A shard has another hash than the manifest states.
     """
     backend, adapter = options.backend, options.adapter
     if backend == "cpu" and adapter:
         raise UsageError("an adapter means nothing to the cpu backend", found=adapter)
+    if backend == "cpu" and options.max_vram is not None:
+        raise UsageError("--max-vram means nothing to the cpu backend", found=options.max_vram)
     device: Device | None = None
     missing: DeviceError | None = None
     if backend != "cpu":
@@ -102,7 +114,7 @@ def open_backend(
                 raise
             missing = error
     if device is None:
-        return _cpu(package, policy, options.strict_hints, context, missing)
+        return _cpu(package, policy, options, context, missing)
     return _wgpu(package, policy, device, options, context)
 
 
@@ -111,18 +123,41 @@ def open_beside(package: Package, beside: OpenedBackend) -> Backend:
 
     Raises:
         DeviceError: Too little memory.
+        ShardError: A shard has another hash than the manifest states.
     """
-    package.fetch()
     longest = package.manifest.architecture.max_seq_len
     context = min(longest, beside.backend.info.context)
-    if beside.device is None:
+    device = beside.device
+    if device is None:
         from rdrr_runtime.reference.backend import CpuBackend
 
-        return CpuBackend(package, context=context)
+        return load_checked(package, beside.verify, lambda: CpuBackend(package, context=context))[0]
     from rdrr_runtime.gpu import GpuBackend
 
     policy = resolve_hints(package, {})
-    return GpuBackend(package, context=context, device=beside.device, policy=policy)
+    return load_checked(
+        package,
+        beside.verify,
+        lambda: GpuBackend(package, context=context, device=device, policy=policy),
+    )[0]
+
+
+def load_checked(
+    package: Package, verify: str, load: Callable[[], AnyBackend]
+) -> tuple[AnyBackend, tuple[str, ...]]:
+    """Load a backend while its shards are checked; also return what could not be checked.
+
+    Raises:
+        ShardError: A shard has another hash than the manifest states; the backend is freed.
+    """
+    from rdrr_manifests.loading import checked_shards
+
+    with ExitStack() as undo:
+        with checked_shards(package, verify) as unchecked:
+            backend = load()
+            undo.callback(backend.close)
+        undo.pop_all()
+    return backend, unchecked
 
 
 def _wgpu(
@@ -139,17 +174,21 @@ def _wgpu(
     stored = read_profile(device.info)
     tuning, kv_dtype = stored.tuning, options.kv_dtype
     try:
+        # Before any weight is read: a large model takes a while to load.
         if options.strict_hints:
-            # Before any weight is read: a large model takes a while to load.
             _refuse(unhonoured(decisions_for(package, device, policy, context, kv_dtype, tuning)))
-        package.fetch()
-        model = GpuBackend(
+        refuse_beyond_limit(package, device, policy, options, context=context, tuning=tuning)
+        model, unchecked = load_checked(
             package,
-            context=context,
-            kv_dtype=kv_dtype,
-            device=device,
-            policy=policy,
-            tuning=tuning,
+            options.verify,
+            lambda: GpuBackend(
+                package,
+                context=context,
+                kv_dtype=kv_dtype,
+                device=device,
+                policy=policy,
+                tuning=tuning,
+            ),
         )
     except BaseException:
         device.close()
@@ -157,29 +196,31 @@ def _wgpu(
     kind = ", a software adapter" if device.info.software else ""
     where = f"{device.info.name} ({device.info.backend}{kind})"
     reason = f"backend wgpu on {where}; --backend cpu runs it in torch{stored.remark}"
-    return OpenedBackend(model, reason, unhonoured(model.info.decisions), device)
+    return OpenedBackend(
+        model, reason, unhonoured(model.info.decisions), device, options.verify, unchecked
+    )
 
 
 def _cpu(
     package: Package,
     policy: Policy,
-    strict_hints: bool,
+    options: LoadOptions,
     context: int,
     missing: DeviceError | None,
 ) -> OpenedBackend:
     from rdrr_runtime.reference.backend import CpuBackend
 
     unhonoured = _unhonoured_on_cpu(policy)
-    if strict_hints:
+    if options.strict_hints:
         _refuse(unhonoured)
-    package.fetch()
-    model = CpuBackend(package, context=context)
-    if missing is None:
-        return OpenedBackend(
-            model, "backend cpu (torch); --backend wgpu runs it on a GPU", unhonoured
-        )
-    reason = f"backend cpu (torch), because there is {missing.message}; for the wgpu backend "
-    return OpenedBackend(model, reason + (missing.hint or "see `rdrr devices`"), unhonoured)
+    model, unchecked = load_checked(
+        package, options.verify, lambda: CpuBackend(package, context=context)
+    )
+    reason = "backend cpu (torch); --backend wgpu runs it on a GPU"
+    if missing is not None:
+        reason = f"backend cpu (torch), because there is {missing.message}; for the wgpu backend "
+        reason += missing.hint or "see `rdrr devices`"
+    return OpenedBackend(model, reason, unhonoured, None, options.verify, unchecked)
 
 
 def _unhonoured_on_cpu(policy: Policy) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def load(path: str | Path, *, options: LoadOptions | None = None, **keywords: An
     Raises:
         StoreError: There is no package at `path`.
         ManifestError: The manifest is not sound.
-        ShardError: Bytes are missing.
+        ShardError: Bytes are missing, or a shard has another hash than the manifest states.
         DeviceError: No adapter, too little memory, or a hint that cannot be honoured.
         UsageError: An option is wrong.
     """

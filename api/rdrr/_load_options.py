@@ -9,6 +9,7 @@ from functools import partial
 from rdrr_format.options import check_fields, documented, option, split_pairs
 
 BACKENDS = ("auto", "wgpu", "cpu")
+VERIFY = ("cached", "full", "none")
 KV_DTYPES = ("f16", "f32", "q8_0")
 
 DEFAULT_CONTEXT = 8192
@@ -45,6 +46,19 @@ class LoadOptions:
     )
     follow_links: bool = option(
         False, "Read what links in the package's folder lead to, wherever that is."
+    )
+
+    verify: str = option(
+        "cached",
+        "Hash the shards while they are loaded. cached: those that changed since they were last "
+        "found right. full: all. none: load whatever is there.",
+        choices=VERIFY,
+    )
+    max_vram: int | None = option(
+        None,
+        "Refuse to load a model that takes more GPU memory than this; no limit unless given.",
+        in_bytes=True,
+        minimum=1,
     )
 
     busy_timeout: float | None = option(

@@ -46,6 +46,7 @@ class Model:
         package: What was loaded.
         reason: Which backend runs it, why, and how to get the other.
         unhonoured_hints: A line for each kernel hint that the backend does not follow.
+        unchecked: A line for what could not be checked of the shards; most often none.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Model:
         self.package = package
         self.reason = opened.reason
         self.unhonoured_hints = opened.unhonoured
+        self.unchecked = opened.unchecked
         self._opened = opened
         self._codec = _codec(package)
         self._templates: dict[tuple[str | None, bool], ChatTemplate] = {}

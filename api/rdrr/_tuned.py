@@ -1,14 +1,13 @@
 """Tuned profiles on disk: one JSON file an adapter and driver, in the user's cache folder.
 
-The folder is $XDG_CACHE_HOME, or ~/.cache where that is not set, and in it `rdrr/tuning`. A profile
-is a cache and nothing more: where it is missing, unreadable or of other kernels, defaults run.
+They are in the folder `tuning` of `rdrr_format.user_folders.cache_folder`. A profile is a cache and
+nothing more: where it is missing, unreadable or of other kernels, defaults run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.stores import replace_file, store_errors
+from rdrr_format.user_folders import cache_folder
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
@@ -59,11 +59,9 @@ class Stored:
 
 def profile_path(info: AdapterInfo) -> Path:
     """Where the profile of an adapter and its driver is kept."""
-    folder = os.environ.get("XDG_CACHE_HOME")
-    base = Path(folder) if folder else Path.home() / ".cache"
     name = re.sub(r"[^a-z0-9]+", "-", info.name.lower()).strip("-") or "adapter"
     digest = hashlib.sha256(json.dumps(_adapter(info), sort_keys=True).encode()).hexdigest()
-    return base / "rdrr" / "tuning" / f"{name[:40]}-{digest[:12]}.json"
+    return cache_folder() / "tuning" / f"{name[:40]}-{digest[:12]}.json"
 
 
 def _adapter(info: AdapterInfo) -> dict[str, str]:

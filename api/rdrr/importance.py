@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdrr_format.locations import local_path
 
-from rdrr._backends import OpenedBackend
+from rdrr._backends import OpenedBackend, load_checked
 from rdrr._load import context_of
 from rdrr._model import Model
 from rdrr.evaluate import WINDOW, ProgressCallback, perplexity
@@ -74,6 +74,7 @@ def measure_importance(
         UsageError: The text is too short, the window too long, or `out` is there.
         StoreError: There is no package, or `out` cannot be written.
         ManifestError: The package is not sound.
+        ShardError: A shard has another hash than the manifest states.
     """
     from rdrr_converter.export.imatrix import Origin, check_free, write_imatrix
     from rdrr_manifests.graph.ops import Experts
@@ -89,7 +90,11 @@ def measure_importance(
             # A file has a row for each expert, those that no token reaches included.
             for use in (*op.gates, *op.ups, *op.downs):
                 seen.expect(use)
-    backend = CpuBackend(opened, context=context_of(opened, window), observe=seen.add)
+    backend, _ = load_checked(
+        opened,
+        "cached",
+        lambda: CpuBackend(opened, context=context_of(opened, window), observe=seen.add),
+    )
     with Model(opened, OpenedBackend(backend, "backend cpu (torch)", ())) as model:
         found = perplexity(model, text, window=window, limit=limit, progress=progress)
     entries = write_imatrix(out, seen.activations(), Origin(origin, found.windows, window))

@@ -6,7 +6,7 @@ the counters are exact. What to run and in which order is the program's business
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -252,35 +252,51 @@ class Device:
         self.wgpu.destroy()
 
 
-def open_device(adapter: str | None = None, *, without: frozenset[str] = frozenset()) -> Device:
+def open_device(
+    adapter: str | None = None,
+    *,
+    without: frozenset[str] = frozenset(),
+    limits: Mapping[str, int] | None = None,
+) -> Device:
     """Open a device on the best adapter, or on one whose name contains `adapter`.
 
     Args:
         adapter: Part of an adapter's name, backend or driver, in any case.
         without: Features to leave off although offered, so that tests reach the generic paths.
+        limits: Limits to ask for in the place of the adapter's own, by name with dashes, so that
+            tests see what a lesser adapter would do.
 
     Raises:
         DeviceError: No adapter, none of that name, or it refuses a device.
     """
-    return open_adapter(choose_adapter(list_adapters(), adapter), without=without)
+    info = choose_adapter(list_adapters(), adapter)
+    return open_adapter(info, without=without, limits=limits)
 
 
-def open_adapter(info: AdapterInfo, *, without: frozenset[str] = frozenset()) -> Device:
+def open_adapter(
+    info: AdapterInfo,
+    *,
+    without: frozenset[str] = frozenset(),
+    limits: Mapping[str, int] | None = None,
+) -> Device:
     """Open a device on an adapter that `list_adapters` found.
 
     Args:
         info: The adapter.
         without: Features to leave off although offered.
+        limits: As of `open_device`.
 
     Raises:
         DeviceError: The adapter refuses a device.
     """
     features = sorted((WANTED_FEATURES & info.features) - without)
-    limits = {name: info.limits[name] for name in RAISED_LIMITS if name in info.limits}
+    granted = {name: info.limits[name] for name in RAISED_LIMITS if name in info.limits}
     with device_errors(f"opening {info.name}"):
         try:
             gpu = info.handle.request_device_sync(
-                label="rdrr", required_features=features, required_limits=limits
+                label="rdrr",
+                required_features=features,
+                required_limits=granted | dict(limits or {}),
             )
         except RuntimeError as error:
             raise DeviceError(

@@ -14,11 +14,10 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.errors import DeviceError
 
 from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.handle import DeviceHandle
-from rdrr_device.wgpu_errors import device_errors
+from rdrr_device.wgpu_errors import device_errors, device_lost
 
 STAGING_BYTES = 64 * 1024  # more where more is fetched at once
 MAP_ALIGNMENT = 8
@@ -103,7 +102,7 @@ class Readback:
         if self._native is not None:
             data = self._native.read(self._device.wgpu, staging, whole, submission)
             if data is None:
-                raise DeviceError("the device gave no data back", where=self._device.info.name)
+                raise device_lost("reading a buffer")
         else:
             # The submit before it orders the copy: the wrapper's own extra submit is not needed.
             staging.map_async("READ_NOSYNC", 0, whole).sync_wait()

@@ -160,13 +160,22 @@ class HubStore:
         self._check(name)
         return self._listing.sizes[name]
 
-    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
-        """Bytes of a file as a read-only memory map."""
+    def readable(self, name: str) -> Path:
+        """Path of a file in the cache, where it is downloaded to if need be.
+
+        Raises:
+            StoreError: It cannot be downloaded.
+        """
         self._check(name)
         path = self._paths.get(name)
         if path is None:
             path = self._paths[name] = self._listing.path(name)
-        return LocalStore(path.parent, follow_links=True).read(name, offset, size)
+        return path
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
+        """Bytes of a file as a read-only memory map."""
+        folder = self.readable(name).parent
+        return LocalStore(folder, follow_links=True).read(name, offset, size)
 
     def fetch(self, names: Sequence[str]) -> None:
         """Download files, several at once; names that are not there are passed over.

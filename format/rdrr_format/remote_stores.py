@@ -20,11 +20,14 @@ import numpy as np
 
 from rdrr_format.errors import StoreError
 from rdrr_format.file_names import check_name
-from rdrr_format.stores import Bytes, store_errors
+from rdrr_format.stores import Bytes, Store, store_errors
 
 _TIMEOUT_SECONDS = 60
 _MOST_UNSTATED = 64 << 20
 """Bytes that are read of an answer without `Content-Length`."""
+
+PIECE_BYTES = 64 << 20
+"""Bytes of a large file that are asked for at a time."""
 
 _SILENT = logging.NullHandler()
 _DIGITS = 18
@@ -234,6 +237,19 @@ class _Upload(io.RawIOBase):
                 self._file.close()
         finally:
             super().close()
+
+
+def piece_size(store: Store, name: str, size: int) -> int:
+    """Bytes of a file to ask for at a time, so that none is sent twice.
+
+    Args:
+        store: Where the file is.
+        name: The file.
+        size: Its bytes; a server that gives no parts is asked for all of them.
+    """
+    if isinstance(store, HttpStore) and size > PIECE_BYTES and not store.serves_ranges(name):
+        return size
+    return max(1, min(size, PIECE_BYTES))
 
 
 @contextmanager

@@ -21,6 +21,19 @@ _PIECE = 4 << 20
 """Bytes of a local shard that are hashed at a time."""
 
 
+def wrong_hash(where: object, expected: str, found: str, hint: str = "") -> ShardError:
+    """The error of a shard whose bytes are not those that the manifest was written for.
+
+    Args:
+        where: Path or URL of the shard.
+        expected: The declared hash.
+        found: The hash of its bytes.
+        hint: What else can be done than getting the shard again.
+    """
+    advice = "the bytes were changed or damaged; get the shard again"
+    return ShardError("wrong hash", where=where, expected=expected, found=found, hint=advice + hint)
+
+
 class ShardReader:
     """Reads runs of bytes from the shards of a package.
 
@@ -79,13 +92,7 @@ class ShardReader:
         self.check_size(index)
         found = hash_pieces(self._algorithm, self._pieces(shard))
         if found != shard.hash.lower():
-            raise ShardError(
-                "wrong hash",
-                where=where,
-                expected=shard.hash,
-                found=found,
-                hint="the bytes were changed or damaged; get the shard again",
-            )
+            raise wrong_hash(where, shard.hash, found)
 
     def check_size(self, index: int) -> None:
         """Compare a shard's size with what is declared.

@@ -1,12 +1,15 @@
 """A package that was opened: its manifest, its graph, and its tensors, read when asked for.
 
-Opening checks the structure and the presence of the files; it does not hash or decode
-(`validate(deep=True)` does). Writing packages is the converter's work.
+Opening checks the structure and the presence of the files. It does not hash them, which
+`rdrr_manifests.loading` does while they are loaded, nor decode them, which `validate(deep=True)`
+does. Writing packages is the converter's work.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from types import TracebackType
 
@@ -87,6 +90,16 @@ class Package:
             StoreError: One cannot be downloaded.
         """
         fetch_files(self.store, [shard.filename for shard in self.manifest.shards])
+
+    @contextmanager
+    def reading_shards_from(self, store: Store) -> Iterator[None]:
+        """Read tensors from copies of the shards in another store, for the length of a block."""
+        before = self._reader
+        self._reader = ShardReader(store, self.manifest.shards, self.manifest.hash_algorithm)
+        try:
+            yield
+        finally:
+            self._reader = before
 
     def tensor(self, name: str) -> Tensor:
         """The entry of a tensor.

@@ -8,6 +8,7 @@ where the next pass reads them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
@@ -73,38 +74,41 @@ class GpuBackend:
         self.device = device if device is not None else open_device()
         self._owns_device = device is None
         self._arena = Arena(self.device, package.manifest.model_id)
-        plan = Plan(
-            package,
-            self.device,
-            self._arena,
-            policy or Policy(),
-            context=context,
-            kv_dtype=kv_dtype,
-            fused=fused,
-            tuning=tuning,
-        )
-        self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
-        self._plan = plan
         self._batch: GpuBatch | None = None
-        self._new_executor = executor
-        self._executor = executor(self.device)
-        self._program = Program(plan, self._executor)
-        vocabulary = plan.graph.vocab_size
-        sampler = partial(GpuSampler, self._executor, self._arena, plan.state, vocabulary)
-        self._sequence = GpuSequences(
-            self._executor, plan.state, SinglePasses(self._program), vocabulary, sampler
-        )
-        self._windows = GpuWindows(self._sequence, self._program)
-        decisions = plan.decisions()
-        self._info = BackendInfo(
-            "wgpu",
-            self.device.info.name,
-            context,
-            plan.weights.size,
-            plan.cache.size,
-            decisions,
-            kv_dtype,
-        )
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            plan = Plan(
+                package,
+                self.device,
+                self._arena,
+                policy or Policy(),
+                context=context,
+                kv_dtype=kv_dtype,
+                fused=fused,
+                tuning=tuning,
+            )
+            self.ahead = SOFTWARE_AHEAD if self.device.info.software else AHEAD
+            self._plan = plan
+            self._new_executor = executor
+            self._executor = executor(self.device)
+            self._program = Program(plan, self._executor)
+            vocabulary = plan.graph.vocab_size
+            sampler = partial(GpuSampler, self._executor, self._arena, plan.state, vocabulary)
+            self._sequence = GpuSequences(
+                self._executor, plan.state, SinglePasses(self._program), vocabulary, sampler
+            )
+            self._windows = GpuWindows(self._sequence, self._program)
+            decisions = plan.decisions()
+            self._info = BackendInfo(
+                "wgpu",
+                self.device.info.name,
+                context,
+                plan.weights.size,
+                plan.cache.size,
+                decisions,
+                kv_dtype,
+            )
+            undo.pop_all()
 
     @property
     def info(self) -> BackendInfo:

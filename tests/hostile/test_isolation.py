@@ -18,16 +18,23 @@ SETTINGS = {
     "TRANSFORMERS_OFFLINE": "1",
     "SOURCE_DATE_EPOCH": "no time",
     "XDG_CONFIG_HOME": "/theirs",
+    "XDG_CACHE_HOME": "/cached",
     "HF_HOME": "/theirs",
 }
 
 
 def test_variables_of_the_user_are_taken_away_and_others_stay():
-    variables = {**SETTINGS, "PATH": "/bin", "HFX": "1"}
+    variables = {**SETTINGS, "PATH": "/bin", "HFX": "1", "MESA_SHADER_CACHE_DIR": "/shaders"}
     isolate(variables, "/home")
     assert variables == {
-        "PATH": "/bin", "HFX": "1", "XDG_CONFIG_HOME": "/home/config", "HF_HOME": "/home/hub"
-    }  # fmt: skip
+        "PATH": "/bin",
+        "HFX": "1",
+        "XDG_CONFIG_HOME": "/home/config",
+        "XDG_CACHE_HOME": "/home/cache",
+        "HF_HOME": "/home/hub",
+        "MESA_SHADER_CACHE_DIR": "/shaders",
+        "__GL_SHADER_DISK_CACHE_PATH": "/cached",
+    }
 
 
 def test_this_very_run_is_isolated():
@@ -35,6 +42,7 @@ def test_this_very_run_is_isolated():
     ours = {"HF_HOME", "HF_HUB_DISABLE_PROGRESS_BARS"}
     assert {name for name in os.environ if name.startswith("HF_")} <= ours
     assert "rdrr-tests" in os.environ["XDG_CONFIG_HOME"]
+    assert "rdrr-tests" in os.environ["XDG_CACHE_HOME"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.dtypes import parse_dtype
+from rdrr_format.integrity import hash_bytes
 from rdrr_format.layouts import geometry, parse_layout
 from rdrr_manifests.package import Package, open_package
 from support.manifests import TOKENIZER, valid_manifest, write_manifest
@@ -135,9 +136,12 @@ def write_random_package(
             part = raw[at : at + run["size"]]
             files[run["shardIndex"]][run["offset"] : run["offset"] + run["size"]] = part
             at += run["size"]
+    shards = []
     for shard, data in zip(manifest["shards"], files, strict=True):
         data.tofile(folder / shard["filename"])
-    write_manifest(folder, manifest)
+        digest = hash_bytes(manifest.get("hashAlgorithm", "sha256"), data)
+        shards.append(shard | {"hash": digest})
+    write_manifest(folder, {**manifest, "shards": shards})
     if manifest.get("tokenizer"):
         (folder / manifest["tokenizer"]["file"]).write_text(TOKENIZER, encoding="utf-8")
     return open_package(folder)

@@ -46,14 +46,14 @@ def note(text: str) -> None:
 
 
 def announce(model: Model, name: str = "") -> None:
-    """Say which backend runs a model and which hints it does not follow.
+    """Say which backend runs a model, which hints it does not follow, and what was not checked.
 
     Args:
         model: That was loaded.
         name: Which one it is, where there are two.
     """
     note(f"{name}: {model.reason}" if name else model.reason)
-    for line in model.unhonoured_hints:
+    for line in (*model.unhonoured_hints, *model.unchecked):
         note(f"warning: {line}")
 
 

@@ -122,8 +122,8 @@ class _Flag:
             option.flag,
             help=help_text,
             metavar=option.metavar or ("SIZE" if option.in_bytes else None),
-            min=option.minimum,
-            max=option.maximum,
+            min=None if option.in_bytes else option.minimum,
+            max=None if option.in_bytes else option.maximum,
             case_sensitive=False,
             show_default=option.default_text or True,
         )
@@ -137,14 +137,14 @@ class _Flag:
     def read(self, word: Any) -> Any:
         """The field's value from what typer read."""
         if self.option.in_bytes:
-            return parse_size(word)
+            return None if word is None else parse_size(word)
         if self.option.read_words is not None:
             return self.option.read_words(word or ())
         return word
 
     def _default_word(self) -> Any:
         if self.option.in_bytes:
-            return spell_size(self.default)
+            return None if self.default is None else spell_size(self.default)
         return None if self.option.read_words is not None else self.default
 
     def _word_type(self) -> Any:
@@ -156,7 +156,7 @@ class _Flag:
             choices: Any = Literal[option.choices]
             return choices | None if optional else choices
         if option.in_bytes:
-            return str
+            return str | None if optional else str
         plain = next(one for one in _members(self.type) if one is not type(None))
         return plain | None if optional else plain
 

@@ -44,7 +44,16 @@ def perplexity(
     ] = False,
     load: Annotated[
         LoadOptions,
-        Only("backend", "adapter", "kernel_hints", "strict_hints", "kv_dtype", "follow_links"),
+        Only(
+            "backend",
+            "adapter",
+            "kernel_hints",
+            "strict_hints",
+            "kv_dtype",
+            "follow_links",
+            "verify",
+            "max_vram",
+        ),
     ],
     json: JsonFlag = False,
 ) -> int:

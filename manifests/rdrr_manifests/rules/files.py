@@ -102,7 +102,7 @@ def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
         try:
             reader.verify(index)
         except RdrrError as error:
-            if algorithm == "blake3" and _is_dopplers(shard, store):
+            if algorithm == "blake3" and is_dopplers_hash(shard, store):
                 odd += 1
             else:
                 yield Finding(shard.filename, error.message, error.expected, error.found)
@@ -110,8 +110,8 @@ def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
         yield _odd_hashes(odd, len(manifest.shards))
 
 
-def _is_dopplers(shard: Shard, store: Store) -> bool:
-    """Whether the hash is what the public runtime computes under the name of BLAKE3."""
+def is_dopplers_hash(shard: Shard, store: Store) -> bool:
+    """Whether a shard's hash is what the public runtime computes under the name of BLAKE3."""
     from rdrr_format.doppler_blake3 import doppler_blake3_hex
 
     if isinstance(store, LocalStore):  # the function takes a shard as a whole, which is mapped then

@@ -14,6 +14,7 @@ from rdrr_device.tuning import Tuning
 
 from rdrr_runtime.compile.pass_spec import LOADED, PREFILL
 from rdrr_runtime.exec.plan import Plan
+from rdrr_runtime.phases.packing import staging_bytes
 
 if TYPE_CHECKING:
     from rdrr_device.device import Device
@@ -32,17 +33,24 @@ class Footprint:
         kv: Keys and values.
         rest: Activations, logits, tables and the state of a step.
         rows: Most token rows of a pass.
+        staging: What passes through the device's memory while weights are uploaded.
     """
 
     weights: int
     kv: int
     rest: int
     rows: int
+    staging: int
 
     @property
     def total(self) -> int:
-        """Everything."""
+        """Everything that stays allocated."""
         return self.weights + self.kv + self.rest
+
+    @property
+    def peak(self) -> int:
+        """Most bytes that are allocated at any time, rounded up: staging is freed early."""
+        return self.total + self.staging
 
 
 def footprint(
@@ -73,4 +81,11 @@ def footprint(
     for spec in LOADED:
         plan.lowered(spec)
     weights, kv = plan.weights.size, plan.cache.size
-    return Footprint(weights, kv, paper.size - weights - kv, plan.rows(PREFILL))
+    stored = [package.tensor(use.name).size for use in plan.graph.weights()]
+    return Footprint(
+        weights,
+        kv,
+        paper.size - weights - kv,
+        plan.rows(PREFILL),
+        staging_bytes(max(stored), sum(stored)),
+    )

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
-from rdrr_format.errors import FormatError, UsageError
+from rdrr_device.paper import PaperArena
+from rdrr_format.errors import DeviceError, FormatError, UsageError
 from rdrr_manifests.graph import Graph
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
@@ -275,9 +276,17 @@ class KvCache:
 
         Raises:
             UsageError: A type that the model cannot have.
+            DeviceError: The keys of a layer are more than the device can bind, or than it has.
         """
         spec = KvSpec.make(graph.kv_heads, graph.head_dim, context, dtype)
         spec = replace(spec, sequences=sequences)
+        if spec.size > arena.max_binding and not isinstance(arena, PaperArena):
+            raise DeviceError(
+                "the keys of a layer are larger than the adapter can bind",
+                expected=f"at most {arena.max_binding} bytes",
+                found=f"{spec.size} bytes for a context of {context}",
+                hint="use a smaller --context, --kv-dtype q8_0, or a smaller batch",
+            )
         layers = tuple(
             LayerCache(
                 arena.empty(f"keys.{layer}", spec.size),

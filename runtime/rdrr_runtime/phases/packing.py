@@ -33,6 +33,16 @@ UNDER_WAY_BYTES = 128 << 20
 _HOST_BYTES = 16 << 20  # host memory that padding may take at a time
 
 
+def staging_bytes(largest: int, total: int) -> int:
+    """Most bytes that pass through memory of the device while weights are uploaded.
+
+    Args:
+        largest: Stored bytes of the largest matrix.
+        total: Stored bytes of all weights.
+    """
+    return min(largest, CHUNK_BYTES) + TARGET_BYTES + min(total, UNDER_WAY_BYTES)
+
+
 def upload_weight(
     arena: Arena,
     dtype: DType,
@@ -75,6 +85,7 @@ class Uploader:
         self._passing = passing
         self._staging: BufferSlice | None = None
         self._under_way = 0
+        self._most = min(CHUNK_BYTES, arena.max_binding)
         self._target = passing.empty("chunk", TARGET_BYTES)
 
     def fill(
@@ -130,7 +141,7 @@ class Uploader:
         self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
     ) -> int:
         done = 0
-        for piece in _regrouped(chunks, max(1, CHUNK_BYTES // stored.row_bytes), 1):
+        for piece in _regrouped(chunks, max(1, self._most // stored.row_bytes), 1):
             chunk = Chunk(
                 self._sent(piece), self._target, before + done, len(piece), stored.row_blocks
             )
@@ -142,7 +153,7 @@ class Uploader:
         self, weight: GpuWeight, stored: Geometry, chunks: Iterator[Bytes], before: int, label: str
     ) -> int:
         done = 0
-        most = max(UNIT, CHUNK_BYTES // stored.row_bytes // UNIT * UNIT)
+        most = max(UNIT, self._most // stored.row_bytes // UNIT * UNIT)
         for piece in _regrouped(chunks, most, UNIT):
             chunk = Chunk(self._sent(piece), self._target, done, len(piece), stored.row_blocks)
             self._run(chunk, repack_columns(weight, chunk, before, label))

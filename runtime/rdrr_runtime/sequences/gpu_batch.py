@@ -9,6 +9,7 @@ sequence; short ones share passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 
@@ -47,22 +48,25 @@ class GpuBatch(GpuSequences):
         self.context = context
         self.sequences = sequences
         self._arena = arena
-        self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
-        ring = BATCH_STEPS * MOST_SEQUENCES
-        state, vocabulary = State.create(arena, plan.rows(PREFILL), ring), plan.graph.vocab_size
-        self._batch_passes = BatchPasses(plan, executor, state, self._cache)
-        rows = self._batch_passes.ring(sequences).width
-        sampler = partial(
-            GpuSampler,
-            executor,
-            arena,
-            state,
-            vocabulary,
-            rows=rows,
-            sequences=sequences,
-            batch=True,
-        )
-        super().__init__(executor, state, self._batch_passes, vocabulary, sampler)
+        with ExitStack() as undo:
+            undo.callback(arena.dispose)
+            self._cache = KvCache.allocate(arena, plan.graph, context, dtype, sequences)
+            ring = BATCH_STEPS * MOST_SEQUENCES
+            state, vocabulary = State.create(arena, plan.rows(PREFILL), ring), plan.graph.vocab_size
+            self._batch_passes = BatchPasses(plan, executor, state, self._cache)
+            rows = self._batch_passes.ring(sequences).width
+            sampler = partial(
+                GpuSampler,
+                executor,
+                arena,
+                state,
+                vocabulary,
+                rows=rows,
+                sequences=sequences,
+                batch=True,
+            )
+            super().__init__(executor, state, self._batch_passes, vocabulary, sampler)
+            undo.pop_all()
 
     @property
     def kv_bytes(self) -> int:

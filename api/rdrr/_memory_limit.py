@@ -1,0 +1,73 @@
+"""`--max-vram`: whether a model fits into the GPU memory that it may take, before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rdrr_format.errors import DeviceError
+
+from rdrr._units import format_size
+
+if TYPE_CHECKING:
+    from rdrr_device.device import Device
+    from rdrr_device.tuning import Tuning
+    from rdrr_manifests.package import Package
+    from rdrr_runtime.compile.hints import Policy
+    from rdrr_runtime.exec.footprint import Footprint
+
+    from rdrr._load_options import LoadOptions
+
+
+def refuse_beyond_limit(
+    package: Package,
+    device: Device,
+    policy: Policy,
+    options: LoadOptions,
+    *,
+    context: int,
+    tuning: Tuning,
+) -> None:
+    """Compare what loading a package will allocate with `options.max_vram`; no weight is read.
+
+    Raises:
+        DeviceError: It is more. The message has the sum.
+    """
+    limit = options.max_vram
+    if limit is None:
+        return
+    from rdrr_runtime.exec.footprint import footprint
+
+    need = footprint(
+        package, device, policy, context=context, kv_dtype=options.kv_dtype, tuning=tuning
+    )
+    if need.peak > limit:
+        head_dim = package.graph.head_dim
+        raise DeviceError(
+            "the model takes more GPU memory than --max-vram allows",
+            where=package.where,
+            expected=f"at most {format_size(limit)}",
+            found=f"{format_size(need.peak)} = {_sum(need)}",
+            hint=", or ".join(_advice(need, options.kv_dtype, context, head_dim)),
+        )
+
+
+def _sum(need: Footprint) -> str:
+    parts = (
+        ("weights", need.weights),
+        ("key-value cache", need.kv),
+        ("activations and tables", need.rest),
+        ("staging while loading", need.staging),
+    )
+    return " + ".join(f"{format_size(size)} {name}" for name, size in parts)
+
+
+def _advice(need: Footprint, kv_dtype: str, context: int, head_dim: int) -> Iterator[str]:
+    per_token = format_size(need.kv / context)
+    yield f"use a --context below {context} (each token of it takes {per_token} of cache)"
+    if kv_dtype == "f32":
+        yield "--kv-dtype f16 for half of the cache"
+    if kv_dtype != "q8_0" and head_dim % 32 == 0:
+        part = 34 / (128 if kv_dtype == "f32" else 64)
+        yield f"--kv-dtype q8_0 for a cache of {format_size(need.kv * part)}"
+    yield "a package of fewer bits per weight"

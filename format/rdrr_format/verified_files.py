@@ -1,0 +1,112 @@
+"""Files whose hashes were found right, remembered in the user's cache folder.
+
+They are in one JSON file, `rdrr/verified.json`, the oldest first. It is a cache and nothing more:
+where it is missing or damaged nothing is remembered, and where it cannot be written nothing is
+added. It is replaced as a whole, by one process at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rdrr_format.errors import FormatError, StoreError
+from rdrr_format.file_state import FileState
+from rdrr_format.regular_files import read_regular
+from rdrr_format.stores import replace_file
+from rdrr_format.user_folders import cache_folder
+
+FORMAT = "rdrr-verified-1"
+MAX_FILES = 8192
+"""Files that are remembered; at 64 MiB to a shard they hold 512 GiB."""
+
+_MAX_BYTES = 64 << 20
+_WAIT_SECONDS = 2.0
+_RETRY_SECONDS = 0.01
+
+Entry = tuple[Path, FileState, str]
+"""A file, its state when it was hashed, and its hash as `sha256:...`."""
+
+
+class VerifiedFiles:
+    """The files whose hashes were found right.
+
+    Args:
+        path: Where they are remembered; in the user's cache folder when None.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = cache_folder() / "verified.json" if path is None else path
+        self._known = self._read()
+
+    def has(self, path: Path, state: FileState, expected: str) -> bool:
+        """Whether a file in this state was found to have this hash.
+
+        Args:
+            path: The file, with no link in its path.
+            state: Its state now.
+            expected: The algorithm and the hash, as `sha256:...`.
+        """
+        return self._known.get(str(path)) == _value(state, expected)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Remember files, and forget the oldest where there are too many."""
+        if not entries:
+            return
+        with suppress(OSError, StoreError, ValueError), self._turn():
+            known = self._read()
+            for path, state, found in entries:
+                known.pop(str(path), None)
+                known[str(path)] = _value(state, found)
+            kept = dict(list(known.items())[-MAX_FILES:])
+            content = json.dumps({"format": FORMAT, "files": kept}, separators=(",", ":"))
+            replace_file(self.path, content.encode())
+            self._known = kept
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            data = json.loads(read_regular(self.path, _MAX_BYTES))
+        except (OSError, ValueError, FormatError, RecursionError):
+            return {}
+        files = data.get("files") if isinstance(data, Mapping) else None
+        if not isinstance(files, dict) or data.get("format") != FORMAT:
+            return {}
+        return files
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Keep other processes from writing meanwhile, where the system can do that.
+
+        Raises:
+            OSError: The folder cannot be made, or another process does not come to an end.
+        """
+        folder = self.path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            import fcntl
+        except ImportError:  # Windows; two processes at once forget the files of one of them there
+            yield
+            return
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            end = time.monotonic() + _WAIT_SECONDS
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(_RETRY_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _value(state: FileState, verified: str) -> list[Any]:
+    return [*state.as_list(), verified]

@@ -1,0 +1,244 @@
+"""Hold a package's shards to their hashes while they are loaded.
+
+Shards on this machine are hashed in threads of their own, beside whatever the caller does with
+them, and those that were found right are remembered (`rdrr_format.verified_files`). Shards behind a
+URL are downloaded once, hashed as they come, and read from that copy: a server could answer
+otherwise the second time.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from rdrr_format.errors import FormatError, ShardError
+from rdrr_format.file_hash import changed_meanwhile, hash_file
+from rdrr_format.file_state import FileState
+from rdrr_format.hub import HubStore
+from rdrr_format.integrity import new_hasher
+from rdrr_format.remote_stores import piece_size
+from rdrr_format.shard_reader import wrong_hash
+from rdrr_format.stores import LocalStore, Store, store_errors
+from rdrr_format.verified_files import VerifiedFiles
+
+from rdrr_manifests.models import Manifest, Shard
+from rdrr_manifests.package import Package
+from rdrr_manifests.rules.files import is_dopplers_hash
+
+MOST_THREADS = 8
+"""Shards that are hashed at once, where there are as many processors."""
+
+MOST_DOWNLOADS = 2
+"""Shards that are downloaded at once; each may be in memory as a whole."""
+
+_LOAD_ANYWAY = ", or load what is there with --verify none (in Python verify='none')"
+
+
+@contextmanager
+def checked_shards(package: Package, verify: str) -> Iterator[tuple[str, ...]]:
+    """Have a package's shards at hand for the length of a block, and check them before it ends.
+
+    What the block has made of the shards must not be used if this raises on leaving it.
+
+    Args:
+        package: The package that is loaded within the block.
+        verify: `full` hashes every shard, `cached` those that have changed since they were last
+            found right, `none` none.
+
+    Yields:
+        What could not be checked, a line for each; most often nothing.
+
+    Raises:
+        ShardError: A shard has another hash than the manifest states, or changed meanwhile.
+        StoreError: A shard cannot be downloaded or read.
+    """
+    package.fetch()
+    if verify == "none":
+        yield ()
+        return
+    reason = _unverifiable(package.manifest)
+    if reason is not None:
+        yield (reason,)
+        return
+    store = package.store
+    if not isinstance(store, LocalStore | HubStore):
+        with tempfile.TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as folder:
+            copies = LocalStore(folder)
+            _download(package, copies)
+            with package.reading_shards_from(copies):
+                yield ()
+        return
+    with _Check(package, store, keeps_known=verify == "cached") as check:
+        try:
+            yield ()
+        except FormatError:
+            check.finish()  # wrong bytes are the reason that helps
+            raise
+        check.finish()
+
+
+def _unverifiable(manifest: Manifest) -> str | None:
+    """Why the hashes of a manifest cannot be computed here, if they cannot."""
+    name = manifest.hash_algorithm
+    try:
+        new_hasher(name)
+    except ImportError:
+        return f"the shards were not checked: the package {name} is not installed"
+    return None
+
+
+@dataclass(frozen=True)
+class _LocalShard:
+    """A shard on this machine.
+
+    Attributes:
+        shard: What the manifest says of it.
+        path: Where it is, with no link in its path.
+        state: The state in which it was found.
+    """
+
+    shard: Shard
+    path: Path
+    state: FileState
+
+
+class _Check:
+    """Hashes the shards of a package in threads while others read them.
+
+    Args:
+        package: The package.
+        store: Where its shards are.
+        keeps_known: Pass over the shards that are remembered as right.
+    """
+
+    def __init__(
+        self, package: Package, store: LocalStore | HubStore, *, keeps_known: bool
+    ) -> None:
+        self._algorithm = package.manifest.hash_algorithm
+        self._store = store
+        self._memory = VerifiedFiles()
+        self._shards = [_located(store, shard) for shard in package.manifest.shards]
+        self._wanted = [
+            one for one in self._shards if not (keeps_known and self._is_remembered(one))
+        ]
+        self._stopped = threading.Event()
+        self._settled: list[tuple[Path, FileState, str]] = []
+
+    def __enter__(self) -> _Check:
+        self._pool = ThreadPoolExecutor(_threads(len(self._wanted)), "hash")
+        self._running: list[Future[None]] = [
+            self._pool.submit(self._check, one) for one in self._wanted
+        ]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def finish(self) -> None:
+        """Wait for all hashes, and remember those that are right.
+
+        Raises:
+            ShardError: One is wrong, or a shard is another file now than it was at first.
+            StoreError: One cannot be read.
+        """
+        for one in self._running:
+            one.result()
+        for found in self._shards:
+            with store_errors(found.path):
+                if FileState.at(found.path) != found.state:
+                    raise changed_meanwhile(found.path)
+        self._memory.add(self._settled)
+
+    def _check(self, one: _LocalShard) -> None:
+        began = time.time_ns()
+        with store_errors(one.path):
+            state, found = hash_file(one.path, self._algorithm, self._stopped.is_set)
+        if self._stopped.is_set():
+            return
+        if state != one.state:
+            raise changed_meanwhile(one.path)
+        if found != one.shard.hash.lower() and not self._is_dopplers(one.shard):
+            raise wrong_hash(one.path, one.shard.hash, found, _LOAD_ANYWAY)
+        if state.is_settled(began):
+            self._settled.append((one.path, state, self._stated(one.shard)))
+
+    def _is_remembered(self, one: _LocalShard) -> bool:
+        return self._memory.has(one.path, one.state, self._stated(one.shard))
+
+    def _is_dopplers(self, shard: Shard) -> bool:
+        return self._algorithm == "blake3" and is_dopplers_hash(shard, self._store)
+
+    def _stated(self, shard: Shard) -> str:
+        return f"{self._algorithm}:{shard.hash.lower()}"
+
+
+def _located(store: LocalStore | HubStore, shard: Shard) -> _LocalShard:
+    readable = store.readable(shard.filename)
+    with store_errors(readable):
+        path = readable.resolve(strict=True)
+        return _LocalShard(shard, path, FileState.at(path))
+
+
+def _threads(shards: int) -> int:
+    return max(1, min(shards, os.cpu_count() or 1, MOST_THREADS))
+
+
+def _download(package: Package, copies: LocalStore) -> None:
+    """Copy all shards of a package into a folder and check their hashes.
+
+    Raises:
+        ShardError: One has another size or hash than the manifest states.
+        StoreError: One cannot be downloaded or stored.
+    """
+    manifest, stopped = package.manifest, threading.Event()
+
+    def copy(shard: Shard) -> None:
+        _copy(package.store, copies, shard, manifest.hash_algorithm, stopped)
+
+    with ThreadPoolExecutor(MOST_DOWNLOADS, "download") as pool:
+        running = [pool.submit(copy, shard) for shard in manifest.shards]
+        try:
+            for one in running:
+                one.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _copy(
+    store: Store, copies: LocalStore, shard: Shard, algorithm: str, stopped: threading.Event
+) -> None:
+    where = f"{store.describe()}/{shard.filename}"
+    running = new_hasher(algorithm)
+    step = piece_size(store, shard.filename, shard.size)
+    with store_errors(copies.path(shard.filename)), copies.open_write(shard.filename) as file:
+        for first in range(0, shard.size, step):
+            piece = store.read(shard.filename, first, min(step, shard.size - first))
+            if stopped.is_set():
+                return
+            if len(piece) != min(step, shard.size - first):
+                found = f"{first + len(piece)} bytes"
+                expected = f"{shard.size} bytes"
+                raise ShardError("shard is too short", where=where, expected=expected, found=found)
+            running.update(piece.data)
+            file.write(piece.data)
+    found = running.hexdigest()
+    if found == shard.hash.lower():
+        return
+    if algorithm != "blake3" or not is_dopplers_hash(shard, copies):
+        raise wrong_hash(where, shard.hash, found, _LOAD_ANYWAY)

@@ -1,0 +1,113 @@
+"""Loading takes host memory for pieces of a package, never for the package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import environment
+from support.packages import llama_manifest, write_random_package
+from support.shard_cutting import in_shards
+
+MIB = 1 << 20
+SHARD = 16 * MIB
+BOUND = 192 * MIB
+"""Anonymous memory above that of a process that has loaded something before: copies that wgpu has
+under way, most of it. The weights of these tests take several times as much."""
+
+LOAD = """
+import json, sys, threading
+from pathlib import Path
+import rdrr
+from rdrr_device.device import open_device
+from rdrr_manifests.package import Package
+from rdrr_runtime.gpu import GpuBackend
+from rdrr._backends import load_checked, resolve_hints
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(one.split()[1]) << 10 for one in lines if one.startswith("RssAnon:"))
+
+def watch():
+    while not done.wait(0.002):
+        peaks.append(anonymous() - device.memory.live)
+
+warm, folder, hints, hoards = json.loads(sys.argv[1])
+device = open_device()
+
+def load(path):
+    package = rdrr.open_package(path)
+    policy = resolve_hints(package, hints)
+    return load_checked(
+        package, "full", lambda: GpuBackend(package, context=32, device=device, policy=policy)
+    )[0]
+
+load(warm).close()  # pipelines and modules
+if hoards:
+    kept, real = [], Package.read_rows
+    def read_rows(self, *arguments):
+        kept.append(real(self, *arguments).copy())
+        return kept[-1]
+    Package.read_rows = read_rows
+before, peaks, done = anonymous() - device.memory.live, [], threading.Event()
+watcher = threading.Thread(target=watch)
+watcher.start()
+backend = load(folder)
+done.set()
+watcher.join()
+print(json.dumps({"taken": max(peaks) - before, "weights": backend.info.weights_bytes}))
+"""
+"""Prints anonymous bytes of a load beyond those of the GPU, which a software adapter has here."""
+
+
+@pytest.fixture
+def package_of(tmp_path, rng, monkeypatch):
+    """Make a package of so many layers in shards of 16 MiB."""
+    monkeypatch.setattr("support.packages.INNER", 8192)
+
+    def make(dtype: str, layers: int) -> Path:
+        monkeypatch.setattr("support.packages.LAYERS", layers)
+        folder = tmp_path / f"{dtype}-{layers}"
+        write_random_package(folder, in_shards(llama_manifest(dtype), SHARD), rng)
+        return folder
+
+    return make
+
+
+def taken(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -> dict[str, int]:
+    """Anonymous bytes that loading takes without those of the GPU, and bytes of the weights."""
+    words = json.dumps([str(warm), str(folder), hints or {}, hoards])
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+        timeout=300,
+    )
+    found: dict[str, int] = json.loads(done.stdout)
+    print(folder.name, found)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
+@pytest.mark.parametrize(
+    ("dtype", "layers", "hints"),
+    [("F16", 36, {}), ("Q4_K", 18, {"q4kMatmul": "dequant_f32"})],
+    ids=["as stored", "expanded"],
+)
+def test_host_memory_of_a_load_does_not_grow_with_the_package(package_of, dtype, layers, hints):
+    warm, large = package_of(dtype, 1), package_of(dtype, layers)
+    assert len(list(large.glob("shard_*"))) > 2
+    found = taken(warm, large, hints=hints)
+    assert found["weights"] > 3 * BOUND
+    assert found["taken"] < BOUND
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
+def test_a_loader_that_kept_what_it_read_would_be_seen(package_of):
+    warm, large = package_of("F16", 1), package_of("F16", 36)
+    assert taken(warm, large, hoards=True)["taken"] > 2 * BOUND
