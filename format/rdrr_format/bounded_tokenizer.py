@@ -9,6 +9,7 @@ has a time limit, since regular expressions of the library backtrack.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Thread
 from typing import Any
@@ -58,6 +59,8 @@ class BoundedTokenizer:
     """
 
     def __init__(self, content: bytes, *, where: str = "tokenizer.json") -> None:
+        # The library would keep a pool of threads, and 25 MiB for it, to encode batches of one text.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
 
         self._where = where
