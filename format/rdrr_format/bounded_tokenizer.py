@@ -59,7 +59,7 @@ class BoundedTokenizer:
     """
 
     def __init__(self, content: bytes, *, where: str = "tokenizer.json") -> None:
-        # The library would keep a pool of threads, and 25 MiB for it, to encode batches of one text.
+        # For batches of one text the library would keep a pool of threads, and 25 MiB for it.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
 
