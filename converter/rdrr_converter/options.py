@@ -104,8 +104,8 @@ class PackageOptions:
     )
     profile: str = option(
         "rdrr",
-        "Whom the package is for; doppler: only types that the public runtime has kernels for (Q4_K in "
-        "rows, F16).",
+        "Whom the package is for; doppler: only types that the public runtime has kernels for "
+        "(Q4_K in rows, F16).",
         choices=tuple(PROFILES),
     )
     imatrix: str | Path | None = option(
