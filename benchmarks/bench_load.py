@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import rdrr
 from _prepared import Clock, package
@@ -113,8 +114,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     options = parse(arguments)
-    with tempfile.TemporaryDirectory(dir=options.work) as scratch:
-        os.environ["XDG_CACHE_HOME"] = f"{scratch}/cache"
+    with (
+        tempfile.TemporaryDirectory(dir=options.work) as scratch,
+        patch.dict(os.environ, {"XDG_CACHE_HOME": f"{scratch}/cache"}),
+    ):
         work = options.work or Path(scratch)
         return finish(lambda: measure(options, work))
 
