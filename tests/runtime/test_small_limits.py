@@ -43,7 +43,7 @@ EXPERTS = {
 }
 SOFTCAPS = {
     "attention": {"attnLogitSoftcapping": 2.0, "slidingWindow": 9},
-    "output": {"finalLogitSoftcapping": 0.05, "logitInputScale": 1},
+    "output": {"finalLogitSoftcapping": 0.5, "logitInputScale": 1},
     "layerPattern": {"type": "custom", "layerTypes": ["sliding_attention", "full_attention"]},
     "rope": {"ropeTheta": 1e6, "ropeLocalTheta": 1e4},
 }
