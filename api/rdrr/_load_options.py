@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rdrr_format.options import check_fields, documented, option, split_pairs
+from rdrr_runtime.decode.turns import PATIENCE
 
 BACKENDS = ("auto", "wgpu", "cpu")
 VERIFY = ("cached", "full", "none")
@@ -62,7 +63,7 @@ class LoadOptions:
     )
 
     busy_timeout: float | None = option(
-        600.0,
+        PATIENCE,
         "Seconds that a call waits for a generation of another thread; None for as long as it "
         "takes.",
         minimum=0,

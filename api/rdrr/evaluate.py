@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rdrr_format.errors import UsageError
+from rdrr_format.errors import GenerationError, UsageError
 
 from rdrr._model import Model
 
@@ -25,6 +25,7 @@ ProgressCallback = Callable[[int, int], None]
 
 WINDOW = 512
 _ROWS = 64  # of logits in float64 at once
+_MAX_LOSS = 700.0  # nats; exp() of more is no float64
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,15 @@ def _losses(logs: F32, part: Sequence[int]) -> F64:
 
 def _mean(losses: Sequence[F64]) -> Perplexity:
     together = np.concatenate(losses)
-    return Perplexity(len(together), len(losses), float(together.mean()))
+    mean = float(together.mean())
+    if not mean <= _MAX_LOSS:  # also where it is not a number
+        raise GenerationError(
+            "the model's loss is too large to compute a perplexity",
+            expected=f"at most {_MAX_LOSS:g} nats per token",
+            found=f"{mean:g}",
+            hint="the weights may be damaged: `rdrr validate PATH --deep` checks them",
+        )
+    return Perplexity(len(together), len(losses), mean)
 
 
 def _standard_error(values: F64) -> float:

@@ -171,16 +171,12 @@ class _Check:
             return
         if state != one.state:
             raise changed_meanwhile(one.path)
-        if found != one.shard.hash.lower() and not self._is_dopplers(one.shard):
-            raise wrong_hash(one.path, one.shard.hash, found, _LOAD_ANYWAY)
+        _require_hash(found, one.shard, self._algorithm, self._store, one.path)
         if state.is_settled(began):
             self._settled.append((one.path, state, self._stated(one.shard)))
 
     def _is_remembered(self, one: _LocalShard) -> bool:
         return self._memory.has(one.path, one.state, self._stated(one.shard))
-
-    def _is_dopplers(self, shard: Shard) -> bool:
-        return self._algorithm == "blake3" and is_dopplers_hash(shard, self._store)
 
     def _stated(self, shard: Shard) -> str:
         return f"{self._algorithm}:{shard.hash.lower()}"
@@ -237,8 +233,15 @@ def _copy(
                 raise ShardError("shard is too short", where=where, expected=expected, found=found)
             running.update(piece.data)
             file.write(piece.data)
-    found = running.hexdigest()
-    if found == shard.hash.lower():
-        return
-    if algorithm != "blake3" or not is_dopplers_hash(shard, copies):
+    _require_hash(running.hexdigest(), shard, algorithm, copies, where)
+
+
+def _require_hash(found: str, shard: Shard, algorithm: str, store: Store, where: object) -> None:
+    """Compare a hash with the one that the manifest states, or with the public runtime's.
+
+    Raises:
+        ShardError: It is neither.
+    """
+    is_right = found == shard.hash.lower()
+    if not is_right and not (algorithm == "blake3" and is_dopplers_hash(shard, store)):
         raise wrong_hash(where, shard.hash, found, _LOAD_ANYWAY)

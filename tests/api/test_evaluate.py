@@ -73,6 +73,18 @@ def test_a_model_that_knows_the_next_token_has_perplexity_one():
     assert evaluate.perplexity(FakeModel(successor), ids[::-1]).perplexity > 1e9
 
 
+@pytest.mark.parametrize(("scale", "refused"), [(600.0, False), (900.0, True), (np.nan, True)])
+def test_a_loss_beyond_what_exp_can_represent_is_refused(scale, refused):
+    table = scale * np.eye(VOCAB)
+    if not refused:
+        assert evaluate.perplexity(FakeModel(table), [1, 2, 3]).cross_entropy == pytest.approx(
+            scale
+        )
+        return
+    with pytest.raises(GenerationError, match="loss is too large"):
+        evaluate.perplexity(FakeModel(table), [1, 2, 3])
+
+
 def test_windows_do_not_overlap_and_each_token_but_their_first_is_predicted_once():
     model = FakeModel(np.zeros((VOCAB, VOCAB)))
     seen = []

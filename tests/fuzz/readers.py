@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ SMALL = 1 << 20
 """Bytes of a tensor that is read whole."""
 
 
-class Reader:
+class Reader(ABC):
     """What reads a case.
 
     Args:
@@ -39,13 +40,13 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @abstractmethod
     def __call__(self, case: bytes) -> None:
         """Read it.
 
         Raises:
             RdrrError: It is refused.
         """
-        raise NotImplementedError
 
 
 class PackageReader(Reader):

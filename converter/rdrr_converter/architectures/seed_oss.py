@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rdrr_converter.architectures import config as read
-from rdrr_converter.architectures.base import ArchitectureRule
-from rdrr_converter.architectures.layers import all_full
+from rdrr_converter.architectures.llama import LLAMA
 from rdrr_converter.architectures.tensors import (
     ATTENTION,
     EMBEDDING,
@@ -18,7 +19,8 @@ from rdrr_converter.architectures.tensors import (
 
 QKV_BIAS = read.flag("attention_bias")
 
-SEED_OSS = ArchitectureRule(
+SEED_OSS = replace(
+    LLAMA,
     name="seed_oss",
     classes=("SeedOssForCausalLM", "SeedOssModel"),
     defaults={
@@ -36,14 +38,6 @@ SEED_OSS = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 155136,
     },
-    attention={"query_pre_attn_scalar": read.head_dim},
-    normalization={
-        "rms_norm_eps": read.number("rms_norm_eps"),
-        "post_attention_norm": True,
-    },
-    ffn={"activation": read.activation("hidden_act")},
-    output={},
-    layer_types=all_full,
     tensors=(
         EMBEDDING,
         *TWO_NORMS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rdrr_converter.architectures import config as read
 from rdrr_converter.architectures.base import ArchitectureRule
+from rdrr_converter.architectures.gemma2 import GEMMA2
 from rdrr_converter.architectures.layers import alternating
 from rdrr_converter.architectures.tensors import (
     ATTENTION,
@@ -20,24 +21,7 @@ ATTENTION_BIAS = read.flag("attention_bias")
 VAULTGEMMA = ArchitectureRule(
     name="vaultgemma",
     classes=("VaultGemmaForCausalLM", "VaultGemmaModel"),
-    defaults={
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-        "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "max_position_embeddings": 8192,
-        "num_attention_heads": 8,
-        "num_hidden_layers": 26,
-        "num_key_value_heads": 4,
-        "query_pre_attn_scalar": 256,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "sliding_window": 4096,
-        "tie_word_embeddings": True,
-        "vocab_size": 256000,
-    },
+    defaults=GEMMA2.defaults,
     attention={
         "query_pre_attn_scalar": read.number("query_pre_attn_scalar"),
         "attn_logit_softcapping": read.optional_number("attn_logit_softcapping"),

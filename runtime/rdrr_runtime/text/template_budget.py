@@ -19,6 +19,9 @@ MAX_STEPS = 2_000_000
 CHARACTERS = 256
 """Characters that are read or made in a step."""
 
+NODES = 16
+"""Nodes of the syntax tree that are evaluated in a step."""
+
 MAX_TEXT = 1 << 23
 """Characters of one string, one list with all that it holds, and the prompt."""
 

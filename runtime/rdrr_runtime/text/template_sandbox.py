@@ -16,15 +16,15 @@ from types import CodeType
 from typing import Any
 
 from jinja2 import Template, Undefined, nodes, pass_context
-from jinja2.exceptions import SecurityError, TemplateError, TemplateRuntimeError
+from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner
-from jinja2.visitor import NodeTransformer
 from rdrr_format.errors import ManifestError
 
+from rdrr_runtime.text.template_arithmetic import check_arithmetic
 from rdrr_runtime.text.template_budget import TemplateBudget
 from rdrr_runtime.text.template_costs import (
     BRIEF,
@@ -32,16 +32,12 @@ from rdrr_runtime.text.template_costs import (
     FILTERS,
     METHODS,
     Bound,
-    check_formatted,
 )
+from rdrr_runtime.text.template_meter import metered
 
 MAX_SOURCE = 1 << 17
 """Characters of a template; the longest published ones have a quarter of it."""
 
-NODES = 16
-"""Nodes of the syntax tree that are evaluated in a step."""
-
-_LITERALS = (nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair)
 _LAZY: tuple[type, ...] = (Iterator, AbstractSet, range, type({}.values()))
 _PRINTED = (str, int, float, list, tuple, dict, Undefined, type(None))
 
@@ -98,97 +94,14 @@ def compile_template(
         )
     environment = _Environment(TemplateBudget(where), 1, more)
     try:
-        meter = _Meter()
-        tree = meter.visit(environment.parse(source))
-        return CompiledTemplate(environment.compile(tree), meter.steps, where)
+        tree, steps = metered(environment.parse(source))
+        return CompiledTemplate(environment.compile(tree), steps, where)
     except Exception as error:  # Jinja's, and those of Python, which compiles what Jinja wrote
         raise ManifestError(
             "cannot be read as a chat template",
             where=where,
             found=str(error) or type(error).__name__,
         ) from None
-
-
-class _Meter(NodeTransformer):
-    """Puts calls of the environment into a syntax tree.
-
-    Attributes:
-        visited: Nodes so far.
-    """
-
-    def __init__(self) -> None:
-        self.visited = 0
-
-    @property
-    def steps(self) -> int:
-        """Steps of a call that evaluates all that was visited."""
-        return 8 + self.visited // NODES
-
-    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        self.visited += 1
-        return super().visit(node, *args, **kwargs)
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
-        before = self.visited
-        self.generic_visit(node)
-        steps = 1 + (self.visited - before) // NODES
-        node.iter = _call("each", node.iter, nodes.Const(steps))
-        return node
-
-    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:  # noqa: N802
-        return nodes.Const(node.data, lineno=node.lineno)
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _call("concatenated", *node.nodes)
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
-        return self._made(node)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
-        return self._made(node)
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
-        return node if node.ctx != "load" else self._made(node)
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _call("made", node) if isinstance(node.arg, nodes.Slice) else node
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.expr = _read(node.expr)
-        for operand in node.ops:
-            operand.expr = _read(operand.expr)
-        return node
-
-    def visit_ScopedEvalContextModifier(self, node: nodes.Node) -> nodes.Node:  # noqa: N802
-        raise TemplateError(f"autoescape is not offered, in line {node.lineno}")
-
-    def visit_EvalContextModifier(self, node: nodes.Node) -> nodes.Node:  # noqa: N802
-        return self.visit_ScopedEvalContextModifier(node)
-
-    def _made(self, node: nodes.Expr) -> nodes.Node:
-        self.generic_visit(node)
-        return node if _is_literal(node) else _call("made", node)
-
-
-def _is_literal(node: nodes.Node) -> bool:
-    """Whether a value is spelled out, so that it is not larger than the template."""
-    return isinstance(node, nodes.Const) or (
-        isinstance(node, _LITERALS) and all(map(_is_literal, node.iter_child_nodes()))
-    )
-
-
-def _read(node: nodes.Expr) -> nodes.Expr:
-    return node if _is_literal(node) else _call("read", node)
-
-
-def _call(name: str, *args: Any) -> nodes.Expr:
-    """Return a call of a method of the environment."""
-    hook = nodes.EnvironmentAttribute(f"hook_{name}")
-    line = args[0].lineno if args else 0
-    return nodes.Call(hook, list(args), [], None, None, lineno=line)
 
 
 @pass_context  # which also keeps Jinja from computing output while it compiles
@@ -281,7 +194,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute with two values."""
         self.budget.spend()
-        _ARITHMETIC.get(operator, _check_nothing)(self.budget, left, right)
+        check_arithmetic(self.budget, operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
@@ -355,50 +268,3 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 def _plain_type(value: Any) -> type | None:
     return next((kind for kind in METHODS if isinstance(value, kind)), None)
-
-
-def _check_nothing(_budget: TemplateBudget, _left: Any, _right: Any) -> None:
-    pass
-
-
-def _check_sum(budget: TemplateBudget, left: Any, right: Any) -> None:
-    if isinstance(left, str):
-        budget.write(budget.size(left) + budget.size(right))
-    elif isinstance(left, (list, tuple)):
-        budget.spend(steps=len(left))
-        budget.check_size(budget.size(left) + budget.size(right))
-    else:
-        budget.check_bits(1 + max(_bits(left), _bits(right)))
-
-
-def _check_product(budget: TemplateBudget, left: Any, right: Any) -> None:
-    repeated, times = (right, left) if isinstance(left, int) else (left, right)
-    if not isinstance(repeated, (str, list, tuple)):
-        budget.check_bits(_bits(left) + _bits(right))
-    elif isinstance(times, int) and times > 0:
-        size = times * max(1, budget.size(repeated))
-        (budget.write if isinstance(repeated, str) else budget.check_size)(size)
-        budget.spend(steps=size // NODES)
-
-
-def _check_power(budget: TemplateBudget, left: Any, right: Any) -> None:
-    if isinstance(right, int) and right > 0:
-        budget.check_bits(_bits(left) * right)
-
-
-def _check_remainder(budget: TemplateBudget, left: Any, right: Any) -> None:
-    if isinstance(left, str):
-        args = right if isinstance(right, tuple) else (right,)
-        check_formatted(budget, (left, *args), {})
-
-
-def _bits(value: Any) -> int:
-    return value.bit_length() if isinstance(value, int) else 0
-
-
-_ARITHMETIC: Mapping[str, Callable[[TemplateBudget, Any, Any], None]] = {
-    "+": _check_sum,
-    "*": _check_product,
-    "**": _check_power,
-    "%": _check_remainder,
-}

@@ -1,0 +1,59 @@
+"""What arithmetic in a chat template costs, asked of the budget before it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rdrr_runtime.text.template_budget import NODES, TemplateBudget
+from rdrr_runtime.text.template_costs import check_formatted
+
+
+def _check_sum(budget: TemplateBudget, left: Any, right: Any) -> None:
+    if isinstance(left, str):
+        budget.write(budget.size(left) + budget.size(right))
+    elif isinstance(left, (list, tuple)):
+        budget.spend(steps=len(left))
+        budget.check_size(budget.size(left) + budget.size(right))
+    else:
+        budget.check_bits(1 + max(_bits(left), _bits(right)))
+
+
+def _check_product(budget: TemplateBudget, left: Any, right: Any) -> None:
+    repeated, times = (right, left) if isinstance(left, int) else (left, right)
+    if not isinstance(repeated, (str, list, tuple)):
+        budget.check_bits(_bits(left) + _bits(right))
+    elif isinstance(times, int) and times > 0:
+        size = times * max(1, budget.size(repeated))
+        (budget.write if isinstance(repeated, str) else budget.check_size)(size)
+        budget.spend(steps=size // NODES)
+
+
+def _check_power(budget: TemplateBudget, left: Any, right: Any) -> None:
+    if isinstance(right, int) and right > 0:
+        budget.check_bits(_bits(left) * right)
+
+
+def _check_remainder(budget: TemplateBudget, left: Any, right: Any) -> None:
+    if isinstance(left, str):
+        args = right if isinstance(right, tuple) else (right,)
+        check_formatted(budget, (left, *args), {})
+
+
+def _bits(value: Any) -> int:
+    return value.bit_length() if isinstance(value, int) else 0
+
+
+_ARITHMETIC: Mapping[str, Callable[[TemplateBudget, Any, Any], None]] = {
+    "+": _check_sum,
+    "*": _check_product,
+    "**": _check_power,
+    "%": _check_remainder,
+}
+
+
+def check_arithmetic(budget: TemplateBudget, operator: str, left: Any, right: Any) -> None:
+    """Ask the budget for what an operator makes, as far as that can be more than it reads."""
+    check = _ARITHMETIC.get(operator)
+    if check is not None:
+        check(budget, left, right)
