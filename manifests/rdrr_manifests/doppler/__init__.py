@@ -1,0 +1,12 @@
+"""What the public runtime DOPPLER needs of a package, and which packages it computes correctly.
+
+Everything here was tried with `doppler-gpu` 0.5.1: a package that passes was loaded there and gave
+the token ids that rdrr gives (`tests/doppler`). This package of modules knows manifests only, so that the
+converter writes by it and `rdrr validate --profile doppler` checks by it.
+"""
+
+from rdrr_manifests.doppler.execution import SCHEMA, execution_graph
+from rdrr_manifests.doppler.limits import Obstacle, obstacles
+from rdrr_manifests.doppler.session import SESSION
+
+__all__ = ["SCHEMA", "SESSION", "Obstacle", "execution_graph", "obstacles"]
