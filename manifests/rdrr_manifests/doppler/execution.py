@@ -1,8 +1,8 @@
 """`inference.execution`: the steps of a model as DOPPLER runs them, generated from the manifest.
 
-A step is [name, kernel] or [name, kernel, weight], where `{L}` in a weight stands for the number of the layer.
-The graph lists the kernels only; sizes, norms, windows and rope come from the typed blocks, which both
-runtimes read.
+A step is [name, kernel] or [name, kernel, weight], where `{L}` in a weight stands for the number of
+the layer. The graph lists only the kernels; sizes, norms, windows and rope come from the typed
+blocks, which both runtimes read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What DOPPLER 0.5.1 cannot run, or computes differently: the reasons not to write a package for it.
+"""What DOPPLER 0.5.1 cannot run, or computes differently from rdrr.
 
-The table was made by running small models of one property each in DOPPLER and in rdrr, and comparing
-24 greedy tokens. What was not tried counts as an obstacle.
+The table was made by running small models of one property each in DOPPLER and in rdrr, and by
+comparing their greedy tokens. What was not tried counts as an obstacle.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ LIMITS = (
         lambda m: m.inference.rope.rope_scaling_type,
         _is(None, "linear"),
         "null or linear",
-        "DOPPLER refuses llama3 scaling, and its yarn and longrope give other tokens or were not tried",
+        "DOPPLER refuses llama3 scaling, gives other tokens with yarn, and longrope was not tried",
     ),
     Limit(
         "inference.rope.unrotatedLayers",
