@@ -17,7 +17,7 @@ from rdrr_manifests.rules.tokenizer import examine_tokenizer
 
 from rdrr_converter.plan import ConversionPlan
 
-_ANY_HASH = "f" * 64
+_PLACEHOLDER_HASH = "f" * 64
 
 
 def check_manifest(draft: Manifest, plan: ConversionPlan, where: object) -> None:
@@ -81,7 +81,7 @@ def _with_shards(draft: Manifest, plan: ConversionPlan) -> Manifest:
                 index=index,
                 filename=shard_name(index),
                 size=size,
-                hash=_ANY_HASH,
+                hash=_PLACEHOLDER_HASH,
                 offset=offset,
             )
         )

@@ -29,8 +29,7 @@ from rdrr_manifests.models.conversion_report import REPORT_NAME
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.check_manifest import check_manifest, check_tokenizer
 from rdrr_converter.check_options import check_options
-from rdrr_converter.delivery import Delivery, Target, delivery
-from rdrr_converter.devices import CPU, Opening, check_device, open_device
+from rdrr_converter.devices import CPU, PendingDevice, check_device, open_device
 from rdrr_converter.engines import check_engine, open_engine
 from rdrr_converter.fingerprint import fingerprint
 from rdrr_converter.groups import describe_groups
@@ -38,11 +37,12 @@ from rdrr_converter.importance import load_importance
 from rdrr_converter.importance_notes import importance_notes
 from rdrr_converter.lora import merge_adapter
 from rdrr_converter.manifest import build_manifest
-from rdrr_converter.measure import TensorError
+from rdrr_converter.measure import ErrorStats
 from rdrr_converter.options import ConvertOptions, PackageOptions
+from rdrr_converter.output import PackageOutput, Target, open_output
 from rdrr_converter.pack import write_shards
 from rdrr_converter.plan import ConversionPlan, make_plan
-from rdrr_converter.quantize import Workforce
+from rdrr_converter.quantize import WorkerPool
 from rdrr_converter.reading import SourceModel, read_model
 from rdrr_converter.report import (
     ConversionResult,
@@ -103,7 +103,7 @@ def convert(
         nearby(source) as path,
         _adapter(chosen) as merged,
     ):
-        crew = _Crew(
+        settings = _WorkerSettings(
             threads=chosen.workers or min(os.cpu_count() or 1, MAX_WORKERS),
             fetchers=FETCHERS if is_url(source) else 0,
             engine=chosen.engine,
@@ -112,7 +112,7 @@ def convert(
             device_name=chosen.device,
         )
         counter = Progress(progress, encoder.check)
-        return _convert(path, merged, target, chosen, crew, counter)
+        return _convert(path, merged, target, chosen, settings, counter)
 
 
 def _adapter(options: PackageOptions) -> AbstractContextManager[Path | None]:
@@ -120,21 +120,21 @@ def _adapter(options: PackageOptions) -> AbstractContextManager[Path | None]:
 
 
 @dataclass(frozen=True)
-class _Crew:
+class _WorkerSettings:
     """Who works: threads here, those that wait for a network, and who encodes."""
 
     threads: int
     fetchers: int
     engine: str
     ray_address: str | None
-    device: Opening
+    device: PendingDevice
     device_name: str
 
     @contextmanager
-    def workforce(self) -> Iterator[Workforce]:
+    def open_pool(self) -> Iterator[WorkerPool]:
         """The engine and the device, as long as the engine is open."""
         with open_engine(self.engine, self.threads, self.ray_address) as engine:
-            yield Workforce(engine, self.device.wait(), self.device_name)
+            yield WorkerPool(engine, self.device.wait(), self.device_name)
 
 
 def _convert(
@@ -142,39 +142,39 @@ def _convert(
     adapter: Path | None,
     target: Target,
     options: ConvertOptions,
-    crew: _Crew,
+    settings: _WorkerSettings,
     counter: Progress,
 ) -> ConversionResult:
-    threads = crew.threads
+    threads = settings.threads
     opened = open_source(source)
     if adapter is not None:
         opened = merge_adapter(opened, adapter)
     rule = find_architecture(opened.config, options.arch, opened.config_place)
     model = read_model(opened, rule)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
-    magnitudes = scan(model, max(threads, crew.fetchers), counter)
+    magnitudes = scan(model, max(threads, settings.fetchers), counter)
     plan = make_plan(model, options, magnitudes, matrix)
     draft, notes = build_manifest(opened, model, plan, options, ())
     check_manifest(draft, plan, opened.config_place)
     content = opened.content(TOKENIZER_JSON)
     notes = (*notes, *check_tokenizer(draft, content, opened.path / TOKENIZER_JSON))
-    notes = (*opened.notes, *model.notes, *plan.origins(), *notes, *_check_graph(draft))
+    notes = (*opened.notes, *model.notes, *plan.source_notes(), *notes, *_check_graph(draft))
     if matrix is not None:
         notes = (*notes, *importance_notes(plan, matrix))
-    errors: dict[str, TensorError] = {}
+    errors: dict[str, ErrorStats] = {}
     reused, blocks = 0, Counter[str]()
     if not options.dry_run:
         job = _Job(opened, model, plan, options, notes, counter)
         made = fingerprint(opened, plan, options, magnitudes)
         with (
-            crew.workforce() as workforce,
-            delivery(target, made, threads, options.hash_algorithm) as package,
+            settings.open_pool() as pool,
+            open_output(target, made, threads, options.hash_algorithm) as package,
         ):
-            shards = job.write(package, workforce, threads)
+            shards = job.write(package, pool, threads)
             draft, errors = job.finish(package.store, shards, threads)
-            reused, blocks = len(package.done), workforce.blocks
+            reused, blocks = len(package.done), pool.blocks
     return ConversionResult(
-        destination=target.place,
+        destination=target.location,
         model_id=draft.model_id,
         architecture=model.name,
         dry_run=options.dry_run,
@@ -199,7 +199,9 @@ class _Job:
     notes: Sequence[str]
     progress: Progress
 
-    def write(self, package: Delivery, workforce: Workforce, workers: int) -> tuple[ShardInfo, ...]:
+    def write(
+        self, package: PackageOutput, pool: WorkerPool, workers: int
+    ) -> tuple[ShardInfo, ...]:
         """Write the shards that are not done, and return them all."""
         writer = ShardWriter(
             package.store,
@@ -211,11 +213,11 @@ class _Job:
             position=sum(self.plan.shard_sizes[: len(package.done)]),
             finished=package.finished,
         )
-        return write_shards(self.plan, writer, self.options, workforce, self.progress)
+        return write_shards(self.plan, writer, self.options, pool, self.progress)
 
     def finish(
         self, store: Store, shards: Sequence[ShardInfo], workers: int
-    ) -> tuple[Manifest, dict[str, TensorError]]:
+    ) -> tuple[Manifest, dict[str, ErrorStats]]:
         """Verify, write the other files, manifest last; return it and what each tensor lost."""
         algorithm = self.options.hash_algorithm
         errors = verify(self.plan, store, shards, algorithm, workers, self.progress)

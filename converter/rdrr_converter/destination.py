@@ -36,7 +36,7 @@ LOCK_ATTEMPTS = 10
 
 
 @dataclass(frozen=True)
-class Workplace:
+class StagingFolder:
     """The hidden folder beside a destination.
 
     Attributes:
@@ -100,7 +100,7 @@ def check_destination(source: Path | None, destination: Path, *, overwrite: bool
 
 def was_interrupted(destination: Path) -> bool:
     """Whether a conversion to this name was cut short, or is at work."""
-    return Workplace(destination).root.exists()
+    return StagingFolder(destination).root.exists()
 
 
 def _is_replaceable(path: Path) -> bool:
@@ -110,7 +110,7 @@ def _is_replaceable(path: Path) -> bool:
 
 
 @contextmanager
-def complete_or_nothing(destination: Path, *, resume: bool = False) -> Iterator[Workplace]:
+def atomic_folder(destination: Path, *, resume: bool = False) -> Iterator[StagingFolder]:
     """A folder to fill, which becomes `destination` if the block ends without an error.
 
     Args:
@@ -122,32 +122,32 @@ def complete_or_nothing(destination: Path, *, resume: bool = False) -> Iterator[
         StoreError: The folder cannot be made, flushed or renamed, or another conversion is
             writing it.
     """
-    work = Workplace(destination)
+    work = StagingFolder(destination)
     with store_errors(destination):
         make_folder(destination.parent)
     with _locked(work):
         try:
             with store_errors(destination):
-                _tidy(work, resume=resume)
+                _recover(work, resume=resume)
                 work.package.mkdir(exist_ok=True)
             yield work
             with store_errors(destination):
                 _flush(work.package)
                 _replace(work)
         except BaseException as error:
-            if not (resume and work.journal.exists() and _can_go_on_after(error)):
+            if not (resume and work.journal.exists() and _is_resumable_after(error)):
                 _clear(work)
             raise
         _clear(work)
 
 
-def _can_go_on_after(error: BaseException) -> bool:
+def _is_resumable_after(error: BaseException) -> bool:
     """Whether trying again makes sense: after a full disk it does, after bad weights not."""
     return isinstance(error, (StoreError, WorkerError)) or not isinstance(error, RdrrError)
 
 
 @contextmanager
-def _locked(work: Workplace) -> Iterator[None]:
+def _locked(work: StagingFolder) -> Iterator[None]:
     """Hold the workplace. The system lets go of it when the process ends, however it does."""
     from filelock import FileLock
 
@@ -156,10 +156,10 @@ def _locked(work: Workplace) -> Iterator[None]:
         _acquire(lock, work)
         yield
     finally:
-        _leave(lock, work)
+        _release(lock, work)
 
 
-def _acquire(lock: FileLock, work: Workplace) -> None:
+def _acquire(lock: FileLock, work: StagingFolder) -> None:
     from filelock import Timeout
 
     for attempt in range(LOCK_ATTEMPTS):
@@ -177,7 +177,7 @@ def _acquire(lock: FileLock, work: Workplace) -> None:
                     raise
 
 
-def _leave(lock: FileLock, work: Workplace) -> None:
+def _release(lock: FileLock, work: StagingFolder) -> None:
     """Take the folder away where nothing is left in it."""
     if not lock.is_locked:  # interrupted as it began; if anything is in it, it is another's
         with suppress(OSError):
@@ -191,9 +191,9 @@ def _leave(lock: FileLock, work: Workplace) -> None:
     lock.release()
 
 
-def _tidy(work: Workplace, *, resume: bool) -> None:
+def _recover(work: StagingFolder, *, resume: bool) -> None:
     """Bring what a killed conversion left into the state before its renames."""
-    _put_old_back(work)
+    _restore_old(work)
     if not resume:
         _clear(work)
     elif work.journal.exists() and not work.package.exists() and work.destination.exists():
@@ -201,7 +201,7 @@ def _tidy(work: Workplace, *, resume: bool) -> None:
         work.destination.rename(work.package)
 
 
-def _put_old_back(work: Workplace) -> None:
+def _restore_old(work: StagingFolder) -> None:
     if not work.old.exists():
         return
     if os.path.lexists(work.destination):
@@ -210,10 +210,10 @@ def _put_old_back(work: Workplace) -> None:
         work.old.rename(work.destination)
 
 
-def _clear(work: Workplace) -> None:
+def _clear(work: StagingFolder) -> None:
     """Remove everything but the lock."""
     with suppress(OSError):
-        _put_old_back(work)
+        _restore_old(work)
     shutil.rmtree(work.package, ignore_errors=True)
     for journal in work.root.glob(f"{work.journal.name}*"):
         with suppress(OSError):
@@ -227,7 +227,7 @@ def _flush(folder: Path) -> None:
     flush_folder(folder)
 
 
-def _replace(work: Workplace) -> None:
+def _replace(work: StagingFolder) -> None:
     """Give the package its name; where that is not on the disk afterwards, take it away again."""
     is_there = os.path.lexists(work.destination)
     if is_there:

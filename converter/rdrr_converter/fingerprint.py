@@ -55,7 +55,7 @@ def _options(options: PackageOptions) -> dict[str, Any]:
     for name in FILES:
         if values.get(name):
             path = Path(values[name])
-            values[name] = _digest(_states(path.iterdir() if path.is_dir() else [path]))
+            values[name] = _digest(_file_stats(path.iterdir() if path.is_dir() else [path]))
     return values
 
 
@@ -75,10 +75,10 @@ def _tensors(source: Source) -> Iterator[list[object]]:
 def _files(source: Source) -> dict[str, list[int]]:
     """Size and time of change of the files of weights that are on this machine."""
     folder = source.path if source.path.is_dir() else source.path.parent
-    return _states({folder / tensor.file for tensor in source.tensors.values()})
+    return _file_stats({folder / tensor.file for tensor in source.tensors.values()})
 
 
-def _states(paths: Iterable[Path]) -> dict[str, list[int]]:
+def _file_stats(paths: Iterable[Path]) -> dict[str, list[int]]:
     states = {path.name: path.stat() for path in sorted(paths) if path.is_file()}
     return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
 

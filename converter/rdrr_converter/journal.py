@@ -49,7 +49,7 @@ class Journal:
         self._path, self._folder = path, folder
         self._flushed: list[Future[None]] = []
         with store_errors(path):
-            self._file = _begin(path, (fingerprint, *map(asdict, finished)))
+            self._file = _start_journal(path, (fingerprint, *map(asdict, finished)))
         self._pool = ThreadPoolExecutor(1)
 
     def record(self, shard: ShardInfo) -> None:
@@ -66,7 +66,7 @@ class Journal:
         with store_errors(self._folder / shard.filename):
             flush_file(self._folder / shard.filename)
             self._file.write(_line(asdict(shard)))
-            _to_disk(self._file)
+            _sync(self._file)
 
     def __enter__(self) -> Journal:
         return self
@@ -105,7 +105,7 @@ def finished_shards(
     if not path.exists():
         return ()
     with store_errors(path):
-        entries = _whole_entries(path.read_bytes())
+        entries = _complete_entries(path.read_bytes())
     if not entries:
         return ()
     _check_same(entries[0], fingerprint, path)
@@ -162,7 +162,7 @@ def _difference(found: Any, wanted: Any) -> tuple[str, str]:
     )
 
 
-def _whole_entries(content: bytes) -> list[dict[str, Any]]:
+def _complete_entries(content: bytes) -> list[dict[str, Any]]:
     """The objects of all lines before the first that is not whole."""
     entries: list[dict[str, Any]] = []
     for line in content.splitlines(keepends=True):
@@ -176,14 +176,14 @@ def _whole_entries(content: bytes) -> list[dict[str, Any]]:
     return entries
 
 
-def _begin(path: Path, entries: Iterable[Mapping[str, Any]]) -> BinaryIO:
+def _start_journal(path: Path, entries: Iterable[Mapping[str, Any]]) -> BinaryIO:
     """A journal with these lines, open for more; one that was there stands until it is whole."""
     fresh = path.with_name(path.name + ".new")
     file = fresh.open("wb")
     try:
         for entry in entries:
             file.write(_line(entry))
-        _to_disk(file)
+        _sync(file)
         rename_durably(fresh, path)
     except BaseException:
         file.close()
@@ -195,6 +195,6 @@ def _line(entry: Mapping[str, Any]) -> bytes:
     return json.dumps(entry, sort_keys=True).encode() + b"\n"
 
 
-def _to_disk(file: BinaryIO) -> None:
+def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())

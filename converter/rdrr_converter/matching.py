@@ -55,7 +55,7 @@ class ModelTensor:
 
 
 @dataclass(frozen=True)
-class _Slot:
+class _ExpectedTensor:
     """A tensor that the model may have."""
 
     rule: TensorRule
@@ -88,19 +88,19 @@ def match(
     finder = _Finder(source, rule, _dimensions(sizes, moe))
     found: list[ModelTensor] = []
     missing: list[str] = []
-    for slot in _slots(rule, config, sizes.num_layers, moe):
-        tensor = finder.find(slot)
+    for wanted in _expected_tensors(rule, config, sizes.num_layers, moe):
+        tensor = finder.find(wanted)
         if tensor is not None:
-            name = slot.fill(slot.rule.name)
-            found.append(ModelTensor(name, tensor, slot.rule.role, slot.layer, slot.expert))
-        elif _is_required(slot.rule, config):
-            missing.append(finder.place(slot.fill(slot.rule.name)))
+            name = wanted.fill(wanted.rule.name)
+            found.append(ModelTensor(name, tensor, wanted.rule.role, wanted.layer, wanted.expert))
+        elif _is_required(wanted.rule, config):
+            missing.append(finder.name_in_source(wanted.fill(wanted.rule.name)))
     if missing:
         raise SourceError(
             "a tensor is missing" if len(missing) == 1 else f"{len(missing)} tensors are missing",
             where=source.path,
-            expected=_some(missing),
-            found=f"{len(source.tensors)} tensors, as {_some(list(source.tensors))}",
+            expected=_first_few(missing),
+            found=f"{len(source.tensors)} tensors, as {_first_few(list(source.tensors))}",
         )
     return tuple(found), _leftovers(source, rule, finder.used)
 
@@ -116,8 +116,12 @@ def required_names(
         layers: Number of layers.
         moe: What it says of experts.
     """
-    slots = _slots(rule, config, layers, moe)
-    return frozenset(slot.fill(slot.rule.name) for slot in slots if _is_required(slot.rule, config))
+    expected_tensors = _expected_tensors(rule, config, layers, moe)
+    return frozenset(
+        wanted.fill(wanted.rule.name)
+        for wanted in expected_tensors
+        if _is_required(wanted.rule, config)
+    )
 
 
 def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
@@ -137,21 +141,21 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
     return found
 
 
-def _slots(
+def _expected_tensors(
     rule: ArchitectureRule, config: Config, layers: int, moe: MoeConfig | None
-) -> Iterator[_Slot]:
+) -> Iterator[_ExpectedTensor]:
     """Every tensor the model may have, in order: outside, layer by layer, outside."""
     per_layer = [row for row in rule.tensors if row.is_per_layer]
     first = rule.tensors.index(per_layer[0])
-    yield from (_Slot(row) for row in rule.tensors[:first])
+    yield from (_ExpectedTensor(row) for row in rule.tensors[:first])
     owners = {row.name: frozenset(row.layers(config)) for row in per_layer if row.layers}
     for layer in range(layers):
         own = [row for row in per_layer if layer in owners.get(row.name, (layer,))]
         for is_per_expert, rows in groupby(own, lambda row: row.is_per_expert):
             numbers = range(moe.num_experts) if is_per_expert and moe else (None,)
             kept = list(rows)
-            yield from (_Slot(row, layer, number) for number in numbers for row in kept)
-    yield from (_Slot(row) for row in rule.tensors[first:] if not row.is_per_layer)
+            yield from (_ExpectedTensor(row, layer, number) for number in numbers for row in kept)
+    yield from (_ExpectedTensor(row) for row in rule.tensors[first:] if not row.is_per_layer)
 
 
 class _Finder:
@@ -171,40 +175,40 @@ class _Finder:
             rule.prefixes[0],
         )
 
-    def place(self, name: str) -> str:
+    def name_in_source(self, name: str) -> str:
         """The name that a canonical name has in this checkpoint."""
         return self._prefix + name.removeprefix(BODY) if name.startswith(BODY) else name
 
-    def find(self, slot: _Slot) -> SourceTensor | None:
+    def find(self, wanted: _ExpectedTensor) -> SourceTensor | None:
         """The tensor, or None.
 
         Raises:
             SourceError: It, or the stack that holds it, has another shape than it must have.
         """
-        for name in (slot.rule.name, *slot.rule.aliases):
-            tensor = self._tensors.get(self.place(slot.fill(name)))
+        for name in (wanted.rule.name, *wanted.rule.aliases):
+            tensor = self._tensors.get(self.name_in_source(wanted.fill(name)))
             if tensor is not None:
-                _check_shape(tensor, self._shape(slot.rule))
+                _check_shape(tensor, self._shape(wanted.rule))
                 self.used.add(tensor.name)
                 return tensor
-        name = slot.fill(slot.rule.name)
+        name = wanted.fill(wanted.rule.name)
         if name not in self._parts:
             for stack in self._stacks:
-                if slot.rule.name in stack.parts:
-                    self._unstack(stack.name, stack.parts, slot)
+                if wanted.rule.name in stack.parts:
+                    self._unstack(stack.name, stack.parts, wanted)
         return self._parts.get(name)
 
     def _shape(self, rule: TensorRule) -> tuple[int, ...]:
         return tuple(self._dimensions[size] for size in rule.shape)
 
-    def _unstack(self, name: str, parts: Sequence[str], slot: _Slot) -> None:
-        whole = self._tensors.get(self.place(slot.fill(name)))
+    def _unstack(self, name: str, parts: Sequence[str], wanted: _ExpectedTensor) -> None:
+        whole = self._tensors.get(self.name_in_source(wanted.fill(name)))
         if whole is None:
             return
         is_per_expert = self._rows[parts[0]].is_per_expert
         numbers = range(self._dimensions["experts"]) if is_per_expert else (None,)
         names = [
-            part.format(layer=slot.layer, expert=number) for number in numbers for part in parts
+            part.format(layer=wanted.layer, expert=number) for number in numbers for part in parts
         ]
         shapes = [self._shape(self._rows[part]) for _ in numbers for part in parts]
         columns = shapes[0][-1]
@@ -243,12 +247,12 @@ def _leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[s
             f"unexpected tensors for architecture {rule.name}",
             where=source.path,
             expected="only tensors that the architecture names",
-            found=f"{len(unknown)} more: {_some(unknown)}",
+            found=f"{len(unknown)} more: {_first_few(unknown)}",
         )
     notes = [f"{name}: left out, it is computed when the model is loaded" for name in computed]
     if others:
         notes.append(
-            f"{len(others)} tensors that are not of the text model are left out: {_some(others)}"
+            f"{len(others)} tensors that are not of the text model are left out: {_first_few(others)}"
         )
     return notes
 
@@ -257,5 +261,5 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
-def _some(names: list[str]) -> str:
+def _first_few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

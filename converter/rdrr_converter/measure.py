@@ -46,7 +46,7 @@ class WorstBlock:
 
 
 @dataclass(frozen=True)
-class TensorError:
+class ErrorStats:
     """What a tensor lost.
 
     Attributes:
@@ -84,7 +84,7 @@ class ErrorMeter:
                 part = slice(first, first + rows), slice(start, start + SLICE)
                 self._compare(wanted[part], found[part], row + first, column + start)
 
-    def join(self, other: ErrorMeter) -> None:
+    def merge(self, other: ErrorMeter) -> None:
         """Add what another meter found in chunks that follow."""
         self._difference += other._difference
         self._power += other._power
@@ -115,11 +115,11 @@ class ErrorMeter:
         tail = values[:, whole:]
         return np.concatenate([sums, np.einsum("rk,rk->r", tail, tail)[:, None]], axis=1)
 
-    def result(self) -> TensorError:
+    def result(self) -> ErrorStats:
         """The tensor's error."""
         if self._power == 0.0:
-            return TensorError(0.0 if self._difference == 0.0 else inf, self._worst_block())
-        return TensorError(sqrt(self._difference / self._power), self._worst_block())
+            return ErrorStats(0.0 if self._difference == 0.0 else inf, self._worst_block())
+        return ErrorStats(sqrt(self._difference / self._power), self._worst_block())
 
     def _worst_block(self) -> WorstBlock | None:
         ratio, row, block = self._worst

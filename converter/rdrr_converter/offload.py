@@ -1,7 +1,7 @@
 """Chunks whose blocks a device encodes, several at a time, behind the threads that read them.
 
     threads        read chunks; encode those that are not for the device
-    a thread       sends a batch to the device, waits, and has the CPU encode what came back as odd
+    a thread       sends a batch to the device, waits, and has the CPU encode what came back as fallback
     the caller     takes the results in storage order
 
 At most three batches are in memory: one that is gathered, one that is encoded, one that waits.
@@ -22,11 +22,11 @@ from rdrr_converter.engines import Engine, open_engine
 from rdrr_converter.plan import PlannedTensor
 from rdrr_converter.transforms import Chunk, chunk_weights, read_chunk, stored_chunk
 
-Work = tuple[PlannedTensor, Chunk]
+WorkItem = tuple[PlannedTensor, Chunk]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedChunk:
     """A chunk that was read.
 
     Attributes:
@@ -35,13 +35,13 @@ class Prepared:
         data: The stored bytes; None where they are the device's to make.
     """
 
-    work: Work
+    work: WorkItem
     weights: Weights | None = None
     data: Bytes | None = None
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedChunk:
     """A chunk with its stored bytes.
 
     Attributes:
@@ -50,17 +50,17 @@ class Encoded:
         by_device: Blocks that the device encoded.
     """
 
-    work: Work
+    work: WorkItem
     data: Bytes
     by_device: int = 0
 
 
-def encoded_on(
+def encode_on_device(
     device: BlockDevice,
-    work: Iterable[Work],
+    work: Iterable[WorkItem],
     engine: Engine,
-    by_cpu: Callable[[Work], Bytes],
-) -> Iterator[Encoded]:
+    by_cpu: Callable[[WorkItem], Bytes],
+) -> Iterator[EncodedChunk]:
     """Chunks with their stored bytes, in their order.
 
     Args:
@@ -70,12 +70,12 @@ def encoded_on(
         by_cpu: Encodes the others.
     """
 
-    def prepare(one: Work) -> Prepared:
+    def prepare(one: WorkItem) -> PreparedChunk:
         if _is_for(device, one[0]):
-            return Prepared(one, weights=_blocks(*one))
-        return Prepared(one, data=by_cpu(one))
+            return PreparedChunk(one, weights=_blocks(*one))
+        return PreparedChunk(one, data=by_cpu(one))
 
-    def encode(batch: Sequence[Prepared]) -> list[Encoded]:
+    def encode(batch: Sequence[PreparedChunk]) -> list[EncodedChunk]:
         return _encode(device, batch)
 
     prepared = (result for _, result in engine.map(prepare, work))
@@ -106,9 +106,9 @@ def _blocks(tensor: PlannedTensor, chunk: Chunk) -> Weights:
     return padded.reshape(-1, BLOCK)
 
 
-def _batches(prepared: Iterable[Prepared], capacity: int) -> Iterator[list[Prepared]]:
+def _batches(prepared: Iterable[PreparedChunk], capacity: int) -> Iterator[list[PreparedChunk]]:
     """Runs of chunks with about as many blocks as the device takes at a time."""
-    batch: list[Prepared] = []
+    batch: list[PreparedChunk] = []
     filled = 0
     for one in prepared:
         size = chunk_weights(*one.work) // BLOCK
@@ -121,10 +121,10 @@ def _batches(prepared: Iterable[Prepared], capacity: int) -> Iterator[list[Prepa
         yield batch
 
 
-def _encode(device: BlockDevice, batch: Sequence[Prepared]) -> list[Encoded]:
+def _encode(device: BlockDevice, batch: Sequence[PreparedChunk]) -> list[EncodedChunk]:
     """The chunks of a batch; those of one type are sent together."""
     results = {
-        at: Encoded(one.work, one.data) for at, one in enumerate(batch) if one.data is not None
+        at: EncodedChunk(one.work, one.data) for at, one in enumerate(batch) if one.data is not None
     }
     kinds: dict[tuple[str, str], dict[int, Weights]] = {}
     for at, one in enumerate(batch):
@@ -132,12 +132,12 @@ def _encode(device: BlockDevice, batch: Sequence[Prepared]) -> list[Encoded]:
             kind = (one.work[0].dtype.name, one.weights.dtype.name)
             kinds.setdefault(kind, {})[at] = one.weights
     for (dtype, _), parts in kinds.items():
-        blocks, odd = _encode_blocks(device, dtype, list(parts.values()))
+        blocks, fallback = _encode_blocks(device, dtype, list(parts.values()))
         first = 0
         for at, weights in parts.items():
             here = slice(first, first + len(weights))
-            own = len(weights) - int(np.count_nonzero(odd[here]))
-            results[at] = Encoded(batch[at].work, blocks[here].reshape(-1), own)
+            own = len(weights) - int(np.count_nonzero(fallback[here]))
+            results[at] = EncodedChunk(batch[at].work, blocks[here].reshape(-1), own)
             first += len(weights)
     return [results[at] for at in range(len(batch))]
 
@@ -148,10 +148,10 @@ def _encode_blocks(
     """Blocks of one type, and which of them the CPU encoded."""
     done = []
     for portion in portions(parts, device.capacity):
-        blocks, odd = device.encode(dtype, portion)
-        if odd.any():
-            blocks[odd] = CODECS[dtype].quantize(_widened(np.concatenate(portion)[odd]))
-        done.append((blocks, odd))
+        blocks, fallback = device.encode(dtype, portion)
+        if fallback.any():
+            blocks[fallback] = CODECS[dtype].quantize(_widened(np.concatenate(portion)[fallback]))
+        done.append((blocks, fallback))
     if len(done) == 1:
         return done[0]
     return np.concatenate([one[0] for one in done]), np.concatenate([one[1] for one in done])

@@ -29,7 +29,7 @@ class Override:
     pattern: re.Pattern[str]
     dtype: DType
 
-    def takes(self, name: str, role: str) -> bool:
+    def applies_to(self, name: str, role: str) -> bool:
         """Whether it decides on a tensor."""
         fits = not (self.dtype.is_block and role in _NO_BLOCKS)
         return fits and self.pattern.search(name) is not None
@@ -52,7 +52,7 @@ def parse_overrides(types: Mapping[str, str]) -> tuple[Override, ...]:
 
 def find_override(overrides: Iterable[Override], name: str, role: str) -> Override | None:
     """The last override that decides on a tensor."""
-    found = [override for override in overrides if override.takes(name, role)]
+    found = [override for override in overrides if override.applies_to(name, role)]
     return found[-1] if found else None
 
 
@@ -67,7 +67,7 @@ def check_all_used(overrides: Iterable[Override], tensors: Mapping[str, str]) ->
         UsageError: One decides on no tensor.
     """
     for override in overrides:
-        if any(override.takes(name, role) for name, role in tensors.items()):
+        if any(override.applies_to(name, role) for name, role in tensors.items()):
             continue
         small = any(override.pattern.search(name) for name in tensors)
         raise UsageError(

@@ -8,10 +8,10 @@ from rdrr_format.errors import ConversionError
 from rdrr_format.shard_writer import ShardWriter
 from rdrr_format.shards import ShardInfo
 
-from rdrr_converter.offload import Work
+from rdrr_converter.offload import WorkItem
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
-from rdrr_converter.quantize import Workforce, encoded
+from rdrr_converter.quantize import WorkerPool, encode_chunks
 from rdrr_converter.report import Progress
 from rdrr_converter.transforms import byte_range, chunk_weights, chunks
 
@@ -20,7 +20,7 @@ def write_shards(
     plan: ConversionPlan,
     writer: ShardWriter,
     options: PackageOptions,
-    workforce: Workforce,
+    pool: WorkerPool,
     progress: Progress,
 ) -> tuple[ShardInfo, ...]:
     """Encode and write every tensor, or what of them lies behind the writer's position.
@@ -37,7 +37,7 @@ def write_shards(
     start = writer.position
     left = _left(plan, options.shard_size, start, progress)
     try:
-        for (tensor, chunk), data in encoded(left, workforce):
+        for (tensor, chunk), data in encode_chunks(left, pool):
             at = _stream_start(tensor, options.shard_size) + byte_range(tensor, chunk)[0]
             if chunk.first == 0 and at >= start:
                 writer.align(options.align)
@@ -51,7 +51,9 @@ def write_shards(
         writer.abort()
 
 
-def _left(plan: ConversionPlan, shard_size: int, start: int, progress: Progress) -> Iterator[Work]:
+def _left(
+    plan: ConversionPlan, shard_size: int, start: int, progress: Progress
+) -> Iterator[WorkItem]:
     """The chunks that end behind byte `start` of the stream, in storage order."""
     for tensor in plan.tensors:
         for chunk in chunks(tensor):

@@ -20,7 +20,7 @@ from rdrr_converter.matching import ModelTensor
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.reading import SourceModel
-from rdrr_converter.recipes import choose_dtype, settle_tail
+from rdrr_converter.recipes import choose_dtype, choose_tail_dtype
 from rdrr_converter.sources import SourceTensor
 from rdrr_converter.sources.base import F32Array
 
@@ -126,7 +126,7 @@ class ConversionPlan:
         """Whether every matmul weight is in the column layout."""
         return all(t.layout is Layout.COLUMN for t in self.tensors if t.is_matmul)
 
-    def origins(self) -> tuple[str, ...]:
+    def source_notes(self) -> tuple[str, ...]:
         """Notes on what became of a source that was quantized already."""
         copied = sum(tensor.is_copied for tensor in self.tensors)
         decoded = Counter(
@@ -186,15 +186,15 @@ def make_plan(
         if len(parts) > 1 and tensor.layout is Layout.FLAT:
             _check_flat_fusion(parts[0], tensor)
         largest = max(magnitudes[part.source.name] for part in parts)
-        tensor = _name_origin(_avoid_overflow(tensor, options, largest))
+        tensor = _append_source_to_reason(_avoid_overflow(tensor, options, largest))
         if matrix is not None and tensor.dtype.is_block:
             tensor = replace(tensor, importance=_importance(parts, matrix, tied=model.tied))
         tensors.append(tensor)
     check_all_used(overrides, {tensor.name: tensor.role for tensor in tensors})
-    return _place(tensors, options.shard_size, options.align)
+    return _assign_spans(tensors, options.shard_size, options.align)
 
 
-def _name_origin(tensor: PlannedTensor) -> PlannedTensor:
+def _append_source_to_reason(tensor: PlannedTensor) -> PlannedTensor:
     """The tensor with what became of its source in its reason."""
     reasons = [tensor.why, *sorted({part.note for part in tensor.sources if part.note})]
     if tensor.is_copied:
@@ -204,7 +204,7 @@ def _name_origin(tensor: PlannedTensor) -> PlannedTensor:
     return replace(tensor, why="; ".join(reasons))
 
 
-def _place(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> ConversionPlan:
+def _assign_spans(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> ConversionPlan:
     """Give each tensor its bytes in the stream that `ShardWriter` cuts into shards."""
     placed = []
     position = 0
@@ -252,7 +252,7 @@ def _decide(
     layout = Layout.ROW
     if first.role in MATMULS:
         layout = options.block_layout if dtype.is_block else _scalar_layout(options)
-    dtype, tail = settle_tail(dtype, shape, layout, options.k_tail)
+    dtype, tail = choose_tail_dtype(dtype, shape, layout, options.k_tail)
     if not dtype.is_block and layout is not Layout.ROW:
         layout = _scalar_layout(options)
     return PlannedTensor(

@@ -1,4 +1,4 @@
-"""Chunks of planned tensors encoded by an engine, handed on in storage order."""
+"""Chunks of planned tensors encode_chunks by an engine, handed on in storage order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rdrr_format.layouts import Layout
 
 from rdrr_converter.devices import CPU, BlockDevice
 from rdrr_converter.engines import Engine
-from rdrr_converter.offload import Encoded, Work, encoded_on
+from rdrr_converter.offload import EncodedChunk, WorkItem, encode_on_device
 from rdrr_converter.plan import PlannedTensor
 from rdrr_converter.sources.base import F32Array
 from rdrr_converter.transforms import Chunk, read_chunk, stored_rows
@@ -23,14 +23,14 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Workforce:
+class WorkerPool:
     """Who encodes.
 
     Attributes:
         engine: Reads chunks, and encodes those that are not for the device.
         device: Encodes blocks; None where the CPU does it all.
         device_name: `cpu`, or which device it is.
-        blocks: How many blocks each has encoded, by name; counted as they are handed on.
+        blocks: How many blocks each has encode_chunks, by name; counted as they are handed on.
     """
 
     engine: Engine
@@ -38,15 +38,15 @@ class Workforce:
     device_name: str = CPU
     blocks: Counter[str] = field(default_factory=Counter)
 
-    def count(self, one: Encoded) -> None:
-        """Add the blocks of a chunk that was encoded; those of scalars and copies are none."""
+    def count(self, one: EncodedChunk) -> None:
+        """Add the blocks of a chunk that was encode_chunks; those of scalars and copies are none."""
         dtype, copied = one.work[0].dtype, one.work[0].is_copied
         if dtype.is_block and not copied:
             self.blocks[self.device_name] += one.by_device
             self.blocks[CPU] += len(one.data) // dtype.block_bytes - one.by_device
 
 
-def encode_chunk(work: Work) -> Bytes:
+def encode_chunk(work: WorkItem) -> Bytes:
     """The stored bytes of a chunk."""
     tensor, chunk = work
     if tensor.is_copied:
@@ -82,14 +82,14 @@ def _guided(
             yield rows[here], importance
 
 
-def encoded(work: Iterable[Work], workforce: Workforce) -> Iterator[tuple[Work, Bytes]]:
+def encode_chunks(work: Iterable[WorkItem], pool: WorkerPool) -> Iterator[tuple[WorkItem, Bytes]]:
     """Chunks with their stored bytes, in their order."""
-    engine, device = workforce.engine, workforce.device
-    results: Iterator[Encoded]
+    engine, device = pool.engine, pool.device
+    results: Iterator[EncodedChunk]
     if device is None:
-        results = (Encoded(one, data) for one, data in engine.map(encode_chunk, work))
+        results = (EncodedChunk(one, data) for one, data in engine.map(encode_chunk, work))
     else:
-        results = encoded_on(device, work, engine, encode_chunk)
+        results = encode_on_device(device, work, engine, encode_chunk)
     for result in results:
-        workforce.count(result)
+        pool.count(result)
         yield result.work, result.data

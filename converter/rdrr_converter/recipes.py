@@ -35,7 +35,7 @@ LayerRule = Callable[[int, int], bool]
 """Whether a layer, of so many, is meant."""
 
 
-def gets_more_bits(layer: int, layers: int) -> bool:
+def use_more_bits(layer: int, layers: int) -> bool:
     """llama.cpp's rule: the first and last eighth of the layers, every third between them."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
@@ -53,7 +53,7 @@ def is_in_first_four(layer: int, layers: int) -> bool:
 
 
 @dataclass(frozen=True)
-class More:
+class TypeUpgrade:
     """Another type for a part in some layers.
 
     Attributes:
@@ -75,8 +75,8 @@ class Recipe:
         word: The short word for it in `quantizationInfo`.
         weights: Matmul weights.
         head: The output head, whether it is a tensor of its own or the embedding.
-        more: Parts that get another type in some layers.
-        beside_experts: Parts that get another type in a model of eight experts.
+        upgrades: Parts that get another type in some layers.
+        with_eight_experts: Parts that get another type in a model of eight experts.
         embeddings: An embedding that is not the head; as the weights when None.
         small: Norms, biases and routers.
     """
@@ -86,20 +86,20 @@ class Recipe:
     word: str
     weights: str
     head: str
-    more: Mapping[str, More] = field(default_factory=dict)
-    beside_experts: Mapping[str, str] = field(default_factory=dict)
+    upgrades: Mapping[str, TypeUpgrade] = field(default_factory=dict)
+    with_eight_experts: Mapping[str, str] = field(default_factory=dict)
     embeddings: str | None = None
     small: str = "F32"
 
 
-_MEDIUM: Mapping[str, More] = MappingProxyType(
-    {part: More("Q6_K", gets_more_bits) for part in ("v_proj", "qkv_proj", "down_proj")}
+_MEDIUM: Mapping[str, TypeUpgrade] = MappingProxyType(
+    {part: TypeUpgrade("Q6_K", use_more_bits) for part in ("v_proj", "qkv_proj", "down_proj")}
 )
-_SMALL: Mapping[str, More] = MappingProxyType(
+_SMALL: Mapping[str, TypeUpgrade] = MappingProxyType(
     {
-        "v_proj": More("Q5_K", is_in_first_four),
-        "qkv_proj": More("Q5_K", is_in_first_four),
-        "down_proj": More("Q5_K", is_in_first_eighth),
+        "v_proj": TypeUpgrade("Q5_K", is_in_first_four),
+        "qkv_proj": TypeUpgrade("Q5_K", is_in_first_four),
+        "down_proj": TypeUpgrade("Q5_K", is_in_first_eighth),
     }
 )
 _KEYS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("v_proj", "k_proj", "qkv_proj"), "Q8_0"))
@@ -157,8 +157,8 @@ def choose_dtype(
     part = _OTHER_NAMES.get(part, part)
     if layer is None:
         return DTYPES[recipe.weights], recipe.name
-    if experts == _MIXTRAL and part in recipe.beside_experts:
-        return DTYPES[recipe.beside_experts[part]], f"{part} beside eight experts"
+    if experts == _MIXTRAL and part in recipe.with_eight_experts:
+        return DTYPES[recipe.with_eight_experts[part]], f"{part} beside eight experts"
     dtype, why = _by_layer(recipe, part, layer, layers)
     if dtype == "Q4_K" and part in ("v_proj", "qkv_proj") and grouped and layers == _DEEP:
         return DTYPES["Q5_K"], f"{part} shared by many heads"
@@ -166,15 +166,15 @@ def choose_dtype(
 
 
 def _by_layer(recipe: Recipe, part: str, layer: int, layers: int) -> tuple[str, str]:
-    more = recipe.more.get(part)
-    if more is None:
+    upgrades = recipe.upgrades.get(part)
+    if upgrades is None:
         return recipe.weights, recipe.name
-    if more.layers(layer, layers):
-        return more.dtype, f"{part} in a layer that gets more bits"
+    if upgrades.layers(layer, layers):
+        return upgrades.dtype, f"{part} in a layer that gets more bits"
     return recipe.weights, f"{part} in a layer that does not get more bits"
 
 
-def settle_tail(
+def choose_tail_dtype(
     dtype: DType, shape: tuple[int, ...], layout: Layout, k_tail: str
 ) -> tuple[DType, str | None]:
     """The type to store rows in that may not be whole blocks, and the reason if it changed."""

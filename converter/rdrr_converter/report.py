@@ -20,7 +20,7 @@ from rdrr_manifests.models.conversion_report import (
     ReportedTotal,
 )
 
-from rdrr_converter.measure import TensorError, WorstBlock
+from rdrr_converter.measure import ErrorStats, WorstBlock
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
 
 
@@ -91,7 +91,7 @@ class TensorReport:
     worst_block: WorstBlock | None = None
 
     @classmethod
-    def of(cls, tensor: PlannedTensor, error: TensorError | None) -> TensorReport:
+    def of(cls, tensor: PlannedTensor, error: ErrorStats | None) -> TensorReport:
         """The report on a planned tensor, and on what it lost once it is on disk."""
         return cls(
             name=tensor.name,
@@ -190,7 +190,7 @@ def describe_conversion(
     manifest: Manifest,
     architecture: str,
     plan: ConversionPlan,
-    errors: Mapping[str, TensorError],
+    errors: Mapping[str, ErrorStats],
     notes: Sequence[str],
 ) -> ConversionReport:
     """What is written beside the manifest.
@@ -219,7 +219,7 @@ def describe_conversion(
     )
 
 
-def _reported(tensor: PlannedTensor, error: TensorError) -> ReportedTensor:
+def _reported(tensor: PlannedTensor, error: ErrorStats) -> ReportedTensor:
     return ReportedTensor(
         name=tensor.name,
         role=tensor.role,

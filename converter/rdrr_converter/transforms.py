@@ -65,24 +65,24 @@ def byte_range(tensor: PlannedTensor, chunk: Chunk) -> tuple[int, int]:
 
 def read_chunk(tensor: PlannedTensor, chunk: Chunk) -> F32Array:
     """The values of a chunk in the order of storage: float32 [stored rows, row elements]."""
-    return _arranged(tensor, chunk, read_rows, SourceTensor.read_transposed)
+    return _in_storage_order(tensor, chunk, read_rows, SourceTensor.read_transposed)
 
 
 def stored_chunk(tensor: PlannedTensor, chunk: Chunk) -> npt.NDArray[Any]:
     """The same values as their sources store them, which are scalars of one type."""
-    return _arranged(tensor, chunk, stored_rows, SourceTensor.stored_transposed)
+    return _in_storage_order(tensor, chunk, stored_rows, SourceTensor.stored_transposed)
 
 
-def _arranged(
+def _in_storage_order(
     tensor: PlannedTensor,
     chunk: Chunk,
     rows_of: Callable[[Sequence[SourceTensor], int, int], npt.NDArray[Any]],
-    turned: Callable[[SourceTensor, slice], npt.NDArray[Any]],
+    read_transposed: Callable[[SourceTensor, slice], npt.NDArray[Any]],
 ) -> npt.NDArray[Any]:
-    """A chunk of the values that `rows_of` and `turned` read."""
+    """A chunk of the values that `rows_of` and `read_transposed` read."""
     end = chunk.first + chunk.count
     if tensor.layout is Layout.COLUMN:
-        parts = [turned(part, slice(chunk.first, end)) for part in tensor.sources]
+        parts = [read_transposed(part, slice(chunk.first, end)) for part in tensor.sources]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     if tensor.layout is Layout.FLAT:
         width = tensor.sources[0].columns

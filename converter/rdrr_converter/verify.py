@@ -18,7 +18,7 @@ from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import Store
 
 from rdrr_converter.engines import open_engine
-from rdrr_converter.measure import ErrorMeter, TensorError
+from rdrr_converter.measure import ErrorMeter, ErrorStats
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
 from rdrr_converter.report import Progress
 from rdrr_converter.sources.base import F32Array
@@ -39,7 +39,7 @@ def verify(
     algorithm: str,
     workers: int,
     progress: Progress,
-) -> dict[str, TensorError]:
+) -> dict[str, ErrorStats]:
     """Check every shard's hash and compare every tensor with its source.
 
     Returns:
@@ -51,7 +51,7 @@ def verify(
     """
     reader = ShardReader(store, shards, algorithm)
     progress.start("verify", sum(tensor.weights for tensor in plan.tensors))
-    errors: dict[str, TensorError] = {}
+    errors: dict[str, ErrorStats] = {}
     with open_engine("threads", workers) as engine:
         for _ in engine.map(reader.verify, range(len(shards))):
             pass
@@ -97,11 +97,11 @@ def _parts(tensor: PlannedTensor, chunk: Chunk) -> Iterator[tuple[Chunk, slice]]
         yield Chunk(chunk.first + first, rows.stop - first), rows
 
 
-def _sum(tensor: PlannedTensor, parts: Iterator[ErrorMeter], progress: Progress) -> TensorError:
+def _sum(tensor: PlannedTensor, parts: Iterator[ErrorMeter], progress: Progress) -> ErrorStats:
     """What a tensor lost, of its chunks, which come next."""
     whole = ErrorMeter(tensor)
     for chunk, part in zip(chunks(tensor), parts, strict=False):
-        whole.join(part)
+        whole.merge(part)
         progress.advance(tensor.name, chunk_weights(tensor, chunk))
     return whole.result()
 

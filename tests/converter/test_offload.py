@@ -8,7 +8,7 @@ from rdrr_converter import devices
 from rdrr_converter.convert import convert
 from rdrr_converter.devices.torch_device import TorchDevice
 from rdrr_converter.engines import open_engine
-from rdrr_converter.offload import encoded_on
+from rdrr_converter.offload import encode_on_device
 from rdrr_converter.quantize import encode_chunk
 from rdrr_converter.transforms import chunks
 from rdrr_device.adapters import list_adapters
@@ -74,7 +74,7 @@ def on_device(device, plan, workers=3):
     """Every chunk of a plan by the device, in their order."""
     work = [(tensor, chunk) for tensor in plan.tensors for chunk in chunks(tensor)]
     with open_engine("threads", workers) as engine:
-        done = list(encoded_on(device, iter(work), engine, encode_chunk))
+        done = list(encode_on_device(device, iter(work), engine, encode_chunk))
     assert [one.work for one in done] == work
     return done
 

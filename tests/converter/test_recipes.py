@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rdrr_converter.recipes import RECIPES, choose_dtype, gets_more_bits, settle_tail
+from rdrr_converter.recipes import RECIPES, choose_dtype, choose_tail_dtype, use_more_bits
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 
@@ -22,7 +22,7 @@ Q4_K_M = RECIPES["q4_k_m"]
     ],
 )
 def test_layers_that_get_more_bits_are_those_of_llama_cpp(layers, more):
-    assert [layer for layer in range(layers) if gets_more_bits(layer, layers)] == more
+    assert [layer for layer in range(layers) if use_more_bits(layer, layers)] == more
 
 
 def dtype_of(recipe, role, name, layer=None, tied=False):
@@ -111,7 +111,7 @@ def test_plain_recipes_use_one_type_and_leave_norms_and_biases_alone(name, dtype
 
 
 def tail(dtype, shape, how, layout=Layout.ROW):
-    return settle_tail(DTYPES[dtype], shape, layout, how)[0].name
+    return choose_tail_dtype(DTYPES[dtype], shape, layout, how)[0].name
 
 
 def test_whole_rows_keep_their_type_whatever_the_tail():

@@ -137,14 +137,14 @@ def test_a_kill_at_each_of_the_last_steps_of_replacing(folder, place, tmp_path, 
 def test_nothing_is_encoded_again_that_was_finished(folder, place, monkeypatch):
     interrupted(folder, place / "out", quantize="q8_0")
     calls = []
-    encode = convert_module.write_shards.__globals__["encoded"]
+    encode = convert_module.write_shards.__globals__["encode_chunks"]
 
     def counted(work, engine):
         listed = list(work)
         calls.extend(listed)
         return encode(listed, engine)
 
-    monkeypatch.setitem(convert_module.write_shards.__globals__, "encoded", counted)
+    monkeypatch.setitem(convert_module.write_shards.__globals__, "encode_chunks", counted)
     result = convert(folder, place / "out", quantize="q8_0", shard_size=SHARD, resume=True)
     assert result.reused_shards == len(result.plan.shard_sizes) > 5
     assert calls == []

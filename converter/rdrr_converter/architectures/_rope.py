@@ -60,7 +60,7 @@ def _parameters(config: Config, layer_type: str) -> dict[str, Any]:
     return {**older, **{key: value for key, value in stated.items() if value is not None}}
 
 
-def _fields(found: Mapping[str, Any], config: Config, reach: str) -> dict[str, object]:
+def _fields(found: Mapping[str, Any], config: Config, scope: str) -> dict[str, object]:
     """The block's fields for global or for local layers."""
     parameters = Config(found, {}, f"{config.where}, rope")
     kind = found.get("rope_type", found.get("type", "default"))
@@ -68,10 +68,10 @@ def _fields(found: Mapping[str, Any], config: Config, reach: str) -> dict[str, o
     if (
         not isinstance(kind, str)
         or kind not in _SCALINGS
-        or (reach == "local" and kind in _GLOBAL_ONLY)
+        or (scope == "local" and kind in _GLOBAL_ONLY)
     ):
         raise ConversionError(
-            f"rope scaling of this type cannot be stated for {reach} layers",
+            f"rope scaling of this type cannot be stated for {scope} layers",
             where=config.where,
             expected=", ".join(_SCALINGS),
             found=kind,
@@ -81,14 +81,14 @@ def _fields(found: Mapping[str, Any], config: Config, reach: str) -> dict[str, o
         "theta": parameters.number("rope_theta"),
         "partial": None if partial == 1.0 else partial,
     }
-    if reach == "global" and found.get("mrope_section") is not None:
+    if scope == "global" and found.get("mrope_section") is not None:
         values["sections"] = _sections(parameters)
         values["interleaved"] = parameters.flag("mrope_interleaved")
     if kind != "default":
         values["type"] = kind
         values["factor"] = _factor(kind, parameters, config)
         values.update(_SCALINGS[kind](parameters, config))
-    return {_NAMES[name][reach == "local"]: value for name, value in values.items()}
+    return {_NAMES[name][scope == "local"]: value for name, value in values.items()}
 
 
 _NAMES = {

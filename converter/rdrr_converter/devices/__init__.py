@@ -22,7 +22,7 @@ __all__ = [
     "DEVICES",
     "BlockDevice",
     "Bytes",
-    "Opening",
+    "PendingDevice",
     "Weights",
     "check_device",
     "open_device",
@@ -57,7 +57,7 @@ def check_device(name: str, adapter: str | None, engine: str) -> None:
         )
 
 
-class Opening:
+class PendingDevice:
     """A device that is opened in the background, which takes a second or more."""
 
     def __init__(self, device: Future[BlockDevice] | None = None) -> None:
@@ -79,15 +79,15 @@ class Opening:
 
 
 @contextmanager
-def open_device(name: str, adapter: str | None = None) -> Iterator[Opening]:
+def open_device(name: str, adapter: str | None = None) -> Iterator[PendingDevice]:
     """A device, for the length of a `with` block; it is begun to be opened at once."""
     if name == CPU:
-        yield Opening()
+        yield PendingDevice()
         return
     with ThreadPoolExecutor(1) as pool:
         device = pool.submit(_DEVICES[name], adapter)
         try:
-            yield Opening(device)
+            yield PendingDevice(device)
         finally:
             if device.exception() is None:
                 device.result().close()

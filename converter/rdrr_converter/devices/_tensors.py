@@ -1,8 +1,8 @@
 """What the codecs in torch share: sums and quotients with the bits of a plain loop.
 
 Eager torch rounds every operation by itself and joins none, on CUDA as on the CPU. What it does
-otherwise is avoided: its sums have no order, and a number over a tensor is a product with the
-tensor's reciprocal, as is a tensor over a number.
+otherwise is avoided: its sums have no order, and a number divide a tensor is a product with the
+tensor's reciprocal, as is a tensor divide a number.
 
 Groups lie in columns, [weights of a group, groups], so that each step of a sum is one operation on
 all groups.
@@ -19,7 +19,7 @@ IN_RANGE = 4194303.0
 """Magnitudes from here on ggml does not round to the nearest integer."""
 
 
-def in_order(terms: Tensor) -> Tensor:
+def ordered_sum(terms: Tensor) -> Tensor:
     """Sums [..., groups] of terms [..., weights, groups], one weight after the other."""
     total = terms[..., 0, :].clone()
     for at in range(1, terms.shape[-2]):
@@ -27,7 +27,7 @@ def in_order(terms: Tensor) -> Tensor:
     return total
 
 
-def over(dividend: Tensor | float, divisor: Tensor | float) -> Tensor:
+def divide(dividend: Tensor | float, divisor: Tensor | float) -> Tensor:
     """A rounded quotient, one of whose terms may be a number."""
     import torch
 
@@ -39,24 +39,24 @@ def over(dividend: Tensor | float, divisor: Tensor | float) -> Tensor:
     return dividend / divisor
 
 
-def root(values: Tensor) -> Tensor:
+def sqrt_rn(values: Tensor) -> Tensor:
     """Square roots, rounded to nearest; torch's own in float32 are not on every CPU."""
     import torch
 
     return torch.sqrt(values.double()).float()
 
 
-def clipped(values: Tensor, low: float, high: float) -> Tensor:
+def round_and_clamp(values: Tensor, low: float, high: float) -> Tensor:
     """Nearest integers, ties to even, from low to high; changes `values`."""
     return values.round_().clamp_(low, high)
 
 
-def is_out_of_range(values: Tensor) -> Tensor:
+def exceeds_rounding_range(values: Tensor) -> Tensor:
     """Where ggml's rounding goes astray; also where a value is no number."""
     return ~(values.abs() < IN_RANGE)
 
 
-def largest_of(values: Tensor) -> Tensor:
+def largest_magnitude(values: Tensor) -> Tensor:
     """Of each column [n, columns] the value of largest magnitude, the first of equals."""
     import torch
 
@@ -66,7 +66,7 @@ def largest_of(values: Tensor) -> Tensor:
     return peak
 
 
-def bytes_of(halves: Tensor) -> Tensor:
+def f16_bytes(halves: Tensor) -> Tensor:
     """float16 [n] as bytes [n, 2]."""
     import torch
 

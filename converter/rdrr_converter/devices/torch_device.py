@@ -29,21 +29,21 @@ CAPACITY = 1 << 16
 def _q4_k(weights: Tensor) -> tuple[Tensor, Tensor]:
     import torch
 
-    head, codes, odd = quantize_affine(weights, "Q4_K", 15.0)
-    return torch.cat([head, pack_low(codes)], dim=1), odd
+    head, codes, fallback = quantize_affine(weights, "Q4_K", 15.0)
+    return torch.cat([head, pack_low(codes)], dim=1), fallback
 
 
 def _q5_k(weights: Tensor) -> tuple[Tensor, Tensor]:
     import torch
 
-    head, codes, odd = quantize_affine(weights, "Q5_K", 31.0)
-    return torch.cat([head, pack_fifth(codes), pack_low(codes)], dim=1), odd
+    head, codes, fallback = quantize_affine(weights, "Q5_K", 31.0)
+    return torch.cat([head, pack_fifth(codes), pack_low(codes)], dim=1), fallback
 
 
 QUANTIZERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = MappingProxyType(
     {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": quantize_q6_k}
 )
-"""Blocks [n, 256] to bytes [n, bytes of a block] and the odd ones [n], by storage type."""
+"""Blocks [n, 256] to bytes [n, bytes of a block] and the fallback ones [n], by storage type."""
 
 
 class TorchDevice:
@@ -75,7 +75,7 @@ class TorchDevice:
             if self.device.type == "cuda":
                 self.name = torch.cuda.get_device_name(self.device)
             self._weights = torch.zeros((capacity, BLOCK), dtype=torch.float32, device=self.device)
-        self._recorded: dict[str, tuple[CUDAGraph, Tensor, Tensor]] = {}
+        self._graphs: dict[str, tuple[CUDAGraph, Tensor, Tensor]] = {}
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
         """As `BlockDevice.encode`."""
@@ -83,8 +83,8 @@ class TorchDevice:
 
         with device_errors(f"encoding {dtype} on {self.name}", RuntimeError), torch.no_grad():
             self.upload(parts)
-            blocks, odd = self.run(dtype, sum(map(len, parts)))
-            return blocks.cpu().numpy(), odd.cpu().numpy()
+            blocks, fallback = self.run(dtype, sum(map(len, parts)))
+            return blocks.cpu().numpy(), fallback.cpu().numpy()
 
     def upload(self, parts: Sequence[Weights]) -> None:
         """Put blocks where `run` takes them, as float32."""
@@ -103,13 +103,13 @@ class TorchDevice:
         """Encode the first `count` blocks that were uploaded; valid until the next run."""
         if self.device.type != "cuda":
             return QUANTIZERS[dtype](self._weights[:count])
-        if dtype not in self._recorded:
-            self._recorded[dtype] = self._record(dtype)
-        graph, blocks, odd = self._recorded[dtype]
+        if dtype not in self._graphs:
+            self._graphs[dtype] = self._capture(dtype)
+        graph, blocks, fallback = self._graphs[dtype]
         graph.replay()
-        return blocks[:count], odd[:count]
+        return blocks[:count], fallback[:count]
 
-    def _record(self, dtype: str) -> tuple[CUDAGraph, Tensor, Tensor]:
+    def _capture(self, dtype: str) -> tuple[CUDAGraph, Tensor, Tensor]:
         """All launches for a full buffer, which then are launched as one."""
         import torch
 
@@ -117,14 +117,14 @@ class TorchDevice:
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            blocks, odd = QUANTIZERS[dtype](self._weights)
-        return graph, blocks, odd
+            blocks, fallback = QUANTIZERS[dtype](self._weights)
+        return graph, blocks, fallback
 
     def close(self) -> None:
         """Give the device's memory back; it must not be used afterwards."""
         import torch
 
-        self._recorded.clear()
+        self._graphs.clear()
         del self._weights
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

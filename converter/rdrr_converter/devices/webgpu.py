@@ -78,11 +78,11 @@ class WebGpuDevice:
         self.name = self._device.info.name
         self.capacity = capacity
         weights, buffers = capacity * BLOCK * 4, Arena(self._device, "convert")
-        self._sent = UploadBuffer(self._device, "convert.sent", weights)
+        self._upload = UploadBuffer(self._device, "convert.upload", weights)
         self._weights = buffers.empty("weights", weights)
         self._encoded = buffers.empty("encoded", capacity * _LARGEST_BLOCK)
-        self._odd = buffers.empty("odd", capacity * 4)  # as many words of flags at most
-        self._task = buffers.empty("task", 16 + 4 * _NUMERATORS)
+        self._fallback = buffers.empty("fallback", capacity * 4)  # as many words of flags at most
+        self._params = buffers.empty("params", 16 + 4 * _NUMERATORS)
         self._bound: dict[str, BoundDispatch] = {}
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
@@ -92,8 +92,8 @@ class WebGpuDevice:
 
     def upload(self, dtype: str, parts: Sequence[Weights]) -> None:
         """Put blocks where the shader of a type reads them."""
-        self._sent.write(self._weights, parts)
-        self._device.write(self._task, _task(dtype, in_halves=parts[0].dtype == np.uint16))
+        self._upload.write(self._weights, parts)
+        self._device.write(self._params, _params(dtype, is_bf16=parts[0].dtype == np.uint16))
 
     def run(self, dtype: str, count: int, times: int = 1) -> tuple[Bytes, Flags]:
         """Encode the blocks that were uploaded, several times where that is to be timed."""
@@ -101,17 +101,19 @@ class WebGpuDevice:
         workgroups = -(-count // shader.blocks)
         self._device.submit([replace(self._bind(dtype), work=Work(workgroups))], 1, times)
         size = workgroups * shader.blocks * block_bytes
-        fetch = self._device.fetch(self._encoded.range(0, size), self._odd.range(0, workgroups * 4))
+        fetch = self._device.fetch(
+            self._encoded.range(0, size), self._fallback.range(0, workgroups * 4)
+        )
         raw, flags = fetch.take()
         blocks = raw[: count * block_bytes].reshape(count, block_bytes)
         words = flags.reshape(workgroups, 4)
-        odd = np.unpackbits(words[:, :1], axis=1, bitorder="little")[:, : shader.blocks]
-        return blocks, odd.reshape(-1)[:count].astype(np.bool_)
+        fallback = np.unpackbits(words[:, :1], axis=1, bitorder="little")[:, : shader.blocks]
+        return blocks, fallback.reshape(-1)[:count].astype(np.bool_)
 
     def _bind(self, dtype: str) -> BoundDispatch:
         """The pipeline of a type and its bindings, made once."""
         if dtype not in self._bound:
-            buffers = (self._weights, self._encoded, self._odd, self._task)
+            buffers = (self._weights, self._encoded, self._fallback, self._params)
             self._bound[dtype] = self._device.bind(
                 Dispatch(SHADERS[dtype].kernel, buffers, Work(), f"encoding {dtype}")
             )
@@ -123,10 +125,10 @@ class WebGpuDevice:
         self._device.close()
 
 
-def _task(dtype: str, *, in_halves: bool) -> Bytes:
+def _params(dtype: str, *, is_bf16: bool) -> Bytes:
     """What the shader is told of a run."""
     numerators = NUMERATORS[dtype]
-    head = np.array([0, in_halves, len(numerators), 0], np.uint32)
+    head = np.array([0, is_bf16, len(numerators), 0], np.uint32)
     rest = np.zeros(_NUMERATORS, np.float32)
     rest[: len(numerators)] = numerators
     return np.concatenate([head.view(np.uint8), rest.view(np.uint8)])

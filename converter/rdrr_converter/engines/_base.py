@@ -10,7 +10,7 @@ from rdrr_format.errors import ConversionError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Ticket = TypeVar("Ticket")
+Handle = TypeVar("Handle")
 
 
 class WorkerError(ConversionError):
@@ -31,10 +31,10 @@ class Engine(Protocol):
         ...
 
 
-def in_order(
+def map_in_order(
     items: Iterable[Item],
-    submit: Callable[[Item], Ticket],
-    result: Callable[[Ticket], Result],
+    submit: Callable[[Item], Handle],
+    result: Callable[[Handle], Result],
     limit: int,
 ) -> Iterator[tuple[Item, Result]]:
     """`Engine.map` for anything that gives tickets for its work.
@@ -45,11 +45,11 @@ def in_order(
         result: Waits for it.
         limit: Items under way at most.
     """
-    waiting: deque[tuple[Item, Ticket]] = deque()
+    waiting: deque[tuple[Item, Handle]] = deque()
 
     def first() -> tuple[Item, Result]:
-        item, ticket = waiting.popleft()
-        return item, result(ticket)
+        item, handle = waiting.popleft()
+        return item, result(handle)
 
     for item in items:
         waiting.append((item, submit(item)))

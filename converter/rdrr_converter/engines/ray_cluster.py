@@ -16,12 +16,12 @@ from typing import Any
 
 from rdrr_format.errors import RdrrError, UsageError
 
-from rdrr_converter.engines._base import Item, Result, WorkerError, in_order
+from rdrr_converter.engines._base import Item, Result, WorkerError, map_in_order
 
-AHEAD = 4
+ITEMS_PER_WORKER = 4
 """Items under way for each processor of the cluster; a round trip takes longer than in a thread."""
 
-KNOCK_SECONDS = 10
+CONNECT_SECONDS = 10
 
 
 class RayEngine:
@@ -29,7 +29,7 @@ class RayEngine:
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
-        self._limit = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._limit = ITEMS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item]
@@ -41,12 +41,12 @@ class RayEngine:
             WorkerError: A worker was lost, and so were those that took its place.
         """
         remote = self._ray.remote(function)
-        return in_order(items, remote.remote, self._result, self._limit)
+        return map_in_order(items, remote.remote, self._result, self._limit)
 
-    def _result(self, ticket: Any) -> Any:
+    def _result(self, handle: Any) -> Any:
         errors = self._ray.exceptions
         try:
-            return self._ray.get(ticket)
+            return self._ray.get(handle)
         except errors.RayTaskError as error:
             if isinstance(error.cause, RdrrError):
                 raise error.cause from None
@@ -89,7 +89,7 @@ def _connect(ray: Any, workers: int, address: str | None) -> None:
     here = {"num_cpus": workers, "include_dashboard": False}
     try:
         if address is not None:
-            _knock(address)
+            _check_reachable(address)
         ray.init(
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -104,8 +104,8 @@ def _connect(ray: Any, workers: int, address: str | None) -> None:
         ) from error
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Fail at once where nobody listens: Ray itself tries for minutes."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-from rdrr_converter.engines._base import Item, Result, in_order
+from rdrr_converter.engines._base import Item, Result, map_in_order
 
-AHEAD = 2
+ITEMS_PER_WORKER = 2
 """Items under way for each thread: one that is worked on and one that waits."""
 
 
@@ -16,7 +16,7 @@ class ThreadEngine:
     """An engine of a fixed number of threads."""
 
     def __init__(self, pool: ThreadPoolExecutor, workers: int) -> None:
-        self._pool, self._limit = pool, AHEAD * workers
+        self._pool, self._limit = pool, ITEMS_PER_WORKER * workers
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item]
@@ -26,7 +26,7 @@ class ThreadEngine:
         def submit(item: Item) -> Future[Result]:
             return self._pool.submit(function, item)
 
-        return in_order(items, submit, Future.result, self._limit)
+        return map_in_order(items, submit, Future.result, self._limit)
 
 
 @contextmanager

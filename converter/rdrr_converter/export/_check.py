@@ -18,7 +18,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule, Config
-from rdrr_converter.export._values import Outgoing
+from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.matching import required_names
 from rdrr_converter.reading import SourceModel, read_model
 from rdrr_converter.sources import Source, SourceTensor
@@ -42,7 +42,7 @@ def check_config(
         path=Path(package.where),
         kind="package",
         config=config,
-        tensors={one.name: _stand_in(one) for one in tensors},
+        tensors={one.name: _placeholder(one) for one in tensors},
     )
     try:
         model = read_model(source, rule)
@@ -111,7 +111,7 @@ def check_described(
 
 
 def check_complete(
-    package: Package, tensors: Sequence[LogicalTensor], outgoing: Sequence[Outgoing]
+    package: Package, tensors: Sequence[LogicalTensor], outgoing: Sequence[OutgoingTensor]
 ) -> None:
     """Refuse a plan that does not hold every tensor once.
 
@@ -147,7 +147,7 @@ def _as_stored_by(rule: ArchitectureRule, manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"inference": blocks})
 
 
-def _stand_in(tensor: LogicalTensor) -> SourceTensor:
+def _placeholder(tensor: LogicalTensor) -> SourceTensor:
     """A tensor that has a name and a shape, which is all that is looked at."""
 
     def unread() -> Any:

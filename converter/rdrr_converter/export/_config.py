@@ -214,7 +214,7 @@ def _rope(block: Rope) -> dict[str, Any]:
         config["rope_scaling"] = {
             "rope_type": kind,
             "factor": block.rope_scaling_factor,
-            **{key: _listed(value) for key, value in stated.items() if value is not None},
+            **{key: _as_list(value) for key, value in stated.items() if value is not None},
         }
         if kind == "longrope":  # which Phi-3 states beside it
             context = config["rope_scaling"].pop("original_max_position_embeddings", None)
@@ -222,7 +222,7 @@ def _rope(block: Rope) -> dict[str, Any]:
     return config
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 

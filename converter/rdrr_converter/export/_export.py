@@ -13,14 +13,14 @@ from rdrr_manifests.logical import LogicalTensor, logical_tensors
 from rdrr_manifests.package import open_package
 
 from rdrr_converter.architectures import ArchitectureRule
-from rdrr_converter.destination import complete_or_nothing
+from rdrr_converter.destination import atomic_folder
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule
 from rdrr_converter.export._gguf import plan_gguf, write_gguf
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
 from rdrr_converter.export._stacks import stacked
-from rdrr_converter.export._values import Outgoing
+from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.report import Progress, ProgressCallback
 
 DTYPES: Mapping[str, str] = MappingProxyType({"f32": "F32", "f16": "F16", "bf16": "BF16"})
@@ -88,7 +88,7 @@ def export(
             outgoing = _plan_directory(tensors, rule, kind, norm_shift(rule, package.manifest))
             check_complete(package, tensors, outgoing)
             stated = {**config, "torch_dtype": _TORCH[kind]}
-            with complete_or_nothing(path) as work:
+            with atomic_folder(path) as work:
                 folder = work.package
                 errors = write_directory(package, outgoing, stated, folder, shard_size, counter)
                 if lossless:
@@ -126,15 +126,15 @@ def _scalar(tensors: Sequence[LogicalTensor], dtype: str | None, lossless: bool)
 
 def _plan_directory(
     tensors: Sequence[LogicalTensor], rule: ArchitectureRule, dtype: str, shift: float
-) -> list[Outgoing]:
+) -> list[OutgoingTensor]:
     """Every tensor under the name and in the stack that published checkpoints have it in."""
-    outgoing: list[Outgoing] = []
+    outgoing: list[OutgoingTensor] = []
     for name, parts in stacked(tensors, rule.stacks):
         shape = parts[0].shape
         if len(parts) > 1:
             shape = (sum(one.shape[0] for one in parts), *shape[1:])
         own_shift = shift if parts[0].role == "norm" else 0.0
-        outgoing.append(Outgoing(name, parts, shape, dtype, shift=own_shift))
+        outgoing.append(OutgoingTensor(name, parts, shape, dtype, shift=own_shift))
     return outgoing
 
 
@@ -155,7 +155,7 @@ def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:
         )
 
 
-def _exported(one: Outgoing, error: float) -> ExportedTensor:
+def _exported(one: OutgoingTensor, error: float) -> ExportedTensor:
     return ExportedTensor(
         name=one.name,
         shape=one.shape,

@@ -27,8 +27,8 @@ from rdrr_converter.architectures import ArchitectureRule, find_architecture
 from rdrr_converter.export._check import check_config, norm_shift
 from rdrr_converter.export._gguf_metadata import metadata
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
-from rdrr_converter.export._stacks import is_of_experts, joined_experts, stacked
-from rdrr_converter.export._values import Encoder, Outgoing
+from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
+from rdrr_converter.export._values import Encoder, OutgoingTensor
 from rdrr_converter.plan import F16_OVERFLOW
 from rdrr_converter.report import Progress
 from rdrr_converter.sources.gguf_config import read_config
@@ -77,7 +77,7 @@ def plan_gguf(
     rule: ArchitectureRule,
     *,
     lossless: bool,
-) -> list[Outgoing]:
+) -> list[OutgoingTensor]:
     """What becomes of each tensor.
 
     Raises:
@@ -85,7 +85,7 @@ def plan_gguf(
     """
     row = find_row(rule, package.where)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
-    stacks = joined_experts(stacked(tensors, rule.stacks))
+    stacks = join_experts(stacked(tensors, rule.stacks))
     _check_experts([name for name, _ in stacks], package)
     outgoing = [_plan(package, name, parts, row, shift) for name, parts in stacks]
     lost = next((one for one in outgoing if one.why), None)
@@ -107,7 +107,7 @@ def _check_experts(names: Sequence[str], package: Package) -> None:
         ConversionError: Some layers have none.
     """
     dense = [name for name in names if name.endswith(".mlp.gate_proj.weight")]
-    if dense and any(is_of_experts(name) for name in names):
+    if dense and any(is_expert_stack(name) for name in names):
         raise ConversionError(
             "llama.cpp wants experts in every layer",
             where=package.where,
@@ -122,27 +122,29 @@ def _plan(
     parts: tuple[LogicalTensor, ...],
     row: GgufArchitecture,
     shift: float,
-) -> Outgoing:
+) -> OutgoingTensor:
     theirs, first = row.llama_name(name), parts[0]
     if theirs is None:
         raise ConversionError(
             "a tensor has no name in llama.cpp", where=f"{package.where}, {first.name}"
         )
     head = package.manifest.architecture.head_dim
-    if first.rows == 1 and not is_of_experts(name):
+    if first.rows == 1 and not is_expert_stack(name):
         order = _interleaved(head, 0, first.columns) if row.is_interleaved(name) else None
         own_shift = shift if first.role == "norm" else 0.0
-        return Outgoing(theirs, parts, (first.columns,), "F32", shift=own_shift, vector_order=order)
+        return OutgoingTensor(
+            theirs, parts, (first.columns,), "F32", shift=own_shift, vector_order=order
+        )
     dtype, why = ("F32", "") if first.role == "router" else _storage(package, parts)
     if row.is_interleaved(name):
         ordered = partial(_interleaved, head)
-        return Outgoing(theirs, parts, first.shape, dtype, why, order=ordered, row_step=head)
+        return OutgoingTensor(theirs, parts, first.shape, dtype, why, order=ordered, row_step=head)
     shape = first.shape
-    if is_of_experts(name):
+    if is_expert_stack(name):
         shape = (len(parts), *first.shape)
     elif len(parts) > 1:
         shape = (sum(one.shape[0] for one in parts), *first.shape[1:])
-    return Outgoing(theirs, parts, shape, dtype, why)
+    return OutgoingTensor(theirs, parts, shape, dtype, why)
 
 
 def _storage(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str, str]:
@@ -181,7 +183,7 @@ def _interleaved(head: int, first: int, count: int) -> npt.NDArray[np.intp]:
 def write_gguf(
     package: Package,
     tensors: Sequence[LogicalTensor],
-    outgoing: Sequence[Outgoing],
+    outgoing: Sequence[OutgoingTensor],
     rule: ArchitectureRule,
     config: Mapping[str, Any],
     path: Path,
@@ -215,7 +217,7 @@ def write_gguf(
         "general.file_type": _FILE_TYPES.get(_main_type(outgoing), 0),
         "general.quantization_version": _QUANTIZATION_VERSION,
     }
-    with complete_file(path) as partial_path, store_errors(path):
+    with atomic_file(path) as partial_path, store_errors(path):
         errors = _write(
             partial_path, row.name, {**identity, **entries, **words}, extra, package, outgoing,
             progress,
@@ -262,7 +264,7 @@ def _check_metadata(
     check_config(read, package, find_architecture(read, None, package.where), tensors)
 
 
-def _main_type(outgoing: Sequence[Outgoing]) -> str:
+def _main_type(outgoing: Sequence[OutgoingTensor]) -> str:
     sizes: dict[str, int] = {}
     for one in outgoing:
         sizes[one.dtype] = sizes.get(one.dtype, 0) + one.size
@@ -288,7 +290,7 @@ def _write(
     entries: Mapping[str, Any],
     extra: Mapping[str, F32Array],
     package: Package,
-    outgoing: Sequence[Outgoing],
+    outgoing: Sequence[OutgoingTensor],
     progress: Progress,
 ) -> dict[str, float]:
     from gguf import GGMLQuantizationType, GGUFWriter
@@ -344,7 +346,7 @@ def _add(writer: Any, key: str, value: Any) -> None:
 
 
 @contextmanager
-def complete_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """A file to write, which gets the name `path` if the block ends without an error."""
     with store_errors(path):
         make_folder(path.parent)

@@ -42,7 +42,7 @@ def metadata(
         "rope.dimension_count": int(head * (config.get("partial_rotary_factor") or 1.0)),
         **_scaling(config.get("rope_scaling") or {}),
     }
-    more, notes = _FURTHER.get(architecture.name, _window)(config)
+    more, notes = _SPECIFIC_KEYS.get(architecture.name, _window)(config)
     return {f"{architecture.name}.{key}": value for key, value in (entries | more).items()}, notes
 
 
@@ -132,6 +132,6 @@ def _period(slides: list[bool]) -> int | None:
     return None
 
 
-_FURTHER: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[str, ...]]]] = (
+_SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[str, ...]]]] = (
     MappingProxyType({"llama": _llama, "gemma2": _gemma2, "gemma3": _gemma3, "phi3": _phi3})
 )

@@ -57,7 +57,7 @@ def tokenizer_metadata(package: Package, vocab_size: int) -> Parts:
     entries = _tokens(tokenizer, vocab_size, is_pieces=kind == "llama")
     more, notes = (_pieces if kind == "llama" else _byte_level)(tokenizer, entries)
     entries |= {f"{PREFIX}model": kind, **more, **_special(package.manifest, settings, entries)}
-    extra = _beyond(tokenizer, vocab_size)
+    extra = _count_tokens_without_row(tokenizer, vocab_size)
     if extra:
         notes = (*notes, f"{extra} tokens have no row in the embedding and are left out")
     template = _template(package, settings)
@@ -82,7 +82,7 @@ def _kind(tokenizer: Mapping[str, Any]) -> str | None:
     return "llama" if model.get("byte_fallback") else None
 
 
-def _beyond(tokenizer: Mapping[str, Any], vocab_size: int) -> int:
+def _count_tokens_without_row(tokenizer: Mapping[str, Any], vocab_size: int) -> int:
     """Tokens whose ids are above the rows of the embedding."""
     added = {token["id"] for token in tokenizer.get("added_tokens") or ()}
     return sum(index >= vocab_size for index in {*tokenizer["model"]["vocab"].values(), *added})
@@ -119,9 +119,9 @@ def _byte_level(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
     found: Entries = {f"{PREFIX}merges": merges} if merges else {}
     notes = () if merges else ("llama.cpp refuses a byte-level tokenizer without merges",)
     ignores = bool(tokenizer["model"].get("ignore_merges"))
-    cut = _essence(tokenizer.get("pre_tokenizer")), tokenizer.get("normalizer"), ignores
+    cut = _relevant_fields(tokenizer.get("pre_tokenizer")), tokenizer.get("normalizer"), ignores
     for name, row in PRETOKENIZERS.items():
-        same = (_essence(row.steps), row.normalizer, row.ignores_merges) == cut
+        same = (_relevant_fields(row.steps), row.normalizer, row.ignores_merges) == cut
         if name != ASSUMED and same:
             return {**found, f"{PREFIX}pre": name}, notes
     found |= {f"{PREFIX}pre": ASSUMED, _WHOLE: json.dumps(tokenizer)}
@@ -132,11 +132,13 @@ def _byte_level(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
     )
 
 
-def _essence(value: Any) -> Any:
+def _relevant_fields(value: Any) -> Any:
     """A pre-tokenizer without what changes nothing."""
     if isinstance(value, Mapping):
-        return {key: _essence(item) for key, item in value.items() if key not in _IRRELEVANT}
-    return [_essence(item) for item in value] if isinstance(value, list) else value
+        return {
+            key: _relevant_fields(item) for key, item in value.items() if key not in _IRRELEVANT
+        }
+    return [_relevant_fields(item) for item in value] if isinstance(value, list) else value
 
 
 def _pieces(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:

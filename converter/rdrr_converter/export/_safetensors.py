@@ -15,7 +15,7 @@ from typing import Any
 from rdrr_format.stores import store_errors
 from rdrr_manifests.package import Package
 
-from rdrr_converter.export._values import Encoder, Outgoing
+from rdrr_converter.export._values import Encoder, OutgoingTensor
 from rdrr_converter.report import Progress
 from rdrr_converter.tokenizer import COPIED
 
@@ -29,12 +29,12 @@ _ALIGNMENT = 8
 @dataclass(frozen=True)
 class _File:
     name: str
-    tensors: tuple[Outgoing, ...]
+    tensors: tuple[OutgoingTensor, ...]
 
 
 def write_directory(
     package: Package,
-    tensors: Sequence[Outgoing],
+    tensors: Sequence[OutgoingTensor],
     config: Mapping[str, Any],
     folder: Path,
     shard_size: int,
@@ -64,8 +64,8 @@ def write_directory(
     return errors
 
 
-def _files(tensors: Sequence[Outgoing], shard_size: int) -> tuple[_File, ...]:
-    groups: list[list[Outgoing]] = [[]]
+def _files(tensors: Sequence[OutgoingTensor], shard_size: int) -> tuple[_File, ...]:
+    groups: list[list[OutgoingTensor]] = [[]]
     size = 0
     for tensor in tensors:
         if groups[-1] and size + tensor.size > shard_size:
@@ -96,7 +96,7 @@ def _write(package: Package, file: _File, path: Path, progress: Progress) -> dic
     return errors
 
 
-def _header(tensors: Sequence[Outgoing]) -> Iterator[bytes]:
+def _header(tensors: Sequence[OutgoingTensor]) -> Iterator[bytes]:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for tensor in tensors:

@@ -16,12 +16,12 @@ Stack = tuple[str, tuple[LogicalTensor, ...]]
 _EXPERT = re.compile(r"(?P<stem>.+\.experts)\.(?P<number>\d+)\.(?P<part>.+)")
 
 
-def is_of_experts(name: str) -> bool:
-    """Whether a name that `joined_experts` gives is that of all experts of a layer."""
+def is_expert_stack(name: str) -> bool:
+    """Whether a name that `join_experts` gives is that of all experts of a layer."""
     return ".experts." in name
 
 
-def joined_experts(stacks: Iterable[Stack]) -> list[Stack]:
+def join_experts(stacks: Iterable[Stack]) -> list[Stack]:
     """The same with all experts of a layer under one name, which has no number."""
     found: dict[str, dict[int, tuple[LogicalTensor, ...]]] = {}
     for name, parts in stacks:

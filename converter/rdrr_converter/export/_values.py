@@ -25,7 +25,7 @@ CHUNK_WEIGHTS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class OutgoingTensor:
     """One tensor of the checkpoint to be written.
 
     Attributes:
@@ -83,7 +83,7 @@ class Encoder:
         relative_rmse: sqrt(sum (written - stored)^2 / sum stored^2), once all chunks were taken.
     """
 
-    def __init__(self, package: Package, outgoing: Outgoing) -> None:
+    def __init__(self, package: Package, outgoing: OutgoingTensor) -> None:
         self._package, self._outgoing = package, outgoing
         self._difference = self._power = 0.0
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rdrr_format.errors import UsageError
 from rdrr_format.stores import store_errors
 
-from rdrr_converter.export._gguf import complete_file
+from rdrr_converter.export._gguf import atomic_file
 from rdrr_converter.importance import llama_name
 from rdrr_converter.sources.imatrix import COUNTS, SUMS, TYPE
 
@@ -82,7 +82,7 @@ def write_imatrix(path: Path, seen: Mapping[str, Activations], origin: Origin) -
     from gguf import GGUFWriter
 
     entries = _entries(seen)
-    with complete_file(path) as partial, store_errors(path):
+    with atomic_file(path) as partial, store_errors(path):
         writer = GGUFWriter(partial, "")
         # What the container says of models does not fit here: a matrix has no architecture.
         writer.kv_data[0].clear()

@@ -40,7 +40,7 @@ _REFUSED = (
 )
 """Settings with which an adapter is more than two matrices a module."""
 
-_STARTS = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
+_BASE_PRESERVING_INITS = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
 """Values of `init_lora_weights` that leave the base as it is; others need another base."""
 
 
@@ -54,9 +54,9 @@ class AdapterConfig:
         alpha: What is divided by the rank to give the scale, likewise.
         ranks: Rank of modules whose names match a pattern.
         alphas: Alpha of such modules.
-        stabilized: The divisor is the root of the rank.
-        dora: Rows are given the lengths that the adapter states.
-        ties: The head is changed with the embedding that it is.
+        uses_rslora: The divisor is the root of the rank.
+        uses_dora: Rows are given the lengths that the adapter states.
+        ties_head: The head is changed with the embedding that it is.
     """
 
     where: Path
@@ -64,9 +64,9 @@ class AdapterConfig:
     alpha: float
     ranks: PatternTable[int]
     alphas: PatternTable[float]
-    stabilized: bool
-    dora: bool
-    ties: bool
+    uses_rslora: bool
+    uses_dora: bool
+    ties_head: bool
 
     def rank_of(self, module: str) -> int:
         """Rank of a module of the base."""
@@ -77,7 +77,7 @@ class AdapterConfig:
         rank = self.rank_of(module)
         stated = self._found(self.alphas, module)
         alpha = self.alpha if stated is None else stated
-        return alpha / (sqrt(rank) if self.stabilized else rank)
+        return alpha / (sqrt(rank) if self.uses_rslora else rank)
 
     def _found(self, table: PatternTable[_Number], module: str) -> _Number | None:
         try:
@@ -107,9 +107,9 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         alpha=_number(values.get("lora_alpha", 8), "lora_alpha", where),
         ranks=_patterns(values, "rank_pattern", where, _positive),
         alphas=_patterns(values, "alpha_pattern", where, _number),
-        stabilized=values.get("use_rslora") is True,
-        dora=values.get("use_dora") is True,
-        ties=values.get("ensure_weight_tying") is True,
+        uses_rslora=values.get("use_rslora") is True,
+        uses_dora=values.get("use_dora") is True,
+        ties_head=values.get("ensure_weight_tying") is True,
     )
 
 
@@ -128,7 +128,7 @@ def _check_kind(values: Mapping[str, Any], where: Path) -> None:
                 f"an adapter with {key} cannot be merged", where=where, found=values[key]
             )
     start = values.get("init_lora_weights")
-    if start not in _STARTS:
+    if start not in _BASE_PRESERVING_INITS:
         raise SourceError(
             "the adapter belongs to a base that was changed before training",
             where=where,

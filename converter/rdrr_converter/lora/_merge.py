@@ -43,8 +43,8 @@ def merge_adapter(source: Source, folder: Path) -> Source:
         merged = _merged(module, parts, config, tensors, names)
         tensors |= merged
         changed |= set(merged)
-    if not config.ties and not any(name.endswith(_HEAD) for name in tensors):
-        _refuse_half_of_a_tie(changed, config)
+    if not config.ties_head and not any(name.endswith(_HEAD) for name in tensors):
+        _refuse_change_of_tied_embedding(changed, config)
     plural = "tensors" if len(changed) != 1 else "tensor"
     note = f"LoRA adapter of rank {config.rank}: {len(changed)} {plural} changed"
     return replace(source, tensors=tensors, notes=(*source.notes, note))
@@ -58,19 +58,24 @@ def _merged(
     names: _Names,
 ) -> dict[str, SourceTensor]:
     """The tensors of one module of the base, merged."""
-    turned = set(parts) >= _EMBEDDING
-    pair = ("embedding_A", "embedding_B") if turned else ("B", "A")
-    allowed = {*pair, "magnitude_vector"} if config.dora and not turned else {*pair}
-    extra = set(parts) - allowed - ({"B.bias"} if not turned else set())
-    if extra or not set(pair) <= set(parts) or (config.dora and "magnitude_vector" not in parts):
+    transposed = set(parts) >= _EMBEDDING
+    pair = ("embedding_A", "embedding_B") if transposed else ("B", "A")
+    allowed = {*pair, "magnitude_vector"} if config.uses_dora and not transposed else {*pair}
+    extra = set(parts) - allowed - ({"B.bias"} if not transposed else set())
+    if (
+        extra
+        or not set(pair) <= set(parts)
+        or (config.uses_dora and "magnitude_vector" not in parts)
+    ):
         raise SourceError(
             "a module of the adapter cannot be merged",
             where=f"{config.where.parent}, {module}",
-            expected="lora_A and lora_B" + (", and a magnitude of a linear layer" * config.dora),
+            expected="lora_A and lora_B"
+            + (", and a magnitude of a linear layer" * config.uses_dora),
             found=", ".join(sorted(parts)),
         )
     left, right = (parts[part] for part in pair)
-    _check_rank(left.shape[0] if turned else left.shape[-1], module, config)
+    _check_rank(left.shape[0] if transposed else left.shape[-1], module, config)
     scale = config.scale_of(module)
     known = names.find(f"{module}.weight")
     weight = merged_weight(
@@ -78,8 +83,8 @@ def _merged(
         left,
         right,
         scale,
-        turned=turned,
-        lengths=parts.get("magnitude_vector"),
+        transposed=transposed,
+        magnitudes=parts.get("magnitude_vector"),
     )
     if "B.bias" not in parts:
         return {known: weight}
@@ -97,7 +102,7 @@ def _check_rank(rank: int, module: str, config: AdapterConfig) -> None:
         )
 
 
-def _refuse_half_of_a_tie(changed: set[str], config: AdapterConfig) -> None:
+def _refuse_change_of_tied_embedding(changed: set[str], config: AdapterConfig) -> None:
     """A head that is the embedding was not trained as what the embedding becomes."""
     embeddings = [name for name in changed if name.endswith(_EMBED)]
     if embeddings:
@@ -115,7 +120,7 @@ class _Names:
 
     def __init__(self, tensors: Mapping[str, SourceTensor], folder: Path) -> None:
         self._folder = folder
-        self._known = {_inner(name): name for name in tensors}
+        self._known = {_without_wrappers(name): name for name in tensors}
 
     def find(self, name: str, missing: str | None = None) -> str:
         """The checkpoint's name.
@@ -127,7 +132,7 @@ class _Names:
         Raises:
             SourceError: There is no such tensor.
         """
-        known = self._known.get(_inner(name))
+        known = self._known.get(_without_wrappers(name))
         if known is not None:
             return known
         if name == missing:
@@ -140,7 +145,7 @@ class _Names:
         )
 
 
-def _inner(name: str) -> str:
+def _without_wrappers(name: str) -> str:
     """A name without the models that wrap each other around it."""
     first, _, rest = name.partition(".")
-    return _inner(rest) if first in _WRAPPERS and rest else name
+    return _without_wrappers(rest) if first in _WRAPPERS and rest else name

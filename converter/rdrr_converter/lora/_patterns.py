@@ -76,7 +76,7 @@ class PatternTable(Generic[V]):
         for index, regex in self._others:
             if index > first:
                 break
-            if regex.matches(module, starts, self._spend):
+            if regex.matches(module, starts, self._count_steps):
                 first = index
                 break
         return self._values[first] if first < len(self._values) else None
@@ -89,10 +89,10 @@ class PatternTable(Generic[V]):
             for dots, patterns in self._dotted.get(len(ending), {}).items():
                 if dots <= ending.count("."):
                     continue
-                self._spend(len(patterns))
+                self._count_steps(len(patterns))
                 yield from (index for index, one in patterns if _describes(one, ending))
 
-    def _spend(self, steps: int) -> None:
+    def _count_steps(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
             raise FormatError(

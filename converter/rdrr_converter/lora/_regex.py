@@ -23,8 +23,8 @@ MAX_INSTRUCTIONS = 4096
 """Instructions of a pattern; counted repetitions are written out."""
 
 Accepts = Callable[[str], bool]
-Holds = Callable[[str, int], bool]
-"""Whether a condition holds at a position of a text."""
+Condition = Callable[[str, int], bool]
+"""Whether a condition condition at a position of a text."""
 
 _CLASSES: dict[str, Accepts] = {
     "d": str.isdecimal,
@@ -32,29 +32,29 @@ _CLASSES: dict[str, Accepts] = {
     "s": str.isspace,
 }
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
-_CONDITIONS: dict[str, Holds] = {
+_CONDITIONS: dict[str, Condition] = {
     "^": lambda _, at: at == 0,
     "$": lambda text, at: at == len(text) or (at == len(text) - 1 and text[at] == "\n"),
     "A": lambda _, at: at == 0,
     "Z": lambda text, at: at == len(text),
-    "b": lambda text, at: _is_border(text, at),
-    "B": lambda text, at: not _is_border(text, at),
+    "b": lambda text, at: _is_word_boundary(text, at),
+    "B": lambda text, at: not _is_word_boundary(text, at),
 }
 
 
 @dataclass(frozen=True)
 class _Instruction:
-    """One of: take a character that is accepted, go on if a condition holds, go to several places.
+    """One of: take a character that is accepted, go on if a condition condition, go to several places.
 
     An instruction without any of these is the end.
     """
 
     accepts: Accepts | None = None
-    holds: Holds | None = None
-    goes: tuple[int, ...] = ()
+    condition: Condition | None = None
+    jumps: tuple[int, ...] = ()
 
 
-Piece = list[_Instruction]
+Fragment = list[_Instruction]
 """Instructions that go on behind their last; the places they go to count from their first."""
 
 
@@ -69,28 +69,28 @@ class Regex:
     instructions: tuple[_Instruction, ...]
 
     def matches(
-        self, text: str, starts: Iterable[int] = (0,), spend: Callable[[int], object] = int
+        self, text: str, starts: Iterable[int] = (0,), count_steps: Callable[[int], object] = int
     ) -> bool:
         """Whether the text from one of some positions to its end is what the pattern describes.
 
         Args:
             text: The text.
             starts: The positions.
-            spend: Called with the number of steps as they are taken.
+            count_steps: Called with the number of steps as they are taken.
         """
         begins = set(starts)
         here: set[int] = set()
         for at in range(len(text) + 1):
             if at in begins:
                 here.add(0)
-            reached = self._spread(here, text, at)
-            spend(len(reached) + 1)
+            reached = self._epsilon_closure(here, text, at)
+            count_steps(len(reached) + 1)
             if at == len(text):
                 return any(self._is_end(one) for one in reached)
-            here = {one + 1 for one in reached if self._takes(one, text[at])}
+            here = {one + 1 for one in reached if self._consumes(one, text[at])}
         return False
 
-    def _spread(self, places: set[int], text: str, at: int) -> set[int]:
+    def _epsilon_closure(self, places: set[int], text: str, at: int) -> set[int]:
         """All places that can be reached without taking a character."""
         reached: set[int] = set()
         left = list(places)
@@ -100,12 +100,12 @@ class Regex:
                 continue
             reached.add(place)
             one = self.instructions[place]
-            left += [place + step for step in one.goes]
-            if one.holds is not None and one.holds(text, at):
+            left += [place + step for step in one.jumps]
+            if one.condition is not None and one.condition(text, at):
                 left.append(place + 1)
         return reached
 
-    def _takes(self, place: int, char: str) -> bool:
+    def _consumes(self, place: int, char: str) -> bool:
         accepts = self.instructions[place].accepts
         return accepts is not None and accepts(char)
 
@@ -127,10 +127,10 @@ def compile_regex(pattern: str) -> Regex:
             found=len(pattern),
         )
     reader = _Reader(pattern)
-    piece = reader.alternatives(0)
+    fragment = reader.alternatives(0)
     if not reader.is_at_end:
         raise reader.fault("a bracket that closes nothing")
-    return Regex((*piece, _Instruction()))
+    return Regex((*fragment, _Instruction()))
 
 
 class _Reader:
@@ -150,42 +150,42 @@ class _Reader:
         found = f"{self._pattern} at character {self._at}"
         return FormatError(message, expected="a regular expression", found=found)
 
-    def alternatives(self, depth: int) -> Piece:
+    def alternatives(self, depth: int) -> Fragment:
         """Everything up to a closing bracket or the end."""
         if depth > MAX_DEPTH:
             raise self.fault(f"a pattern with more than {MAX_DEPTH} groups inside each other")
         choices = [self._sequence(depth)]
         while self._skip("|"):
             choices.append(self._sequence(depth))
-        piece = choices.pop()
+        fragment = choices.pop()
         for choice in reversed(choices):
-            head = _Instruction(goes=(1, len(choice) + 2))
-            piece = [head, *choice, _Instruction(goes=(len(piece) + 1,)), *piece]
-            self._check(len(piece))
-        return piece
+            head = _Instruction(jumps=(1, len(choice) + 2))
+            fragment = [head, *choice, _Instruction(jumps=(len(fragment) + 1,)), *fragment]
+            self._check(len(fragment))
+        return fragment
 
-    def _sequence(self, depth: int) -> Piece:
-        piece: Piece = []
+    def _sequence(self, depth: int) -> Fragment:
+        fragment: Fragment = []
         while not self.is_at_end and self._pattern[self._at] not in "|)":
-            piece += self._repeated(self._atom(depth))
-            self._check(len(piece))
-        return piece
+            fragment += self._repeated(self._atom(depth))
+            self._check(len(fragment))
+        return fragment
 
-    def _repeated(self, piece: Piece) -> Piece:
+    def _repeated(self, fragment: Fragment) -> Fragment:
         least, most = self._count()
         if most is None:
-            self._check(len(piece) * max(1, least) + 2)
+            self._check(len(fragment) * max(1, least) + 2)
             # Once more, or on: behind the last of those that have to be there.
             if least:
-                return [*piece * least, _Instruction(goes=(-len(piece), 1))]
+                return [*fragment * least, _Instruction(jumps=(-len(fragment), 1))]
             return [
-                _Instruction(goes=(1, len(piece) + 2)),
-                *piece,
-                _Instruction(goes=(-len(piece), 1)),
+                _Instruction(jumps=(1, len(fragment) + 2)),
+                *fragment,
+                _Instruction(jumps=(-len(fragment), 1)),
             ]
-        self._check(len(piece) * most + most - least)
-        result = piece * least
-        optional = [_Instruction(goes=(1, len(piece) + 1)), *piece]
+        self._check(len(fragment) * most + most - least)
+        result = fragment * least
+        optional = [_Instruction(jumps=(1, len(fragment) + 1)), *fragment]
         return result + optional * (most - least)
 
     def _count(self) -> tuple[int, int | None]:
@@ -219,7 +219,7 @@ class _Reader:
             raise self.fault("a repetition whose least is more than its most")
         return least, most
 
-    def _atom(self, depth: int) -> Piece:
+    def _atom(self, depth: int) -> Fragment:
         char = self._take()
         if char == "(":
             return self._group(depth)
@@ -228,25 +228,25 @@ class _Reader:
         if char == ".":
             return [_Instruction(accepts=lambda one: one != "\n")]
         if char in "^$":
-            return [_Instruction(holds=_CONDITIONS[char])]
+            return [_Instruction(condition=_CONDITIONS[char])]
         if char in "*+?":
             raise self.fault("a repetition of nothing")
         if char != "\\":
             return [_Instruction(accepts=char.__eq__)]
         if self._next() in ("A", "Z", "b", "B"):
-            return [_Instruction(holds=_CONDITIONS[self._take()])]
+            return [_Instruction(condition=_CONDITIONS[self._take()])]
         return [_Instruction(accepts=self._escaped())]
 
-    def _group(self, depth: int) -> Piece:
+    def _group(self, depth: int) -> Fragment:
         if self._skip("?") and not self._skip(":"):
             end = self._pattern.find(">", self._at)
             if self._pattern[self._at : self._at + 2] != "P<" or end < 0:
                 raise self.fault("a group of a kind that is not supported")
             self._at = end + 1
-        piece = self.alternatives(depth + 1)
+        fragment = self.alternatives(depth + 1)
         if not self._skip(")"):
             raise self.fault("a group that is not closed")
-        return piece
+        return fragment
 
     def _escaped(self) -> Accepts:
         """What a backslash makes of the next character."""
@@ -307,7 +307,7 @@ class _Reader:
             )
 
 
-def _is_border(text: str, at: int) -> bool:
+def _is_word_boundary(text: str, at: int) -> bool:
     word = _CLASSES["w"]
     before, after = text[at - 1 : at] if at else "", text[at : at + 1]
     return (before != "" and word(before)) != (after != "" and word(after))

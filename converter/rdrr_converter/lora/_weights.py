@@ -58,12 +58,12 @@ def read_adapter_weights(folder: Path) -> AdapterWeights:
     """
     for name, read in _FILES:
         if (folder / name).is_file():
-            return _sorted(read(folder / name), folder / name)
+            return _classified(read(folder / name), folder / name)
     expected = " or ".join(name for name, _ in _FILES)
     raise SourceError("the adapter has no weights", where=folder, expected=expected)
 
 
-def _sorted(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeights:
+def _classified(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeights:
     parts: defaultdict[str, dict[str, SourceTensor]] = defaultdict(dict)
     replaced: dict[str, SourceTensor] = {}
     for name, tensor in tensors.items():

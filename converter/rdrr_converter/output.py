@@ -1,4 +1,4 @@
-"""Where a package goes: a folder that is renamed into place, or objects with the manifest last."""
+"""Where a package goes: a folder that is renamed into location, or objects with the manifest last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rdrr_format.locations import is_url, local_path
 from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import LocalStore, Store
 
-from rdrr_converter.destination import check_destination, complete_or_nothing, was_interrupted
+from rdrr_converter.destination import atomic_folder, check_destination, was_interrupted
 from rdrr_converter.journal import Fingerprint, Journal, finished_shards
 from rdrr_converter.object_destination import check_url, manifest_last
 
@@ -35,10 +35,10 @@ class Target:
     resume: bool
 
     @property
-    def place(self) -> str | Path:
+    def location(self) -> str | Path:
         """The destination, as a path where it is one."""
-        place = self.destination
-        return os.fspath(place) if is_url(place) else local_path(place)
+        location = self.destination
+        return os.fspath(location) if is_url(location) else local_path(location)
 
     def check(self) -> None:
         """Refuse the destination before any work is done.
@@ -47,14 +47,14 @@ class Target:
             UsageError: Nothing can be resumed there.
             StoreError: It cannot be written to, or exists and may not be replaced.
         """
-        place = self.place
-        if isinstance(place, Path):
-            if not (self.resume and was_interrupted(place)):
-                self.check_folder(place)
+        location = self.location
+        if isinstance(location, Path):
+            if not (self.resume and was_interrupted(location)):
+                self.check_folder(location)
             return
         if self.resume:
-            raise UsageError("--resume goes on in folders only", found=place)
-        check_url(os.fspath(self.source), place, overwrite=self.overwrite)
+            raise UsageError("--resume goes on in folders only", found=location)
+        check_url(os.fspath(self.source), location, overwrite=self.overwrite)
 
     def check_folder(self, folder: Path) -> None:
         """Refuse a folder.
@@ -67,7 +67,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class PackageOutput:
     """A package in the making.
 
     Attributes:
@@ -82,7 +82,9 @@ class Delivery:
 
 
 @contextmanager
-def delivery(target: Target, made: Fingerprint, threads: int, algorithm: str) -> Iterator[Delivery]:
+def open_output(
+    target: Target, made: Fingerprint, threads: int, algorithm: str
+) -> Iterator[PackageOutput]:
     """Somewhere to write, which is a package if the block ends without an error.
 
     Args:
@@ -94,13 +96,13 @@ def delivery(target: Target, made: Fingerprint, threads: int, algorithm: str) ->
     Raises:
         StoreError: It cannot be written, or holds an unfinished conversion of something else.
     """
-    place = target.place
-    if not isinstance(place, Path):
-        with manifest_last(place) as store:
-            yield Delivery(store)
+    location = target.location
+    if not isinstance(location, Path):
+        with manifest_last(location) as store:
+            yield PackageOutput(store)
         return
-    with complete_or_nothing(place, resume=target.resume) as work:
-        target.check_folder(place)
+    with atomic_folder(location, resume=target.resume) as work:
+        target.check_folder(location)
         done = finished_shards(work.journal, work.package, made, threads, algorithm)
         with Journal(work.journal, work.package, made, done) as journal:
-            yield Delivery(LocalStore(work.package), done, journal.record)
+            yield PackageOutput(LocalStore(work.package), done, journal.record)
