@@ -1,8 +1,8 @@
-"""A checkpoint in, a package out: the order of the steps and nothing else.
+"""The conversion of a checkpoint to a package: the order of its steps and nothing else.
 
-open the source -> find the architecture -> match names and shapes -> scan magnitudes
--> plan -> hold the manifest to the rules -> encode and write -> verify what is on disk -> report
--> manifest, last
+open the source -> find the architecture -> match names and shapes -> scan magnitudes -> plan
+-> validate the planned manifest -> encode and write the shards -> verify what is on disk
+-> write the conversion report -> write the manifest, which is the last file
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from rdrr_converter.tokenizer import TOKENIZER_JSON, copy_files
 from rdrr_converter.verify import verify
 
 MAX_WORKERS = 8
-"""Threads by default at most; each holds a few chunks in memory."""
+"""The default number of threads is at most this; each holds a few chunks in memory."""
 
 FETCHERS = 16
-"""Threads of the first pass at least, where it fetches what it reads."""
+"""Minimum number of threads for the scan of a remote source, where most of them wait for data."""
 
 
 def convert(
@@ -75,21 +75,21 @@ def convert(
     """Convert a checkpoint to an RDRR package.
 
     Args:
-        source: Hugging Face directory (safetensors or PyTorch), one of its files of weights, or
-            a GGUF file; by its path, its URL, or `hf://org/name[@revision]`.
-        destination: Folder to make, or its URL on an object store. The package appears when it is
-            complete.
-        options: What the package is and how the work is done.
-        progress: Called as the work goes on, from the calling thread.
-        keywords: Fields of `ConvertOptions`, in place of `options`.
+        source: A Hugging Face directory (safetensors or PyTorch), one of its weight files, or a
+            GGUF file, given by its path, its URL or `hf://org/name[@revision]`.
+        destination: The folder to create, or its URL on an object store. The package appears
+            there only when it is complete.
+        options: Options of the package and of the work.
+        progress: Called with each progress event, from the calling thread.
+        keywords: Fields of `ConvertOptions`, given instead of `options`.
 
     Raises:
-        UsageError: An option is wrong.
-        DeviceError: There is no such device, or it fails.
+        UsageError: An option is invalid.
+        DeviceError: The device does not exist, or it fails.
         SourceError: The checkpoint cannot be read.
-        ConversionError: It cannot be packaged as asked.
-        StoreError: The destination exists or cannot be written, or holds an unfinished
-            conversion of something else.
+        ConversionError: The checkpoint cannot be converted with these options.
+        StoreError: The destination exists, cannot be written, or holds an unfinished conversion
+            of another source or with other options.
     """
     chosen = fill(ConvertOptions, options, keywords, parameter="options")
     check_options(chosen)
@@ -121,7 +121,16 @@ def _adapter(options: PackageOptions) -> AbstractContextManager[Path | None]:
 
 @dataclass(frozen=True)
 class _WorkerSettings:
-    """Who works: threads here, those that wait for a network, and who encodes."""
+    """The threads, the engine and the device that a conversion uses.
+
+    Attributes:
+        threads: Number of threads on this machine.
+        fetchers: Minimum number of threads for the scan; 0 for a local source.
+        engine: One of `ENGINES`.
+        ray_address: Address of the Ray cluster; None to start a local one.
+        device: The device that encodes blocks, which may still be opening.
+        device_name: One of `DEVICES`.
+    """
 
     threads: int
     fetchers: int
@@ -132,7 +141,7 @@ class _WorkerSettings:
 
     @contextmanager
     def open_pool(self) -> Iterator[WorkerPool]:
-        """The engine and the device, as long as the engine is open."""
+        """Open the engine and wait for the device; the engine closes with the block."""
         with open_engine(self.engine, self.threads, self.ray_address) as engine:
             yield WorkerPool(engine, self.device.wait(), self.device_name)
 
@@ -190,7 +199,7 @@ def _convert(
 
 @dataclass(frozen=True)
 class _Job:
-    """A conversion about which everything is decided."""
+    """A conversion whose decisions are all made, ready to be written."""
 
     source: Source
     model: SourceModel
@@ -202,7 +211,7 @@ class _Job:
     def write(
         self, package: PackageOutput, pool: WorkerPool, workers: int
     ) -> tuple[ShardInfo, ...]:
-        """Write the shards that are not done, and return them all."""
+        """Write the shards that are not reused, and return all shards."""
         writer = ShardWriter(
             package.store,
             self.options.shard_size,
@@ -218,7 +227,11 @@ class _Job:
     def finish(
         self, store: Store, shards: Sequence[ShardInfo], workers: int
     ) -> tuple[Manifest, dict[str, ErrorStats]]:
-        """Verify, write the other files, manifest last; return it and what each tensor lost."""
+        """Verify the shards and write the other files, the manifest last.
+
+        Returns:
+            The manifest, and the error of each tensor by its name.
+        """
         algorithm = self.options.hash_algorithm
         errors = verify(self.plan, store, shards, algorithm, workers, self.progress)
         copy_files(self.source, store)
@@ -233,11 +246,11 @@ class _Job:
 
 
 def _check_graph(manifest: Manifest) -> tuple[str, ...]:
-    """A note if the package cannot be run yet.
+    """Derive the graph, and return a note if the runtime does not support it yet.
 
     Raises:
-        ConversionError: The graph and the tensors disagree, which is a fault of the
-            architecture's file.
+        ConversionError: The shapes in the graph differ from those of the tensors, which is a
+            mistake in the architecture's file.
     """
     try:
         graph = derive_graph(manifest)
@@ -248,7 +261,7 @@ def _check_graph(manifest: Manifest) -> tuple[str, ...]:
         found = None if tensor is None else list(tensor.shape)
         if found != list(use.shape):
             raise ConversionError(
-                "the graph calls for another tensor than the architecture gave",
+                "the graph expects another shape than the architecture file declares",
                 where=use.name,
                 expected=list(use.shape),
                 found=found,

@@ -1,9 +1,9 @@
-"""What of a package is finished, written down as it happens, so that a killed run can go on.
+"""The journal of finished shards, which lets a killed conversion be resumed.
 
-One JSON object a line: first what is being made (see `fingerprint`), then each finished shard
-with its hash. A line counts only if it is whole, and a shard only if its bytes still have the
-hash; whatever a kill or a power cut left is thus found out and made again. It lies beside the
-package, never in it.
+It has one JSON object per line: first the fingerprint of the conversion (see `fingerprint`), then
+each finished shard with its hash. A line counts only if it is complete, and a shard only if its
+bytes still have the hash; anything else that a kill or a power cut has left is written again. The
+journal is a file beside the package, never in it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import LocalStore, store_errors
 
 Fingerprint = Mapping[str, Any]
-"""JSON values that decide the package's bytes, by what a person calls them."""
+"""JSON values that determine the bytes of a package, by descriptions that messages can use."""
 
 
 class Journal:
-    """A journal that is being written, within a `with` block.
+    """A journal that is open for writing, to be used in a `with` block.
 
-    Shards and lines are flushed to the disk on a thread of their own, since that takes about as
-    long as encoding the next shard.
+    A separate thread flushes shards and lines to disk, because that takes about as long as
+    encoding the next shard.
 
     Args:
-        path: Where the journal is.
-        folder: Where the shards are.
-        fingerprint: What is being made.
-        finished: Shards that were found finished; they are written down first.
+        path: Path of the journal.
+        folder: Folder of the shards.
+        fingerprint: Fingerprint of the conversion.
+        finished: Shards that are reused; they become the first entries.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Journal:
         self._pool = ThreadPoolExecutor(1)
 
     def record(self, shard: ShardInfo) -> None:
-        """Write down a finished shard.
+        """Record a finished shard.
 
         Raises:
-            StoreError: An earlier one could not be flushed.
+            StoreError: An earlier shard could not be flushed to disk.
         """
         while self._flushed and self._flushed[0].done():
             self._flushed.pop(0).result()
@@ -77,7 +77,7 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait until everything is on the disk; the first error in the block is the one raised."""
+        """Wait until everything is on disk; an error of the block takes precedence."""
         self._pool.shutdown(wait=True)
         try:
             self._file.close()
@@ -90,17 +90,17 @@ class Journal:
 def finished_shards(
     path: Path, folder: Path, fingerprint: Fingerprint, workers: int, algorithm: str = "sha256"
 ) -> tuple[ShardInfo, ...]:
-    """The first shards of an interrupted run whose bytes are still what they were.
+    """Return the leading shards of an interrupted conversion that are still intact.
 
     Args:
         path: Its journal.
-        folder: Where its shards are.
-        fingerprint: What is to be made now.
-        workers: Threads.
-        algorithm: Of the shards' hashes.
+        folder: Folder of its shards.
+        fingerprint: Fingerprint of the present conversion.
+        workers: Number of threads that verify shards.
+        algorithm: Hash algorithm of the shards.
 
     Raises:
-        StoreError: The interrupted run was making something else.
+        StoreError: The interrupted conversion had another fingerprint.
     """
     if not path.exists():
         return ()
@@ -119,7 +119,7 @@ def finished_shards(
 
 
 def _in_order(entries: Sequence[Mapping[str, Any]]) -> Iterator[ShardInfo]:
-    """Shards as long as none is missing or unreadable."""
+    """Yield the recorded shards up to the first that is missing or unreadable."""
     for index, entry in enumerate(entries):
         try:
             shard = ShardInfo(**entry)
@@ -147,13 +147,13 @@ def _check_same(found: Fingerprint, wanted: Fingerprint, path: Path) -> None:
                 where=path.parent,
                 expected=expected,
                 found=other,
-                hint="give the source and options it began with, or leave out --resume to "
-                "begin anew",
+                hint="use the source and the options that it began with, or omit --resume to "
+                "start again",
             )
 
 
 def _difference(found: Any, wanted: Any) -> tuple[str, str]:
-    """Two values, or the parts of them that differ."""
+    """Return both values as text, reduced to the entries that differ if they are mappings."""
     if not (isinstance(found, Mapping) and isinstance(wanted, Mapping)):
         return str(found), str(wanted)
     keys = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
@@ -163,7 +163,7 @@ def _difference(found: Any, wanted: Any) -> tuple[str, str]:
 
 
 def _complete_entries(content: bytes) -> list[dict[str, Any]]:
-    """The objects of all lines before the first that is not whole."""
+    """Parse the lines up to the first incomplete one."""
     entries: list[dict[str, Any]] = []
     for line in content.splitlines(keepends=True):
         try:
@@ -177,7 +177,7 @@ def _complete_entries(content: bytes) -> list[dict[str, Any]]:
 
 
 def _start_journal(path: Path, entries: Iterable[Mapping[str, Any]]) -> BinaryIO:
-    """A journal with these lines, open for more; one that was there stands until it is whole."""
+    """Create a journal with these entries and leave it open; it replaces an old one atomically."""
     fresh = path.with_name(path.name + ".new")
     file = fresh.open("wb")
     try:

@@ -1,6 +1,6 @@
-"""The tensors of a checkpoint by the names of its architecture: every one is accounted for.
+"""Matching the tensors of a checkpoint with those of its architecture, by name and shape.
 
-Names, shapes and what is left out are decided here; no weight is read.
+Every tensor of the checkpoint is either used, left out with a note, or an error. No weight is read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class ModelTensor:
     """One tensor of the model.
 
     Attributes:
-        name: Canonical name, the one in the package.
-        source: Where its values are.
+        name: Canonical name, which is its name in the package.
+        source: The checkpoint's tensor.
         role: Role in the manifest.
-        layer: Number of its layer; None outside the layers.
-        expert: Number of its expert; None outside the experts.
+        layer: Index of its layer; None for a tensor outside the layers.
+        expert: Index of its expert; None for a tensor outside the experts.
     """
 
     name: str
@@ -56,14 +56,14 @@ class ModelTensor:
 
 @dataclass(frozen=True)
 class _ExpectedTensor:
-    """A tensor that the model may have."""
+    """A tensor that the architecture allows, for one layer and expert."""
 
     rule: TensorRule
     layer: int | None = None
     expert: int | None = None
 
     def fill(self, name: str) -> str:
-        """A name of the rule with the numbers of this layer and expert."""
+        """Insert the indices of this layer and expert into a name."""
         return name.format(layer=self.layer, expert=self.expert)
 
 
@@ -74,16 +74,16 @@ def match(
     sizes: Architecture,
     moe: MoeConfig | None,
 ) -> tuple[tuple[ModelTensor, ...], list[str]]:
-    """The tensors of the model in the order in which they are stored, and notes on others.
+    """Return the model's tensors in storage order, and notes on tensors that are left out.
 
     Raises:
-        SourceError: A tensor is missing, unexpected or misshapen.
+        SourceError: A tensor is missing, is unexpected or has the wrong shape.
     """
     if sizes.num_layers > len(source.tensors):
         most = f"at most {len(source.tensors)}, the number of tensors"
         raise config.fault("num_hidden_layers", most, sizes.num_layers)
     rows = max((tensor.rows for tensor in source.tensors.values()), default=0)
-    if moe is not None and moe.num_experts > rows:  # a router has a row for each
+    if moe is not None and moe.num_experts > rows:  # a router has one row per expert
         raise config.fault("the number of experts", f"at most {rows}", moe.num_experts)
     finder = _Finder(source, rule, _dimensions(sizes, moe))
     found: list[ModelTensor] = []
@@ -100,7 +100,7 @@ def match(
             "a tensor is missing" if len(missing) == 1 else f"{len(missing)} tensors are missing",
             where=source.path,
             expected=_first_few(missing),
-            found=f"{len(source.tensors)} tensors, as {_first_few(list(source.tensors))}",
+            found=f"{len(source.tensors)} tensors, for example {_first_few(list(source.tensors))}",
         )
     return tuple(found), _leftovers(source, rule, finder.used)
 
@@ -108,13 +108,13 @@ def match(
 def required_names(
     rule: ArchitectureRule, config: Config, layers: int, moe: MoeConfig | None
 ) -> frozenset[str]:
-    """The canonical names of the tensors that a configuration says there are, but for the head.
+    """Return the canonical names of all tensors that a configuration requires, except the head.
 
     Args:
         rule: The architecture.
         config: The configuration.
         layers: Number of layers.
-        moe: What it says of experts.
+        moe: The experts that the configuration describes, or None.
     """
     expected_tensors = _expected_tensors(rule, config, layers, moe)
     return frozenset(
@@ -144,7 +144,7 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
 def _expected_tensors(
     rule: ArchitectureRule, config: Config, layers: int, moe: MoeConfig | None
 ) -> Iterator[_ExpectedTensor]:
-    """Every tensor the model may have, in order: outside, layer by layer, outside."""
+    """Yield every tensor that the model may have, in storage order."""
     per_layer = [row for row in rule.tensors if row.is_per_layer]
     first = rule.tensors.index(per_layer[0])
     yield from (_ExpectedTensor(row) for row in rule.tensors[:first])
@@ -159,7 +159,7 @@ def _expected_tensors(
 
 
 class _Finder:
-    """Looks tensors up by name, in stacks too."""
+    """A lookup of tensors by canonical name that also finds parts of stacked tensors."""
 
     def __init__(
         self, source: Source, rule: ArchitectureRule, dimensions: Mapping[str, int]
@@ -176,14 +176,14 @@ class _Finder:
         )
 
     def name_in_source(self, name: str) -> str:
-        """The name that a canonical name has in this checkpoint."""
+        """Return the name that this checkpoint uses for a canonical name."""
         return self._prefix + name.removeprefix(BODY) if name.startswith(BODY) else name
 
     def find(self, wanted: _ExpectedTensor) -> SourceTensor | None:
-        """The tensor, or None.
+        """Find a tensor; return None if the checkpoint does not have it.
 
         Raises:
-            SourceError: It, or the stack that holds it, has another shape than it must have.
+            SourceError: The tensor, or the stack that contains it, has the wrong shape.
         """
         for name in (wanted.rule.name, *wanted.rule.aliases):
             tensor = self._tensors.get(self.name_in_source(wanted.fill(name)))
@@ -236,7 +236,7 @@ def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
 
 
 def _leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[str]:
-    """Notes on tensors that are left out on purpose."""
+    """Return notes on tensors that are left out on purpose, and refuse unknown ones."""
     extra = [name for name in source.tensors if name not in used]
     others = [name for name in extra if _fits(name, rule.other_parts)]
     computed = [name for name in extra if _fits(name, rule.ignored)]
@@ -246,13 +246,15 @@ def _leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[s
         raise SourceError(
             f"unexpected tensors for architecture {rule.name}",
             where=source.path,
-            expected="only tensors that the architecture names",
+            expected="only tensors of the architecture",
             found=f"{len(unknown)} more: {_first_few(unknown)}",
         )
-    notes = [f"{name}: left out, it is computed when the model is loaded" for name in computed]
+    notes = [
+        f"{name}: left out, because it is computed when the model is loaded" for name in computed
+    ]
     if others:
         notes.append(
-            f"{len(others)} tensors that are not of the text model are left out: {_first_few(others)}"
+            f"{len(others)} tensors that are not part of the text model are left out: {_first_few(others)}"
         )
     return notes
 

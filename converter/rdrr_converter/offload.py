@@ -1,10 +1,11 @@
-"""Chunks whose blocks a device encodes, several at a time, behind the threads that read them.
+"""Encoding on a device: worker threads read chunks, and batches of them go to the device.
 
-    threads        read chunks; encode those that are not for the device
-    a thread       sends a batch to the device, waits, and has the CPU encode what came back as fallback
-    the caller     takes the results in storage order
+    worker threads    read chunks, and encode those that are not for the device
+    sender thread     sends a batch to the device, waits for it, and encodes the fallback blocks
+                      of the batch on the CPU
+    caller            receives the results in storage order
 
-At most three batches are in memory: one that is gathered, one that is encoded, one that waits.
+At most three batches are in memory: one being gathered, one being encoded, and one waiting.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ WorkItem = tuple[PlannedTensor, Chunk]
 
 @dataclass(frozen=True)
 class PreparedChunk:
-    """A chunk that was read.
+    """A chunk that was read, and encoded already if it is not for the device.
 
     Attributes:
-        work: Which one.
-        weights: What the device is to encode; None where `data` is there.
-        data: The stored bytes; None where they are the device's to make.
+        work: The tensor and the chunk.
+        weights: Blocks for the device to encode; None if `data` is given.
+        data: The stored bytes; None if the device is to encode them.
     """
 
     work: WorkItem
@@ -45,9 +46,9 @@ class EncodedChunk:
     """A chunk with its stored bytes.
 
     Attributes:
-        work: Which one.
-        data: The bytes.
-        by_device: Blocks that the device encoded.
+        work: The tensor and the chunk.
+        data: The stored bytes.
+        by_device: Number of blocks that the device encoded.
     """
 
     work: WorkItem
@@ -61,13 +62,13 @@ def encode_on_device(
     engine: Engine,
     by_cpu: Callable[[WorkItem], Bytes],
 ) -> Iterator[EncodedChunk]:
-    """Chunks with their stored bytes, in their order.
+    """Encode chunks on a device where it can, and yield them in the given order.
 
     Args:
-        device: Encodes what it can.
-        work: The chunks.
-        engine: Reads them.
-        by_cpu: Encodes the others.
+        device: Encodes the blocks of the types that it supports.
+        work: The chunks to encode.
+        engine: Reads the chunks.
+        by_cpu: Encodes the chunks that are not for the device.
     """
 
     def prepare(one: WorkItem) -> PreparedChunk:
@@ -94,10 +95,10 @@ def _is_for(device: BlockDevice, tensor: PlannedTensor) -> bool:
 
 
 def _blocks(tensor: PlannedTensor, chunk: Chunk) -> Weights:
-    """The weights of a chunk in whole blocks [n, 256], in two bytes each where that is enough."""
+    """Read the weights of a chunk as padded blocks [n, 256], in bfloat16 if the source is."""
     rows: npt.NDArray[Any]
     if all(part.is_plain_bf16 for part in tensor.sources):
-        # Copied, so that the pages of a mapped file are read in this thread.
+        # The copy makes this thread, not the sender, read the pages of a mapped file.
         rows = np.array(stored_chunk(tensor, chunk))
     else:
         rows = read_chunk(tensor, chunk)
@@ -107,7 +108,7 @@ def _blocks(tensor: PlannedTensor, chunk: Chunk) -> Weights:
 
 
 def _batches(prepared: Iterable[PreparedChunk], capacity: int) -> Iterator[list[PreparedChunk]]:
-    """Runs of chunks with about as many blocks as the device takes at a time."""
+    """Group consecutive chunks into batches that fill the device's capacity."""
     batch: list[PreparedChunk] = []
     filled = 0
     for one in prepared:
@@ -122,7 +123,7 @@ def _batches(prepared: Iterable[PreparedChunk], capacity: int) -> Iterator[list[
 
 
 def _encode(device: BlockDevice, batch: Sequence[PreparedChunk]) -> list[EncodedChunk]:
-    """The chunks of a batch; those of one type are sent together."""
+    """Encode the chunks of a batch, sending chunks of one type to the device together."""
     results = {
         at: EncodedChunk(one.work, one.data) for at, one in enumerate(batch) if one.data is not None
     }
@@ -145,7 +146,7 @@ def _encode(device: BlockDevice, batch: Sequence[PreparedChunk]) -> list[Encoded
 def _encode_blocks(
     device: BlockDevice, dtype: str, parts: Sequence[Weights]
 ) -> tuple[Bytes, npt.NDArray[np.bool_]]:
-    """Blocks of one type, and which of them the CPU encoded."""
+    """Encode blocks of one type, and return them with flags [n] of those that the CPU encoded."""
     done = []
     for portion in portions(parts, device.capacity):
         blocks, fallback = device.encode(dtype, portion)

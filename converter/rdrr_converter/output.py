@@ -1,4 +1,4 @@
-"""Where a package goes: a folder that is renamed into location, or objects with the manifest last."""
+"""Where a package is written: a folder that is renamed when complete, or an object store."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rdrr_converter.object_destination import check_url, manifest_last
 
 @dataclass(frozen=True)
 class Target:
-    """Where a package is to be, and what may happen to what is there.
+    """The destination of a conversion, and what may be done with what exists there.
 
     Attributes:
-        source: The checkpoint, which is never replaced: a path or a URL.
-        destination: The folder: a path or a URL.
-        overwrite: Replace a package.
-        resume: Go on with what a killed conversion left.
+        source: The checkpoint, a path or a URL, which is never replaced.
+        destination: The folder of the package, a path or a URL.
+        overwrite: Whether an existing package may be replaced.
+        resume: Whether to continue an interrupted conversion.
     """
 
     source: str | Path
@@ -36,16 +36,16 @@ class Target:
 
     @property
     def location(self) -> str | Path:
-        """The destination, as a path where it is one."""
+        """The destination as a `Path`, or as a string if it is a URL."""
         location = self.destination
         return os.fspath(location) if is_url(location) else local_path(location)
 
     def check(self) -> None:
-        """Refuse the destination before any work is done.
+        """Check the destination before any work is done.
 
         Raises:
-            UsageError: Nothing can be resumed there.
-            StoreError: It cannot be written to, or exists and may not be replaced.
+            UsageError: A conversion to this destination cannot be resumed.
+            StoreError: The destination cannot be written, or exists and may not be replaced.
         """
         location = self.location
         if isinstance(location, Path):
@@ -53,14 +53,16 @@ class Target:
                 self.check_folder(location)
             return
         if self.resume:
-            raise UsageError("--resume goes on in folders only", found=location)
+            raise UsageError(
+                "--resume works with folders only, not with object stores", found=location
+            )
         check_url(os.fspath(self.source), location, overwrite=self.overwrite)
 
     def check_folder(self, folder: Path) -> None:
-        """Refuse a folder.
+        """Check a destination that is a folder.
 
         Raises:
-            StoreError: It exists and may not be replaced.
+            StoreError: The folder exists and may not be replaced.
         """
         source = None if is_url(self.source) else local_path(self.source)
         check_destination(source, folder, overwrite=self.overwrite)
@@ -68,12 +70,12 @@ class Target:
 
 @dataclass(frozen=True)
 class PackageOutput:
-    """A package in the making.
+    """A package that is being written.
 
     Attributes:
-        store: Where its files go, the manifest last.
-        done: Shards that are there already.
-        finished: To be called with every shard that is written.
+        store: Store for its files; the manifest must be written last.
+        done: Shards that an interrupted conversion has left and that are reused.
+        finished: Callback for every shard that is written.
     """
 
     store: Store
@@ -85,16 +87,17 @@ class PackageOutput:
 def open_output(
     target: Target, made: Fingerprint, threads: int, algorithm: str
 ) -> Iterator[PackageOutput]:
-    """Somewhere to write, which is a package if the block ends without an error.
+    """Open the destination; the package appears there if the block ends without an error.
 
     Args:
-        target: Where.
-        made: What decides the package's bytes.
-        threads: That look over what a killed conversion left.
-        algorithm: Of the shards' hashes.
+        target: The destination.
+        made: Fingerprint of the conversion.
+        threads: Number of threads that verify the shards of an interrupted conversion.
+        algorithm: Hash algorithm of the shards.
 
     Raises:
-        StoreError: It cannot be written, or holds an unfinished conversion of something else.
+        StoreError: The destination cannot be written, or holds an unfinished conversion of
+            another source or with other options.
     """
     location = target.location
     if not isinstance(location, Path):

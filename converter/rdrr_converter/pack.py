@@ -1,4 +1,4 @@
-"""Writing planned tensors into shards, exactly where the plan says."""
+"""Writing planned tensors into shards at the positions that the plan assigns."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def write_shards(
     pool: WorkerPool,
     progress: Progress,
 ) -> tuple[ShardInfo, ...]:
-    """Encode and write every tensor, or what of them lies behind the writer's position.
+    """Encode and write all tensors, from the writer's position on.
 
     Returns:
         All shards with their hashes.
 
     Raises:
-        StoreError: The disk is full, or the store refuses.
-        SourceError: A source file cannot be read any more.
-        ConversionError: The bytes do not come to lie where the plan says.
+        StoreError: The disk is full, or the store refuses a write.
+        SourceError: A source file can no longer be read.
+        ConversionError: A tensor would be written at another position than planned.
     """
     progress.start("write", sum(tensor.weights for tensor in plan.tensors))
     start = writer.position
@@ -54,7 +54,7 @@ def write_shards(
 def _left(
     plan: ConversionPlan, shard_size: int, start: int, progress: Progress
 ) -> Iterator[WorkItem]:
-    """The chunks that end behind byte `start` of the stream, in storage order."""
+    """Yield the chunks that end behind byte `start` of the stream, in storage order."""
     for tensor in plan.tensors:
         for chunk in chunks(tensor):
             first, size = byte_range(tensor, chunk)
@@ -65,7 +65,7 @@ def _left(
 
 
 def _stream_start(tensor: PlannedTensor, shard_size: int) -> int:
-    """Where a tensor begins in the stream of all shards."""
+    """Return the offset of a tensor in the concatenation of all shards, in bytes."""
     first = tensor.spans[0]
     return first.shard_index * shard_size + first.offset
 
@@ -73,8 +73,8 @@ def _stream_start(tensor: PlannedTensor, shard_size: int) -> int:
 def _check_place(tensor: PlannedTensor, expected: int, found: int) -> None:
     if found != expected:
         raise ConversionError(
-            "written elsewhere than planned",
+            "the tensor would be written at another position than planned",
             where=tensor.name,
-            expected=f"byte {expected} of all shards",
+            expected=f"byte {expected} of the concatenated shards",
             found=f"byte {found}",
         )

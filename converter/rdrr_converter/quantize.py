@@ -1,4 +1,4 @@
-"""Chunks of planned tensors encode_chunks by an engine, handed on in storage order."""
+"""Encoding of planned tensors, chunk by chunk, by an engine and possibly a device."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """Who encodes.
+    """The engine and the device that encode, and counts of the blocks they have encoded.
 
     Attributes:
-        engine: Reads chunks, and encodes those that are not for the device.
-        device: Encodes blocks; None where the CPU does it all.
-        device_name: `cpu`, or which device it is.
-        blocks: How many blocks each has encode_chunks, by name; counted as they are handed on.
+        engine: Reads chunks, and encodes those that the device does not.
+        device: Encodes blocks; None if the CPU encodes everything.
+        device_name: `cpu`, or the name of the device.
+        blocks: Number of encoded blocks by the name of the device that encoded them.
     """
 
     engine: Engine
@@ -39,7 +39,7 @@ class WorkerPool:
     blocks: Counter[str] = field(default_factory=Counter)
 
     def count(self, one: EncodedChunk) -> None:
-        """Add the blocks of a chunk that was encode_chunks; those of scalars and copies are none."""
+        """Count the blocks of an encoded chunk; scalars and copied blocks do not count."""
         dtype, copied = one.work[0].dtype, one.work[0].is_copied
         if dtype.is_block and not copied:
             self.blocks[self.device_name] += one.by_device
@@ -47,7 +47,7 @@ class WorkerPool:
 
 
 def encode_chunk(work: WorkItem) -> Bytes:
-    """The stored bytes of a chunk."""
+    """Encode a chunk on the CPU and return its stored bytes, uint8 [bytes]."""
     tensor, chunk = work
     if tensor.is_copied:
         blocks = stored_rows(tensor.sources, chunk.first, chunk.first + chunk.count)
@@ -64,7 +64,11 @@ def encode_chunk(work: WorkItem) -> Bytes:
 def _guided(
     tensor: PlannedTensor, chunk: Chunk, rows: F32Array
 ) -> Iterator[tuple[F32Array, F32Array | None]]:
-    """The rows of a chunk in parts that have one importance of columns."""
+    """Yield the rows of a chunk in parts, each with its importance.
+
+    The importance is float32 [columns] and applies to all rows of the part; in the layout `flat`
+    it has one value per element. It is None if nothing is known.
+    """
     if not tensor.importance:
         yield rows, None
         return
@@ -83,7 +87,7 @@ def _guided(
 
 
 def encode_chunks(work: Iterable[WorkItem], pool: WorkerPool) -> Iterator[tuple[WorkItem, Bytes]]:
-    """Chunks with their stored bytes, in their order."""
+    """Yield the chunks with their stored bytes, in the given order."""
     engine, device = pool.engine, pool.device
     results: Iterator[EncodedChunk]
     if device is None:

@@ -72,8 +72,8 @@ def test_blocks_are_those_that_the_codec_makes_with_the_columns_importance(
             assert np.array_equal(package.read(name), expected), name
             plain = encode_tensor(values, dtype, quality=quality)
             assert not np.array_equal(expected, plain)
-    assert "14 of 16 tensors were quantized by the importance matrix" in result.notes
-    assert any("no entry in m for model.embed_tokens.weight" in note for note in result.notes)
+    assert "14 of 16 tensors were quantized with the importance matrix" in result.notes
+    assert any("m has no entry for model.embed_tokens.weight" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("layout", ["row", "flat"])

@@ -73,7 +73,7 @@ def test_the_text_model_is_taken_and_computes_what_transformers_does(
     write_tokenizer(folder)
     result = convert(folder, tmp_path / "out", quantize="f32")
     (note,) = [note for note in result.notes if "left out" in note]
-    assert "not of the text model" in note
+    assert "not part of the text model" in note
     assert any("vis" in name for name in load_file(folder / "model.safetensors"))
     assert not any("vis" in tensor.name for tensor in result.tensors)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()

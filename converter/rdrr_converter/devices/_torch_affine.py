@@ -1,4 +1,7 @@
-"""Q4_K and Q5_K in torch: `affine` and `_affine_search` of the codecs, in ggml's order."""
+"""Q4_K and Q5_K in torch, with the operations of the codecs `affine` and `_affine_search`.
+
+All sums and products are in the order of ggml's reference quantizer.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GROUP = 32
-_MAX_6BIT = 63.0  # the largest of six bits
+_MAX_6BIT = 63.0  # largest 6-bit code
 
 
 @dataclass
 class _Search:
-    """What is known of each group [groups], as it gets better.
+    """The best parameters of each group [groups] that the search has found so far.
 
     Attributes:
-        scale: The best scale.
-        minimum: Negative of the best minimum.
-        inverse: What gave the best codes, with `kept_minimum`.
-        kept_minimum: See `inverse`.
-        fallback: Where ggml's rounding goes astray.
+        scale: Scale of the best candidate.
+        minimum: Value of code 0 for the best candidate, at most 0.
+        inverse: Inverse scale with which the best codes were rounded.
+        kept_minimum: Minimum that was subtracted when the best codes were rounded.
+        fallback: Whether a value was too large for ggml's rounding.
     """
 
     scale: Tensor
@@ -45,7 +48,7 @@ def quantize_affine(weights: Tensor, dtype: str, largest: float) -> tuple[Tensor
     """Encode blocks [n, 256].
 
     Returns:
-        Bytes 0 to 15 of each block [n, 16], codes [n, 8, 32], and the fallback blocks [n].
+        Bytes 0 to 15 of each block [n, 16], codes [n, 8, 32], and fallback flags [n].
     """
     import torch
 
@@ -65,12 +68,12 @@ def quantize_affine(weights: Tensor, dtype: str, largest: float) -> tuple[Tensor
 
 
 def pack_low(codes: Tensor) -> Tensor:
-    """The minimum four bits of codes [n, 8, 32] as bytes [n, 128]."""
+    """Pack the low four bits of codes [n, 8, 32] into bytes [n, 128]."""
     return ((codes[:, 0::2] & 15) | (codes[:, 1::2] & 15) << 4).reshape(-1, 128)
 
 
 def pack_fifth(codes: Tensor) -> Tensor:
-    """The fifth bits of codes [n, 8, 32] as bytes [n, 32]."""
+    """Pack the fifth bits of codes [n, 8, 32] into bytes [n, 32]."""
     bits = codes >> 4
     packed = bits[:, 0]
     for group in range(1, 8):
@@ -79,7 +82,7 @@ def pack_fifth(codes: Tensor) -> Tensor:
 
 
 def _search(x: Tensor, numerators: list[float], largest: float) -> _Search:
-    """Scale and minimum of each column of `x`."""
+    """Search the scale and the minimum of each column of `x`."""
     import torch
 
     w = sqrt_rn(ordered_sum(x * x) * (1 / GROUP)) + x.abs()
@@ -89,7 +92,8 @@ def _search(x: Tensor, numerators: list[float], largest: float) -> _Search:
     inverse = divide(largest, top - minimum)
     scale = divide(1.0, inverse)
     best = ordered_sum(_errors(x, w, _codes(x, inverse, minimum, largest), scale, minimum))
-    # One value only: codes are 0, and no candidate has an error below minus infinity.
+    # In a group of equal values all codes are 0. An error of minus infinity keeps every candidate
+    # from replacing them.
     flat = top <= minimum
     zero = torch.zeros_like(minimum)
     found = _Search(
@@ -116,7 +120,7 @@ def _search(x: Tensor, numerators: list[float], largest: float) -> _Search:
         found.scale = torch.where(better, slope, found.scale)
         found.inverse = torch.where(better, inverse, found.inverse)
         found.kept_minimum = torch.where(better, minimum, found.kept_minimum)
-        # ggml overwrites the minimum: later candidates are rounded against the new one.
+        # Like ggml, round later candidates against the improved minimum.
         found.minimum = torch.where(better, intercept, minimum)
     return found
 
@@ -126,13 +130,17 @@ def _codes(x: Tensor, inverse: Tensor, minimum: Tensor, largest: float) -> Tenso
 
 
 def _errors(x: Tensor, w: Tensor, codes: Tensor, slope: Tensor, intercept: Tensor) -> Tensor:
-    """The error that each weight adds."""
+    """Return the weighted squared error of each weight."""
     residual = (slope * codes).add_(intercept).sub_(x)
     return residual.mul_(residual).mul_(w)
 
 
 def _least_squares(sum_w: Tensor, sum_x: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Weighted least squares: the determinant, the slope, and the floor, which is not above 0."""
+    """Fit x = slope * code + intercept by weighted least squares, with an intercept of at most 0.
+
+    Returns:
+        The determinant, the slope and the intercept.
+    """
     import torch
 
     sum_l, sum_l2, sum_xl = sums
@@ -145,22 +153,26 @@ def _least_squares(sum_w: Tensor, sum_x: Tensor, sums: Tensor) -> tuple[Tensor, 
 
 
 def _quantize_6bit(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Block scale in float16 [n], 6-bit codes [n, 8] of the groups' values, and fallback ones [n, 8]."""
+    """Quantize the values of groups [8 n] to six bits with one scale per block.
+
+    Returns:
+        Block scales in float16 [n], codes [n, 8] and fallback flags [n, 8].
+    """
     import torch
 
     groups = values.reshape(-1, 8)
-    largest = groups.amax(dim=1).clamp(min=0.0) + 0.0  # makes +0 of -0
+    largest = groups.amax(dim=1).clamp(min=0.0) + 0.0  # turns -0 into +0
     inverse = torch.where(largest > 0, divide(_MAX_6BIT, largest), torch.zeros_like(largest))
     scaled = inverse[:, None] * groups
     fallback = exceeds_rounding_range(scaled)
     whole = torch.where(fallback, torch.zeros_like(scaled), scaled).round_().to(torch.int32)
-    # ggml keeps the code in a byte before it clips.
+    # ggml stores the code in a byte before it clamps it.
     codes = (whole & 255).clamp_(max=int(_MAX_6BIT)).to(torch.uint8)
     return divide(largest, _MAX_6BIT).to(torch.float16), codes, fallback
 
 
 def _pack_scales(scales: Tensor, mins: Tensor) -> Tensor:
-    """Scales and minimums [n, 8], each 0 to 63, as the twelve bytes of `_scales`."""
+    """Pack scales and minimums [n, 8], each 0 to 63, into twelve bytes like the codecs' `_scales`."""
     import torch
 
     return torch.cat(

@@ -1,4 +1,7 @@
-"""Q6_K in torch: `q6_k` and `_signed_search` of the codecs, in ggml's order."""
+"""Q6_K in torch, with the operations of the codecs `q6_k` and `_signed_search`.
+
+All sums and products are in the order of ggml's reference quantizer.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GROUP = 16
-_ZERO_THRESHOLD = 1e-15  # a group or a largest scale below counts as zeros
+_ZERO_THRESHOLD = 1e-15  # smaller groups, and blocks with smaller scales, count as zeros
 _LOWEST, _HIGHEST = -32.0, 31.0
 
 
 def quantize_q6_k(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Encode blocks [n, 256] as bytes [n, 210]; the fallback ones [n] with them."""
+    """Encode blocks [n, 256] as bytes [n, 210], and return them with fallback flags [n]."""
     import torch
 
     x = weights.reshape(-1, GROUP).T.contiguous()
@@ -47,12 +50,17 @@ def quantize_q6_k(weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _search(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale of each column of `x`, and the inverse that gave its codes; 0 for zeros."""
+    """Search the scale of each column of `x`.
+
+    Returns:
+        The scales, and the inverse scales with which the codes were rounded; both are 0 for
+        groups that count as zeros.
+    """
     import torch
 
     peak = largest_magnitude(x)
     is_zero = peak.abs() < _ZERO_THRESHOLD
-    # With an infinite peak all codes are 0.
+    # Dividing by an infinite peak makes all codes of the group 0.
     peak = torch.where(is_zero, torch.full_like(peak, torch.inf), peak)
     w = x * x
     terms = torch.stack([w * x, w])
@@ -80,7 +88,7 @@ def _search(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pack(codes: Tensor) -> Tensor:
-    """Codes [n, 2 halves, 4 runs, 32] as bytes [n, 192]."""
+    """Pack codes [n, 2 halves, 4 runs, 32] into bytes [n, 192]."""
     import torch
 
     low = (codes[:, :, 0:2] & 15) | (codes[:, :, 2:4] & 15) << 4

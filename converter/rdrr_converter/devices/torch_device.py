@@ -1,8 +1,8 @@
-"""Blocks encoded by torch, operation by operation, on a CUDA device.
+"""Encoding of blocks with torch operations, on a CUDA device.
 
-torch is there anyway and brings all that it needs, and what it computes can be tested on the CPU.
-Its price are up to two thousand launches whatever the number of blocks, which CUDA records once and
-then takes as one.
+torch is a dependency anyway, and the same operations can be tested on the CPU. Encoding takes up to
+two thousand kernel launches whatever the number of blocks; they are captured once as a CUDA graph,
+which is then launched as a whole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from torch.cuda import CUDAGraph
 
 CAPACITY = 1 << 16
-"""Blocks at a time: 16 million weights, about 1 GiB with all that is computed of them, a type."""
+"""Maximum number of blocks in one call: 16 million weights, about 1 GiB per type with all
+intermediate values."""
 
 
 def _q4_k(weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,18 +44,19 @@ def _q5_k(weights: Tensor) -> tuple[Tensor, Tensor]:
 QUANTIZERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = MappingProxyType(
     {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": quantize_q6_k}
 )
-"""Blocks [n, 256] to bytes [n, bytes of a block] and the fallback ones [n], by storage type."""
+"""Functions from blocks [n, 256] to bytes [n, bytes of a block] and fallback flags [n], by storage
+type."""
 
 
 class TorchDevice:
-    """A `BlockDevice`.
+    """A `BlockDevice` that runs torch operations.
 
     Args:
-        device: torch's name of it: `cuda`, or `cpu` for tests.
-        capacity: Blocks.
+        device: Name of the torch device: `cuda`, or `cpu` for tests.
+        capacity: Maximum number of blocks in one call.
 
     Raises:
-        DeviceError: torch cannot use it.
+        DeviceError: torch cannot use the device.
     """
 
     types = frozenset(QUANTIZERS)
@@ -78,7 +80,7 @@ class TorchDevice:
         self._graphs: dict[str, tuple[CUDAGraph, Tensor, Tensor]] = {}
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
-        """As `BlockDevice.encode`."""
+        """See `BlockDevice.encode`."""
         import torch
 
         with device_errors(f"encoding {dtype} on {self.name}", RuntimeError), torch.no_grad():
@@ -87,7 +89,7 @@ class TorchDevice:
             return blocks.cpu().numpy(), fallback.cpu().numpy()
 
     def upload(self, parts: Sequence[Weights]) -> None:
-        """Put blocks where `run` takes them, as float32."""
+        """Copy blocks to the device as float32, for `run` to encode."""
         import torch
 
         place = 0
@@ -95,12 +97,12 @@ class TorchDevice:
             here = torch.from_numpy(np.require(part, requirements=["C", "W"]))
             if part.dtype == np.uint16:
                 here = here.view(torch.bfloat16)
-            # Moved before it is widened: copying into another type would widen it on the CPU.
+            # Copying into a tensor of another type would convert on the CPU, so move first.
             self._weights[place : place + len(part)] = here.to(self.device)
             place += len(part)
 
     def run(self, dtype: str, count: int) -> tuple[Tensor, Tensor]:
-        """Encode the first `count` blocks that were uploaded; valid until the next run."""
+        """Encode the first `count` uploaded blocks; the results are valid until the next run."""
         if self.device.type != "cuda":
             return QUANTIZERS[dtype](self._weights[:count])
         if dtype not in self._graphs:
@@ -110,10 +112,10 @@ class TorchDevice:
         return blocks[:count], fallback[:count]
 
     def _capture(self, dtype: str) -> tuple[CUDAGraph, Tensor, Tensor]:
-        """All launches for a full buffer, which then are launched as one."""
+        """Capture a CUDA graph that encodes a full buffer, and return it with its results."""
         import torch
 
-        QUANTIZERS[dtype](self._weights)  # loads the kernels, which a recording must not
+        QUANTIZERS[dtype](self._weights)  # kernels must be loaded before the capture
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -121,7 +123,7 @@ class TorchDevice:
         return graph, blocks, fallback
 
     def close(self) -> None:
-        """Give the device's memory back; it must not be used afterwards."""
+        """Free the device's memory; the device must not be used afterwards."""
         import torch
 
         self._graphs.clear()

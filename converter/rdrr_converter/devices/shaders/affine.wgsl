@@ -1,17 +1,18 @@
-// Q4_K and Q5_K: eight groups of 32 with a 6-bit scale and minimum each; as `_affine_search` and
-// `_affine` of the codecs, in ggml's order. A type adds `LARGEST`, its largest code.
+// Q4_K and Q5_K: blocks of eight groups of 32 weights, each with a 6-bit scale and a 6-bit minimum.
+// The operations are those of the codecs `_affine_search` and `affine`, in the order of ggml's
+// reference quantizer. The including file defines `LARGEST`, the largest code of the type.
 
 const GROUP = 32u;
-const MAX_6BIT = 63.0; // the largest of six bits
+const MAX_6BIT = 63.0; // largest 6-bit code
 
 var<workgroup> group_scales: array<vec2f, LANES>; // scale and minimum of each group
-var<workgroup> codes_6bit: array<vec2u, LANES>; // their codes
-var<workgroup> block_scales: array<u32, BLOCKS>; // the block_scales d and dmin of each block
+var<workgroup> codes_6bit: array<vec2u, LANES>; // their 6-bit codes
+var<workgroup> block_scales: array<u32, BLOCKS>; // d and dmin of each block, in float16
 
 struct Choice {
     scale: f32,
     minimum: f32,
-    inverse: f32, // what codes are where the stored scale is 0
+    inverse: f32, // with `low`, gives the codes where the stored scale is 0
     low: f32,
 }
 
@@ -45,7 +46,7 @@ fn quantize_6bit(value: f32, largest: f32) -> u32 {
         fallback = true;
         return 0u;
     }
-    // ggml keeps the code in a byte before it clips.
+    // ggml stores the code in a byte before it clamps it.
     return min(bitcast<u32>(i32(round(scaled))) & 255u, u32(MAX_6BIT));
 }
 
@@ -66,7 +67,8 @@ fn code_of(x: f32, inverse: f32, low: f32) -> f32 {
     return clamp(round(inverse * (x - low)), 0.0, LARGEST);
 }
 
-// The error that codes leave: the sum of w * (slope * code + intercept - x)^2.
+// The weighted squared error of a candidate: the sum of w * (slope * code + intercept - x)^2, where
+// w = typical + |x|.
 fn error_of(at: u32, typical: f32, inverse: f32, low: f32, slope: f32, intercept: f32) -> f32 {
     var error = 0.0;
     for (var i = 0u; i < GROUP; i++) {
@@ -88,7 +90,7 @@ fn search_group(at: u32) -> Choice {
         top = max(top, x);
     }
     var low = min(bottom, 0.0);
-    if top <= low { // one value only
+    if top <= low { // all values are equal
         return Choice(0.0, -low, 0.0, 0.0);
     }
     if fallback {
@@ -151,7 +153,7 @@ fn search_group(at: u32) -> Choice {
     return Choice(scale, -low, best_inverse, best_inverse_low);
 }
 
-// Byte 0 to 15 of a block: d, dmin, and the twelve bytes of `_scales`.
+// Byte `at` (0 to 15) of a block: d, dmin, and the twelve bytes with the 6-bit codes.
 fn head_byte(block: u32, at: u32) -> u32 {
     if at < 4u {
         return (block_scales[block] >> (8u * at)) & 255u;
@@ -168,7 +170,7 @@ fn head_byte(block: u32, at: u32) -> u32 {
     return (high.x & 15u) | ((high.y & 15u) << 4u);
 }
 
-// Byte `at` of the 128 with the low four bits of the codes.
+// Byte `at` of the 128 bytes that hold the low four bits of the codes.
 fn low_byte(block: u32, at: u32) -> u32 {
     let weight = at / 32u * 64u + at % 32u;
     return (code(block, weight) & 15u) | ((code(block, weight + 32u) & 15u) << 4u);

@@ -1,10 +1,10 @@
 {% include "shaders/common.wgsl" %}
-// Q6_K: sixteen groups of 16 with an int8 scale each; as `_signed_search` and `q6_k` of the codecs,
-// in ggml's order.
+// Q6_K: blocks of sixteen groups of 16 weights, each with an int8 scale. The operations are those of
+// the codecs `_signed_search` and `q6_k`, in the order of ggml's reference quantizer.
 
 const GROUP = 16u;
 const BLOCK_BYTES = 210u;
-const ZERO_THRESHOLD = 1e-15; // a largest scale below it makes a block of zeros
+const ZERO_THRESHOLD = 1e-15; // blocks whose scales are all smaller are stored as zeros
 const LOWEST = -32.0;
 const HIGHEST = 31.0;
 
@@ -26,7 +26,7 @@ fn encode(lane: u32) {
     var peak = 0.0;
     for (var i = 0u; i < BLOCK_LANES; i++) {
         let scale = scales[block * BLOCK_LANES + i];
-        peak = select(peak, scale, abs(scale) > abs(peak)); // the first of equals
+        peak = select(peak, scale, abs(scale) > abs(peak)); // the first among equals
     }
     let is_zero = abs(peak) < ZERO_THRESHOLD;
     var d = 0u;
@@ -77,7 +77,7 @@ fn search_group(at: u32) -> Choice {
     var peak = 0.0;
     for (var i = 0u; i < GROUP; i++) {
         let x = tile[at + i];
-        peak = select(peak, x, abs(x) > abs(peak)); // the first of equals
+        peak = select(peak, x, abs(x) > abs(peak)); // the first among equals
     }
     if fallback || peak == 0.0 {
         return Choice(0.0, 0.0);
@@ -99,11 +99,11 @@ fn search_group(at: u32) -> Choice {
 }
 
 fn byte_of(block: u32, at: u32) -> u32 {
-    if at < 128u { // low four bits of two codes
+    if at < 128u { // low four bits of two codes each
         let weight = at / 64u * 128u + at % 64u;
         return (code(block, weight) & 15u) | ((code(block, weight + 64u) & 15u) << 4u);
     }
-    if at < 192u { // high two bits of four
+    if at < 192u { // high two bits of four codes each
         let weight = (at - 128u) / 32u * 128u + at % 32u;
         var bits = 0u;
         for (var run = 0u; run < 4u; run++) {
