@@ -254,7 +254,8 @@ def _leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[s
     ]
     if others:
         notes.append(
-            f"{len(others)} tensors that are not part of the text model are left out: {_first_few(others)}"
+            f"{len(others)} tensors that are not part of the text model are left out: "
+            f"{_first_few(others)}"
         )
     return notes
 

@@ -105,9 +105,9 @@ def test_every_architecture_comes_back(tmp_path, rng, tiny):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("gemma2", "cannot state this model"),
+        ("gemma2", "cannot describe this model"),
         ("qwen2_moe", "experts in every layer"),
-        ("smollm3", "cannot state this model"),
+        ("smollm3", "cannot describe this model"),
     ],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(tmp_path, rng, name, words):
@@ -151,8 +151,8 @@ ODD = {
     ("sizes", "options", "words"),
     [
         ({}, {"transpose_weights": True}, "layout column"),
-        (ODD, {}, "rows of 192 are not whole"),
-        (ODD, {"q4k_layout": "flat"}, "rows of 192 are not whole"),
+        (ODD, {}, "row length 192 is not a multiple"),
+        (ODD, {"q4k_layout": "flat"}, "row length 192 is not a multiple"),
     ],
     ids=["column", "odd rows", "odd flat rows"],
 )
@@ -201,7 +201,7 @@ def test_a_number_that_metadata_cannot_hold_is_refused(tmp_path, llama, context,
     if fits:
         export(package, tmp_path / "out.gguf", to="gguf")
         return
-    with pytest.raises(ConversionError, match=r"context_length.* cannot state this number"):
+    with pytest.raises(ConversionError, match=r"context_length.* cannot hold this number"):
         export(package, tmp_path / "out.gguf", to="gguf")
     assert not [one for one in tmp_path.iterdir() if "out" in one.name]
 

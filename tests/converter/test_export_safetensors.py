@@ -86,7 +86,7 @@ def test_quantized_values_are_written_as_they_decode(tmp_path, rng, layout):
 def test_what_changes_a_value_is_refused_when_nothing_may(tmp_path, rng):
     tensors = llama_tensors(rng, "F32")
     _, package = package_of(tmp_path, tensors, quantize="f32")
-    with pytest.raises(ConversionError, match="F16 does not hold every value"):
+    with pytest.raises(ConversionError, match="F16 cannot hold every value"):
         export(package, tmp_path / "out", dtype="f16", lossless=True)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["package", "source"]
     assert export(package, tmp_path / "out", dtype="f16").is_lossless is False
@@ -154,15 +154,15 @@ def test_a_package_of_another_writer_needs_no_name_of_an_architecture(tmp_path, 
 def test_a_configuration_that_cannot_state_the_model_is_refused(tmp_path, rng):
     _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
     edit(package, lambda data: data["inference"]["output"].update(scaleEmbeddings=True))
-    with pytest.raises(ConversionError, match=r"ops\[0\]\.scale: .* of llama cannot state this"):
+    with pytest.raises(ConversionError, match=r"ops\[0\]\.scale: .* of llama cannot describe this"):
         export(package, tmp_path / "out")
-    with pytest.raises(ConversionError, match="cannot be written as gemma3"):
+    with pytest.raises(ConversionError, match="cannot be exported as gemma3"):
         export(package, tmp_path / "out", arch="gemma3")
     with pytest.raises(UsageError, match="unknown architecture"):
         export(package, tmp_path / "out", arch="gpt17")
     edit(package, lambda data: data["inference"]["output"].update(logitInputScale=0))
     for arch in ("granite", None):
-        with pytest.raises(ConversionError, match=r"a factor of 0|cannot state this"):
+        with pytest.raises(ConversionError, match=r"a factor of 0|cannot describe this"):
             export(package, tmp_path / "out", arch=arch)
     assert not (tmp_path / "out").exists()
 
@@ -266,7 +266,7 @@ def test_a_configuration_says_which_projections_have_biases(tmp_path, rng, parts
             "qwen2",
             "qkvo",
             (0, 1),
-            r"cannot state that there is model\.layers\.0\.self_attn\.o_proj",
+            r"cannot express that the model has model\.layers\.0\.self_attn\.o_proj",
         ),
         ("seed_oss", "q", (0, 1), r"4 tensors are missing.*k_proj\.bias"),
         ("mistral", "qkvo", (0, 1), r"unexpected tensors"),
@@ -297,7 +297,7 @@ def test_a_plan_that_loses_a_tensor_is_refused(tmp_path, rng, monkeypatch):
     plan = _export._plan_directory
     for change in (lambda found: found[1:], lambda found: [*found, found[0]]):
         monkeypatch.setattr(_export, "_plan_directory", lambda *given, do=change: do(plan(*given)))
-        with pytest.raises(ConversionError, match="would not hold every tensor once"):
+        with pytest.raises(ConversionError, match="would not contain every tensor exactly once"):
             export(package, tmp_path / "out")
         assert not (tmp_path / "out").exists()
     monkeypatch.setattr(_export, "_plan_directory", plan)

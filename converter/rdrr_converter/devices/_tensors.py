@@ -40,7 +40,7 @@ def divide(dividend: Tensor | float, divisor: Tensor | float) -> Tensor:
 
 
 def sqrt_rn(values: Tensor) -> Tensor:
-    """Return correctly rounded square roots, which torch's float32 operation is not on every CPU."""
+    """Return correctly rounded square roots; torch's float32 roots are not, on some CPUs."""
     import torch
 
     return torch.sqrt(values.double()).float()
@@ -57,7 +57,7 @@ def exceeds_rounding_range(values: Tensor) -> Tensor:
 
 
 def largest_magnitude(values: Tensor) -> Tensor:
-    """Return the value of largest magnitude in each column of [n, columns], the first among equals."""
+    """Return each column's value of largest magnitude, of [n, columns]; the first among equals."""
     import torch
 
     peak = values[0]

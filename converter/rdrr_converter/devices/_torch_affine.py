@@ -172,7 +172,7 @@ def _quantize_6bit(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _pack_scales(scales: Tensor, mins: Tensor) -> Tensor:
-    """Pack scales and minimums [n, 8], each 0 to 63, into twelve bytes like the codecs' `_scales`."""
+    """Pack scales and minimums [n, 8], each 0 to 63, into twelve bytes as the codecs do."""
     import torch
 
     return torch.cat(

@@ -1,7 +1,7 @@
-"""Writing a Hugging Face directory: safetensors files, their index, and what lies beside them.
+"""Writing a Hugging Face directory: safetensors files, their index, configuration and tokenizer.
 
-The files are written here rather than by the safetensors library because that wants all tensors
-of a file in memory. A file is a length (u64), a JSON header of that length and the tensors' bytes.
+The safetensors library is not used because it needs all tensors of a file in memory. A file
+consists of a length (u64), a JSON header of that length and the bytes of the tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from rdrr_converter.report import Progress
 from rdrr_converter.tokenizer import COPIED
 
 SHARD_SIZE = 5 * 10**9
-"""Bytes of tensors in a file at most, as transformers cuts them; a larger tensor is alone."""
+"""Default maximum of tensor bytes in a file, as in transformers.
+
+A larger tensor gets a file of its own.
+"""
 
 INDEX = "model.safetensors.index.json"
 _ALIGNMENT = 8
@@ -40,14 +43,14 @@ def write_directory(
     shard_size: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Fill a folder with a checkpoint.
+    """Write a checkpoint into a folder.
 
     Returns:
         Relative error of each tensor, by its name in the checkpoint.
 
     Raises:
         StoreError: The disk is full, or the folder cannot be written.
-        ConversionError: A value does not fit its type.
+        ConversionError: A value does not fit the storage type.
     """
     files = _files(tensors, shard_size)
     errors: dict[str, float] = {}
@@ -89,7 +92,7 @@ def _write(package: Package, file: _File, path: Path, progress: Progress) -> dic
         for tensor in file.tensors:
             encoder = Encoder(package, tensor)
             for chunk in encoder.chunks():
-                # Not contiguous where it comes from the middle of wider rows.
+                # A chunk is not contiguous if it is a part of wider rows.
                 out.write(chunk.tobytes())
             errors[tensor.name] = encoder.relative_rmse
             progress.advance(tensor.name, tensor.weights)

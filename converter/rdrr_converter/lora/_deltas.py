@@ -1,4 +1,4 @@
-"""Tensors of a base with an adapter's change added where they are read."""
+"""Tensors of a base to which an adapter's change is added when they are read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NOTE = "LoRA merged"
 
 @dataclass(frozen=True)
 class LowRankUpdate:
-    """base + scale * left @ right, for some rows and columns.
+    """A reader of base + scale * left @ right.
 
     Attributes:
-        base: The tensor that is changed.
-        left: `lora_B` [outputs, rank]; of an embedding `lora_embedding_A` [rank, vocabulary].
-        right: `lora_A` [rank, inputs]; of an embedding `lora_embedding_B` [hidden size, rank].
-        scale: Multiplies the product.
-        transposed: Both are stored transposed, as an embedding's are.
+        base: The tensor of the base.
+        left: `lora_B` [outputs, rank]; for an embedding `lora_embedding_A` [rank, vocabulary].
+        right: `lora_A` [rank, inputs]; for an embedding `lora_embedding_B` [hidden size, rank].
+        scale: Factor on the product.
+        transposed: Whether both factors are stored transposed, as for an embedding.
     """
 
     base: SourceTensor
@@ -47,12 +47,12 @@ class LowRankUpdate:
 
 @dataclass(frozen=True)
 class DoraWeight:
-    """DoRA: the rows of a merged weight, with the magnitudes that the adapter states.
+    """A reader of a merged weight whose rows are scaled to stated norms (DoRA).
 
     Attributes:
-        merged: Gives the weight without them.
-        shape: Rows and columns.
-        magnitudes: One for each row.
+        merged: Reader of the merged weight before it is scaled.
+        shape: Its shape [rows, columns].
+        magnitudes: The norms [rows] that the adapter states.
     """
 
     merged: Decode
@@ -65,7 +65,7 @@ class DoraWeight:
 
     @cached_property
     def _factors(self) -> F32Array:
-        """Stated length by length of each row; a row of zeros stays one."""
+        """Stated norm divided by present norm of each row, float32 [rows]; 0 for a row of zeros."""
         step = max(1, SCAN_ELEMENTS // self.shape[1])
         starts = range(0, self.shape[0], step)
         found = np.concatenate([self._row_norms(slice(at, at + step)) for at in starts])
@@ -80,7 +80,7 @@ class DoraWeight:
 
 @dataclass(frozen=True)
 class ScaledSum:
-    """base + scale * addend, of two tensors of one shape."""
+    """A reader of base + scale * addend, for two tensors of the same shape."""
 
     base: SourceTensor
     addend: SourceTensor
@@ -100,10 +100,18 @@ def merged_weight(
     transposed: bool = False,
     magnitudes: SourceTensor | None = None,
 ) -> SourceTensor:
-    """A weight with a product added, and of DoRA the magnitudes of its rows set.
+    """Return a weight with a LoRA product merged into it.
+
+    Args:
+        base: The weight of the base.
+        left: Left factor (see `LowRankUpdate`).
+        right: Right factor.
+        scale: Factor on the product.
+        transposed: Whether both factors are stored transposed.
+        magnitudes: Norms of the rows with DoRA.
 
     Raises:
-        SourceError: The matrices do not fit it.
+        SourceError: The shapes of the matrices do not match the weight.
     """
     outputs, rank = left.shape[::-1] if transposed else left.shape
     inner, inputs = right.shape[::-1] if transposed else right.shape
@@ -122,10 +130,10 @@ def merged_weight(
 
 
 def merged_bias(base: SourceTensor, addend: SourceTensor, scale: float) -> SourceTensor:
-    """A bias with another added.
+    """Return a bias with scale * addend added.
 
     Raises:
-        SourceError: They are not of one shape.
+        SourceError: The shapes differ.
     """
     _check_shape(addend, base.shape)
     return _with_values(base, ScaledSum(base, addend, scale))
@@ -142,5 +150,5 @@ def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
 
 
 def _with_values(base: SourceTensor, decode: Decode) -> SourceTensor:
-    """The base's tensor with other values; how it was stored is still said of it."""
+    """Return the base's tensor with other values, but with its storage type for the notes."""
     return replace(base, interleaved=0, offset=0.0, decode=decode, note=NOTE)

@@ -1,9 +1,10 @@
-"""Regular expressions of strangers, matched without backtracking.
+"""A regular expression matcher without backtracking, for untrusted patterns.
 
-Python's own matcher tries one way after the other, of which `([a-z]+)+!` has 2^n for a text of n
-letters. Here a pattern becomes a list of instructions and all ways are followed side by side, so a
-match takes at most (instructions x characters) steps (K. Thompson, "Regular Expression Search
-Algorithm", 1968). What only backtracking can do, looking around and referring back, is refused.
+Python's matcher backtracks, which takes 2^n steps for the pattern `([a-z]+)+!` and a text of n
+letters. Here a pattern is compiled into a nondeterministic automaton (a list of instructions) whose
+states are all followed at the same time, so that a match takes at most instructions x characters
+steps (K. Thompson, "Regular Expression Search Algorithm", 1968). Lookaround and backreferences,
+which need backtracking, are refused.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from dataclasses import dataclass
 from rdrr_format.errors import FormatError
 
 MAX_PATTERN = 4096
-"""Characters of a pattern."""
+"""Maximum length of a pattern in characters."""
 
 MAX_DEPTH = 32
-"""Groups inside each other."""
+"""Maximum depth of nested groups."""
 
 MAX_INSTRUCTIONS = 4096
-"""Instructions of a pattern; counted repetitions are written out."""
+"""Maximum number of instructions of a pattern; counted repetitions are unrolled."""
 
 Accepts = Callable[[str], bool]
 Condition = Callable[[str, int], bool]
-"""Whether a condition condition at a position of a text."""
+"""A predicate on a text and a position in it."""
 
 _CLASSES: dict[str, Accepts] = {
     "d": str.isdecimal,
@@ -44,9 +45,15 @@ _CONDITIONS: dict[str, Condition] = {
 
 @dataclass(frozen=True)
 class _Instruction:
-    """One of: take a character that is accepted, go on if a condition condition, go to several places.
+    """An instruction of the automaton.
 
-    An instruction without any of these is the end.
+    It either consumes a character, continues if a condition holds, or jumps. An instruction that
+    does none of these is the accepting state.
+
+    Attributes:
+        accepts: Predicate on the character to consume.
+        condition: Zero-width condition, such as the start of the text.
+        jumps: Relative targets, all of which are followed.
     """
 
     accepts: Accepts | None = None
@@ -55,7 +62,7 @@ class _Instruction:
 
 
 Fragment = list[_Instruction]
-"""Instructions that go on behind their last; the places they go to count from their first."""
+"""Instructions that continue after the last of them; jumps are relative, so they can be moved."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Regex:
     """A compiled pattern.
 
     Attributes:
-        instructions: Its program.
+        instructions: The instructions of the automaton; the last is the accepting state.
     """
 
     instructions: tuple[_Instruction, ...]
@@ -71,12 +78,12 @@ class Regex:
     def matches(
         self, text: str, starts: Iterable[int] = (0,), count_steps: Callable[[int], object] = int
     ) -> bool:
-        """Whether the text from one of some positions to its end is what the pattern describes.
+        """Return whether the pattern matches the text from one of `starts` to its end.
 
         Args:
             text: The text.
-            starts: The positions.
-            count_steps: Called with the number of steps as they are taken.
+            starts: Positions at which a match may begin.
+            count_steps: Called with the number of steps of each character.
         """
         begins = set(starts)
         here: set[int] = set()
@@ -90,51 +97,51 @@ class Regex:
             here = {one + 1 for one in reached if self._consumes(one, text[at])}
         return False
 
-    def _epsilon_closure(self, places: set[int], text: str, at: int) -> set[int]:
-        """All places that can be reached without taking a character."""
+    def _epsilon_closure(self, states: set[int], text: str, at: int) -> set[int]:
+        """Return all states that can be reached without consuming a character."""
         reached: set[int] = set()
-        left = list(places)
+        left = list(states)
         while left:
-            place = left.pop()
-            if place in reached:
+            state = left.pop()
+            if state in reached:
                 continue
-            reached.add(place)
-            one = self.instructions[place]
-            left += [place + step for step in one.jumps]
+            reached.add(state)
+            one = self.instructions[state]
+            left += [state + step for step in one.jumps]
             if one.condition is not None and one.condition(text, at):
-                left.append(place + 1)
+                left.append(state + 1)
         return reached
 
-    def _consumes(self, place: int, char: str) -> bool:
-        accepts = self.instructions[place].accepts
+    def _consumes(self, state: int, char: str) -> bool:
+        accepts = self.instructions[state].accepts
         return accepts is not None and accepts(char)
 
-    def _is_end(self, place: int) -> bool:
-        return self.instructions[place] == _Instruction()
+    def _is_end(self, state: int) -> bool:
+        return self.instructions[state] == _Instruction()
 
 
 def compile_regex(pattern: str) -> Regex:
     """Compile a pattern in Python's syntax.
 
     Raises:
-        FormatError: It is no regular expression, is too large, or asks for what is not supported:
-            looking around, referring back, flags, and possessive or atomic groups.
+        FormatError: The pattern is invalid, is too large, or uses something that is not supported:
+            lookaround, backreferences, flags, possessive repetitions or atomic groups.
     """
     if len(pattern) > MAX_PATTERN:
         raise FormatError(
-            "a pattern that is too long",
+            "the pattern is too long",
             expected=f"at most {MAX_PATTERN} characters",
             found=len(pattern),
         )
     reader = _Reader(pattern)
     fragment = reader.alternatives(0)
     if not reader.is_at_end:
-        raise reader.fault("a bracket that closes nothing")
+        raise reader.fault("a closing parenthesis is unmatched")
     return Regex((*fragment, _Instruction()))
 
 
 class _Reader:
-    """A position in a pattern, and what stands there as instructions."""
+    """A recursive-descent parser that translates a pattern into instructions."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -142,18 +149,18 @@ class _Reader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether everything was read."""
+        """Whether the whole pattern was read."""
         return self._at == len(self._pattern)
 
     def fault(self, message: str) -> FormatError:
-        """The error for what stands before the position."""
+        """Return an error at the present position."""
         found = f"{self._pattern} at character {self._at}"
         return FormatError(message, expected="a regular expression", found=found)
 
     def alternatives(self, depth: int) -> Fragment:
-        """Everything up to a closing bracket or the end."""
+        """Read alternatives up to a closing parenthesis or the end."""
         if depth > MAX_DEPTH:
-            raise self.fault(f"a pattern with more than {MAX_DEPTH} groups inside each other")
+            raise self.fault(f"the pattern nests groups more than {MAX_DEPTH} deep")
         choices = [self._sequence(depth)]
         while self._skip("|"):
             choices.append(self._sequence(depth))
@@ -175,7 +182,7 @@ class _Reader:
         least, most = self._count()
         if most is None:
             self._check(len(fragment) * max(1, least) + 2)
-            # Once more, or on: behind the last of those that have to be there.
+            # After the last required repetition, either repeat it or continue.
             if least:
                 return [*fragment * least, _Instruction(jumps=(-len(fragment), 1))]
             return [
@@ -189,7 +196,7 @@ class _Reader:
         return result + optional * (most - least)
 
     def _count(self) -> tuple[int, int | None]:
-        """How often the atom before may stand; a lazy mark changes nothing about whether."""
+        """Read the quantifier of an atom; laziness does not change whether a pattern matches."""
         simple: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
         if self._next() in simple:
             count = simple[self._take()]
@@ -199,11 +206,11 @@ class _Reader:
             return 1, 1
         self._skip("?")
         if self._next() in simple or self._braces() is not None:
-            raise self.fault("a repetition of a repetition, or one that gives nothing back")
+            raise self.fault("a repetition of a repetition, or a possessive one, is not supported")
         return count
 
     def _braces(self) -> tuple[int, int | None] | None:
-        """`{2}`, `{2,}`, `{,3}` or `{2,3}`; anything else in braces is text."""
+        """Read `{2}`, `{2,}`, `{,3}` or `{2,3}`; anything else in braces is literal text."""
         end = self._pattern.find("}", self._at)
         if self._next() != "{" or end < 0:
             return None
@@ -211,12 +218,12 @@ class _Reader:
         if not all(part.isdecimal() or not part for part in (first, last)) or not (first or comma):
             return None
         if len(first) > 5 or len(last) > 5:
-            raise self.fault("a repetition without end")
+            raise self.fault("the repetition count is too large")
         self._at = end + 1
         least = int(first or 0)
         most = (int(last) if last else None) if comma else least
         if most is not None and most < least:
-            raise self.fault("a repetition whose least is more than its most")
+            raise self.fault("the minimum of a repetition exceeds its maximum")
         return least, most
 
     def _atom(self, depth: int) -> Fragment:
@@ -230,7 +237,7 @@ class _Reader:
         if char in "^$":
             return [_Instruction(condition=_CONDITIONS[char])]
         if char in "*+?":
-            raise self.fault("a repetition of nothing")
+            raise self.fault("a repetition has nothing to repeat")
         if char != "\\":
             return [_Instruction(accepts=char.__eq__)]
         if self._next() in ("A", "Z", "b", "B"):
@@ -241,15 +248,15 @@ class _Reader:
         if self._skip("?") and not self._skip(":"):
             end = self._pattern.find(">", self._at)
             if self._pattern[self._at : self._at + 2] != "P<" or end < 0:
-                raise self.fault("a group of a kind that is not supported")
+                raise self.fault("this kind of group is not supported")
             self._at = end + 1
         fragment = self.alternatives(depth + 1)
         if not self._skip(")"):
-            raise self.fault("a group that is not closed")
+            raise self.fault("the group is not closed")
         return fragment
 
     def _escaped(self) -> Accepts:
-        """What a backslash makes of the next character."""
+        """Read the character after a backslash."""
         char = self._take()
         if char.lower() in _CLASSES:
             inside = _CLASSES[char.lower()]
@@ -257,16 +264,16 @@ class _Reader:
         if char in _CONTROLS:
             return _CONTROLS[char].__eq__
         if not char or char.isalnum():
-            raise self.fault("an escape that is not supported")
+            raise self.fault("this escape is not supported")
         return char.__eq__
 
     def _set(self) -> Accepts:
-        """The characters in square brackets."""
+        """Read a character set in square brackets."""
         is_negated = self._skip("^")
         parts: list[Accepts] = []
         while not (self._next() == "]" and parts):
             if self.is_at_end:
-                raise self.fault("a set of characters that is not closed")
+                raise self.fault("the character set is not closed")
             parts.append(self._member())
         self._take()
         return lambda char: any(part(char) for part in parts) != is_negated
@@ -278,11 +285,11 @@ class _Reader:
         if not ahead.startswith("-") or ahead in ("-", "-]"):
             return escaped or first.__eq__
         if escaped:
-            raise self.fault("a range from an escaped character")
+            raise self.fault("a character range cannot begin with an escape")
         self._take()
         last = self._take()
         if last == "\\" or last < first:
-            raise self.fault("a range of characters that has none")
+            raise self.fault("the character range is empty or ends with an escape")
         return lambda char: first <= char <= last
 
     def _next(self) -> str:
@@ -301,7 +308,7 @@ class _Reader:
     def _check(self, instructions: int) -> None:
         if instructions > MAX_INSTRUCTIONS:
             raise FormatError(
-                "a pattern that describes too much",
+                "the compiled pattern is too large",
                 expected=f"at most {MAX_INSTRUCTIONS} instructions",
                 found=self._pattern,
             )
