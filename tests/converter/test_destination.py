@@ -1,4 +1,4 @@
-"""A package appears complete or not at all, and never replaces what it should not."""
+"""A package appears complete or not at all, and replaces only other packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def folder(tmp_path, rng):
 
 @pytest.fixture
 def place(tmp_path):
-    """Where packages go, and nothing else."""
+    """The folder for packages, with nothing else in it."""
     return tmp_path / "place"
 
 
@@ -38,7 +38,7 @@ def listing(folder):
 
 
 class FullDisk:
-    """A file that takes a number of bytes and then finds no more space."""
+    """A file that accepts a number of bytes and then reports a full disk."""
 
     def __init__(self, file, room):
         self._file, self._room = file, room
@@ -60,7 +60,9 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EIO])
-def test_a_file_system_need_not_flush_folders_but_may_not_fail(folder, place, monkeypatch, number):
+def test_a_file_system_without_folder_flushes_is_accepted_but_an_io_error_is_not(
+    folder, place, monkeypatch, number
+):
     flush = os.fsync
 
     def refuse(descriptor):
@@ -79,7 +81,7 @@ def test_a_file_system_need_not_flush_folders_but_may_not_fail(folder, place, mo
 
 
 @pytest.mark.parametrize("step", ["mkdir", "acquire"])
-def test_an_interruption_as_it_begins_leaves_nothing_either(folder, place, monkeypatch, step):
+def test_an_interruption_while_locking_leaves_no_files(folder, place, monkeypatch, step):
     owner = {"mkdir": Path, "acquire": FileLock}[step]
     done = getattr(owner, step)
 
@@ -97,7 +99,7 @@ def test_an_interruption_as_it_begins_leaves_nothing_either(folder, place, monke
     assert listing(place) == ["out"]
 
 
-def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(folder, place, monkeypatch):
+def test_a_full_disk_gives_one_clear_error_and_leaves_no_files(folder, place, monkeypatch):
     opened = LocalStore.open_write
     monkeypatch.setattr(
         LocalStore, "open_write", lambda self, name: FullDisk(opened(self, name), 200_000)
@@ -111,7 +113,7 @@ def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(folder, place, mon
 
 
 @pytest.mark.parametrize("step", ["tokenizer.json", "manifest.json", "fsync", "rename"])
-def test_a_disk_that_fills_up_later_leaves_nothing_either(folder, place, monkeypatch, step):
+def test_a_disk_that_fills_up_at_the_end_leaves_no_files(folder, place, monkeypatch, step):
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -131,7 +133,7 @@ def test_a_disk_that_fills_up_later_leaves_nothing_either(folder, place, monkeyp
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
-def test_an_interruption_leaves_nothing(folder, place, error):
+def test_an_interruption_leaves_no_files(folder, place, error):
     def interrupt(event):
         if event.stage == "write" and event.done > event.total // 2:
             raise error
@@ -142,7 +144,7 @@ def test_an_interruption_leaves_nothing(folder, place, error):
 
 
 def test_a_killed_process_leaves_nothing_under_the_final_name(folder, place):
-    """SIGKILL before it verifies: the hidden sibling is all that stays, until the next run."""
+    """After SIGKILL before the verification, only the hidden staging folder is left."""
     script = """
 import sys, time
 from rdrr_converter.convert import convert
@@ -168,7 +170,7 @@ convert(sys.argv[1], sys.argv[2], progress=stall)
     assert validate(place / "out", deep=True).errors == ()
 
 
-def test_what_exists_is_refused_before_any_work(folder, place):
+def test_an_existing_destination_is_refused_before_any_work(folder, place):
     convert(folder, place / "out")
     stamp = (place / "out/manifest.json").stat().st_mtime_ns
     seen = []
@@ -245,19 +247,19 @@ def test_the_source_is_never_replaced(folder):
     assert (folder / "model.safetensors").exists()
 
 
-def test_folders_on_the_way_are_made(folder, place):
+def test_parent_folders_are_created(folder, place):
     convert(folder, place / "deep/er/out")
     assert validate(place / "deep/er/out").errors == ()
 
 
-def test_a_place_that_cannot_hold_a_folder_is_refused(folder, place):
+def test_a_destination_inside_a_file_is_refused(folder, place):
     (place / "file").write_text("x")
     with pytest.raises(StoreError):
         convert(folder, place / "file/out")
     assert listing(place) == ["file"]
 
 
-def test_a_bad_checkpoint_leaves_no_trace(folder, place):
+def test_a_damaged_checkpoint_leaves_no_files(folder, place):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(SourceError, match="truncated"):
@@ -288,8 +290,8 @@ def test_damage_on_disk_is_found_before_the_package_appears(folder, place, monke
     assert listing(place) == []
 
 
-def test_a_source_that_changes_after_it_was_written_is_found(folder, place, monkeypatch):
-    """The values on disk no longer are the source's: the comparison says so."""
+def test_a_source_that_changes_during_the_conversion_is_detected(folder, place, monkeypatch):
+    """The verification finds that the values on disk differ from the changed source."""
     source = folder / "model.safetensors"
     written = pack.write_shards
 

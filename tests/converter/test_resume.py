@@ -1,4 +1,4 @@
-"""A conversion that is killed goes on, and ends with the bytes of one that was not."""
+"""A killed conversion can be resumed, and gives the same bytes as one without interruption."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path, rng):
 
 @pytest.fixture
 def place(tmp_path):
-    """Where packages go, and nothing else."""
+    """The folder for packages, with nothing else in it."""
     (tmp_path / "place").mkdir()
     return tmp_path / "place"
 
@@ -43,11 +43,11 @@ def converters():
 
 
 class Killed(BaseException):
-    """What stands for a kill where the moment is chosen: with `resume` it leaves as much."""
+    """Simulates a kill at a chosen moment; with `resume` it leaves the same files."""
 
 
 def cut_short(stage, fraction=0.0):
-    """A progress callback that ends the conversion in the middle of a stage."""
+    """Return a progress callback that ends the conversion in the middle of a stage."""
 
     def end(event):
         if event.stage == stage and event.done >= fraction * event.total:
@@ -77,7 +77,7 @@ def listing(folder):
 
 
 def go_on(converters, folder, out, options):
-    """Resume; where the kill came when all but the last tidying was done, that is all there is."""
+    """Resume, unless the kill came after the final rename and the package is already complete."""
     work = out.with_name(f".{out.name}.partial")
     complete = out.exists() and not (work / "journal.jsonl").exists()
     outcome = converters.convert(folder, out, resume=True, **options)
@@ -89,8 +89,10 @@ def go_on(converters, folder, out, options):
     return outcome.reused
 
 
-def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder, place, tmp_path, converters, rng):
-    """20 kills or more: at random times and before random changes of a file; some strike twice."""
+def test_a_conversion_killed_at_any_moment_resumes_to_the_same_bytes(
+    folder, place, tmp_path, converters, rng
+):
+    """At least 20 kills, at random times and before random file operations, some of them twice."""
     reused = []
     whole = {}
     for number in range(20):
@@ -112,8 +114,8 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder, place, tmp_pat
     assert max(reused) > 0
 
 
-def test_a_kill_at_each_of_the_last_steps_of_replacing(folder, place, tmp_path, converters):
-    """Around the two renames that replace a package, one of the two is there, or comes back."""
+def test_a_kill_during_the_final_renames_loses_no_package(folder, place, tmp_path, converters):
+    """Around the two renames, the old or the new package exists or is restored by the next run."""
     options = {"quantize": "f16", "overwrite": True}
     out = place / "out"
     convert(folder, out, quantize="q8_0")
@@ -134,7 +136,7 @@ def test_a_kill_at_each_of_the_last_steps_of_replacing(folder, place, tmp_path, 
     assert states == {"old", "none", "new"}
 
 
-def test_nothing_is_encoded_again_that_was_finished(folder, place, monkeypatch):
+def test_finished_shards_are_not_encoded_again(folder, place, monkeypatch):
     interrupted(folder, place / "out", quantize="q8_0")
     calls = []
     encode = convert_module.write_shards.__globals__["encode_chunks"]
@@ -153,7 +155,7 @@ def test_nothing_is_encoded_again_that_was_finished(folder, place, monkeypatch):
     assert contents(place / "out") == contents(place / "other")
 
 
-def test_the_workers_may_be_others_when_it_goes_on(folder, place):
+def test_the_number_of_workers_may_change_on_resume(folder, place):
     interrupted(folder, place / "out", "write", 0.5, workers=3)
     result = convert(folder, place / "out", shard_size=SHARD, resume=True, workers=1)
     assert result.reused_shards > 0
@@ -162,7 +164,7 @@ def test_the_workers_may_be_others_when_it_goes_on(folder, place):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "journal torn", "journal garbage"])
-def test_only_what_is_still_intact_is_used_again(folder, place, damage):
+def test_only_intact_shards_are_reused(folder, place, damage):
     interrupted(folder, place / "out")
     work = place / ".out.partial"
     shard = work / "package/shard_00003.bin"
@@ -215,7 +217,7 @@ def test_a_source_that_changed_is_refused(folder, place, rng, change):
     assert validate(place / "out", deep=True).errors == ()
 
 
-def test_an_adapter_counts_by_its_files_not_by_its_place(folder, place, tmp_path, rng):
+def test_an_adapter_is_identified_by_its_files_and_not_by_its_path(folder, place, tmp_path, rng):
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
@@ -235,7 +237,7 @@ def test_an_adapter_counts_by_its_files_not_by_its_place(folder, place, tmp_path
     assert convert(folder, place / "out", shard_size=SHARD, resume=True, lora=moved).reused_shards
 
 
-def test_a_source_at_a_url_goes_on_although_it_is_laid_out_anew(folder, place, rng):
+def test_a_remote_source_can_be_resumed_with_a_new_local_copy(folder, place, rng):
     import fsspec
 
     url = f"memory://resume-{rng.integers(1 << 60)}/model"
@@ -249,7 +251,7 @@ def test_a_source_at_a_url_goes_on_although_it_is_laid_out_anew(folder, place, r
     )
 
 
-def test_without_resume_it_begins_anew_and_clears_away_what_was_left(folder, place):
+def test_without_resume_a_conversion_starts_again_and_removes_leftovers(folder, place):
     interrupted(folder, place / "out", quantize="q8_0")
     assert listing(place) == [".out.partial"]
     result = convert(folder, place / "out", quantize="f16", shard_size=SHARD)
@@ -267,7 +269,7 @@ def test_without_resume_it_begins_anew_and_clears_away_what_was_left(folder, pla
         (ShardError("wrong hash"), False),
     ],
 )
-def test_what_is_finished_stays_where_trying_again_makes_sense(folder, place, error, kept):
+def test_finished_shards_are_kept_if_a_retry_can_succeed(folder, place, error, kept):
     def fail(event):
         if event.stage == "verify":
             raise error
@@ -279,7 +281,7 @@ def test_what_is_finished_stays_where_trying_again_makes_sense(folder, place, er
     assert (convert(folder, place / "out", shard_size=SHARD, resume=True).reused_shards > 0) == kept
 
 
-def test_a_cluster_that_is_not_there_costs_nothing_that_is_finished(folder, place, monkeypatch):
+def test_an_unreachable_cluster_keeps_the_finished_shards(folder, place, monkeypatch):
     interrupted(folder, place / "out")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match="Ray"):
@@ -287,7 +289,7 @@ def test_a_cluster_that_is_not_there_costs_nothing_that_is_finished(folder, plac
     assert convert(folder, place / "out", shard_size=SHARD, resume=True).reused_shards > 0
 
 
-def test_where_nothing_was_begun_resume_just_converts(folder, place):
+def test_resume_without_leftovers_converts_normally(folder, place):
     assert convert(folder, place / "out", resume=True).reused_shards == 0
     with pytest.raises(StoreError, match="exists already"):
         convert(folder, place / "out", resume=True)
@@ -295,7 +297,9 @@ def test_where_nothing_was_begun_resume_just_converts(folder, place):
 
 
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_second_conversion_to_the_same_name_is_refused_and_harms_nothing(folder, place, resume):
+def test_a_concurrent_conversion_to_the_same_destination_is_refused_without_harm(
+    folder, place, resume
+):
     refused = []
 
     def try_as_well(event):
