@@ -209,6 +209,7 @@ def choose_tail_dtype(
     if k_tail == "auto" and geometry(other, shape, layout).size >= stored.size:
         return dtype, None
     reason = (
-        f"row length {stored.row_elements} is not a multiple of the {dtype} block size"
+        f"row length {stored.row_elements} is not a multiple of the {dtype} block size "
+        f"(k-tail {k_tail})"
     )
     return other, reason
