@@ -174,10 +174,10 @@ def _convert(
     reused, blocks = 0, Counter[str]()
     if not options.dry_run:
         job = _Job(opened, model, plan, options, notes, counter)
-        made = fingerprint(opened, plan, options, magnitudes)
+        conversion_fingerprint = fingerprint(opened, plan, options, magnitudes)
         with (
             settings.open_pool() as pool,
-            open_output(target, made, threads, options.hash_algorithm) as package,
+            open_output(target, conversion_fingerprint, threads, options.hash_algorithm) as package,
         ):
             shards = job.write(package, pool, threads)
             draft, errors = job.finish(package.store, shards, threads)

@@ -124,23 +124,23 @@ def atomic_folder(destination: Path, *, resume: bool = False) -> Iterator[Stagin
         StoreError: The folder cannot be created, flushed or renamed, or another conversion is
             writing to it.
     """
-    work = StagingFolder(destination)
+    staging = StagingFolder(destination)
     with store_errors(destination):
         make_folder(destination.parent)
-    with _locked(work):
+    with _locked(staging):
         try:
             with store_errors(destination):
-                _recover(work, resume=resume)
-                work.package.mkdir(exist_ok=True)
-            yield work
+                _recover(staging, resume=resume)
+                staging.package.mkdir(exist_ok=True)
+            yield staging
             with store_errors(destination):
-                _flush(work.package)
-                _replace(work)
+                _flush(staging.package)
+                _replace(staging)
         except BaseException as error:
-            if not (resume and work.journal.exists() and _is_resumable_after(error)):
-                _clear(work)
+            if not (resume and staging.journal.exists() and _is_resumable_after(error)):
+                _clear(staging)
             raise
-        _clear(work)
+        _clear(staging)
 
 
 def _is_resumable_after(error: BaseException) -> bool:
@@ -149,78 +149,78 @@ def _is_resumable_after(error: BaseException) -> bool:
 
 
 @contextmanager
-def _locked(work: StagingFolder) -> Iterator[None]:
+def _locked(staging: StagingFolder) -> Iterator[None]:
     """Lock the staging folder; the system releases the lock when the process ends in any way."""
     from filelock import FileLock
 
-    lock = FileLock(work.lock, blocking=False, thread_local=False)
+    lock = FileLock(staging.lock, blocking=False, thread_local=False)
     try:
-        _acquire(lock, work)
+        _acquire(lock, staging)
         yield
     finally:
-        _release(lock, work)
+        _release(lock, staging)
 
 
-def _acquire(lock: FileLock, work: StagingFolder) -> None:
+def _acquire(lock: FileLock, staging: StagingFolder) -> None:
     from filelock import Timeout
 
     for attempt in range(LOCK_ATTEMPTS):
         try:
-            work.root.mkdir(exist_ok=True)
+            staging.root.mkdir(exist_ok=True)
             lock.acquire()
             return
         except Timeout:
             raise StoreError(
                 "another conversion is writing to it",
-                where=work.destination,
+                where=staging.destination,
                 hint="wait until it has ended",
             ) from None
         except OSError as error:
             if not isinstance(error, FileNotFoundError) or attempt + 1 == LOCK_ATTEMPTS:
-                with store_errors(work.root):
+                with store_errors(staging.root):
                     raise
 
 
-def _release(lock: FileLock, work: StagingFolder) -> None:
+def _release(lock: FileLock, staging: StagingFolder) -> None:
     """Release the lock, and remove the staging folder if nothing else is in it."""
-    if not lock.is_locked:  # interrupted before locking: any content is another's
-        with suppress(OSError):
-            work.root.rmdir()
+    if not lock.is_locked:  # interrupted before locking
+        with suppress(OSError):  # it fails if another conversion works here
+            staging.root.rmdir()
         return
     # The lock file is removed last: a conversion that locks a new one must not see files that
     # this one is still about to remove.
-    if [path.name for path in work.root.iterdir()] == [work.lock.name]:
-        work.lock.unlink(missing_ok=True)
+    if [path.name for path in staging.root.iterdir()] == [staging.lock.name]:
+        staging.lock.unlink(missing_ok=True)
         with suppress(OSError):
-            work.root.rmdir()
+            staging.root.rmdir()
     lock.release()
 
 
-def _recover(work: StagingFolder, *, resume: bool) -> None:
+def _recover(staging: StagingFolder, *, resume: bool) -> None:
     """Undo the renames of a killed conversion, so that its files are in the staging folder."""
-    _restore_old(work)
+    _restore_old(staging)
     if not resume:
-        _clear(work)
-    elif work.journal.exists() and not work.package.exists() and work.destination.exists():
+        _clear(staging)
+    elif staging.journal.exists() and not staging.package.exists() and staging.destination.exists():
         # It was killed after the last rename. The package is complete, and is verified once more.
-        work.destination.rename(work.package)
+        staging.destination.rename(staging.package)
 
 
-def _restore_old(work: StagingFolder) -> None:
-    if not work.old.exists():
+def _restore_old(staging: StagingFolder) -> None:
+    if not staging.old.exists():
         return
-    if os.path.lexists(work.destination):
-        shutil.rmtree(work.old)
+    if os.path.lexists(staging.destination):
+        shutil.rmtree(staging.old)
     else:
-        work.old.rename(work.destination)
+        staging.old.rename(staging.destination)
 
 
-def _clear(work: StagingFolder) -> None:
+def _clear(staging: StagingFolder) -> None:
     """Remove everything but the lock."""
     with suppress(OSError):
-        _restore_old(work)
-    shutil.rmtree(work.package, ignore_errors=True)
-    for journal in work.root.glob(f"{work.journal.name}*"):
+        _restore_old(staging)
+    shutil.rmtree(staging.package, ignore_errors=True)
+    for journal in staging.root.glob(f"{staging.journal.name}*"):
         with suppress(OSError):
             journal.unlink()
 
@@ -232,19 +232,19 @@ def _flush(folder: Path) -> None:
     flush_folder(folder)
 
 
-def _replace(work: StagingFolder) -> None:
+def _replace(staging: StagingFolder) -> None:
     """Rename the package to its destination, and undo that if it cannot be flushed to disk."""
-    is_there = os.path.lexists(work.destination)
+    is_there = os.path.lexists(staging.destination)
     if is_there:
-        work.destination.rename(work.old)
+        staging.destination.rename(staging.old)
     try:
-        work.package.rename(work.destination)
-        flush_folder(work.destination.parent)
-        flush_folder(work.root)
+        staging.package.rename(staging.destination)
+        flush_folder(staging.destination.parent)
+        flush_folder(staging.root)
     except BaseException:
-        if work.destination.exists():
-            work.destination.rename(work.package)
+        if staging.destination.exists():
+            staging.destination.rename(staging.package)
         if is_there:
-            work.old.rename(work.destination)
+            staging.old.rename(staging.destination)
         raise
-    shutil.rmtree(work.old, ignore_errors=True)
+    shutil.rmtree(staging.old, ignore_errors=True)

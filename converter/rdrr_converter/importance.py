@@ -111,8 +111,8 @@ def llama_name(name: str) -> tuple[str | None, int | None]:
 def _names(name: str, *, tied: bool) -> Iterator[tuple[str, int | None]]:
     """Yield the names that an entry may have, each with the index of the expert in the entry."""
     yield name, None
-    theirs, expert = llama_name(name)
-    if theirs is not None:
-        yield theirs, expert
+    gguf_name, expert = llama_name(name)
+    if gguf_name is not None:
+        yield gguf_name, expert
     if tied and name == _EMBEDDING:
         yield _HEAD, None

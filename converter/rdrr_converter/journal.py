@@ -143,7 +143,7 @@ def _check_same(found: Fingerprint, wanted: Fingerprint, path: Path) -> None:
         if found.get(what) != wanted.get(what):
             expected, other = _difference(found.get(what), wanted.get(what))
             raise StoreError(
-                f"an unfinished conversion with other {what} is here",
+                f"there is an unfinished conversion with other {what}",
                 where=path.parent,
                 expected=expected,
                 found=other,

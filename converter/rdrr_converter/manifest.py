@@ -101,8 +101,8 @@ def default_model_id(source: Source) -> str:
 
 def quantization_info(plan: ConversionPlan, options: PackageOptions) -> QuantizationInfo:
     """Summarize the storage types of the weights in the short names of the public format."""
-    weights = options.recipe.word
-    by_role = {tensor.role: _word(tensor) for tensor in plan.tensors}
+    weights = options.recipe.short_name
+    by_role = {tensor.role: _short_name(tensor) for tensor in plan.tensors}
     embeddings, head = by_role["embedding"], by_role.get("lm_head")
     layout = "col" if _is_column(plan, options) else "row"
     parts = [weights]
@@ -129,7 +129,7 @@ def _is_column(plan: ConversionPlan, options: PackageOptions) -> bool:
     return options.transpose_weights or any(t.layout is Layout.COLUMN for t in blocks)
 
 
-def _word(tensor: PlannedTensor) -> str:
+def _short_name(tensor: PlannedTensor) -> str:
     name = tensor.dtype.name.lower()
     return name.replace("_k", "k")
 
@@ -147,7 +147,7 @@ def _metadata(source: Source, model: SourceModel) -> dict[str, object]:
             stamp = datetime.fromtimestamp(int(epoch), UTC)
         except (ValueError, OverflowError, OSError) as error:
             raise UsageError(
-                "SOURCE_DATE_EPOCH is not a time", expected="seconds since 1970", found=epoch
+                "SOURCE_DATE_EPOCH is not a valid time", expected="seconds since 1970", found=epoch
             ) from error
         metadata["convertedAt"] = stamp.strftime("%Y-%m-%dT%H:%M:%SZ")
     return metadata

@@ -85,13 +85,13 @@ class PackageOutput:
 
 @contextmanager
 def open_output(
-    target: Target, made: Fingerprint, threads: int, algorithm: str
+    target: Target, fingerprint: Fingerprint, threads: int, algorithm: str
 ) -> Iterator[PackageOutput]:
     """Open the destination; the package appears there if the block ends without an error.
 
     Args:
         target: The destination.
-        made: Fingerprint of the conversion.
+        fingerprint: Fingerprint of the conversion.
         threads: Number of threads that verify the shards of an interrupted conversion.
         algorithm: Hash algorithm of the shards.
 
@@ -104,8 +104,8 @@ def open_output(
         with manifest_last(location) as store:
             yield PackageOutput(store)
         return
-    with atomic_folder(location, resume=target.resume) as work:
+    with atomic_folder(location, resume=target.resume) as staging:
         target.check_folder(location)
-        done = finished_shards(work.journal, work.package, made, threads, algorithm)
-        with Journal(work.journal, work.package, made, done) as journal:
-            yield PackageOutput(LocalStore(work.package), done, journal.record)
+        done = finished_shards(staging.journal, staging.package, fingerprint, threads, algorithm)
+        with Journal(staging.journal, staging.package, fingerprint, done) as journal:
+            yield PackageOutput(LocalStore(staging.package), done, journal.record)

@@ -85,7 +85,7 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise UsageError(
-            "--tensor-type is no regular expression",
+            "--tensor-type has an invalid regular expression",
             expected="REGEX=TYPE",
             found=f"{text}: {error}",
         ) from error
@@ -97,5 +97,7 @@ def _dtype(name: str) -> DType:
     except FormatError:
         dtype = None
     if dtype is None or dtype.name not in CODECS:
-        raise UsageError("--tensor-type has no such type", expected=", ".join(CODECS), found=name)
+        raise UsageError(
+            "--tensor-type names an unknown storage type", expected=", ".join(CODECS), found=name
+        )
     return dtype

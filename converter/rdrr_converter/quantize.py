@@ -56,12 +56,12 @@ def encode_chunk(work: WorkItem) -> Bytes:
     rows = read_chunk(tensor, chunk)
     parts = [
         codec.quantize(part, importance, tensor.quality)
-        for part, importance in _guided(tensor, chunk, rows)
+        for part, importance in _rows_by_importance(tensor, chunk, rows)
     ]
     return np.concatenate([blocks.reshape(-1) for blocks in parts])
 
 
-def _guided(
+def _rows_by_importance(
     tensor: PlannedTensor, chunk: Chunk, rows: F32Array
 ) -> Iterator[tuple[F32Array, F32Array | None]]:
     """Yield the rows of a chunk in parts, each with its importance.

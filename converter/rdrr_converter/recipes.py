@@ -81,7 +81,7 @@ class Recipe:
     Attributes:
         name: Value of the option `quantize`.
         label: The manifest's `quantization`.
-        word: The short name in the manifest's `quantizationInfo`.
+        short_name: The short name in the manifest's `quantizationInfo`.
         weights: Type of matmul weights.
         head: Type of the output head, whether it is a tensor of its own or the embedding.
         upgrades: Larger types by the name of a projection, for some of the layers.
@@ -92,7 +92,7 @@ class Recipe:
 
     name: str
     label: str
-    word: str
+    short_name: str
     weights: str
     head: str
     upgrades: Mapping[str, TypeUpgrade] = field(default_factory=dict)
@@ -170,7 +170,7 @@ def choose_dtype(
     if layer is None:
         return DTYPES[recipe.weights], recipe.name
     if experts == _MIXTRAL and part in recipe.with_eight_experts:
-        return DTYPES[recipe.with_eight_experts[part]], f"{part} beside eight experts"
+        return DTYPES[recipe.with_eight_experts[part]], f"{part} in a model with eight experts"
     dtype, why = _by_layer(recipe, part, layer, layers)
     if dtype == "Q4_K" and part in ("v_proj", "qkv_proj") and grouped and layers == _DEEP:
         return DTYPES["Q5_K"], f"{part} shared by many heads"

@@ -204,13 +204,13 @@ def describe_conversion(
         notes: Notes for the user.
     """
     tensors = tuple(_reported(tensor, errors[tensor.name]) for tensor in plan.tensors)
-    made = manifest.model_dump(mode="json", by_alias=True)["conversion"] or {}
+    conversion = manifest.model_dump(mode="json", by_alias=True)["conversion"] or {}
     return ConversionReport(
         model_id=manifest.model_id,
         architecture=architecture,
         source_format=str(manifest.metadata.get("sourceFormat", "")),
-        tool=f"{made.get('tool')} {made.get('version')}",
-        options=made.get("options") or {},
+        tool=f"{conversion.get('tool')} {conversion.get('version')}",
+        options=conversion.get("options") or {},
         parameters=sum(tensor.weights for tensor in plan.tensors),
         total_size=manifest.total_size,
         padding=sum(tensor.padding for tensor in tensors),

@@ -102,7 +102,7 @@ def _vocab_size(tokenizer: Mapping[str, Any] | None, path: Path) -> int | None:
     model = tokenizer.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocab, (dict, list)):
-        raise SourceError("not a tokenizer", where=path, expected="model.vocab")
+        raise SourceError("the tokenizer has no vocabulary", where=path, expected="model.vocab")
     return len(vocab)
 
 

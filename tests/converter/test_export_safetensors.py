@@ -41,13 +41,13 @@ def edit(package, change):
 
 @pytest.mark.parametrize("storage", STORED)
 @pytest.mark.parametrize(
-    ("dtype", "quantize", "asked"),
+    ("dtype", "quantize", "requested"),
     [("F32", "f32", None), ("F16", "f16", None), ("F16", "f32", "f16"), ("BF16", "f32", "bf16")],
 )
-def test_a_round_trip_changes_no_value(tmp_path, rng, dtype, quantize, asked, storage):
+def test_a_round_trip_changes_no_value(tmp_path, rng, dtype, quantize, requested, storage):
     tensors = llama_tensors(rng, dtype)
     source, package = package_of(tmp_path, tensors, quantize=quantize, **STORED[storage])
-    result = export(package, tmp_path / "out", dtype=asked, lossless=True)
+    result = export(package, tmp_path / "out", dtype=requested, lossless=True)
     assert stored_values(tmp_path / "out") == stored_values(source)
     assert result.is_lossless
     ours, theirs = (open_source(path).config for path in (tmp_path / "out", source))
@@ -253,7 +253,7 @@ def test_the_configuration_states_which_projections_have_biases(tmp_path, rng, p
 
 
 @pytest.mark.parametrize(
-    ("arch", "parts", "layers", "said"),
+    ("arch", "parts", "layers", "message"),
     [
         ("llama", "qkv", (0, 1), r"2 tensors are missing.*o_proj\.bias"),
         (
@@ -274,11 +274,11 @@ def test_the_configuration_states_which_projections_have_biases(tmp_path, rng, p
 )
 @pytest.mark.parametrize("to", ["safetensors", "gguf"])
 def test_biases_that_no_configuration_can_express_are_refused(
-    tmp_path, rng, arch, parts, layers, said, to
+    tmp_path, rng, arch, parts, layers, message, to
 ):
     source, package = package_of(tmp_path, with_biases(rng, parts, layers), quantize="f32")
     write_tokenizer(source)
-    with pytest.raises(ConversionError, match=said):
+    with pytest.raises(ConversionError, match=message):
         export(package, tmp_path / "out", arch=arch, to=to)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["package", "source"]
 

@@ -47,8 +47,8 @@ def test_block_types_apply_to_matrices_and_norms_accept_scalar_types_only(source
     [
         ({"o_prog": "Q8_0"}, "matches no tensor"),
         ({"norm": "Q8_0"}, "can be stored in blocks"),
-        ({"o_proj": "Q3_K"}, "no such type"),
-        ({"o_proj": "I64"}, "no such type"),
+        ({"o_proj": "Q3_K"}, "unknown storage type"),
+        ({"o_proj": "I64"}, "unknown storage type"),
         ({"o_proj(": "Q8_0"}, "regular expression"),
     ],
 )

@@ -18,7 +18,7 @@ class WorkerError(ConversionError):
 
 
 class Engine(Protocol):
-    """A worker pool that applies a function to many items concurrently."""
+    """An executor that applies a function to many items concurrently."""
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item]
@@ -37,7 +37,7 @@ def map_in_order(
     result: Callable[[Handle], Result],
     limit: int,
 ) -> Iterator[tuple[Item, Result]]:
-    """Implement `Engine.map` for any pool that returns a handle for each submitted item.
+    """Implement `Engine.map` for any executor that returns a handle for each submitted item.
 
     Args:
         items: The items.

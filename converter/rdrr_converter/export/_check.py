@@ -61,16 +61,16 @@ def check_config(
         "moe_config": model.moe,
         "mask_token_id": model.mask_token_id,
     }
-    theirs = package.manifest.model_copy(update=read)
+    rebuilt = package.manifest.model_copy(update=read)
     differing = _first_difference(
-        derive_graph(_as_stored_by(rule, package.manifest), names), derive_graph(theirs, names)
+        derive_graph(_as_stored_by(rule, package.manifest), names), derive_graph(rebuilt, names)
     )
     if differing is not None:
-        where, ours, found = differing
+        where, expected, found = differing
         raise ConversionError(
             f"a configuration of {rule.name} cannot describe this model",
             where=f"{package.where}, {where}",
-            expected=ours,
+            expected=expected,
             found=found,
         )
     return model
@@ -105,7 +105,7 @@ def check_described(
         raise ConversionError(
             f"a configuration of {rule.name} cannot express that the model has {extra[0]}",
             where=package.where,
-            expected="only tensors that a reader of config.json expects",
+            expected="only tensors that follow from config.json",
             found=f"{len(extra)} other tensors",
             hint="name an architecture that has them with --arch",
         )
@@ -157,17 +157,17 @@ def _placeholder(tensor: LogicalTensor) -> SourceTensor:
     return SourceTensor(tensor.name, tensor.shape, "F32", tensor.stored, unread)
 
 
-def _first_difference(ours: Graph, theirs: Graph) -> tuple[str, object, object] | None:
+def _first_difference(expected: Graph, rebuilt: Graph) -> tuple[str, object, object] | None:
     """Return the path and both values of the first difference between two graphs."""
-    one, two = dict(_leaves(asdict(ours))), dict(_leaves(asdict(theirs)))
+    one, two = dict(_leaves(asdict(expected))), dict(_leaves(asdict(rebuilt)))
     for key in dict.fromkeys((*one, *two)):
-        mine, other = one.get(key), two.get(key)
-        if isinstance(mine, float) and isinstance(other, float):
+        left, right = one.get(key), two.get(key)
+        if isinstance(left, float) and isinstance(right, float):
             # GGUF stores float32, which is read back as its shortest decimal representation.
-            if not isclose(mine, other, rel_tol=1e-6):
-                return key, mine, other
-        elif mine != other:
-            return key, mine, other
+            if not isclose(left, right, rel_tol=1e-6):
+                return key, left, right
+        elif left != right:
+            return key, left, right
     return None
 
 

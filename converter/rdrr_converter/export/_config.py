@@ -199,8 +199,8 @@ def _experts(
             if f"model.layers.{layer}.mlp.gate_proj.weight" in names
         ],
     }
-    beside = {"mlp_only_layers": "decoder_sparse_step"}
-    return {key: value for key, value in stated.items() if beside.get(key, key) in known}
+    stated_with = {"mlp_only_layers": "decoder_sparse_step"}
+    return {key: value for key, value in stated.items() if stated_with.get(key, key) in known}
 
 
 def _rope(block: Rope) -> dict[str, Any]:

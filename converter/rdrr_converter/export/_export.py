@@ -92,8 +92,8 @@ def export(
             outgoing = _plan_directory(tensors, rule, kind, norm_shift(rule, package.manifest))
             check_complete(package, tensors, outgoing)
             stated = {**config, "torch_dtype": _TORCH[kind]}
-            with atomic_folder(path) as work:
-                folder = work.package
+            with atomic_folder(path) as staging:
+                folder = staging.package
                 errors = write_directory(package, outgoing, stated, folder, shard_size, counter)
                 if lossless:
                     _check_lossless(errors, kind)

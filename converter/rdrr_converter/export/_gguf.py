@@ -125,8 +125,8 @@ def _plan(
     row: GgufArchitecture,
     shift: float,
 ) -> OutgoingTensor:
-    theirs, first = row.llama_name(name), parts[0]
-    if theirs is None:
+    gguf_name, first = row.llama_name(name), parts[0]
+    if gguf_name is None:
         raise ConversionError(
             "llama.cpp has no name for this tensor", where=f"{package.where}, {first.name}"
         )
@@ -135,18 +135,20 @@ def _plan(
         order = _interleaved(head, 0, first.columns) if row.is_interleaved(name) else None
         own_shift = shift if first.role == "norm" else 0.0
         return OutgoingTensor(
-            theirs, parts, (first.columns,), "F32", shift=own_shift, vector_order=order
+            gguf_name, parts, (first.columns,), "F32", shift=own_shift, vector_order=order
         )
     dtype, why = ("F32", "") if first.role == "router" else _storage(package, parts)
     if row.is_interleaved(name):
         ordered = partial(_interleaved, head)
-        return OutgoingTensor(theirs, parts, first.shape, dtype, why, order=ordered, row_step=head)
+        return OutgoingTensor(
+            gguf_name, parts, first.shape, dtype, why, order=ordered, row_step=head
+        )
     shape = first.shape
     if is_expert_stack(name):
         shape = (len(parts), *first.shape)
     elif len(parts) > 1:
         shape = (sum(one.shape[0] for one in parts), *first.shape[1:])
-    return OutgoingTensor(theirs, parts, shape, dtype, why)
+    return OutgoingTensor(gguf_name, parts, shape, dtype, why)
 
 
 def _storage(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str, str]:
@@ -213,18 +215,16 @@ def write_gguf(
     entries, notes = metadata(config, row)
     extra = _rope_divisors(config)
     _check_metadata(entries, extra, package, row, tensors)
-    words, more = tokenizer_metadata(package, config["vocab_size"])
+    tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"])
     identity = {
         "general.name": package.manifest.model_id,
         "general.file_type": _FILE_TYPES.get(_main_type(outgoing), 0),
         "general.quantization_version": _QUANTIZATION_VERSION,
     }
     with atomic_file(path) as partial_path, store_errors(path):
-        errors = _write(
-            partial_path, row.name, {**identity, **entries, **words}, extra, package, outgoing,
-            progress,
-        )  # fmt: skip
-    return errors, (*notes, *more)
+        everything = {**identity, **entries, **tokenizer_entries}
+        errors = _write(partial_path, row.name, everything, extra, package, outgoing, progress)
+    return errors, (*notes, *tokenizer_notes)
 
 
 def _rope_divisors(config: Mapping[str, Any]) -> dict[str, F32Array]:

@@ -106,18 +106,18 @@ def write_imatrix(path: Path, seen: Mapping[str, Activations], origin: Origin) -
 
 def _entries(seen: Mapping[str, Activations]) -> dict[str, list[Activations]]:
     """Return the entries sorted by name, each with one item per expert."""
-    places: dict[str, dict[int, Activations]] = {}
+    found: dict[str, dict[int, Activations]] = {}
     for name, one in seen.items():
         for known in _unfused(name):
-            theirs, expert = llama_name(known)
-            places.setdefault(theirs or known, {})[expert or 0] = one
-    return {name: _stack(experts) for name, experts in sorted(places.items())}
+            gguf_name, expert = llama_name(known)
+            found.setdefault(gguf_name or known, {})[expert or 0] = one
+    return {name: _stack(experts) for name, experts in sorted(found.items())}
 
 
 def _stack(experts: Mapping[int, Activations]) -> list[Activations]:
     """Return the experts up to the last one; those without any token have a count of 0."""
-    silent = Activations(np.zeros_like(next(iter(experts.values())).sums), 0)
-    return [experts.get(number, silent) for number in range(max(experts) + 1)]
+    without_tokens = Activations(np.zeros_like(next(iter(experts.values())).sums), 0)
+    return [experts.get(number, without_tokens) for number in range(max(experts) + 1)]
 
 
 def _unfused(name: str) -> Iterator[str]:

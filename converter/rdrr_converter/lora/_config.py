@@ -98,7 +98,9 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     with store_errors(where):
         is_there = where.is_file()
     if not is_there:
-        raise SourceError("not a LoRA adapter", where=folder, expected=f"a folder with {CONFIG}")
+        raise SourceError(
+            "the folder holds no LoRA adapter", where=folder, expected=f"a folder with {CONFIG}"
+        )
     values = read_json_object(where, ADAPTER)
     _check_kind(values, where)
     return AdapterConfig(
