@@ -55,7 +55,7 @@ def _check_profile(options: PackageOptions) -> None:
         raise _contradiction("--quantize", " or ".join(recipes), options.quantize)
     if options.profile != DOPPLER:
         return
-    for option, expected, found in _wanted_by_doppler(options):
+    for option, expected, found in _doppler_requirements(options):
         if found != expected:
             raise _contradiction(option, expected, found)
     for override in parse_overrides(options.tensor_types):
@@ -63,7 +63,7 @@ def _check_profile(options: PackageOptions) -> None:
             raise _contradiction("--tensor-type", ", ".join(DOPPLER_TYPES), override)
 
 
-def _wanted_by_doppler(options: PackageOptions) -> Iterator[tuple[str, str, str]]:
+def _doppler_requirements(options: PackageOptions) -> Iterator[tuple[str, str, str]]:
     """Yield each restricted option with the value that the profile requires and the one given."""
     yield "--q4k-layout", Layout.ROW.value, options.block_layout.value
     yield "--transpose-weights", "absent", "given" if options.transpose_weights else "absent"

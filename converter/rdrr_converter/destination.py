@@ -197,7 +197,7 @@ def _release(lock: FileLock, staging: StagingFolder) -> None:
 
 
 def _recover(staging: StagingFolder, *, resume: bool) -> None:
-    """Undo the renames of a killed conversion, so that its files are in the staging folder."""
+    """Undo the renames of a killed conversion, and clear its files unless they are resumed."""
     _restore_old(staging)
     if not resume:
         _clear(staging)

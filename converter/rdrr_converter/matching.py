@@ -102,7 +102,7 @@ def match(
             expected=_first_few(missing),
             found=f"{len(source.tensors)} tensors, for example {_first_few(list(source.tensors))}",
         )
-    return tuple(found), _leftovers(source, rule, finder.used)
+    return tuple(found), _check_leftovers(source, rule, finder.used)
 
 
 def required_names(
@@ -235,7 +235,7 @@ def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
         )
 
 
-def _leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[str]:
+def _check_leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[str]:
     """Return notes on tensors that are left out on purpose, and refuse unknown ones."""
     extra = [name for name in source.tensors if name not in used]
     others = [name for name in extra if _fits(name, rule.other_parts)]

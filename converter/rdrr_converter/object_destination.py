@@ -44,7 +44,7 @@ def check_url(source: str, destination: str, *, overwrite: bool) -> None:
         raise StoreError(
             "exists already", where=destination, hint="name another folder, or use --overwrite"
         )
-    if MANIFEST_NAME not in names and not _are_remains(names):
+    if MANIFEST_NAME not in names and not _are_leftovers(names):
         raise StoreError(
             "is not an RDRR package, so it is not replaced",
             where=destination,
@@ -52,7 +52,7 @@ def check_url(source: str, destination: str, *, overwrite: bool) -> None:
         )
 
 
-def _are_remains(names: Collection[str]) -> bool:
+def _are_leftovers(names: Collection[str]) -> bool:
     """Return whether all objects are leftovers of a killed conversion."""
     return all(name in (*COPIED, REPORT_NAME) or is_shard_name(name) for name in names)
 

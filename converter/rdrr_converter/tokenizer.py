@@ -113,10 +113,10 @@ def _adds_bos(settings: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> bool
         return stated
     processor = tokenizer.get("post_processor") or {}
     steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
-    return any(_begins_specially(step) for step in (steps if isinstance(steps, list) else []))
+    return any(_prepends_special_token(step) for step in (steps if isinstance(steps, list) else []))
 
 
-def _begins_specially(step: object) -> bool:
+def _prepends_special_token(step: object) -> bool:
     """Return whether a step of a post-processor prepends a special token."""
     single = step.get("single") if isinstance(step, dict) else None
     first = single[0] if isinstance(single, list) and single else None

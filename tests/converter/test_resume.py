@@ -268,7 +268,7 @@ def test_without_resume_a_conversion_starts_again_and_removes_leftovers(folder, 
         (StoreError("the disk is full"), True),
         (WorkerError("a worker was lost"), True),
         (KeyboardInterrupt(), True),
-        (ConversionError("what is on disk differs from the source"), False),
+        (ConversionError("what was written to disk differs from the source"), False),
         (ShardError("wrong hash"), False),
     ],
 )

@@ -55,7 +55,7 @@ _MOST = 2**32 - 1
 """Maximum of an integer in the metadata, which is a uint32."""
 
 
-def find_row(rule: ArchitectureRule, where: object) -> GgufArchitecture:
+def find_gguf_architecture(rule: ArchitectureRule, where: object) -> GgufArchitecture:
     """Return the GGUF conventions of an architecture.
 
     Raises:
@@ -85,7 +85,7 @@ def plan_gguf(
         ConversionError: A GGUF cannot hold a tensor, or holds it only with changed values although
             `lossless` is set.
     """
-    row = find_row(rule, package.where)
+    row = find_gguf_architecture(rule, package.where)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
     stacks = join_experts(stacked(tensors, rule.stacks))
     _check_experts([name for name, _ in stacks], package)
@@ -211,7 +211,7 @@ def write_gguf(
         ConversionError: The metadata cannot describe the model.
         StoreError: The file cannot be written.
     """
-    row = find_row(rule, package.where)
+    row = find_gguf_architecture(rule, package.where)
     entries, notes = metadata(config, row)
     extra = _rope_divisors(config)
     _check_metadata(entries, extra, package, row, tensors)
