@@ -101,7 +101,7 @@ def convert(
     with (
         open_device(CPU if chosen.dry_run else chosen.device, chosen.adapter) as encoder,
         nearby(source) as path,
-        _adapter(chosen) as merged,
+        _adapter(chosen) as adapter,
     ):
         settings = _WorkerSettings(
             threads=chosen.workers or min(os.cpu_count() or 1, MAX_WORKERS),
@@ -112,10 +112,11 @@ def convert(
             device_name=chosen.device,
         )
         counter = Progress(progress, encoder.check)
-        return _convert(path, merged, target, chosen, settings, counter)
+        return _convert(path, adapter, target, chosen, settings, counter)
 
 
 def _adapter(options: PackageOptions) -> AbstractContextManager[Path | None]:
+    """Make a local copy of the adapter if it is remote; None if no adapter is given."""
     return nullcontext() if options.lora is None else nearby(options.lora)
 
 

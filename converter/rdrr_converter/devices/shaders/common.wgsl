@@ -3,9 +3,10 @@
 // `BLOCK_BYTES`, `encode` and `byte_of`.
 //
 // The results have the same bits as those of the CPU's codecs. WGSL allows a compiler to fuse a
-// product with a following sum, does not round quotients, roots and conversions correctly, and
-// allows subnormal numbers to be flushed to zero. Hence `no_fma`, `divide_rn`, `sqrt_rn` and
-// `f16_bits`; blocks that need more are flagged as fallback blocks, which the CPU encodes.
+// product with a following sum, does not require quotients, roots and conversions to be rounded
+// correctly, and allows subnormal numbers to be flushed to zero. Hence `no_fma`, `divide_rn`,
+// `sqrt_rn` and `f16_bits`. Blocks for which they do not suffice are flagged as fallback blocks,
+// which the CPU encodes.
 
 struct Params {
     zero: u32, // always 0, but the compiler cannot know that
