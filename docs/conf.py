@@ -36,3 +36,4 @@ html_theme = "furo"
 html_title = "rdrr"
 html_static_path = ["_static"]
 html_copy_source = False
+html_show_copyright = False

@@ -42,9 +42,9 @@ def command_page() -> Iterator[str]:
     yield "# Commands"
     yield (
         "\nWhat each command and flag does, from the same text that `--help` prints. "
-        "`convert-cli` is `rdrr convert` under a name of its own. Exit codes: 0 good, 1 the data is "
-        "bad or the work failed, 2 wrong usage, 130 stopped by Ctrl-C. With `--json`, stdout is one "
-        "JSON object, and progress and warnings go to stderr.\n"
+        "`convert-cli` is `rdrr convert` under a name of its own. Exit codes: 0 good, 1 the data "
+        "is bad or the work failed, 2 wrong usage, 130 stopped by Ctrl-C. With `--json`, stdout is "
+        "one JSON object, and progress and warnings go to stderr.\n"
     )
     for command in COMMANDS:
         parsed: Any = group.commands[command.name]  # type: ignore[attr-defined]
@@ -59,7 +59,8 @@ def command_page() -> Iterator[str]:
 def _flag_rows(records: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     for names, text in records:
         if not names.endswith("--help"):
-            yield f"`{names}`", text
+            # With spaces between them, values can be wrapped.
+            yield f"`{names.replace('|', ' | ')}`", text
 
 
 def manifest_page() -> Iterator[str]:

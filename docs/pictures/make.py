@@ -1,8 +1,8 @@
 """Make the pictures of README and docs again: `python docs/pictures/make.py`.
 
-`terminal.svg` shows the commands of the README as they ran in a terminal of 92 columns. `report.png`
-is the page that `rdrr report --html` writes, photographed by Chromium where there is one. The
-drawings (`house.svg`, `tensor.svg`, `token.svg`) are kept by hand.
+`terminal.svg` shows the commands of the README as they ran in a terminal of 92 columns, and
+`report.png` the page that `rdrr report --html` writes, photographed by Chromium if it is installed.
+The drawings (`house.svg`, `tensor.svg`, `token.svg`) are kept by hand.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ COLUMNS = 92
 SESSION = (
     "rdrr convert examples/small-llama small-llama-rdrr --transpose-weights --fuse-gate-up",
     "rdrr validate small-llama-rdrr --deep",
-    'rdrr generate small-llama-rdrr --prompt "And it came to pass" --max-tokens 48 --temperature 0.7'
-    " --seed 3",
+    'rdrr generate small-llama-rdrr --prompt "And it came to pass" --max-tokens 48'
+    " --temperature 0.7 --seed 3",
 )
 REPORT = "rdrr report small-llama-rdrr --html report.html"
 

@@ -1,8 +1,8 @@
 """Snippets of README and docs: what a page shows, and which of it can be run here.
 
-A block fenced as `bash` or `python` is run. A block fenced as `py` is a fragment of a program and is
-parsed. Any other block is read only: where a line calls a command, the command, its flags and the
-files that it names must exist.
+A block fenced as `bash` or `python` is run. A block fenced as `py` is a fragment of a program, and
+is parsed. Any other block is read only: where a line calls a command, the command, its flags and
+the files that it names must exist.
 """
 
 from __future__ import annotations
