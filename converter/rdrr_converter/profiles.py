@@ -31,5 +31,5 @@ PROFILES: Mapping[str, Mapping[str, Recipe]] = MappingProxyType(
 )
 """The recipes of each profile."""
 
-DOPPLER_TYPES = ("Q4_K", "F16", "BF16", "F32")
+DOPPLER_TYPES = ("Q4_K", "Q6_K", "F16", "F32")
 """Storage types that the public runtime reads."""
