@@ -23,7 +23,7 @@ from typing import Any
 
 from rdrr_format.printing import printable, shortened
 
-MAX_PLACE, MAX_EXPECTED, MAX_FOUND, MAX_LINE = 600, 900, 300, 1900
+MAX_WHERE, MAX_EXPECTED, MAX_FOUND, MAX_LINE = 600, 900, 300, 1900
 """Characters of where a fault is, of what would be right, of what is there, and of a whole line."""
 
 
@@ -50,7 +50,7 @@ class RdrrError(Exception):
         hint: str | None = None,
     ) -> None:
         self.message = message
-        self.where = _fact(where, MAX_PLACE)
+        self.where = _fact(where, MAX_WHERE)
         self.expected = _fact(expected, MAX_EXPECTED)
         self.found = _fact(found, MAX_FOUND)
         self.hint = hint

@@ -50,7 +50,7 @@ class FrameWriter:
         self._pool = pool
         self._ahead = ahead
         self._content = bytearray()
-        self._waiting: deque[tuple[int, Future[bytes]]] = deque()
+        self._pending: deque[tuple[int, Future[bytes]]] = deque()
         self._sizes: list[tuple[int, int]] = []
 
     def write(self, data: memoryview) -> None:
@@ -61,31 +61,31 @@ class FrameWriter:
             self._content += data[start : start + count]
             start += count
             if len(self._content) == FRAME_SIZE:
-                self._cut()
+                self._finish_frame()
 
     def close(self) -> None:
         """Write the last frame and the table; the file stays the caller's to close."""
         if self._content:
-            self._cut()
-        while self._waiting:
-            self._put_first()
+            self._finish_frame()
+        while self._pending:
+            self._write_oldest()
         self._write(encode_seek_table(self._sizes))
 
-    def _cut(self) -> None:
+    def _finish_frame(self) -> None:
         content = bytes(self._content)
         self._content.clear()
         if self._pool is None:
-            self._put(len(content), compress_frame(content, self._level))
+            self._write_frame(len(content), compress_frame(content, self._level))
             return
         future = self._pool.submit(compress_frame, content, self._level)
-        self._waiting.append((len(content), future))
-        if len(self._waiting) > self._ahead:
-            self._put_first()
+        self._pending.append((len(content), future))
+        if len(self._pending) > self._ahead:
+            self._write_oldest()
 
-    def _put_first(self) -> None:
-        size, future = self._waiting.popleft()
-        self._put(size, future.result())
+    def _write_oldest(self) -> None:
+        size, future = self._pending.popleft()
+        self._write_frame(size, future.result())
 
-    def _put(self, size: int, frame: bytes) -> None:
+    def _write_frame(self, size: int, frame: bytes) -> None:
         self._write(frame)
         self._sizes.append((len(frame), size))

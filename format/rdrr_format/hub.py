@@ -52,12 +52,12 @@ class Listing:
             )
 
 
-def list_files(location: HubLocation, landmark: str) -> Listing:
+def list_files(location: HubLocation, marker: str) -> Listing:
     """Ask the hub, or the cache where the hub cannot be reached.
 
     Args:
         location: The repository.
-        landmark: A file that the repository has if it is of any use, which shows whether the cache
+        marker: A file that the repository has if it is of any use, which shows whether the cache
             has it.
 
     Raises:
@@ -76,19 +76,19 @@ def list_files(location: HubLocation, landmark: str) -> Listing:
         except errors.HfHubHTTPError:
             raise
         except Exception:  # its transport has errors of its own, which are no part of its API
-            return _cached(location, landmark)
+            return _cached(location, marker)
     files = {one.rfilename: one.size or 0 for one in info.siblings or ()}
     return Listing(location, {name: size for name, size in files.items() if "/" not in name})
 
 
-def _cached(location: HubLocation, landmark: str) -> Listing:
+def _cached(location: HubLocation, marker: str) -> Listing:
     from huggingface_hub import snapshot_download
 
     folder = Path(
         snapshot_download(
             location.repository,
             revision=location.revision,
-            allow_patterns=[glob.escape(landmark)],
+            allow_patterns=[glob.escape(marker)],
             local_files_only=True,
         )
     )
@@ -227,11 +227,11 @@ def hub_errors(location: HubLocation) -> Iterator[None]:
     except RdrrError:
         raise
     except Exception as error:
-        message, hint = _explained(error)
+        message, hint = _explain(error)
         raise StoreError(message, where=location, hint=hint) from error
 
 
-def _explained(error: Exception) -> tuple[str, str | None]:
+def _explain(error: Exception) -> tuple[str, str | None]:
     """What is wrong, and what to do about it."""
     from huggingface_hub import errors
 

@@ -56,7 +56,7 @@ def new_hasher(algorithm: str) -> Hasher:
     return start()
 
 
-def hash_pieces(algorithm: str, pieces: Iterable[Any]) -> str:
+def hash_chunks(algorithm: str, pieces: Iterable[Any]) -> str:
     """The hash of bytes that come in pieces.
 
     Raises:
@@ -75,6 +75,6 @@ def hash_bytes(algorithm: str, data: Any) -> str:
         FormatError: The algorithm is not in the table.
     """
     view = memoryview(data).cast("B")
-    return hash_pieces(
+    return hash_chunks(
         algorithm, (view[first : first + _PIECE] for first in range(0, view.nbytes, _PIECE))
     )

@@ -120,7 +120,7 @@ def check_fields(options: object) -> None:
         if not _is_of(value, types[name]):
             raise UsageError(
                 f"{one.flag} has a value of the wrong type",
-                expected=_spelled(types[name]),
+                expected=_type_in_words(types[name]),
                 found=f"{shown(value)} ({type(value).__name__})",
             )
         if value is None:
@@ -184,13 +184,13 @@ def _is_of(value: Any, kind: Any) -> bool:
     return not isinstance(kind, type) or isinstance(value, kind)
 
 
-def _spelled(kind: Any) -> str:
+def _type_in_words(kind: Any) -> str:
     """Return a field's type in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(map(_spelled, inner))
+        return " or ".join(map(_type_in_words, inner))
     if origin is Mapping:
-        return f"a mapping of {_spelled(inner[0])} to {_spelled(inner[1])}"
+        return f"a mapping of {_type_in_words(inner[0])} to {_type_in_words(inner[1])}"
     words = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
     return words.get(kind, "None" if kind is type(None) else getattr(kind, "__name__", str(kind)))
 

@@ -11,8 +11,8 @@ from rdrr_format.compression import ZSTD
 from rdrr_format.decompression import FrameCache, FrameReader, check_content
 from rdrr_format.errors import ShardError, StoreError
 from rdrr_format.file_names import check_name
-from rdrr_format.integrity import hash_pieces
-from rdrr_format.shards import RunLike, ShardLike, ShardSpan
+from rdrr_format.integrity import hash_chunks
+from rdrr_format.shards import ShardLike, ShardSpan, SpanLike
 from rdrr_format.stores import LocalStore, Store
 
 Bytes = npt.NDArray[np.uint8]
@@ -52,7 +52,7 @@ class ShardReader:
         self._frames: dict[int, FrameReader] = {}
         self._cache = FrameCache()
 
-    def read(self, runs: Sequence[RunLike]) -> Bytes:
+    def read(self, runs: Sequence[SpanLike]) -> Bytes:
         """The bytes of some runs, joined; a single run of a local plain shard is not copied.
 
         Raises:
@@ -61,7 +61,7 @@ class ShardReader:
         parts = [self._read_run(run) for run in runs]
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, np.uint8)])
 
-    def read_range(self, runs: Sequence[RunLike], start: int, size: int) -> Bytes:
+    def read_range(self, runs: Sequence[SpanLike], start: int, size: int) -> Bytes:
         """Bytes `start` to `start + size` of what `read` would give.
 
         Raises:
@@ -90,7 +90,7 @@ class ShardReader:
         shard = self._shards[index]
         where = self._where(shard)
         self.check_size(index)
-        found = hash_pieces(self._algorithm, self._pieces(shard))
+        found = hash_chunks(self._algorithm, self._pieces(shard))
         if found != shard.hash.lower():
             raise wrong_hash(where, shard.hash, found)
 
@@ -142,7 +142,7 @@ class ShardReader:
         for first in range(0, shard.size, step):
             yield self._store.read(shard.filename, first, min(step, shard.size - first))
 
-    def _read_run(self, run: RunLike) -> Bytes:
+    def _read_run(self, run: SpanLike) -> Bytes:
         if not 0 <= run.shard_index < len(self._shards):
             raise ShardError(
                 "no such shard", expected=f"below {len(self._shards)}", found=run.shard_index

@@ -80,7 +80,7 @@ class ShardLike(Protocol):
         ...
 
 
-class RunLike(Protocol):
+class SpanLike(Protocol):
     """A run of bytes as a manifest's span states it."""
 
     @property

@@ -58,7 +58,7 @@ class VerifiedFiles:
         """Remember files, and forget the oldest where there are too many."""
         if not entries:
             return
-        with suppress(OSError, StoreError, ValueError), self._turn():
+        with suppress(OSError, StoreError, ValueError), self._exclusive_lock():
             known = self._read()
             for path, state, found in entries:
                 known.pop(str(path), None)
@@ -79,7 +79,7 @@ class VerifiedFiles:
         return files
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _exclusive_lock(self) -> Iterator[None]:
         """Keep other processes from writing meanwhile, where the system can do that.
 
         Raises:

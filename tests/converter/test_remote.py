@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 from rdrr_converter.convert import convert
-from rdrr_converter.sources import _pieces, open_source
-from rdrr_converter.sources import nearby as nearby_module
-from rdrr_converter.sources.nearby import nearby
+from rdrr_converter.sources import open_source
+from rdrr_converter.sources import staging as staging_module
+from rdrr_converter.sources.staging import stage_locally
 from rdrr_format.errors import RdrrError, SourceError, StoreError, UsageError
 from rdrr_format.remote_stores import FsspecStore
 from rdrr_manifests.package import open_package, validate
@@ -82,7 +82,7 @@ def test_a_checkpoint_on_s3_gives_the_bytes_of_a_local_one(folder, tmp_path, url
 def test_shards_are_fetched_in_pieces_each_once_and_other_weights_not_at_all(
     tmp_path, tensors, url, reads, monkeypatch
 ):
-    monkeypatch.setattr(_pieces, "PIECE", 40_000)
+    monkeypatch.setattr(_sparse_files, "PIECE_BYTES", 40_000)
     folder = write_llama(tmp_path / "tiny-llama", tensors, shards=3)
     convert(folder, tmp_path / "local")
     (folder / "consolidated.safetensors").write_bytes(bytes(10**5))
@@ -97,8 +97,8 @@ def test_shards_are_fetched_in_pieces_each_once_and_other_weights_not_at_all(
 
 
 def test_reading_one_tensor_fetches_no_other(folder, tensors, url, reads, monkeypatch):
-    monkeypatch.setattr(_pieces, "PIECE", 4096)
-    with nearby(upload(folder, f"{url}/tiny-llama")) as path:
+    monkeypatch.setattr(_sparse_files, "PIECE_BYTES", 4096)
+    with stage_locally(upload(folder, f"{url}/tiny-llama")) as path:
         source = open_source(path)
         del reads[:]
         name = "model.layers.1.mlp.down_proj.weight"
@@ -169,7 +169,7 @@ def test_a_web_server_that_gives_no_parts_is_refused_where_it_would_send_files_a
 ):
     whole, parts = web(QuietHandler), web(RangeHandler)
     convert(f"{whole}/{folder.name}", tmp_path / "small")  # one piece each
-    monkeypatch.setattr(nearby_module, "PIECE", 10_000)
+    monkeypatch.setattr(staging_module, "PIECE_BYTES", 10_000)
     with pytest.raises(SourceError, match="no parts of files"):
         convert(f"{whole}/{folder.name}", tmp_path / "out")
     convert(f"{parts}/{folder.name}", tmp_path / "out")
@@ -337,7 +337,7 @@ def test_a_conversion_from_a_url_goes_on_after_an_interruption(folder, tmp_path,
 def test_a_checkpoint_that_cannot_be_converted_is_refused_before_its_weights_are_fetched(
     folder, tmp_path, url, reads, monkeypatch
 ):
-    monkeypatch.setattr(_pieces, "PIECE", 16_384)
+    monkeypatch.setattr(_sparse_files, "PIECE_BYTES", 16_384)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 640}))
     upload(folder, url)

@@ -15,7 +15,7 @@ from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
-from rdrr_converter.sources._pointers import dead_links
+from rdrr_converter.sources._pointers import broken_links
 from rdrr_converter.sources.base import Source, SourceTensor
 from rdrr_converter.sources.quantized import dequantized
 
@@ -63,5 +63,5 @@ def open_source(path: str | Path) -> Source:
         hint = "`rdrr export` makes a checkpoint of it"
         raise SourceError("an RDRR package already", where=path, hint=hint)
     raise SourceError(
-        "not a checkpoint that can be read", where=path, expected=kinds, found=dead_links(path)
+        "not a checkpoint that can be read", where=path, expected=kinds, found=broken_links(path)
     )

@@ -33,9 +33,9 @@ from rdrr_format.errors import SourceError
 from rdrr_format.regular_files import open_regular
 from rdrr_format.shards import align_up
 
-from rdrr_converter.sources._gguf_types import FOREIGN
-from rdrr_converter.sources._pieces import present
+from rdrr_converter.sources._gguf_types import DECODE_ONLY_TYPES
 from rdrr_converter.sources._pointers import pointer_hint_of
+from rdrr_converter.sources._sparse_files import ensure_fetched
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -69,7 +69,9 @@ TENSOR_TYPES: Mapping[int, str] = MappingProxyType(
 )  # fmt: skip
 """ggml's numbers of storage types."""
 
-READABLE = tuple(name for name in TENSOR_TYPES.values() if name in CODECS or name in FOREIGN)
+READABLE = tuple(
+    name for name in TENSOR_TYPES.values() if name in CODECS or name in DECODE_ONLY_TYPES
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ class _Parser:
             if name in table:
                 raise SourceError("a tensor stands twice", where=self._path, found=name)
             table[name] = self._checked(name, shape, number, start + offset)
-        self._check_places(table.values())
+        self._check_spans(table.values())
         return GgufFile(self._path, metadata, table)
 
     def _head(self) -> tuple[int, int]:
@@ -200,7 +202,7 @@ class _Parser:
     def _reach(self, end: int) -> None:
         """Have the bytes up to `end` and some more, for values are small and many."""
         self._present = max(end, self._present + READ_AHEAD)
-        present(self._path, 0, self._present)
+        ensure_fetched(self._path, 0, self._present)
 
     def _number(self, form: str) -> int:
         value: int = struct.unpack(form, self._take(struct.calcsize(form)))[0]
@@ -301,7 +303,7 @@ class _Parser:
             )
         return GgufTensor(name, shape, dtype, self._path, offset, size)
 
-    def _check_places(self, tensors: Iterable[GgufTensor]) -> None:
+    def _check_spans(self, tensors: Iterable[GgufTensor]) -> None:
         """Refuse tensors that share bytes: one of them is not what the table says."""
         placed = sorted(tensors, key=lambda tensor: (tensor.offset, tensor.size))
         for before, after in pairwise(placed):
@@ -316,6 +318,6 @@ class _Parser:
 
 def _block(dtype: str) -> tuple[int, int]:
     """Values and bytes of a block; of scalars a block is one."""
-    if dtype in FOREIGN:
-        return FOREIGN[dtype].elements, FOREIGN[dtype].size
+    if dtype in DECODE_ONLY_TYPES:
+        return DECODE_ONLY_TYPES[dtype].elements, DECODE_ONLY_TYPES[dtype].size
     return DTYPES[dtype].block_elements, DTYPES[dtype].block_bytes

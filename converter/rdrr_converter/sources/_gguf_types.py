@@ -41,7 +41,7 @@ _FLOAT4 = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np
 
 
 @dataclass(frozen=True)
-class ForeignType:
+class DecodeOnlyType:
     """One block type.
 
     Attributes:
@@ -56,7 +56,7 @@ class ForeignType:
 
 
 @dataclass(frozen=True)
-class ForeignBlocks:
+class BlockDecoder:
     """Decodes a part of a tensor whose blocks are of such a type.
 
     Attributes:
@@ -65,7 +65,7 @@ class ForeignBlocks:
     """
 
     stored: SourceTensor
-    kind: ForeignType
+    kind: DecodeOnlyType
 
     def __call__(self, rows: slice, columns: slice) -> F32Array:
         elements, size = self.kind.elements, self.kind.size
@@ -149,14 +149,14 @@ def _iq4_xs(blocks: _Bytes) -> F32Array:
     return values.reshape(-1, 256)
 
 
-FOREIGN: Mapping[str, ForeignType] = MappingProxyType(
+DECODE_ONLY_TYPES: Mapping[str, DecodeOnlyType] = MappingProxyType(
     {
-        "Q4_1": ForeignType(32, 20, _q4_1),
-        "IQ4_NL": ForeignType(32, 18, _iq4_nl),
-        "MXFP4": ForeignType(32, 17, _mxfp4),
-        "Q2_K": ForeignType(256, 84, _q2_k),
-        "Q3_K": ForeignType(256, 110, _q3_k),
-        "IQ4_XS": ForeignType(256, 136, _iq4_xs),
+        "Q4_1": DecodeOnlyType(32, 20, _q4_1),
+        "IQ4_NL": DecodeOnlyType(32, 18, _iq4_nl),
+        "MXFP4": DecodeOnlyType(32, 17, _mxfp4),
+        "Q2_K": DecodeOnlyType(256, 84, _q2_k),
+        "Q3_K": DecodeOnlyType(256, 110, _q3_k),
+        "IQ4_XS": DecodeOnlyType(256, 136, _iq4_xs),
     }
 )
 """By ggml's names."""

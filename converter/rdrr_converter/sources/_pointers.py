@@ -29,7 +29,7 @@ def pointer_hint_of(path: Path) -> str | None:
         return None
 
 
-def dead_links(folder: Path) -> str | None:
+def broken_links(folder: Path) -> str | None:
     """Names of the links in a folder that lead nowhere, for messages."""
     if not folder.is_dir():
         return None

@@ -29,10 +29,10 @@ Decode = Callable[[slice, slice], F32Array]
 SCAN_ELEMENTS = 1 << 22
 """Weights that a pass over a tensor holds at once."""
 
-TURNED_ROWS = 1 << 12
+TRANSPOSED_ROWS = 1 << 12
 """Rows decoded at once where columns are wanted: with the whole blocks around them, 4 MiB."""
 
-MAX_BESIDE = 64 << 20
+MAX_AUXILIARY_BYTES = 64 << 20
 """Bytes of a file beside the weights: a tokenizer, a chat template, a configuration."""
 
 SCALARS = ("F32", "F16", "BF16")
@@ -122,36 +122,36 @@ class SourceTensor:
         raw = self.stored(rows, slice(first * dtype.block_bytes, last * dtype.block_bytes))
         start = first * dtype.block_elements
         values = CODECS[self.dtype].dequantize(np.ascontiguousarray(raw), end - start)
-        return self._shifted(values[:, begin - start :])
+        return self._with_offset(values[:, begin - start :])
 
     def read_transposed(self, columns: slice) -> F32Array:
-        """Some columns as rows, float32 [columns, rows]; turned while the values are small."""
+        """Some columns as rows, float32 [columns, rows]; transposed while the values are small."""
         if self.is_block or self.decode is not None:
-            return self._turned(columns)
+            return self._transpose_in_parts(columns)
         return self._to_f32(self.stored_transposed(columns))
 
     def stored_transposed(self, columns: slice) -> npt.NDArray[Any]:
         """Some columns of stored scalars as rows [columns, rows]."""
         return np.ascontiguousarray(self.stored(columns=columns).T)
 
-    def _turned(self, columns: slice) -> F32Array:
+    def _transpose_in_parts(self, columns: slice) -> F32Array:
         """`read_transposed` where reading decodes more columns than are asked for."""
         begin, end, _ = columns.indices(self.columns)
-        turned = np.empty((end - begin, self.rows), np.float32)
-        for first in range(0, self.rows, TURNED_ROWS):
-            rows = slice(first, min(first + TURNED_ROWS, self.rows))
-            turned[:, rows] = self.read(rows, columns).T
-        return turned
+        transposed = np.empty((end - begin, self.rows), np.float32)
+        for first in range(0, self.rows, TRANSPOSED_ROWS):
+            rows = slice(first, min(first + TRANSPOSED_ROWS, self.rows))
+            transposed[:, rows] = self.read(rows, columns).T
+        return transposed
 
     def _to_f32(self, stored: npt.NDArray[Any]) -> F32Array:
         self._check_scalar()
         if self.dtype != "BF16":
-            return self._shifted(stored.astype(np.float32))
+            return self._with_offset(stored.astype(np.float32))
         bits = stored.astype(np.uint32)
         bits <<= np.uint32(16)
-        return self._shifted(bits.view(np.float32))
+        return self._with_offset(bits.view(np.float32))
 
-    def _shifted(self, values: F32Array) -> F32Array:
+    def _with_offset(self, values: F32Array) -> F32Array:
         return values + np.float32(self.offset) if self.offset else values
 
     def _check_scalar(self) -> None:
@@ -238,7 +238,7 @@ class Source:
         return {**self.config, **nested} if isinstance(nested, dict) else self.config
 
     @property
-    def config_place(self) -> Path:
+    def config_path(self) -> Path:
         """Where the configuration is written, for messages."""
         return self.path if self.path.is_file() else self.path / "config.json"
 
@@ -256,7 +256,7 @@ class Source:
         path = self.file(name)
         if path is None:
             return self.made.get(name)
-        return read_content(path, MAX_BESIDE)
+        return read_content(path, MAX_AUXILIARY_BYTES)
 
 
 CHECKPOINT_JSON = JsonBounds(size=64 << 20, values=1 << 22)

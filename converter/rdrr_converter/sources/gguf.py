@@ -22,8 +22,8 @@ from rdrr_format.errors import SourceError
 from rdrr_format.regular_files import map_regular
 
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
-from rdrr_converter.sources._gguf_types import FOREIGN, ForeignBlocks
-from rdrr_converter.sources._pieces import present
+from rdrr_converter.sources._gguf_types import DECODE_ONLY_TYPES, BlockDecoder
+from rdrr_converter.sources._sparse_files import ensure_fetched
 from rdrr_converter.sources.base import Source, SourceTensor
 from rdrr_converter.sources.gguf_config import read_config
 from rdrr_converter.sources.gguf_names import (
@@ -49,10 +49,10 @@ def is_file(path: Path) -> bool:
 
 def is_directory(path: Path) -> bool:
     """Whether the directory holds one GGUF, whole or in parts, and nothing that says otherwise."""
-    return path.is_dir() and not (path / "config.json").exists() and len(_wholes(path)) == 1
+    return path.is_dir() and not (path / "config.json").exists() and len(_entry_files(path)) == 1
 
 
-def _wholes(path: Path) -> list[Path]:
+def _entry_files(path: Path) -> list[Path]:
     """The GGUF files of a directory, of those in parts the first."""
     files = sorted(path.glob(f"*{SUFFIX}"))
     parts = {file: _PART.fullmatch(file.name) for file in files}
@@ -66,7 +66,7 @@ def open_directory(path: Path) -> Source:
         SourceError: It is damaged or truncated, or a part of it is missing.
         ConversionError: It holds a model of another kind.
     """
-    return open_file(_wholes(path)[0])
+    return open_file(_entry_files(path)[0])
 
 
 def open_file(path: Path) -> Source:
@@ -79,7 +79,7 @@ def open_file(path: Path) -> Source:
     files = [read_gguf(part) for part in _parts(path)]
     metadata = files[0].metadata
     architecture = find_gguf_architecture(metadata.get("general.architecture"), path)
-    stored = _joined(files)
+    stored = _merged_parts(files)
     embedding = _embedding(stored, path)
     factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
     config = read_config(
@@ -93,7 +93,9 @@ def open_file(path: Path) -> Source:
     config |= from_metadata(factors[0], config, path)
     config |= from_factors(factors[1], factors[2], path)
     made, generation, notes = tokenizer_files(metadata, path)
-    tensors = [_translated(tensor, architecture, config["head_dim"]) for tensor in stored.values()]
+    tensors = [
+        _source_tensor(tensor, architecture, config["head_dim"]) for tensor in stored.values()
+    ]
     return Source(
         path=path,
         kind="gguf",
@@ -129,7 +131,7 @@ def _parts(path: Path) -> list[Path]:
     return names
 
 
-def _joined(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
+def _merged_parts(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
     """All tensors, checked against the number that the first part states."""
     stored: dict[str, GgufTensor] = {}
     for file in files:
@@ -176,16 +178,18 @@ def _vector(tensor: GgufTensor | None) -> npt.NDArray[np.float64] | None:
     return values
 
 
-def _translated(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
+def _source_tensor(
+    tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int
+) -> SourceTensor:
     """The tensor by its Hugging Face name, in its order and with its values."""
-    read = _ordered(tensor, architecture, head_dim)
-    kind = FOREIGN.get(tensor.dtype)
+    read = _in_hf_order(tensor, architecture, head_dim)
+    kind = DECODE_ONLY_TYPES.get(tensor.dtype)
     if kind is None:
         return read
-    return replace(read, interleaved=0, offset=0.0, decode=ForeignBlocks(read, kind))
+    return replace(read, interleaved=0, offset=0.0, decode=BlockDecoder(read, kind))
 
 
-def _ordered(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
+def _in_hf_order(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
     name = architecture.translate(tensor.name)
     read = _tensor(tensor, name)
     if name.endswith("norm.weight"):
@@ -195,7 +199,7 @@ def _ordered(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) 
     if not architecture.is_interleaved(name):
         return read
     if len(tensor.shape) == 1:
-        return replace(read, native=partial(_ordered_vector, tensor, head_dim))
+        return replace(read, native=partial(_bias_in_hf_order, tensor, head_dim))
     # Rows that are not whole heads have a wrong shape, which is found when shapes are checked.
     return replace(read, interleaved=0 if read.rows % head_dim else head_dim)
 
@@ -213,14 +217,14 @@ def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
     kind = np.uint8 if scalar is None else np.dtype(scalar)
     if not rows * columns:
         return np.empty((rows, columns), kind)
-    present(tensor.path, tensor.offset, tensor.size)
+    ensure_fetched(tensor.path, tensor.offset, tensor.size)
     try:
         return map_regular(tensor.path, kind, tensor.offset, (rows, columns))
     except (OSError, ValueError) as error:
         raise SourceError("cannot be mapped", where=tensor.path, found=error) from error
 
 
-def _ordered_vector(tensor: GgufTensor, head_dim: int) -> npt.NDArray[Any]:
+def _bias_in_hf_order(tensor: GgufTensor, head_dim: int) -> npt.NDArray[Any]:
     """A bias with the two halves of each head one after the other."""
     values = _map(tensor)
     if values.shape[1] % head_dim:

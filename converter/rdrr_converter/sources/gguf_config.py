@@ -82,7 +82,9 @@ def read_config(
         "vocab_size": vocab_size,
         "tie_word_embeddings": tied,
     }
-    config |= {ours: value for key, ours in KEYS.items() if (value := read.same(key)) is not None}
+    config |= {
+        ours: value for key, ours in KEYS.items() if (value := read.uniform(key)) is not None
+    }
     heads, hidden = read.size("attention.head_count"), read.size("embedding_length")
     config.setdefault("num_key_value_heads", heads)
     head_dim = config.setdefault("head_dim", hidden // heads)
@@ -101,7 +103,7 @@ def read_config(
     scaling = _rope_scaling(read)
     if scaling:
         config["rope_scaling"] = scaling
-    return config | _FURTHER.get(architecture.name, _nothing)(read, config)
+    return config | _ARCHITECTURE_SETTINGS.get(architecture.name, _nothing)(read, config)
 
 
 class _Metadata:
@@ -114,7 +116,7 @@ class _Metadata:
         """The value or None."""
         return self._values.get(f"{self._name}.{key}")
 
-    def same(self, key: str) -> Any:
+    def uniform(self, key: str) -> Any:
         """The value, or the one value of a list with an entry for each layer."""
         value = self.get(key)
         if not isinstance(value, list):
@@ -130,7 +132,7 @@ class _Metadata:
 
     def size(self, key: str, most: int = 2**31) -> int:
         """A positive whole number, at most `most`."""
-        value = self.same(key)
+        value = self.uniform(key)
         if type(value) is not int or not 0 < value <= most:
             raise SourceError(
                 "a size cannot be used",
@@ -142,7 +144,7 @@ class _Metadata:
 
     def number(self, key: str) -> float | None:
         """A positive number, or None where nothing is said."""
-        value = self.same(key)
+        value = self.uniform(key)
         if value is None:
             return None
         if type(value) not in (int, float) or not 0 < value < float("inf"):
@@ -249,13 +251,15 @@ def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_FURTHER: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
-    {
-        "llama": _llama,
-        "qwen2moe": _qwen2moe,
-        "qwen3moe": _qwen3moe,
-        "gemma2": _gemma2,
-        "gemma3": _gemma3,
-        "phi3": _phi3,
-    }
+_ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = (
+    MappingProxyType(
+        {
+            "llama": _llama,
+            "qwen2moe": _qwen2moe,
+            "qwen3moe": _qwen3moe,
+            "gemma2": _gemma2,
+            "gemma3": _gemma3,
+            "phi3": _phi3,
+        }
+    )
 )

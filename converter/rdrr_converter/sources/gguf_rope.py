@@ -42,9 +42,9 @@ def read_divisors(divisors: F64Array, theta: float, where: object) -> dict[str, 
     factor = float(f"{divisors.max():.6g}")
     if np.allclose(divisors, factor, rtol=_TOLERANCE):
         return {"rope_type": "linear", "factor": factor}
-    turns = theta ** (-np.arange(divisors.size) / divisors.size) / (2 * np.pi)
-    for high, context in (PUBLISHED, *_fitted(divisors, turns, factor)):
-        if np.allclose(_llama3(turns, factor, high, context), divisors, rtol=_TOLERANCE):
+    rotations = theta ** (-np.arange(divisors.size) / divisors.size) / (2 * np.pi)
+    for high, context in (PUBLISHED, *_fitted(divisors, rotations, factor)):
+        if np.allclose(_llama3(rotations, factor, high, context), divisors, rtol=_TOLERANCE):
             return {
                 "rope_type": "llama3",
                 "factor": factor,
@@ -70,28 +70,28 @@ def divisors(scaling: Mapping[str, Any], theta: float, frequencies: int) -> F64A
         frequencies: Their number, half of what is rotated.
     """
     low = float(scaling["low_freq_factor"])
-    turns = theta ** (-np.arange(frequencies) / frequencies) / (2 * np.pi)
+    rotations = theta ** (-np.arange(frequencies) / frequencies) / (2 * np.pi)
     high, context = scaling["high_freq_factor"] / low, scaling["original_max_position_embeddings"]
-    return _llama3(turns, scaling["factor"], high, context / low)
+    return _llama3(rotations, scaling["factor"], high, context / low)
 
 
-def _llama3(turns: F64Array, factor: float, high: float, context: float) -> F64Array:
-    """Divisors that the parameters give; `turns` are frequencies over 2 pi."""
-    smooth = np.clip((context * turns - LOW) / (high - LOW), 0.0, 1.0)
+def _llama3(rotations: F64Array, factor: float, high: float, context: float) -> F64Array:
+    """Divisors that the parameters give; `rotations` are frequencies over 2 pi."""
+    smooth = np.clip((context * rotations - LOW) / (high - LOW), 0.0, 1.0)
     divisors: F64Array = 1.0 / ((1.0 - smooth) / factor + smooth)
     return divisors
 
 
-def _fitted(divisors: F64Array, turns: F64Array, factor: float) -> list[tuple[float, int]]:
+def _fitted(divisors: F64Array, rotations: F64Array, factor: float) -> list[tuple[float, int]]:
     """Parameters from the frequencies between the two wavelengths, where s is a line in them."""
     between = (divisors > 1.0 + _TOLERANCE) & (divisors < factor * (1.0 - _TOLERANCE))
     if between.sum() < 2 or factor <= 1.0:
         return []
     smooth = (1.0 / divisors[between] - 1.0 / factor) / (1.0 - 1.0 / factor)
-    slope, start = np.polyfit(turns[between], smooth, 1)
+    slope, start = np.polyfit(rotations[between], smooth, 1)
     if start >= 0.0:
         return []
-    # s = (context * turns - low) / (high - low), so its start is -low / (high - low).
+    # s = (context * rotations - low) / (high - low), so its start is -low / (high - low).
     width = -LOW / start
     return [(round(float(LOW + width), 4), max(1, round(slope * width)))]
 

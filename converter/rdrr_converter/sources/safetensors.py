@@ -26,8 +26,8 @@ from rdrr_format.errors import FormatError, SourceError
 from rdrr_format.regular_files import map_regular, open_regular
 
 from rdrr_converter.sources._directories import WeightFiles
-from rdrr_converter.sources._pieces import present
 from rdrr_converter.sources._pointers import pointer_hint_of
+from rdrr_converter.sources._sparse_files import ensure_fetched
 from rdrr_converter.sources.base import SourceTensor, as_source_error
 
 SINGLE = "model.safetensors"
@@ -58,14 +58,14 @@ def read_file(path: Path) -> dict[str, SourceTensor]:
         (_tensor(path, name, entry, start) for name, entry in header.items()),
         key=itemgetter(0, 1),
     )
-    _check_places(path, placed, size - start)
+    _check_spans(path, placed, size - start)
     return {tensor.name: tensor for _, _, tensor in placed}
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     """Header, position of the first data byte, size of the file."""
     try:
-        present(path, 0, 8)
+        ensure_fetched(path, 0, 8)
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
@@ -77,7 +77,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
                     found=f"a file of {size} bytes",
                     hint=pointer_hint_of(path),
                 )
-            present(path, 8, length)
+            ensure_fetched(path, 8, length)
             text = file.read(length)
     except OSError as error:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error
@@ -101,7 +101,7 @@ def _check_metadata(metadata: object, path: Path) -> None:
         raise SourceError("damaged header: __metadata__", where=path, expected="texts by name")
 
 
-def _check_places(
+def _check_spans(
     path: Path, placed: Iterable[tuple[int, int, SourceTensor]], data_size: int
 ) -> None:
     """Each tensor begins where the one before it ends, and the last ends with the file."""
@@ -179,7 +179,7 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:
 def _map(path: Path, dtype: str, offset: int, shape: tuple[int, int]) -> npt.NDArray[Any]:
     if 0 in shape:
         return np.empty(shape, dtype)
-    present(path, offset, prod(shape) * np.dtype(dtype).itemsize)
+    ensure_fetched(path, offset, prod(shape) * np.dtype(dtype).itemsize)
     try:
         return map_regular(path, dtype, offset, shape)
     except (OSError, ValueError) as error:

@@ -71,7 +71,7 @@ def search_affine(
     for first in range(0, len(groups), LANES):
         lanes = min(LANES, len(groups) - first)
         _load(tile, groups, weights, weighted, first, lanes)
-        _first_guess(tile, nmax)
+        _initial_fit(tile, nmax)
         for step in range(nstep + 1):
             if _next_inverse(tile, rmin + rdelta * np.float32(step) + fnmax):
                 _sum_codes(tile, nmax, True)
@@ -113,7 +113,7 @@ def _load(
 
 
 @compiled
-def _first_guess(tile: _Array, nmax: int) -> None:
+def _initial_fit(tile: _Array, nmax: int) -> None:
     for lane in range(LANES):
         x, w = tile[_X + lane], tile[_W + lane]
         tile[_BOTTOM + lane] = x

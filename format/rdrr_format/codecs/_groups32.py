@@ -72,7 +72,7 @@ def refine_signed(
     scales: Bytes,
     codes: tuple[int, int],
     dtype: DType,
-    shares: tuple[float, ...] = (),
+    fractions: tuple[float, ...] = (),
 ) -> tuple[Bytes, Bytes]:
     """Lower the error of groups with one scale: w = d * code.
 
@@ -82,7 +82,7 @@ def refine_signed(
         scales: f16 scales to begin with, as bytes [groups, 2].
         codes: Lowest and highest code.
         dtype: Type named in errors.
-        shares: Further scales to begin with, as shares of those that reach both extremes.
+        fractions: Further scales to begin with, as fractions of those that reach both extremes.
 
     Returns:
         f16 scales as bytes [groups, 2], and codes counted from the lowest, [groups, 32].
@@ -93,13 +93,13 @@ def refine_signed(
     pairs[:, :, 0] = 1
     silent = np.zeros(len(groups), np.float32)
     fit = refine(groups, weights, form, f16_floats(scales), silent, pairs)
-    for start in _other_scales(groups, codes, shares):
+    for start in _other_scales(groups, codes, fractions):
         fit.keep_better(refine(groups, weights, form, start, silent, pairs))
     return f16_bytes(fit.d, dtype), round_codes(groups, form, fit)
 
 
 def _other_scales(
-    groups: Floats, codes: tuple[int, int], shares: tuple[float, ...]
+    groups: Floats, codes: tuple[int, int], fractions: tuple[float, ...]
 ) -> Iterator[Floats]:
     """Shares of the scales of either sign whose codes reach from the lowest value to the highest.
 
@@ -109,8 +109,8 @@ def _other_scales(
     ends = ((low, high, 1), (high, low, -1))
     for first, second, sign in ends:
         widest = np.maximum(first / codes[0] * sign, second / codes[1] * sign)
-        for share in shares:
-            scale = (sign * share * widest).astype(np.float16).astype(np.float32)
+        for fraction in fractions:
+            scale = (sign * fraction * widest).astype(np.float16).astype(np.float32)
             yield np.where(np.isfinite(scale), scale, np.float32(0))
 
 

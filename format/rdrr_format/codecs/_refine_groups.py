@@ -65,15 +65,15 @@ def refine_groups(
     for first in range(0, len(groups), LANES):
         lanes = min(LANES, len(groups) - first)
         _load(tile, groups, weights, d, dmin, pairs, first, lanes)
-        _attempt(tile, size, bounds, ZERO, ZERO)
+        _try_neighbours(tile, size, bounds, ZERO, ZERO)
         for lane in range(LANES):
             tile[_A + lane] = tile[_BEST_A + lane]
             tile[_B + lane] = tile[_BEST_B + lane]
         for to_a in range(-reach_a, reach_a + 1):
             for to_b in range(-reach_b, reach_b + 1):
                 if to_a != 0 or to_b != 0:
-                    _attempt(tile, size, bounds, np.float32(to_a), np.float32(to_b))
-        _sum_up(tile, size, bounds)
+                    _try_neighbours(tile, size, bounds, np.float32(to_a), np.float32(to_b))
+        _accumulate_sums(tile, size, bounds)
         for lane in range(lanes):
             pairs[first + lane, 0] = tile[_BEST_A + lane]
             pairs[first + lane, 1] = tile[_BEST_B + lane]
@@ -109,7 +109,9 @@ def _load(
 
 
 @compiled
-def _attempt(tile: _Array, size: int, bounds: _Array, to_a: np.float32, to_b: np.float32) -> None:
+def _try_neighbours(
+    tile: _Array, size: int, bounds: _Array, to_a: np.float32, to_b: np.float32
+) -> None:
     """Keep (a + to_a, b + to_b) in the lanes where they leave less error."""
     low, high = bounds[0], bounds[1]
     low_a, high_a, low_b, high_b = bounds[2], bounds[3], bounds[4], bounds[5]
@@ -150,7 +152,7 @@ def _add_errors(tile: _Array, size: int, low: np.float32, high: np.float32) -> N
 
 
 @compiled
-def _sum_up(tile: _Array, size: int, bounds: _Array) -> None:
+def _accumulate_sums(tile: _Array, size: int, bounds: _Array) -> None:
     low, high = bounds[0], bounds[1]
     for lane in range(LANES):
         step = tile[_D + lane] * tile[_BEST_A + lane]

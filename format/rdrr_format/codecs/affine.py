@@ -58,7 +58,7 @@ def quantize_affine(
         search, weights = WEIGHTED_SEARCH, spread_weights(rows, importance, 256).reshape(-1, 32)
     scales, mins, chosen = search_groups(groups, weights, nmax, search)
     if weights is None:
-        (d, scale_codes), (dmin, min_codes) = _sixths(scales), _sixths(mins)
+        (d, scale_codes), (dmin, min_codes) = _six_bit_codes(scales), _six_bit_codes(mins)
     else:
         sums = ordered_sum(weights).reshape(-1, 8)
         d, scale_codes = _fit(scales.reshape(-1, 8), sums)
@@ -122,7 +122,7 @@ def search_groups(
     return scales, mins, chosen
 
 
-def _sixths(values: Floats) -> tuple[Floats, Bytes]:
+def _six_bit_codes(values: Floats) -> tuple[Floats, Bytes]:
     """Block scale [blocks] and 6-bit codes [blocks, 8] of the groups' values [blocks * 8]."""
     groups = values.reshape(-1, 8)
     largest = np.maximum(groups.max(axis=1), np.float32(0))

@@ -153,12 +153,12 @@ class Codec:
             raise FormatError("importance", expected=f"shape [{K}]", found=columns.shape)
         if not (np.isfinite(columns).all() and (columns >= 0).all()):
             raise FormatError("importance", expected="finite values of zero or more")
-        return self._silent_tail(columns)
+        return self._zero_padded(columns)
 
     def _weights_of(self, columns: Floats | None, K: int) -> Floats:
-        return self._silent_tail(np.ones(K, np.float32)) if columns is None else columns
+        return self._zero_padded(np.ones(K, np.float32)) if columns is None else columns
 
-    def _silent_tail(self, columns: Floats) -> Floats:
+    def _zero_padded(self, columns: Floats) -> Floats:
         # Padding has no importance: its error is never seen.
         return np.pad(columns, (0, -len(columns) % self.dtype.block_elements))
 

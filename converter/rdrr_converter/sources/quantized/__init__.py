@@ -53,12 +53,12 @@ def dequantized(source: Source) -> Source:
     if method is None:
         raise SourceError(
             "quantized in a way that cannot be read",
-            where=source.config_place,
+            where=source.config_path,
             expected=f"quant_method {', '.join(_METHODS)}",
             found="none" if name is None else name,
             hint="convert the model it was made from",
         )
-    tensors, notes = decode_modules(source.tensors, method, settings, source.config_place)
+    tensors, notes = decode_modules(source.tensors, method, settings, source.config_path)
     return replace(source, tensors=tensors, notes=(*source.notes, *notes))
 
 

@@ -52,13 +52,13 @@ class _Weight:
         begin, stop, _ = columns.indices(self.weight.columns)
         stored = self.weight.stored(slice(first, end), slice(begin, stop))
         values = stored if self.weight.dtype == "I8" else float_table(self.weight.dtype)[stored]
-        scales = self._spread(self.scales, first, end, begin, stop)
+        scales = self._expanded(self.scales, first, end, begin, stop)
         zeros = None
         if self.zeros is not None:
-            zeros = self._spread(self.zeros, first, end, begin, stop)
+            zeros = self._expanded(self.zeros, first, end, begin, stop)
         return self.groups.scaled(values, begin, scales, zeros)
 
-    def _spread(self, numbers: Scales, first: int, end: int, begin: int, stop: int) -> F32Array:
+    def _expanded(self, numbers: Scales, first: int, end: int, begin: int, stop: int) -> F32Array:
         """Numbers of the tiles of some rows and columns, repeated for each row."""
         tiles = slice(first // self.rows, -(-end // self.rows))
         read = numbers.read(tiles, self.groups.window(begin, stop))

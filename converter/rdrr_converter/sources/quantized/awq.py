@@ -16,11 +16,11 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.sources.base import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import unpack
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
-from rdrr_converter.sources.quantized.modules import Method, Module, Settings, number
+from rdrr_converter.sources.quantized.modules import Method, Module, Settings, first_integer
 
 _BITS = 4
 _PACKED = 32 // _BITS
-_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
+_NIBBLE_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word each of eight values lies."""
 
 _MIDDLE = 8.0
@@ -53,7 +53,9 @@ def _in_order(tensor: SourceTensor, rows: slice, first: int, end: int) -> npt.ND
     """Some values of a packed tensor, its columns `first` to `end` as rows."""
     words = slice(first // _PACKED, -(-end // _PACKED))
     values = unpack(tensor.stored(rows, words), _BITS)
-    eights = values.reshape(values.shape[0], values.shape[1] // _PACKED, _PACKED)[..., _PLACES]
+    eights = values.reshape(values.shape[0], values.shape[1] // _PACKED, _PACKED)[
+        ..., _NIBBLE_ORDER
+    ]
     start = words.start * _PACKED
     return np.ascontiguousarray(eights.reshape(values.shape)[:, first - start : end - start].T)
 
@@ -75,7 +77,7 @@ def _decode(module: Module, settings: Settings) -> SourceTensor:
                 [count, qweight.columns],
                 list(qzeros.shape),
             )
-    size = number(settings, "group_size", "q_group_size")
+    size = first_integer(settings, "group_size", "q_group_size")
     groups = find_groups(
         module, "scales", qweight.rows, count, () if size is None else (size,), "g_idx"
     )
@@ -85,7 +87,7 @@ def _decode(module: Module, settings: Settings) -> SourceTensor:
 
 def _check(settings: Settings, where: object) -> None:
     version = str(settings.get("version", "gemm")).lower()
-    bits = number(settings, "bits", "w_bit")
+    bits = first_integer(settings, "bits", "w_bit")
     if version != "gemm" or bits not in (None, _BITS):
         raise SourceError(
             "AWQ weights in an order that cannot be read",
@@ -96,5 +98,5 @@ def _check(settings: Settings, where: object) -> None:
 
 
 METHOD = Method(
-    marks=("qweight",), parts=("qweight", "qzeros", "scales"), check=_check, decode=_decode
+    markers=("qweight",), parts=("qweight", "qzeros", "scales"), check=_check, decode=_decode
 )

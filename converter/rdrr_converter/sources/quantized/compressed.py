@@ -200,7 +200,7 @@ def _group_formats(groups: object) -> list[object]:
 
 
 METHOD = Method(
-    marks=("weight_packed", "weight_scale"),
+    markers=("weight_packed", "weight_scale"),
     parts=(
         "weight",
         "weight_packed",

@@ -36,4 +36,4 @@ def _check(settings: Settings, where: object) -> None:
         )
 
 
-METHOD = Method(marks=_SCALES, parts=("weight", *_SCALES), check=_check, decode=_decode)
+METHOD = Method(markers=_SCALES, parts=("weight", *_SCALES), check=_check, decode=_decode)

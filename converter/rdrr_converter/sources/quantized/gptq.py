@@ -23,7 +23,7 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.sources.base import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import WIDTHS, unpack, word_span
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
-from rdrr_converter.sources.quantized.modules import Method, Module, Settings, number
+from rdrr_converter.sources.quantized.modules import Method, Module, Settings, first_integer
 
 _FORMATS = ("gptq", "gptq_v2")
 
@@ -83,7 +83,7 @@ def _decode(module: Module, settings: Settings) -> SourceTensor:
     if qweight.columns != outputs or qweight.rows * 32 % bits:
         expected = f"{outputs} columns of {bits}-bit values"
         raise module.fault("does not fit the scales", "qweight", expected, list(qweight.shape))
-    size = number(settings, "group_size")
+    size = first_integer(settings, "group_size")
     stated = () if size is None else (size,)
     groups = find_groups(module, "scales", columns, count, stated, "g_idx")
     old = settings.get("checkpoint_format", _FORMATS[0]) == _FORMATS[0]
@@ -111,7 +111,7 @@ def _check(settings: Settings, where: object) -> None:
 
 
 METHOD = Method(
-    marks=("qweight",),
+    markers=("qweight",),
     parts=("qweight", "qzeros", "scales", "g_idx"),
     check=_check,
     decode=_decode,

@@ -97,14 +97,14 @@ class Method:
     """One way to quantize.
 
     Attributes:
-        marks: Parts of which one tells that a module is quantized.
+        markers: Parts of which one tells that a module is quantized.
         parts: All parts that `decode` reads.
         check: Refuses settings that mean something else; given what they were read from.
         decode: Makes one tensor of a module.
         empty_biases: Modules without a bias are stored with one of zeros, which is left out.
     """
 
-    marks: tuple[str, ...]
+    markers: tuple[str, ...]
     parts: tuple[str, ...]
     check: Callable[[Settings, object], None]
     decode: Callable[[Module, Settings], SourceTensor]
@@ -153,11 +153,11 @@ def _quantized(tensors: Mapping[str, SourceTensor], method: Method) -> dict[str,
     return {
         stem: Module(stem, found)
         for stem, found in parts.items()
-        if any(mark in found for mark in method.marks)
+        if any(mark in found for mark in method.markers)
     }
 
 
-def number(settings: Settings, *keys: str) -> int | None:
+def first_integer(settings: Settings, *keys: str) -> int | None:
     """The first of some settings that is a whole number."""
     for key in keys:
         value = settings.get(key)

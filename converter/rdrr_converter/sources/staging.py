@@ -23,15 +23,15 @@ from rdrr_format.remote_stores import FsspecStore, HttpStore
 from rdrr_format.stores import Store, read_bounded, store_errors
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
-from rdrr_converter.sources._needed import KNOWN, Needed, needed_files
-from rdrr_converter.sources._pieces import PIECE, lay_out, present
-from rdrr_converter.sources.base import MAX_BESIDE
+from rdrr_converter.sources._file_selection import PROBED_NAMES, CheckpointFiles, select_files
+from rdrr_converter.sources._sparse_files import PIECE_BYTES, ensure_fetched, make_sparse_file
+from rdrr_converter.sources.base import MAX_AUXILIARY_BYTES
 
 _FILES = (".safetensors", gguf.SUFFIX, *torch_pickle.SUFFIXES)
 
 
 @contextmanager
-def nearby(location: str | os.PathLike[str]) -> Iterator[Path]:
+def stage_locally(location: str | os.PathLike[str]) -> Iterator[Path]:
     """A path that `open_source` opens; for a URL it ends with the block.
 
     Args:
@@ -63,10 +63,10 @@ def _downloaded(location: HubLocation) -> Path:
     listing = list_files(location, location.file or "config.json")
     if location.file is not None and location.file not in listing.sizes:
         raise StoreError("no such file in the repository", where=location)
-    needed = needed_files(listing.sizes, lambda n: listing.path(n).read_bytes(), location.file)
+    needed = select_files(listing.sizes, lambda n: listing.path(n).read_bytes(), location.file)
     _check(needed, str(location), listing.sizes)
     file = location.file or _only_gguf(needed.weights, str(location))
-    folder = download(listing, (*needed.beside, *needed.weights))
+    folder = download(listing, (*needed.auxiliary, *needed.weights))
     return folder if file is None else folder / file
 
 
@@ -91,27 +91,31 @@ def _laid_out(url: str, root: Path) -> Path:
         folder_url, _, file = url.rpartition("/")
     store = open_store(folder_url)
     names = _names(store, file)
-    needed = needed_files(names, lambda name: read_bounded(store, name, MAX_BESIDE), file)
+    needed = select_files(names, lambda name: read_bounded(store, name, MAX_AUXILIARY_BYTES), file)
     _check(needed, url, names)
     file = file or _only_gguf(needed.weights, url)
     folder = root / (folder_url.rpartition("/")[2] or "model")
     with store_errors(folder):
         folder.mkdir()
-    for name in needed.beside:
+    for name in needed.auxiliary:
         with store_errors(folder / name):
-            (folder / name).write_bytes(read_bounded(store, name, MAX_BESIDE))
+            (folder / name).write_bytes(read_bounded(store, name, MAX_AUXILIARY_BYTES))
     for name in needed.weights:
         if name in names:  # the reader says which one is missing
             _check_ranges(store, name)
-            path = lay_out(store, name, folder)
+            path = make_sparse_file(store, name, folder)
             if path.suffix in torch_pickle.SUFFIXES:
-                present(path, 0, path.stat().st_size)
+                ensure_fetched(path, 0, path.stat().st_size)
     return folder if file is None else folder / file
 
 
 def _check_ranges(store: Store, name: str) -> None:
     """Refuse a web server that would send the whole file for every piece of it."""
-    if isinstance(store, HttpStore) and store.size(name) > PIECE and not store.serves_ranges(name):
+    if (
+        isinstance(store, HttpStore)
+        and store.size(name) > PIECE_BYTES
+        and not store.serves_ranges(name)
+    ):
         raise SourceError(
             "the server gives no parts of files",
             where=f"{store.describe()}/{name}",
@@ -123,16 +127,16 @@ def _names(store: Store, file: str | None) -> list[str]:
     """The files of the folder; those that were asked for where nothing lists them."""
     if isinstance(store, FsspecStore):
         return store.list_or_empty()
-    known = [name for name in KNOWN if store.exists(name)]
+    known = [name for name in PROBED_NAMES if store.exists(name)]
     index = next((n for n in (safetensors.INDEX, torch_pickle.INDEX) if n in known), None)
     asked = [] if file is None else list(gguf.part_names(file))
     if file is None and index is not None:
-        needed = needed_files(known, lambda name: read_bounded(store, name, MAX_BESIDE))
+        needed = select_files(known, lambda name: read_bounded(store, name, MAX_AUXILIARY_BYTES))
         asked = list(needed.weights)
     return known + [name for name in asked if name not in known and store.exists(name)]
 
 
-def _check(needed: Needed, url: str, names: Collection[str]) -> None:
+def _check(needed: CheckpointFiles, url: str, names: Collection[str]) -> None:
     if not names:
         raise SourceError("no such checkpoint", where=url)
     if not needed.weights:

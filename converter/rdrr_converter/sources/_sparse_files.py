@@ -2,7 +2,7 @@
 
 A sparse file of the full size stands where a reader expects the weights, and beside it a hidden
 folder says where its bytes come from and which pieces are there. Readers map it like any other
-file; before they look at a range they call `present`. The state is on disk, so threads and
+file; before they look at a range they call `ensure_fetched`. The state is on disk, so threads and
 processes share it.
 """
 
@@ -17,7 +17,7 @@ from rdrr_format.errors import SourceError
 from rdrr_format.opening import open_store
 from rdrr_format.stores import Store, store_errors
 
-PIECE = 4 << 20
+PIECE_BYTES = 4 << 20
 """Bytes of a request: large enough that its latency does not count, small enough to hold."""
 
 CONNECTIONS = 4
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.005
 _ORIGIN = "origin"
 
 
-def lay_out(store: Store, name: str, folder: Path) -> Path:
+def make_sparse_file(store: Store, name: str, folder: Path) -> Path:
     """Make a sparse file for a file of a store; none of its bytes are fetched.
 
     Args:
@@ -51,7 +51,7 @@ def lay_out(store: Store, name: str, folder: Path) -> Path:
     return path
 
 
-def present(path: Path, offset: int, size: int) -> None:
+def ensure_fetched(path: Path, offset: int, size: int) -> None:
     """Make sure that a range of a file is there; a range beyond the end is cut.
 
     Costs one look at the folder for a file that was not laid out.
@@ -63,7 +63,7 @@ def present(path: Path, offset: int, size: int) -> None:
     if not side.is_dir():
         return
     end = min(offset + size, path.stat().st_size)
-    wanted = range(offset // PIECE, -(-end // PIECE))
+    wanted = range(offset // PIECE_BYTES, -(-end // PIECE_BYTES))
     missing = [index for index in wanted if not (side / str(index)).exists()]
     if len(missing) == 1:
         _fetch(path, side, missing[0])
@@ -85,8 +85,8 @@ def _fetch(path: Path, side: Path, index: int) -> None:
     with FileLock(side / f"{index}.lock").acquire(poll_interval=POLL_SECONDS):
         if marker.exists():
             return
-        start = index * PIECE
-        wanted = min(PIECE, path.stat().st_size - start)
+        start = index * PIECE_BYTES
+        wanted = min(PIECE_BYTES, path.stat().st_size - start)
         store = open_store((side / _ORIGIN).read_text(encoding="utf-8"))
         content = store.read(path.name, start, wanted)
         if len(content) != wanted:

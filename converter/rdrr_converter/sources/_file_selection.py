@@ -16,13 +16,13 @@ from rdrr_format.errors import FormatError
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._directories import INDEX_BOUNDS
 
-BESIDE = ("*.json", "*.jinja", "*.model")
+AUXILIARY_PATTERNS = ("*.json", "*.jinja", "*.model")
 """Small files: configurations, indices, tokenizers, chat templates."""
 
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 """Weights of an adapter, in the order that `lora` looks for them."""
 
-KNOWN = (
+PROBED_NAMES = (
     "config.json",
     "adapter_config.json",
     "generation_config.json",
@@ -46,21 +46,21 @@ _KINDS = (
 
 
 @dataclass(frozen=True)
-class Needed:
+class CheckpointFiles:
     """Files of a checkpoint.
 
     Attributes:
-        beside: Small files.
+        auxiliary: Small files.
         weights: Files of weights, all of one kind; none where there are none that can be read.
     """
 
-    beside: tuple[str, ...]
+    auxiliary: tuple[str, ...]
     weights: tuple[str, ...]
 
 
-def needed_files(
+def select_files(
     names: Collection[str], read: Callable[[str], bytes], file: str | None = None
-) -> Needed:
+) -> CheckpointFiles:
     """Choose.
 
     Args:
@@ -69,9 +69,11 @@ def needed_files(
         file: The file of weights to take; chosen when None.
     """
     if file is not None and file.endswith(gguf.SUFFIX):
-        return Needed((), gguf.part_names(file))
-    beside = tuple(sorted(n for n in names if any(fnmatch(n, form) for form in BESIDE)))
-    return Needed(beside, (file,) if file is not None else _weights(names, read))
+        return CheckpointFiles((), gguf.part_names(file))
+    auxiliary = tuple(
+        sorted(n for n in names if any(fnmatch(n, form) for form in AUXILIARY_PATTERNS))
+    )
+    return CheckpointFiles(auxiliary, (file,) if file is not None else _weights(names, read))
 
 
 def _weights(names: Collection[str], read: Callable[[str], bytes]) -> tuple[str, ...]:
