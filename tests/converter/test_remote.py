@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from rdrr_converter.convert import convert
-from rdrr_converter.sources import open_source
+from rdrr_converter.sources import _sparse_files, open_source
 from rdrr_converter.sources import staging as staging_module
 from rdrr_converter.sources.staging import stage_locally
 from rdrr_format.errors import RdrrError, SourceError, StoreError, UsageError
