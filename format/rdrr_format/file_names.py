@@ -17,7 +17,7 @@ _LONGEST = 255
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a file name stays inside its folder on every system."""
+    """Return whether a file name stays inside its folder on every system."""
     return (
         name not in _RESERVED
         and not name.startswith("~")

@@ -17,7 +17,7 @@ Refusal = Callable[[str], RdrrError]
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether an exception stands for a panic of a library written in Rust."""
+    """Return whether an exception stands for a panic of a library written in Rust."""
     kind = type(error)
     return kind.__module__ == "pyo3_runtime" and kind.__name__ == "PanicException"
 

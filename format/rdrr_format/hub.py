@@ -152,11 +152,11 @@ class HubStore:
         return str(self._listing.location)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         return check_name(name) in self._listing.sizes
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         self._check(name)
         return self._listing.sizes[name]
 
@@ -201,7 +201,7 @@ class HubStore:
         )
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         return sorted(self._listing.sizes)
 
     def _check(self, name: str) -> None:

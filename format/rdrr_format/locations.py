@@ -51,12 +51,12 @@ class HubLocation:
 
 
 def is_hub(location: str | os.PathLike[str]) -> bool:
-    """Whether the location names a repository on the hub."""
+    """Return whether the location names a repository on the hub."""
     return os.fspath(location).startswith(HUB)
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
-    """Whether the location is behind a protocol, the hub's included, and no path of this host."""
+    """Return whether the location is behind a protocol, the hub's included, and no path of this host."""
     text = os.fspath(location)
     return "://" in text and not text.startswith(_FILE)
 

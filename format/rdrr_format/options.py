@@ -170,7 +170,7 @@ def _types_of(kind: Any) -> Mapping[str, Any]:
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of a field's type; True and False are no numbers."""
+    """Return whether a value is of a field's type; True and False are no numbers."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(_is_of(value, one) for one in inner)

@@ -45,11 +45,11 @@ class HttpStore:
         self._url = url.rstrip("/")
 
     def describe(self) -> str:
-        """The folder's URL."""
+        """Return the folder's URL."""
         return self._url
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         try:
             self._request(name, "HEAD")
         except _MissingError:
@@ -57,7 +57,7 @@ class HttpStore:
         return True
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         headers, _ = self._request(name, "HEAD")
         length = headers.get("Content-Length")
         if length is None:
@@ -67,7 +67,7 @@ class HttpStore:
         return int(length)
 
     def serves_ranges(self, name: str) -> bool:
-        """Whether the server says that it gives parts of a file; otherwise each costs the whole."""
+        """Return whether the server says that it gives parts of a file; otherwise each costs the whole."""
         headers, _ = self._request(name, "HEAD")
         return bool(headers.get("Accept-Ranges") == "bytes")
 
@@ -167,15 +167,15 @@ class FsspecStore:
         logging.getLogger(type(self._fs).__module__.partition(".")[0]).addHandler(_SILENT)
 
     def describe(self) -> str:
-        """The folder's URL."""
+        """Return the folder's URL."""
         return self._url
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         return bool(self._call("exists", check_name(name)))
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         found = self._call("size", check_name(name))
         if found is None:
             raise StoreError("the size is not known", where=f"{self._url}/{name}")
@@ -198,11 +198,11 @@ class FsspecStore:
             self._call("rm_file", name)
 
     def list_or_empty(self) -> list[str]:
-        """Names of all files, sorted; none where there is no such folder."""
+        """Return the names of all files, sorted; none where there is no such folder."""
         return self.list() if self._call("exists", "") else []
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         entries = self._call("ls", "", detail=True)
         return sorted(e["name"].rsplit("/", 1)[-1] for e in entries if e["type"] == "file")
 

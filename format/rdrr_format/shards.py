@@ -103,7 +103,7 @@ _SHARD_NAME = re.compile(r"shard_\d+\.bin(\.zst)?")
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file's name is one that a writer gives to shards, compressed or not."""
+    """Return whether a file's name is one that a writer gives to shards, compressed or not."""
     return _SHARD_NAME.fullmatch(name) is not None
 
 

@@ -35,11 +35,11 @@ class Store(Protocol):
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         ...
 
     def size(self, name: str) -> int:
-        """Bytes of a file.
+        """Return the size of a file in bytes.
 
         Raises:
             StoreError: There is none.
@@ -63,7 +63,7 @@ class Store(Protocol):
         ...
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         ...
 
 
@@ -170,7 +170,7 @@ class LocalStore:
         self.follow_links = follow_links
 
     def describe(self) -> str:
-        """The folder's path."""
+        """Return the folder's path."""
         return str(self.root)
 
     def path(self, name: str) -> Path:
@@ -190,13 +190,13 @@ class LocalStore:
         return path
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         path = self.path(name)
         with store_errors(path):
             return path.is_file()
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         path = self.readable(name)
         with store_errors(path):
             return path.stat().st_size
@@ -224,7 +224,7 @@ class LocalStore:
             return path.open("wb")
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         with store_errors(self.root):
             return sorted(entry.name for entry in self.root.iterdir() if entry.is_file())
 
@@ -244,11 +244,11 @@ class MemoryStore:
         return "memory"
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         return check_name(name) in self.files
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         return len(self._file(name))
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
@@ -261,7 +261,7 @@ class MemoryStore:
         return _MemoryFile(self.files, check_name(name))
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         return sorted(self.files)
 
     def _file(self, name: str) -> bytes:

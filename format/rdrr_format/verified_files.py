@@ -45,7 +45,7 @@ class VerifiedFiles:
         self._known = self._read()
 
     def has(self, path: Path, state: FileState, expected: str) -> bool:
-        """Whether a file in this state was found to have this hash.
+        """Return whether a file in this state was found to have this hash.
 
         Args:
             path: The file, with no link in its path.

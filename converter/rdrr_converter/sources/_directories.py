@@ -41,11 +41,11 @@ class WeightFiles:
     read_file: ReadFile
 
     def is_directory(self, path: Path) -> bool:
-        """Whether the directory holds what `open_directory` reads."""
+        """Return whether the directory holds what `open_directory` reads."""
         return path.is_dir() and any((path / name).exists() for name in (self.single, self.index))
 
     def is_file(self, path: Path) -> bool:
-        """Whether this is a single file that `open_file` reads."""
+        """Return whether this is a single file that `open_file` reads."""
         return path.is_file() and path.suffix in self.suffixes
 
     def open_directory(self, path: Path) -> Source:

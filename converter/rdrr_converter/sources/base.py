@@ -192,7 +192,7 @@ class SourceTensor:
 
 
 def same_values(a: SourceTensor, b: SourceTensor) -> bool:
-    """Whether two tensors hold the same bits, read in parts until one differs."""
+    """Return whether two tensors hold the same bits, read in parts until one differs."""
     if a.shape != b.shape or a.dtype != b.dtype or a.offset != b.offset:
         return False
     step = max(1, SCAN_ELEMENTS // max(1, a.columns))

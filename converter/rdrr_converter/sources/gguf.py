@@ -43,12 +43,12 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def is_file(path: Path) -> bool:
-    """Whether this is a file that `open_file` reads."""
+    """Return whether this is a file that `open_file` reads."""
     return path.is_file() and path.suffix == SUFFIX
 
 
 def is_directory(path: Path) -> bool:
-    """Whether the directory holds one GGUF, whole or in parts, and nothing that says otherwise."""
+    """Return whether the directory holds one GGUF, whole or in parts, and nothing that says otherwise."""
     return path.is_dir() and not (path / "config.json").exists() and len(_entry_files(path)) == 1
 
 

@@ -124,7 +124,7 @@ class GgufArchitecture:
         return f"{stem}.{alone[2]}.{kind}" if stem else None
 
     def is_interleaved(self, name: str) -> bool:
-        """Whether a tensor, by its Hugging Face name, has its rows in llama.cpp's order."""
+        """Return whether a tensor, by its Hugging Face name, has its rows in llama.cpp's order."""
         return any(f".{part}." in name for part in self.interleaved)
 
 
