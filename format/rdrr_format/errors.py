@@ -109,7 +109,7 @@ class ShardError(FormatError):
 
 
 class StoreError(RdrrError):
-    """A path or URL cannot be read or written: it is missing, exists already, is full or refused."""
+    """A path or URL cannot be read or written, for example because it is missing or full."""
 
 
 class ManifestError(RdrrError):

@@ -58,7 +58,8 @@ class FileState:
     def is_settled(self, now_ns: int) -> bool:
         """Return whether a write after `now_ns` is certain to change the timestamps.
 
-        A write within one tick of the file system's clock after the last one leaves them as they are.
+        A write within one tick of the file system's clock after the last one leaves them as they
+        are.
         """
         latest = max(self.modified_ns, self.changed_ns)
         is_coarse = latest % _SECOND_NS == 0

@@ -1,9 +1,9 @@
-"""The writer of a compressed shard's frames.
+"""The writer of a compressed shard: independent frames, followed by a seek table.
 
-Every frame holds 1 MiB of the data, is compressed on its own by one thread with nothing but the
-level to decide how, and carries a checksum of its content. So a part can be read without the rest,
-and the bytes do not depend on how many threads made them. Reading is in
-`rdrr_format.decompression`, the table behind the frames in `rdrr_format.seek_table`.
+Every frame holds 1 MiB of the data and a checksum of it, and is compressed by one thread without
+reference to other frames. So any part of a shard can be read without the rest, and the bytes do not
+depend on the number of threads. `rdrr_format.decompression` reads such shards, and
+`rdrr_format.seek_table` defines the table.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from rdrr_format.compression import Compression
 from rdrr_format.seek_table import encode_seek_table
 
 FRAME_SIZE = 1 << 20
+"""Uncompressed bytes of every frame but the last, which can be shorter."""
 
 
 def compress_frame(data: bytes, level: int) -> bytes:
-    """One frame with its content's size and checksum."""
+    """Compress bytes to one frame, which states the size and the checksum of its content."""
     from zstandard import ZstdCompressor
 
     compressor = ZstdCompressor(
@@ -29,13 +30,13 @@ def compress_frame(data: bytes, level: int) -> bytes:
 
 
 class FrameWriter:
-    """Cuts bytes into frames, compresses them, and writes them in order with their table.
+    """Cuts bytes into frames, compresses them, and writes them in order, then their seek table.
 
     Args:
-        write: Takes the compressed bytes.
-        compression: How.
-        pool: Threads that compress; None compresses in the caller's.
-        ahead: Frames that may be in the pool at a time.
+        write: Called with the compressed bytes, in order.
+        compression: The compression level.
+        pool: Threads that compress; None compresses in the calling thread.
+        ahead: Largest number of frames in the pool at a time.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class FrameWriter:
         self._sizes: list[tuple[int, int]] = []
 
     def write(self, data: memoryview) -> None:
-        """Take more bytes, in a view of single bytes."""
+        """Append bytes, given as a view of type uint8."""
         start = 0
         while start < len(data):
             count = min(FRAME_SIZE - len(self._content), len(data) - start)
@@ -64,7 +65,7 @@ class FrameWriter:
                 self._finish_frame()
 
     def close(self) -> None:
-        """Write the last frame and the table; the file stays the caller's to close."""
+        """Write the last frame and the seek table; the caller closes the file."""
         if self._content:
             self._finish_frame()
         while self._pending:

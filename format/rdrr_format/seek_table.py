@@ -1,9 +1,9 @@
 """The seek table at the end of a compressed file, which says where its frames are.
 
-The format is Zstandard's seekable format, version 0.1.0, a public standard: independent frames, then
-a skippable frame with the sizes of all of them, whose last four bytes are a magic number. Any
-Zstandard decoder reads such a file from start to end; one that knows the table reads any part of it.
-This module only encodes and reads the table; it does not compress.
+The format is Zstandard's seekable format, version 0.1.0, a public standard: independent frames,
+then a skippable frame with the sizes of all of them, whose last four bytes are a magic number. Any
+Zstandard decoder reads such a file from start to end; one that knows the table reads any part of
+it. This module only encodes and reads the table; it does not compress.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SeekTable:
-    """Positions of the frames in the file and in the data, each array with one entry more than frames.
+    """Positions of the frames in the file and in the data; one more entry than there are frames.
 
     Attributes:
         offsets: int64, first byte of each frame in the file, then the end of the last.
@@ -53,7 +53,7 @@ class SeekTable:
         return len(self.starts) - 1
 
     def covering(self, start: int, size: int) -> range:
-        """Return the numbers of the frames that hold bytes `start` to `start + size` of the data."""
+        """Return the frames that hold bytes `start` to `start + size` of the data."""
         first = int(np.searchsorted(self.starts, start, side="right")) - 1
         last = int(np.searchsorted(self.starts, start + size, side="left"))
         return range(first, last)

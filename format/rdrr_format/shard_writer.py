@@ -100,7 +100,8 @@ class ShardWriter:
             try:
                 file.file.close()
             except OSError:
-                return  # closing flushes and can fail too; the caller reports the error that led here
+                # Closing flushes, so it can fail too; the caller reports the first error.
+                return
 
     def _append(self, span: ShardSpan, data: memoryview) -> None:
         if self._file is None:

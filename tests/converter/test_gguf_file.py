@@ -109,8 +109,8 @@ def test_the_damage_of_the_next_tests_is_what_is_refused(path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"a.i32", b"a.u64", "key stands twice.*a.u64"),
-        (b"vector", b"matrix", "tensor stands twice.*matrix"),
+        (b"a.i32", b"a.u64", "key occurs twice.*a.u64"),
+        (b"vector", b"matrix", "tensor occurs twice.*matrix"),
         (b"a.flag\x07", b"a.flag\x63", "a.flag: a value of unknown type.*99"),
         (b"a.flags\x09\0\0\0\x07", b"a.flags\x09\0\0\0\x09", "a.flags: a list of unknown type"),
     ],

@@ -198,7 +198,7 @@ def test_a_bomb_is_refused_before_anything_is_allocated():
     declared = 100
     tracemalloc.start()
     fails(lying([bomb], [(len(bomb), declared)], declared), "another size than the seek table")
-    fails(lying([bomb], [(len(bomb), 256 << 20)], declared), "another number of bytes than")
+    fails(lying([bomb], [(len(bomb), 256 << 20)], declared), "do not hold the declared number")
     fails(lying([bomb], [(len(bomb), 256 << 20)], 256 << 20), "frame 0 is too large")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -221,7 +221,11 @@ def test_tables_that_do_not_fit_the_file_are_refused():
     huge = raw[:-9] + struct.pack("<IBI", MAX_FRAMES, 0, 0x8F92EAB1)
     strange = raw[:-5] + bytes([0x04]) + raw[-4:]
     moved = raw[: size + 1] + b"\0" + raw[size + 2 :]
-    for content, message in ((huge, "cut off"), (strange, "unknown kind"), (moved, "not begin")):
+    for content, message in (
+        (huge, "truncated"),
+        (strange, "unknown kind"),
+        (moved, "does not match its footer"),
+    ):
         shard = ShardInfo(0, NAME, len(content), "", 0, "zstd", 100)
         fails(ShardReader(MemoryStore({NAME: content}), [shard]), message)
 
@@ -266,7 +270,10 @@ def test_whatever_is_damaged_the_right_bytes_come_back_or_an_error(seed, changes
 
 def test_more_is_declared_than_memory_holds_and_nothing_is_allocated(rng):
     store, shards = compressed(words(rng, 100))
-    for size, message in ((1 << 30, "another number of bytes than"), (1 << 60, "more content")):
+    for size, message in (
+        (1 << 30, "do not hold the declared number"),
+        (1 << 60, "too much content"),
+    ):
         reader = ShardReader(store, [replace(shards[0], uncompressed_size=size)])
         fails(reader, message, size=size)
 

@@ -149,7 +149,7 @@ def test_a_run_in_a_shard_that_is_not_there_is_refused(package, index):
 
 def test_a_run_before_the_first_byte_is_refused(package):
     store, shards, _ = package
-    with pytest.raises(ShardError, match=r"no such place .*found -1"):
+    with pytest.raises(ShardError, match=r"the offset is negative .*found -1"):
         ShardReader(store, shards).read([ShardSpan(0, -1, 1)])
 
 

@@ -258,7 +258,7 @@ class TestImatrix:
         path.write_bytes(whole)
         assert len(read_imatrix(path)) == 2
         path.write_bytes(whole.replace(b"00001", b"00000"))
-        refused(SourceError, "stands twice", MIB, lambda: read_imatrix(path))
+        refused(SourceError, "occurs twice", MIB, lambda: read_imatrix(path))
 
     def test_values_that_are_no_numbers_are_refused_without_a_warning(self, tmp_path):
         path = tmp_path / "m.dat"
@@ -328,7 +328,7 @@ class TestZstd:
         inside = [packed(size, 0) for size in sizes[1:]] + [packed(sizes[0], most)]
         outside = [packed(size, 0) for size in sizes[1:]] + [packed(sizes[0], most + 1)]
         check_content(inside)
-        with pytest.raises(ShardError, match="more content than is read"):
+        with pytest.raises(ShardError, match="too much content"):
             check_content(outside)
 
     def test_plain_shards_declare_none(self):

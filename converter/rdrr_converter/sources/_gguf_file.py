@@ -142,14 +142,14 @@ class _Parser:
         for _ in range(entries):
             key = self._name()
             if key in metadata:
-                raise SourceError("a key stands twice", where=self._path, found=key)
+                raise SourceError("a key occurs twice", where=self._path, found=key)
             metadata[key] = self._value(self._number("<I"), key)
         rows = [self._tensor() for _ in range(tensors)]
         start = align_up(self._at, self._alignment(metadata))
         table: dict[str, GgufTensor] = {}
         for name, shape, number, offset in rows:
             if name in table:
-                raise SourceError("a tensor stands twice", where=self._path, found=name)
+                raise SourceError("a tensor occurs twice", where=self._path, found=name)
             table[name] = self._checked(name, shape, number, start + offset)
         self._check_spans(table.values())
         return GgufFile(self._path, metadata, table)

@@ -48,7 +48,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether the directory holds one GGUF, whole or in parts, and nothing that says otherwise."""
+    """Return whether the directory holds exactly one GGUF, split or not, and no `config.json`."""
     return path.is_dir() and not (path / "config.json").exists() and len(_entry_files(path)) == 1
 
 

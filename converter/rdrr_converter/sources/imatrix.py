@@ -151,7 +151,7 @@ def _read_legacy(path: Path) -> dict[str, F32Array]:
         length = number()
         name = take(length if length <= _MAX_NAME else -1).decode("utf-8", errors="replace")
         if name in entries:
-            raise SourceError("an importance stands twice", where=path, found=name)
+            raise SourceError("an importance entry occurs twice", where=path, found=name)
         calls = number()
         values: npt.NDArray[np.float32] = np.frombuffer(take(4 * number()), "<f4")
         with np.errstate(all="ignore"):  # what is not finite is refused by the caller
