@@ -4,8 +4,8 @@
 
     w = d * scale_i * (code - 32)
 
-In each half of 128 weights, seen as four runs of 32: low byte l holds runs 0 and 2, low byte
-32 + l runs 1 and 3, high byte l all four, two bits each.
+Each half of 128 weights consists of four runs of 32. Low byte l holds weight l of runs 0 and 2, low
+byte 32 + l that of runs 1 and 3, and high byte l that of all four runs, two bits each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q6_K"]
 _FORM = Form(16, (-32, 31), (-128, 127), (0, 0), reach=((4, 0), (2, 0), (1, 0)))
-_TINY = np.float32(1e-15)  # a block whose largest scale is below is stored as zeros
+_TINY = np.float32(1e-15)  # a block whose largest scale is smaller is stored as zeros
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
@@ -63,7 +63,7 @@ def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
 
 
 def _pack(codes: Bytes) -> Bytes:
-    """Codes [blocks, 2 halves, 4 runs, 32] as bytes [blocks, 192]."""
+    """Pack codes [blocks, 2 halves, 4 runs, 32] to bytes [blocks, 192]."""
     low = (codes[:, :, 0:2] & 15) | (codes[:, :, 2:4] & 15) << 4
     top = codes >> 4
     high = top[:, :, 0] | top[:, :, 1] << 2 | top[:, :, 2] << 4 | top[:, :, 3] << 6
