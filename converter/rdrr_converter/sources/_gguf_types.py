@@ -1,6 +1,6 @@
-"""Block types of ggml that packages do not have, only decoded: what is read of them is values.
+"""Decoders for block types of ggml that a package cannot store: their values are requantized.
 
-Little endian; low bits first. `d` and `m` are float16.
+Everything is little endian, with the lowest bits first. `d` and `m` are float16.
 
     Q4_1    32 values   d, m, 16 bytes of two values q                         d q + m
     IQ4_NL  32          d, 16 bytes of two numbers of levels                   d level
@@ -12,9 +12,9 @@ Little endian; low bits first. `d` and `m` are float16.
     IQ4_XS  256         d, 16 bits of eight upper scale bits, 4 bytes of two lower ones, 128 bytes
                         of two numbers of levels                               d (s - 32) level
 
-Where a byte holds two values, the lower ones of all bytes of 32 values come first. Where it holds
-four, the lowest of 32 bytes come first. The IQ types of fewer bits need tables of thousands of
-entries, and are refused.
+Where a byte holds two values, the low halves of 16 bytes are the first 16 of 32 values and the high
+halves the others. Where a byte holds four, the lowest two bits of 32 bytes are the first 32 of 128
+values, and so on. The IQ types with fewer bits need tables of thousands of entries and are refused.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _Bytes = npt.NDArray[np.uint8]
 _LEVELS = np.array(
     (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.float32
 )
-"""The 16 levels of IQ4, closer where weights are denser."""
+"""The 16 levels of IQ4, which lie closer together near zero, where most weights are."""
 
 _FLOAT4 = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.float32)
-"""Twice the codes of a float of one sign, two exponent and one mantissa bit."""
+"""Twice the values of the 4-bit floats with one sign, two exponent and one mantissa bits."""
 
 
 @dataclass(frozen=True)
 class DecodeOnlyType:
-    """One block type.
+    """A block type that can be decoded but not stored.
 
     Attributes:
-        elements: Values in a block.
-        size: Bytes of a block.
-        decode: Values of blocks: uint8 [blocks, size] to float32 [blocks, elements].
+        elements: Values per block.
+        size: Bytes per block.
+        decode: Decodes blocks, uint8 [blocks, size], to float32 [blocks, elements].
     """
 
     elements: int
@@ -57,11 +57,11 @@ class DecodeOnlyType:
 
 @dataclass(frozen=True)
 class BlockDecoder:
-    """Decodes a part of a tensor whose blocks are of such a type.
+    """Decodes a part of a tensor that has such a type.
 
     Attributes:
         stored: The tensor with its blocks as bytes.
-        kind: Their type.
+        kind: Type of the blocks.
     """
 
     stored: SourceTensor
@@ -80,17 +80,17 @@ class BlockDecoder:
 
 
 def _float16(blocks: _Bytes, at: int) -> F32Array:
-    """A float16 of each block, float32 [blocks, 1]."""
+    """Return the float16 at byte `at` of each block, as float32 [blocks, 1]."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)
 
 
 def _halves(packed: _Bytes) -> _Bytes:
-    """Two values a byte, in runs of 32: [..., 16] bytes to [..., 32] values."""
+    """Unpack two values per byte: bytes [..., 16] to values [..., 32]."""
     return np.concatenate((packed & 15, packed >> 4), axis=-1)
 
 
 def _quarters(packed: _Bytes) -> _Bytes:
-    """Four values a byte, in runs of 128: [blocks, 64] bytes to [blocks, 16, 16] values."""
+    """Unpack four values per byte: bytes [blocks, 64] to values [blocks, 16, 16]."""
     shifts = np.array((0, 2, 4, 6), np.uint8)[:, None]
     values = (packed.reshape(-1, 2, 1, 32) >> shifts) & np.uint8(3)
     return values.reshape(-1, 16, 16)
@@ -159,4 +159,4 @@ DECODE_ONLY_TYPES: Mapping[str, DecodeOnlyType] = MappingProxyType(
         "IQ4_XS": DecodeOnlyType(256, 136, _iq4_xs),
     }
 )
-"""By ggml's names."""
+"""The types by ggml's names."""

@@ -1,9 +1,9 @@
-"""Files of weights that are fetched as they are read.
+"""Sparse local files whose bytes are fetched from a store when they are first read.
 
-A sparse file of the full size stands where a reader expects the weights, and beside it a hidden
-folder says where its bytes come from and which pieces are there. Readers map it like any other
-file; before they look at a range they call `ensure_fetched`. The state is on disk, so threads and
-processes share it.
+The sparse file has the full size of the remote one. A hidden folder beside it records where the
+bytes come from and which pieces of it, each `PIECE_BYTES` long, have been fetched. Readers map the
+file like any other and call `ensure_fetched` before they access a range. All state is on disk, so
+threads and processes share it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from rdrr_format.opening import open_store
 from rdrr_format.stores import Store, store_errors
 
 PIECE_BYTES = 4 << 20
-"""Bytes of a request: large enough that its latency does not count, small enough to hold."""
+"""Bytes per request: enough to hide its latency, and few enough to hold in memory."""
 
 CONNECTIONS = 4
-"""Requests at once for one tensor; one connection does not fill a fast network."""
+"""Concurrent requests for one tensor; one connection does not saturate a fast network."""
 
 POLL_SECONDS = 0.005
-"""Between looks whether a piece that somebody else fetches is there."""
+"""Seconds between checks whether another thread or process has fetched a piece."""
 
 _ORIGIN = "origin"
 
 
 def make_sparse_file(store: Store, name: str, folder: Path) -> Path:
-    """Make a sparse file for a file of a store; none of its bytes are fetched.
+    """Create a sparse file for a file of a store, without fetching anything.
 
     Args:
-        store: Where the bytes are; `describe()` is the URL that opens it again.
-        name: The file.
-        folder: Where to make it.
+        store: Where the bytes are; `open_store(store.describe())` must open it again.
+        name: Name of the file.
+        folder: Local folder for the sparse file.
 
     Raises:
         StoreError: The store has no such file, or the folder cannot be written.
@@ -52,9 +52,9 @@ def make_sparse_file(store: Store, name: str, folder: Path) -> Path:
 
 
 def ensure_fetched(path: Path, offset: int, size: int) -> None:
-    """Make sure that a range of a file is there; a range beyond the end is cut.
+    """Fetch those pieces of a range that are missing; the range is clipped at the end of the file.
 
-    Costs one look at the folder for a file that was not laid out.
+    Does nothing for a file that `make_sparse_file` did not create.
 
     Raises:
         StoreError: The bytes cannot be fetched, or the disk is full.
@@ -78,7 +78,7 @@ def _side(path: Path) -> Path:
 
 
 def _fetch(path: Path, side: Path, index: int) -> None:
-    """Fetch one piece, unless somebody else did so in the meantime."""
+    """Fetch one piece, unless another thread or process did so in the meantime."""
     from filelock import FileLock
 
     marker = side / str(index)
@@ -91,7 +91,7 @@ def _fetch(path: Path, side: Path, index: int) -> None:
         content = store.read(path.name, start, wanted)
         if len(content) != wanted:
             raise SourceError(
-                "changed while it was read",
+                "the file was changed while it was read",
                 where=f"{store.describe()}/{path.name}",
                 expected=f"{wanted} bytes from byte {start}",
                 found=len(content),
@@ -99,6 +99,6 @@ def _fetch(path: Path, side: Path, index: int) -> None:
         with store_errors(path), path.open("r+b") as file:
             file.seek(start)
             file.write(content.data)
-        # The time of change says whether a source is the same; fetching does not change it.
+        # The modification time identifies a source, so fetching must not change it.
         os.utime(path, ns=(0, 0))
         marker.touch()

@@ -1,8 +1,8 @@
-"""GGUF files as if they were Hugging Face checkpoints: names, order of rows, norms, tokenizer.
+"""Read GGUF files as Hugging Face checkpoints: names, row order, norms and tokenizer.
 
-llama.cpp stores the rows of queries and keys of some architectures in another order, and Gemma's
-norms with 1 added; both are undone when values are read. Blocks stay blocks, so that a recipe that
-asks for the same type gets the same bytes.
+For some architectures llama.cpp stores the rows of the query and key projections in another order,
+and for Gemma it adds 1 to the norm weights. Both are undone when values are read. Tensors keep
+their block type, so that a recipe that asks for the same type gets the same bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def is_file(path: Path) -> bool:
-    """Return whether this is a file that `open_file` reads."""
+    """Return whether `open_file` can read a file."""
     return path.is_file() and path.suffix == SUFFIX
 
 
@@ -53,28 +53,28 @@ def is_directory(path: Path) -> bool:
 
 
 def _entry_files(path: Path) -> list[Path]:
-    """The GGUF files of a directory, of those in parts the first."""
+    """Return the GGUF files of a directory to open; of a split GGUF only the first part."""
     files = sorted(path.glob(f"*{SUFFIX}"))
     parts = {file: _PART.fullmatch(file.name) for file in files}
     return [file for file, part in parts.items() if part is None or int(part["number"]) == 1]
 
 
 def open_directory(path: Path) -> Source:
-    """Open the one GGUF of a directory.
+    """Open the only GGUF of a directory.
 
     Raises:
-        SourceError: It is damaged or truncated, or a part of it is missing.
-        ConversionError: It holds a model of another kind.
+        SourceError: The file is damaged or truncated, or a part of it is missing.
+        ConversionError: The architecture of the model is not supported.
     """
     return open_file(_entry_files(path)[0])
 
 
 def open_file(path: Path) -> Source:
-    """Open a GGUF file, or all parts of one by its first.
+    """Open a GGUF file, or all parts of a split GGUF, given one of them.
 
     Raises:
-        SourceError: It is damaged or truncated, or a part of it is missing.
-        ConversionError: It holds a model of another kind.
+        SourceError: The file is damaged or truncated, or a part of it is missing.
+        ConversionError: The architecture of the model is not supported.
     """
     files = [read_gguf(part) for part in _parts(path)]
     metadata = files[0].metadata
@@ -108,7 +108,7 @@ def open_file(path: Path) -> Source:
 
 
 def part_names(name: str) -> tuple[str, ...]:
-    """The files that make up a GGUF, given one of them: itself, or all parts in order."""
+    """Return the names of all parts of a split GGUF in order, given one; or the name itself."""
     match = _PART.fullmatch(name)
     if match is None:
         return (name,)
@@ -132,7 +132,7 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _merged_parts(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
-    """All tensors, checked against the number that the first part states."""
+    """Return the tensors of all parts, after checking their number against the metadata."""
     stored: dict[str, GgufTensor] = {}
     for file in files:
         if twice := file.tensors.keys() & stored.keys():
@@ -141,7 +141,7 @@ def _merged_parts(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
     stated = files[0].metadata.get("split.tensors.count")
     if stated is not None and stated != len(stored):
         raise SourceError(
-            "the parts do not belong together",
+            "the parts do not belong to the same GGUF",
             where=files[0].path,
             expected=f"{stated} tensors",
             found=len(stored),
@@ -150,7 +150,7 @@ def _merged_parts(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
 
 
 def _embedding(stored: Mapping[str, GgufTensor], path: Path) -> GgufTensor:
-    """The embedding, whose rows are the vocabulary where the metadata does not say."""
+    """Return the embedding, whose number of rows is the size of the vocabulary."""
     found = stored.get(EMBEDDING)
     if found is None:
         raise SourceError("a tensor is missing", where=path, expected=EMBEDDING)
@@ -181,7 +181,7 @@ def _vector(tensor: GgufTensor | None) -> npt.NDArray[np.float64] | None:
 def _source_tensor(
     tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int
 ) -> SourceTensor:
-    """The tensor by its Hugging Face name, in its order and with its values."""
+    """Return a tensor with the name, row order and values that Hugging Face uses."""
     read = _in_hf_order(tensor, architecture, head_dim)
     kind = DECODE_ONLY_TYPES.get(tensor.dtype)
     if kind is None:
@@ -200,7 +200,7 @@ def _in_hf_order(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: i
         return read
     if len(tensor.shape) == 1:
         return replace(read, native=partial(_bias_in_hf_order, tensor, head_dim))
-    # Rows that are not whole heads have a wrong shape, which is found when shapes are checked.
+    # A number of rows that is no multiple of the head dimension is reported with the shapes later.
     return replace(read, interleaved=0 if read.rows % head_dim else head_dim)
 
 
@@ -209,7 +209,7 @@ def _tensor(tensor: GgufTensor, name: str) -> SourceTensor:
 
 
 def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
-    """Stored values as a matrix; blocks as bytes."""
+    """Map the stored values as a matrix; blocks as bytes."""
     scalar = DTYPES[tensor.dtype].numpy if tensor.dtype in DTYPES else None
     rows, columns = prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.shape else 1
     if scalar is None:
@@ -221,11 +221,11 @@ def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
     try:
         return map_regular(tensor.path, kind, tensor.offset, (rows, columns))
     except (OSError, ValueError) as error:
-        raise SourceError("cannot be mapped", where=tensor.path, found=error) from error
+        raise SourceError("the file cannot be mapped", where=tensor.path, found=error) from error
 
 
 def _bias_in_hf_order(tensor: GgufTensor, head_dim: int) -> npt.NDArray[Any]:
-    """A bias with the two halves of each head one after the other."""
+    """Return a bias with the two halves of each head one after the other."""
     values = _map(tensor)
     if values.shape[1] % head_dim:
         return values

@@ -1,10 +1,9 @@
-"""A path under which readers find a checkpoint, wherever it is.
+"""Stage a checkpoint locally, so that readers find it under a path wherever it is.
 
-Paths are given back as they are. Repositories on the hub are downloaded into its cache, the files
-that are needed only. For any other URL a folder is laid out for as long as the work takes: small
-files are copied, weights are sparse files that are fetched in pieces when they are read (see
-`_pieces`), each piece once. PyTorch files are fetched whole, since nothing but torch can tell
-where in them a tensor is.
+A local path is used as it is. From a repository on the hub, the files that are needed are
+downloaded into its cache. For any other URL a temporary folder is created: small files are copied,
+and weights are sparse files (see `_sparse_files`), of which each piece is fetched once, when it is
+first read. PyTorch files are fetched whole, because only torch knows where in them a tensor is.
 """
 
 from __future__ import annotations
@@ -32,15 +31,17 @@ _FILES = (".safetensors", gguf.SUFFIX, *torch_pickle.SUFFIXES)
 
 @contextmanager
 def stage_locally(location: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path that `open_source` opens; for a URL it ends with the block.
+    """Yield a local path of a checkpoint for `open_source`.
+
+    For a URL other than `hf://`, the local files are removed at the end of the `with` block.
 
     Args:
-        location: A path or a URL; of a folder, or of one file of weights.
+        location: Path or URL of a folder, or of one weight file.
 
     Raises:
         UsageError: The URL has a wrong form.
-        StoreError: It cannot be reached.
-        SourceError: There is no checkpoint.
+        StoreError: The location cannot be reached.
+        SourceError: There is no checkpoint at the location.
     """
     if not is_url(location):
         yield local_path(location)
@@ -52,14 +53,14 @@ def stage_locally(location: str | os.PathLike[str]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="rdrr-", ignore_cleanup_errors=True) as name:
         root = Path(name)
         try:
-            yield _laid_out(url, root)
+            yield _staged(url, root)
         except RdrrError as error:
             _name_url(error, root, url)
             raise
 
 
 def _downloaded(location: HubLocation) -> Path:
-    """The checkpoint in the hub's cache."""
+    """Download a checkpoint into the hub's cache and return its path there."""
     listing = list_files(location, location.file or "config.json")
     if location.file is not None and location.file not in listing.sizes:
         raise StoreError("no such file in the repository", where=location)
@@ -71,21 +72,21 @@ def _downloaded(location: HubLocation) -> Path:
 
 
 def _only_gguf(weights: Sequence[str], where: str) -> str | None:
-    """The GGUF to open where the weights are one; there may be one for each quantization."""
-    wholes = [name for name in weights if name.endswith(gguf.SUFFIX)]
-    wholes = [name for name in wholes if gguf.part_names(name)[0] == name]
-    if len(wholes) > 1:
+    """Return the GGUF to open, or None for other weights; refuse to choose among several."""
+    files = [name for name in weights if name.endswith(gguf.SUFFIX)]
+    files = [name for name in files if gguf.part_names(name)[0] == name]
+    if len(files) > 1:
         raise SourceError(
-            "several GGUF files",
+            "there are several GGUF files",
             where=where,
-            found=", ".join(wholes),
-            hint=f"name one of them, as in {where}/{wholes[0]}",
+            found=", ".join(files),
+            hint=f"name one of them, as in {where}/{files[0]}",
         )
-    return wholes[0] if wholes else None
+    return files[0] if files else None
 
 
-def _laid_out(url: str, root: Path) -> Path:
-    """Lay out the checkpoint in a folder of its own name, which names the package."""
+def _staged(url: str, root: Path) -> Path:
+    """Create the local files of a checkpoint in a folder of its name, which names the package."""
     folder_url, file = url, None
     if PurePosixPath(url).suffix in _FILES:
         folder_url, _, file = url.rpartition("/")
@@ -101,7 +102,7 @@ def _laid_out(url: str, root: Path) -> Path:
         with store_errors(folder / name):
             (folder / name).write_bytes(read_bounded(store, name, MAX_AUXILIARY_BYTES))
     for name in needed.weights:
-        if name in names:  # the reader says which one is missing
+        if name in names:  # the reader reports missing shards
             _check_ranges(store, name)
             path = make_sparse_file(store, name, folder)
             if path.suffix in torch_pickle.SUFFIXES:
@@ -110,30 +111,30 @@ def _laid_out(url: str, root: Path) -> Path:
 
 
 def _check_ranges(store: Store, name: str) -> None:
-    """Refuse a web server that would send the whole file for every piece of it."""
+    """Refuse a web server without range requests, which would send a whole file for every piece."""
     if (
         isinstance(store, HttpStore)
         and store.size(name) > PIECE_BYTES
         and not store.serves_ranges(name)
     ):
         raise SourceError(
-            "the server gives no parts of files",
+            "the server does not support range requests",
             where=f"{store.describe()}/{name}",
-            hint="download the checkpoint and convert it from there",
+            hint="download the checkpoint and convert the local copy",
         )
 
 
 def _names(store: Store, file: str | None) -> list[str]:
-    """The files of the folder; those that were asked for where nothing lists them."""
+    """Return the files of a folder; on a server without listings, those of the names probed."""
     if isinstance(store, FsspecStore):
         return store.list_or_empty()
     known = [name for name in PROBED_NAMES if store.exists(name)]
     index = next((n for n in (safetensors.INDEX, torch_pickle.INDEX) if n in known), None)
-    asked = [] if file is None else list(gguf.part_names(file))
+    wanted = [] if file is None else list(gguf.part_names(file))
     if file is None and index is not None:
         needed = select_files(known, lambda name: read_bounded(store, name, MAX_AUXILIARY_BYTES))
-        asked = list(needed.weights)
-    return known + [name for name in asked if name not in known and store.exists(name)]
+        wanted = list(needed.weights)
+    return known + [name for name in wanted if name not in known and store.exists(name)]
 
 
 def _check(needed: CheckpointFiles, url: str, names: Collection[str]) -> None:
@@ -149,10 +150,10 @@ def _check(needed: CheckpointFiles, url: str, names: Collection[str]) -> None:
 
 
 def _name_url(error: RdrrError, root: Path, url: str) -> None:
-    """Let a message name the URL, not the folder that stood for it."""
+    """Replace the path of the local copy in an error by the URL."""
     if error.where is None or str(root) not in error.where:
         return
     base = url if PurePosixPath(url).suffix not in _FILES else url.rpartition("/")[0]
-    stood = root / (base.rpartition("/")[2] or "model")
-    error.where = error.where.replace(str(stood), base)
+    local = root / (base.rpartition("/")[2] or "model")
+    error.where = error.where.replace(str(local), base)
     error.args = (error.line(),)

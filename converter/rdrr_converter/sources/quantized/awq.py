@@ -1,4 +1,4 @@
-"""AWQ, version gemm: four-bit values packed along N, even columns of eight before odd ones.
+"""AWQ, version gemm: 4-bit values packed along N; of each eight, even columns before odd ones.
 
 qweight  int32 [K, N / 8]
 qzeros   int32 [groups, N / 8]
@@ -21,15 +21,15 @@ from rdrr_converter.sources.quantized.modules import Method, Module, Settings, f
 _BITS = 4
 _PACKED = 32 // _BITS
 _NIBBLE_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where in a word each of eight values lies."""
+"""Position in the word of each of eight consecutive values."""
 
 _MIDDLE = 8.0
-"""The zero point where none is stored."""
+"""Zero point if none are stored."""
 
 
 @dataclass(frozen=True)
 class _Weight:
-    """Decodes a part of one weight."""
+    """Decodes parts of one weight."""
 
     qweight: SourceTensor
     qzeros: SourceTensor | None
@@ -50,7 +50,7 @@ class _Weight:
 
 
 def _in_order(tensor: SourceTensor, rows: slice, first: int, end: int) -> npt.NDArray[np.uint8]:
-    """Some values of a packed tensor, its columns `first` to `end` as rows."""
+    """Unpack columns `first` to `end` of some rows, transposed: uint8 [columns, rows]."""
     words = slice(first // _PACKED, -(-end // _PACKED))
     values = unpack(tensor.stored(rows, words), _BITS)
     eights = values.reshape(values.shape[0], values.shape[1] // _PACKED, _PACKED)[
@@ -90,7 +90,7 @@ def _check(settings: Settings, where: object) -> None:
     bits = first_integer(settings, "bits", "w_bit")
     if version != "gemm" or bits not in (None, _BITS):
         raise SourceError(
-            "AWQ weights in an order that cannot be read",
+            "unknown packing of AWQ weights",
             where=where,
             expected=f"version gemm of {_BITS} bits",
             found=f"version {version}" + (f" of {bits} bits" if bits else ""),
