@@ -81,7 +81,7 @@ def test_a_file_cut_anywhere_is_refused(path):
     ("at", "content", "message"),
     [
         (0, b"GGML", "not a GGUF file"),
-        (4, struct.pack("<I", 1), "another version.*expected 2 or 3, found 1"),
+        (4, struct.pack("<I", 1), "unknown version of GGUF.*expected 2 or 3, found 1"),
         (4, struct.pack(">I", 3), "byte order.*big endian"),
         (8, struct.pack("<Q", 2**60), "too many"),
         (16, struct.pack("<Q", 2**60), "too many"),
@@ -111,8 +111,12 @@ def test_the_damage_of_the_next_tests_is_what_is_refused(path):
     [
         (b"a.i32", b"a.u64", "key occurs twice.*a.u64"),
         (b"vector", b"matrix", "tensor occurs twice.*matrix"),
-        (b"a.flag\x07", b"a.flag\x63", "a.flag: a value of unknown type.*99"),
-        (b"a.flags\x09\0\0\0\x07", b"a.flags\x09\0\0\0\x09", "a.flags: a list of unknown type"),
+        (b"a.flag\x07", b"a.flag\x63", "a.flag: a metadata value has an unknown type.*99"),
+        (
+            b"a.flags\x09\0\0\0\x07",
+            b"a.flags\x09\0\0\0\x09",
+            "a.flags: a metadata array has an unknown type",
+        ),
     ],
 )
 def test_a_damaged_table_is_refused(path, old, new, message):
@@ -142,7 +146,9 @@ def test_a_storage_type_that_cannot_be_read_is_named(path, number, found):
 
 @pytest.mark.parametrize(("number", "name", "size"), [(8, "Q8_0", 32), (11, "Q3_K", 256)])
 def test_blocks_that_do_not_fill_rows_are_refused(path, number, name, size):
-    with pytest.raises(SourceError, match=rf"not whole {name} blocks.*multiple of {size}, found 5"):
+    with pytest.raises(
+        SourceError, match=rf"not a multiple of the {name} block size.*multiple of {size}, found 5"
+    ):
         read_gguf(with_type(path, number))
 
 

@@ -222,10 +222,10 @@ def test_a_whole_tokenizer_inside_is_taken_as_it_is():
 @pytest.mark.parametrize(
     ("entries", "words", "is_there"),
     [
-        ({"tokenizer.ggml.pre": "of-tomorrow"}, "'of-tomorrow', which is not known", False),
+        ({"tokenizer.ggml.pre": "of-tomorrow"}, "'of-tomorrow' of the GGUF is unknown", False),
         ({"tokenizer.ggml.model": "rwkv"}, "kind 'rwkv' cannot be rebuilt", False),
-        ({"tokenizer.ggml.pre": "default"}, "GPT-2's way is assumed", True),
-        ({"tokenizer.ggml.pre": None}, "GPT-2's way is assumed", True),
+        ({"tokenizer.ggml.pre": "default"}, "that of GPT-2 is assumed", True),
+        ({"tokenizer.ggml.pre": None}, "that of GPT-2 is assumed", True),
         ({"tokenizer.ggml.tokens": [], "tokenizer.ggml.token_type": []}, "holds no token", False),
     ],
 )

@@ -145,7 +145,7 @@ def test_other_tensors_are_left_alone_and_scales_of_activations_are_named(tmp_pa
     assert set(source.tensors) == {"m.weight", "m.bias"}
     np.testing.assert_array_equal(source.tensors["m.bias"].read()[0], extra["bias"])
     assert source.notes == (
-        "1 scales of activations and caches: left out, those are not quantized here",
+        "1 scales of activations and caches are omitted, because those are not quantized here",
     )
 
 
@@ -166,7 +166,7 @@ def test_a_bias_of_zeros_is_left_out_where_gptq_stores_one_for_every_module(
     [
         ({"quant_method": "bitsandbytes"}, "found bitsandbytes"),
         ({"load_in_4bit": True}, "found none"),
-        ({"quant_method": ["gptq"]}, "cannot be read"),
+        ({"quant_method": ["gptq"]}, "unknown method"),
         ({**GPTQ, "checkpoint_format": "marlin"}, "found marlin"),
         ({**GPTQ, "is_marlin_format": True}, "found marlin"),
         ({**AWQ, "version": "gemv"}, "found version gemv"),

@@ -299,7 +299,11 @@ def test_bad_locations_are_one_clear_line_each(folder, tmp_path, url):
         (f"{url}/nowhere", SourceError, "nowhere: no such checkpoint"),
         ("s3://no-such-bucket/a", SourceError, "no such checkpoint"),
         (f"{url}/notes", SourceError, "notes: not a checkpoint.*config.json"),
-        (f"{url}/truncated", SourceError, rf"^{url}/truncated/model.safetensors.*truncated file"),
+        (
+            f"{url}/truncated",
+            SourceError,
+            rf"^{url}/truncated/model.safetensors.*the file is truncated",
+        ),
         ("nosuch://a/b", StoreError, "nosuch"),
         ("http://127.0.0.1:9/a", StoreError, "cannot be reached"),
     ):

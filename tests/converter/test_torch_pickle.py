@@ -120,7 +120,7 @@ def test_a_bare_pickle_is_refused_and_not_run(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     target = tmp_path / "ran"
     (tmp_path / SINGLE).write_bytes(pickle.dumps(Runs(target)))
-    with pytest.raises(SourceError, match=r"not a file of torch\.save"):
+    with pytest.raises(SourceError, match=r"not a file written by torch\.save"):
         open_source(tmp_path)
     assert not target.exists()
 
@@ -132,7 +132,9 @@ def test_a_file_cut_anywhere_is_refused(tmp_path, rng):
     whole = path.read_bytes()
     for length in [0, 3, 40, len(whole) // 2, len(whole) - 100, len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(SourceError, match=r"damaged or truncated|not a file of torch\.save"):
+        with pytest.raises(
+            SourceError, match=r"damaged or truncated|not a file written by torch\.save"
+        ):
             open_source(tmp_path)
     path.write_bytes(whole)
     assert list(open_source(tmp_path).tensors) == ["w"]

@@ -168,7 +168,7 @@ class _Parser:
         if version not in VERSIONS:
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
             raise SourceError(
-                "the GGUF file is big endian" if swapped else "unknown version of GGUF",
+                "the GGUF file has the wrong byte order" if swapped else "unknown version of GGUF",
                 where=self._path,
                 expected="little endian" if swapped else " or ".join(map(str, VERSIONS)),
                 found="big endian" if swapped else version,
