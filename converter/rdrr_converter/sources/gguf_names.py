@@ -78,7 +78,7 @@ _QUERIES_KEYS = ("q_proj", "k_proj")
 
 @dataclass(frozen=True)
 class GgufArchitecture:
-    """What llama.cpp does to the checkpoints of one architecture.
+    """How llama.cpp writes checkpoints of one architecture.
 
     Attributes:
         name: `general.architecture`.
