@@ -81,9 +81,11 @@ def parse_json(
         if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
-        raise FormatError("not UTF-8", found=f"another byte at {error.start}") from error
+        raise FormatError("not UTF-8", found=f"an invalid byte at {error.start}") from error
     except UnicodeEncodeError as error:
-        raise FormatError("half of a surrogate pair", expected="Unicode text") from error
+        raise FormatError(
+            "the text has half of a surrogate pair", expected="Unicode text"
+        ) from error
     except ValueError as error:
         raise FormatError("not JSON", found=error) from error
     return value

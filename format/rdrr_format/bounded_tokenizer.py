@@ -233,6 +233,6 @@ def _utf8_size(text: str) -> int:
         # Python turns bytes of a command line that are not UTF-8 into lone surrogates.
         raise UsageError(
             "the text is not in UTF-8",
-            expected="characters",
+            expected="Unicode characters",
             found=f"{error.object[error.start]!a} at {error.start}",
         ) from None

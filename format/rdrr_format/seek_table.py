@@ -28,9 +28,8 @@ _HEADER = struct.Struct("<II")  # magic number of a skippable frame, bytes that 
 _FOOTER = struct.Struct("<IBI")  # number of frames, descriptor, magic number
 _SKIPPABLE, _SEEKABLE = 0x184D2A5E, 0x8F92EAB1
 _CHECKSUM_FLAG, _RESERVED = 0x80, 0x7C
-_FIRST_READ = (
-    1 << 14
-)  # large enough for the table of a shard of default size, so one request is enough
+_FIRST_READ = 1 << 14
+"""Bytes of the end of the file to read first: enough for the table of a shard of default size."""
 
 Offsets = npt.NDArray[np.int64]
 

@@ -55,7 +55,7 @@ def decoder_growth(state: Any) -> int:
     for step in steps:
         if "Regex" in (step.get("pattern") or {}):
             raise FormatError(
-                "a decoder has a regular expression", expected="at most 0", found=step["pattern"]
+                "a decoder has a regular expression", expected="none", found=step["pattern"]
             )
     return _growth(steps, "decoder")
 
@@ -75,7 +75,9 @@ def check_post_processor(state: Any, added: int) -> None:
             "too many ids are added to every text", expected=f"at most {MAX_ADDED}", found=added
         )
     if (times := _repetitions(state)) > 1:
-        raise FormatError("the post-processor repeats the text", expected="at most 1", found=times)
+        raise FormatError(
+            "the post-processor repeats the text", expected="once", found=f"{times} times"
+        )
 
 
 def check_text_size(size: int, growth: int, message: str) -> None:

@@ -142,8 +142,8 @@ def _initial_fit(tile: _Array, nmax: int) -> None:
         for lane in range(LANES):
             x, low = tile[_X + i * LANES + lane], tile[_LOW + lane]
             code = clipped_code(tile[_INVERSE + lane] * (x - low), 0, nmax, False)
-            miss = tile[_SCALE + lane] * code + low - x
-            tile[_BEST + lane] += tile[_W + i * LANES + lane] * (miss * miss)
+            residual = tile[_SCALE + lane] * code + low - x
+            tile[_BEST + lane] += tile[_W + i * LANES + lane] * (residual * residual)
     for lane in range(LANES):
         if tile[_TOP + lane] <= tile[_LOW + lane]:
             # All values are equal: the codes are 0. No candidate can beat an error of minus
@@ -185,11 +185,11 @@ def _sum_codes(tile: _Array, nmax: int, in_range: bool) -> None:
                 at = (start + i) * LANES + lane
                 x = tile[_X + at]
                 code = clipped_code(inverse * (x - low), 0, nmax, in_range)
-                weighed = tile[_W + at] * code
+                weighted_code = tile[_W + at] * code
                 tile[_CODE + at] = code
-                sum_l += weighed
-                sum_l2 += weighed * code
-                sum_xl += weighed * x
+                sum_l += weighted_code
+                sum_l2 += weighted_code * code
+                sum_xl += weighted_code * x
             tile[_SUM_L + lane] = sum_l
             tile[_SUM_L2 + lane] = sum_l2
             tile[_SUM_XL + lane] = sum_xl
@@ -217,8 +217,8 @@ def _solve(tile: _Array) -> None:
             error = tile[_ERROR + lane]
             for i in range(UNROLL):
                 at = (start + i) * LANES + lane
-                miss = slope * tile[_CODE + at] + floor - tile[_X + at]
-                error += tile[_W + at] * (miss * miss)
+                residual = slope * tile[_CODE + at] + floor - tile[_X + at]
+                error += tile[_W + at] * (residual * residual)
             tile[_ERROR + lane] = error
 
 

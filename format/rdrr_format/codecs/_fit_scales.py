@@ -43,16 +43,16 @@ def _best_inverse(x: _Array, w: _Array, nmax: int, peak: np.float32) -> Any:
     inverse = fnmax / peak
     best = ZERO
     for i in range(len(x)):
-        miss = x[i] - ONE / inverse * np.float32(nearest(inverse * x[i]))
-        best += w[i] * miss * miss
+        residual = x[i] - ONE / inverse * np.float32(nearest(inverse * x[i]))
+        best += w[i] * residual * residual
     for step in range(-4, 5):
         if step == 0:
             continue
         trial = (np.float32(0.1) * np.float32(step) + fnmax) / peak
         error = ZERO
         for i in range(len(x)):
-            miss = x[i] - ONE / trial * np.float32(min(nearest(trial * x[i]), nmax))
-            error += w[i] * miss * miss
+            residual = x[i] - ONE / trial * np.float32(min(nearest(trial * x[i]), nmax))
+            error += w[i] * residual * residual
         if error < best:
             best = error
             inverse = trial

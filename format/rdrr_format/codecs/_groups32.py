@@ -91,10 +91,10 @@ def refine_signed(
     groups, weights = rows.reshape(-1, 32), column_weights(rows, columns, 32)
     pairs = np.zeros((len(groups), 1, 2), np.float32)
     pairs[:, :, 0] = 1
-    silent = np.zeros(len(groups), np.float32)
-    fit = refine(groups, weights, form, f16_floats(scales), silent, pairs)
+    no_minimum = np.zeros(len(groups), np.float32)
+    fit = refine(groups, weights, form, f16_floats(scales), no_minimum, pairs)
     for start in _other_scales(groups, codes, fractions):
-        fit.keep_better(refine(groups, weights, form, start, silent, pairs))
+        fit.keep_better(refine(groups, weights, form, start, no_minimum, pairs))
     return f16_bytes(fit.d, dtype), round_codes(groups, form, fit)
 
 

@@ -66,14 +66,14 @@ def refine_groups(
     for first in range(0, len(groups), LANES):
         lanes = min(LANES, len(groups) - first)
         _load(tile, groups, weights, d, dmin, pairs, first, lanes)
-        _try_neighbours(tile, size, bounds, ZERO, ZERO)
+        _try_neighbour(tile, size, bounds, ZERO, ZERO)
         for lane in range(LANES):
             tile[_A + lane] = tile[_BEST_A + lane]
             tile[_B + lane] = tile[_BEST_B + lane]
         for to_a in range(-reach_a, reach_a + 1):
             for to_b in range(-reach_b, reach_b + 1):
                 if to_a != 0 or to_b != 0:
-                    _try_neighbours(tile, size, bounds, np.float32(to_a), np.float32(to_b))
+                    _try_neighbour(tile, size, bounds, np.float32(to_a), np.float32(to_b))
         _accumulate_sums(tile, size, bounds)
         for lane in range(lanes):
             pairs[first + lane, 0] = tile[_BEST_A + lane]
@@ -110,7 +110,7 @@ def _load(
 
 
 @compiled
-def _try_neighbours(
+def _try_neighbour(
     tile: _Array, size: int, bounds: _Array, to_a: np.float32, to_b: np.float32
 ) -> None:
     """Keep (a + to_a, b + to_b) in the lanes where that has less error."""
@@ -147,8 +147,8 @@ def _add_errors(tile: _Array, size: int, low: np.float32, high: np.float32) -> N
             for i in range(UNROLL):
                 at = (start + i) * LANES + lane
                 shifted = tile[_X + at] + offset
-                miss = step * _code(shifted * inverse, low, high) - shifted
-                error += tile[_W + at] * (miss * miss)
+                residual = step * _code(shifted * inverse, low, high) - shifted
+                error += tile[_W + at] * (residual * residual)
             tile[_ERROR + lane] = error
 
 

@@ -71,9 +71,9 @@ def search_signed(
                 _try(tile, size, nmax, -(fnmax + np.float32(0.1) * np.float32(step)))
                 _keep_better(tile)
         for lane in range(lanes):
-            silent = abs(tile[_PEAK + lane]) == INFINITE
-            scales[first + lane] = ZERO if silent else tile[_SCALE + lane]
-            chosen[first + lane] = ZERO if silent else tile[_KEPT + lane]
+            is_zero = abs(tile[_PEAK + lane]) == INFINITE
+            scales[first + lane] = ZERO if is_zero else tile[_SCALE + lane]
+            chosen[first + lane] = ZERO if is_zero else tile[_KEPT + lane]
 
 
 @compiled

@@ -33,10 +33,10 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
 
     by_block = scales.reshape(-1, 16)
     peak = np.take_along_axis(by_block, np.abs(by_block).argmax(axis=1)[:, None], axis=1)
-    silent = np.abs(peak) < _TINY
+    is_zero = np.abs(peak) < _TINY
     with np.errstate(divide="ignore", invalid="ignore"):
-        inverse = np.where(silent, np.float32(0), np.float32(-128) / peak)
-        step = np.where(silent, np.float32(0), np.float32(1) / inverse)
+        inverse = np.where(is_zero, np.float32(0), np.float32(-128) / peak)
+        step = np.where(is_zero, np.float32(0), np.float32(1) / inverse)
     out = np.empty((len(by_block), 210), np.uint8)
     out[:, 208:210] = f16_bytes(step[:, 0], _DTYPE)
     scale_codes = np.minimum(np.rint(inverse * by_block), np.float32(127)).astype(np.int8)
@@ -45,7 +45,7 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
     codes = np.empty(groups.shape, np.uint8)
     signed_codes(groups, steps.reshape(-1), chosen, 32, codes)
     out[:, :192] = _pack(codes.reshape(-1, 2, 4, 32))
-    out[silent[:, 0]] = 0
+    out[is_zero[:, 0]] = 0
     return out.reshape(len(rows), -1)
 
 

@@ -58,7 +58,7 @@ def dequantized(source: Source) -> Source:
             where=source.config_path,
             expected=f"quant_method {', '.join(_METHODS)}",
             found="none" if name is None else name,
-            hint="convert the model before it was quantized",
+            hint="convert the original, unquantized model",
         )
     tensors, notes = decode_modules(source.tensors, method, settings, source.config_path)
     return replace(source, tensors=tensors, notes=(*source.notes, *notes))
