@@ -2,15 +2,21 @@
 
 Everything is little endian, with the lowest bits first. `d` and `m` are float16.
 
-    Q4_1    32 values   d, m, 16 bytes of two values q                         d q + m
-    IQ4_NL  32          d, 16 bytes of two numbers of levels                   d level
-    MXFP4   32          exponent e, 16 bytes of two codes of a 4-bit float     2^(e - 127) code
-    Q2_K    256         16 bytes of scale s and minimum t (4 bits each), 64 bytes of four
-                        values q, d, m                                         d s q - m t
-    Q3_K    256         32 bytes of eight third bits, 64 bytes of four values, 12 bytes of sixteen
-                        6-bit scales s, d                                      d (s - 32) (q - 4)
-    IQ4_XS  256         d, 16 bits of eight upper scale bits, 4 bytes of two lower ones, 128 bytes
-                        of two numbers of levels                               d (s - 32) level
+    Q4_1    32 weights: d, m, 16 bytes with two 4-bit codes q each.
+            weight = d * q + m
+    IQ4_NL  32 weights: d, 16 bytes with two 4-bit indices of levels each.
+            weight = d * level
+    MXFP4   32 weights: an 8-bit exponent e, 16 bytes with two 4-bit floats f each.
+            weight = 2^(e - 127) * f
+    Q2_K    256 weights: 16 bytes with a 4-bit scale s and a 4-bit minimum t each, 64 bytes with
+            four 2-bit codes q each, d, m.
+            weight = d * s * q - m * t
+    Q3_K    256 weights: 32 bytes with the third bits of eight codes q each, 64 bytes with the lower
+            two bits of four codes each, 12 bytes with sixteen 6-bit scales s, d.
+            weight = d * (s - 32) * (q - 4)
+    IQ4_XS  256 weights: d, 2 bytes with the upper two bits of eight scales s, 4 bytes with their
+            lower four bits, 128 bytes with two 4-bit indices of levels each.
+            weight = d * (s - 32) * level
 
 Where a byte holds two values, the low halves of 16 bytes are the first 16 of 32 values and the high
 halves the others. Where a byte holds four, the lowest two bits of 32 bytes are the first 32 of 128
