@@ -63,7 +63,7 @@ class DecodeOnlyType:
 
 @dataclass(frozen=True)
 class BlockDecoder:
-    """Decodes a part of a tensor that has such a type.
+    """Decodes parts of a tensor of a decode-only type.
 
     Attributes:
         stored: The tensor with its blocks as bytes.
