@@ -221,7 +221,7 @@ class TestGguf:
             half = string(b"a") + struct.pack("<IIQ", 9, 0, 8) + bytes(8)
             return half + string(b"b") + struct.pack("<IIQ", 9, 0, count - 8)
 
-        most = _gguf_file.MAX_LISTED
+        most = _gguf_file.MAX_ARRAY_ELEMENTS
         self.write(path, 0, 2, listed(most + 1), size=1 << 30)
         refused(SourceError, "too many array elements", MIB, lambda: read_gguf(path))
         self.write(path, 0, 2, listed(most) + bytes(most - 8))
@@ -481,4 +481,4 @@ def test_values_and_levels_are_counted_whatever_the_strings_hold(value, piece):
 
 def test_published_gguf_headers_are_far_inside_the_bounds():
     assert gguf.GGUF_VERSION in _gguf_file.VERSIONS
-    assert _gguf_file.MAX_LISTED > 4 * 262_144 * 2
+    assert _gguf_file.MAX_ARRAY_ELEMENTS > 4 * 262_144 * 2

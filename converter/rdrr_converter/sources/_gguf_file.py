@@ -47,7 +47,7 @@ MAX_HEADER = 256 << 20
 MAX_ENTRIES = 1 << 16
 """Largest number of metadata entries."""
 
-MAX_LISTED = 1 << 22
+MAX_ARRAY_ELEMENTS = 1 << 22
 """Largest number of array elements in the metadata; a vocabulary has up to four per token."""
 
 MAX_TENSORS = 1 << 17
@@ -134,10 +134,10 @@ class _Parser:
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._at = path, data, 0
         self._fetched = 0
-        self._listed = 0
+        self._array_elements = 0
 
     def file(self) -> GgufFile:
-        tensors, entries = self._head()
+        tensors, entries = self._read_counts()
         metadata: dict[str, Any] = {}
         for _ in range(entries):
             key = self._name()
@@ -150,12 +150,12 @@ class _Parser:
         for name, shape, number, offset in rows:
             if name in table:
                 raise SourceError("a tensor occurs twice", where=self._path, found=name)
-            table[name] = self._checked(name, shape, number, start + offset)
-        self._check_spans(table.values())
+            table[name] = self._table_entry(name, shape, number, start + offset)
+        self._check_overlaps(table.values())
         return GgufFile(self._path, metadata, table)
 
-    def _head(self) -> tuple[int, int]:
-        magic = self._take(4)
+    def _read_counts(self) -> tuple[int, int]:
+        magic = self._read(4)
         if magic != MAGIC:
             raise SourceError(
                 "not a GGUF file",
@@ -173,18 +173,18 @@ class _Parser:
                 expected="little endian" if swapped else " or ".join(map(str, VERSIONS)),
                 found="big endian" if swapped else version,
             )
-        tensors = self._bounded(self._number("<Q"), MAX_TENSORS, "tensors")
-        return tensors, self._bounded(self._number("<Q"), MAX_ENTRIES, "entries of metadata")
+        tensors = self._check_maximum(self._number("<Q"), MAX_TENSORS, "tensors")
+        return tensors, self._check_maximum(self._number("<Q"), MAX_ENTRIES, "entries of metadata")
 
-    def _bounded(self, count: int, most: int, what: str) -> int:
-        if count > most:
+    def _check_maximum(self, count: int, maximum: int, what: str) -> int:
+        if count > maximum:
             raise SourceError(
-                f"too many {what}", where=self._path, expected=f"at most {most}", found=count
+                f"too many {what}", where=self._path, expected=f"at most {maximum}", found=count
             )
         return count
 
-    def _take(self, size: int) -> bytes:
-        end = self._bounded(self._at + size, MAX_HEADER, "bytes before the data")
+    def _read(self, size: int) -> bytes:
+        end = self._check_maximum(self._at + size, MAX_HEADER, "bytes before the data")
         if end > self._fetched:
             self._fetch_to(end)
         if end > len(self._data):
@@ -205,12 +205,12 @@ class _Parser:
         ensure_fetched(self._path, 0, self._fetched)
 
     def _number(self, form: str) -> int:
-        value: int = struct.unpack(form, self._take(struct.calcsize(form)))[0]
+        value: int = struct.unpack(form, self._read(struct.calcsize(form)))[0]
         return value
 
     def _string(self) -> str:
         # Tokens need not be valid UTF-8; replacing invalid bytes keeps the ids of the others.
-        return self._take(self._number("<Q")).decode("utf-8", errors="replace")
+        return self._read(self._number("<Q")).decode("utf-8", errors="replace")
 
     def _name(self) -> str:
         """Read a key or the name of a tensor, short enough to be shown in messages."""
@@ -234,8 +234,8 @@ class _Parser:
                 "a metadata value has an unknown type", where=f"{self._path}, {key}", found=kind
             )
         kind, count = self._number("<I"), self._number("<Q")
-        self._listed = self._bounded(
-            self._listed + count, MAX_LISTED, "array elements in the metadata"
+        self._array_elements = self._check_maximum(
+            self._array_elements + count, MAX_ARRAY_ELEMENTS, "array elements in the metadata"
         )
         if kind in _SCALARS:
             return self._scalars(kind, count)
@@ -247,7 +247,7 @@ class _Parser:
 
     def _scalars(self, kind: int, count: int) -> list[Any]:
         dtype = np.dtype(_SCALARS[kind])
-        values = np.frombuffer(self._take(count * dtype.itemsize), dtype)
+        values = np.frombuffer(self._read(count * dtype.itemsize), dtype)
         if dtype == np.float32:
             # The float32 of 1e-5 is 9.99999974e-06 as a float64; str() brings 1e-5 back.
             return [float(str(value)) for value in values]
@@ -277,7 +277,9 @@ class _Parser:
             )
         return alignment
 
-    def _checked(self, name: str, shape: tuple[int, ...], number: int, offset: int) -> GgufTensor:
+    def _table_entry(
+        self, name: str, shape: tuple[int, ...], number: int, offset: int
+    ) -> GgufTensor:
         where = f"{self._path}, tensor {name}"
         dtype = TENSOR_TYPES.get(number, f"type {number}")
         if dtype not in READABLE:
@@ -309,7 +311,7 @@ class _Parser:
             )
         return GgufTensor(name, shape, dtype, self._path, offset, size)
 
-    def _check_spans(self, tensors: Iterable[GgufTensor]) -> None:
+    def _check_overlaps(self, tensors: Iterable[GgufTensor]) -> None:
         """Refuse tensors whose bytes overlap."""
         placed = sorted(tensors, key=lambda tensor: (tensor.offset, tensor.size))
         for before, after in pairwise(placed):

@@ -102,33 +102,33 @@ def _quarters(packed: _Bytes) -> _Bytes:
     return values.reshape(-1, 16, 16)
 
 
-def _numbers(codes: npt.NDArray[Any]) -> F32Array:
+def _as_float32(codes: npt.NDArray[Any]) -> F32Array:
     return codes.astype(np.float32)
 
 
-def _looked_up(table: F32Array, codes: _Bytes) -> F32Array:
+def _lookup(table: F32Array, codes: _Bytes) -> F32Array:
     found: F32Array = table[codes]
     return found
 
 
 def _q4_1(blocks: _Bytes) -> F32Array:
-    values = _numbers(_halves(blocks[:, 4:]))
+    values = _as_float32(_halves(blocks[:, 4:]))
     return values * _float16(blocks, 0) + _float16(blocks, 2)
 
 
 def _iq4_nl(blocks: _Bytes) -> F32Array:
-    return _looked_up(_LEVELS, _halves(blocks[:, 2:])) * _float16(blocks, 0)
+    return _lookup(_LEVELS, _halves(blocks[:, 2:])) * _float16(blocks, 0)
 
 
 def _mxfp4(blocks: _Bytes) -> F32Array:
     scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
-    return _looked_up(_FLOAT4, _halves(blocks[:, 1:])) * scales
+    return _lookup(_FLOAT4, _halves(blocks[:, 1:])) * scales
 
 
 def _q2_k(blocks: _Bytes) -> F32Array:
-    scales = _float16(blocks, 80) * _numbers(blocks[:, :16] & 15)
-    minima = _float16(blocks, 82) * _numbers(blocks[:, :16] >> 4)
-    values = scales[..., None] * _numbers(_quarters(blocks[:, 16:80]))
+    scales = _float16(blocks, 80) * _as_float32(blocks[:, :16] & 15)
+    minima = _float16(blocks, 82) * _as_float32(blocks[:, :16] >> 4)
+    values = scales[..., None] * _as_float32(_quarters(blocks[:, 16:80]))
     values -= minima[..., None]
     return values.reshape(-1, 256)
 
@@ -137,10 +137,10 @@ def _q3_k(blocks: _Bytes) -> F32Array:
     shifts = np.array((0, 2, 4, 6), np.uint8)[:, None]
     high = ((blocks[:, None, 104:108] >> shifts) & np.uint8(3)).reshape(-1, 16)
     low = np.concatenate((blocks[:, 96:104] & 15, blocks[:, 96:104] >> 4), axis=1)
-    scales = _float16(blocks, 108) * (_numbers(low | high << 4) - np.float32(32))
+    scales = _float16(blocks, 108) * (_as_float32(low | high << 4) - np.float32(32))
     third = (blocks[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     codes = _quarters(blocks[:, 32:96]) | third.reshape(-1, 16, 16) << 2
-    values = _numbers(codes) - np.float32(4)
+    values = _as_float32(codes) - np.float32(4)
     values *= scales[..., None]
     return values.reshape(-1, 256)
 
@@ -149,8 +149,8 @@ def _iq4_xs(blocks: _Bytes) -> F32Array:
     low = np.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), axis=-1).reshape(-1, 8)
     upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
     high = (upper >> np.arange(0, 16, 2, dtype=np.uint16)) & 3
-    scales = _float16(blocks, 0) * (_numbers(low | high << 4) - np.float32(32))
-    levels = _looked_up(_LEVELS, _halves(blocks[:, 8:].reshape(-1, 8, 16)))
+    scales = _float16(blocks, 0) * (_as_float32(low | high << 4) - np.float32(32))
+    levels = _lookup(_LEVELS, _halves(blocks[:, 8:].reshape(-1, 8, 16)))
     values = scales[..., None] * levels
     return values.reshape(-1, 256)
 

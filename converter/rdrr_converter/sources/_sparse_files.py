@@ -43,8 +43,8 @@ def make_sparse_file(store: Store, name: str, folder: Path) -> Path:
     path = folder / name
     size = store.size(name)
     with store_errors(path):
-        _side(path).mkdir()
-        (_side(path) / _ORIGIN).write_text(store.describe(), encoding="utf-8")
+        _state_folder(path).mkdir()
+        (_state_folder(path) / _ORIGIN).write_text(store.describe(), encoding="utf-8")
         with path.open("wb") as file:
             file.truncate(size)
         os.utime(path, ns=(0, 0))
@@ -59,35 +59,35 @@ def ensure_fetched(path: Path, offset: int, size: int) -> None:
     Raises:
         StoreError: The bytes cannot be fetched, or the disk is full.
     """
-    side = _side(path)
-    if not side.is_dir():
+    state = _state_folder(path)
+    if not state.is_dir():
         return
     end = min(offset + size, path.stat().st_size)
     wanted = range(offset // PIECE_BYTES, -(-end // PIECE_BYTES))
-    missing = [index for index in wanted if not (side / str(index)).exists()]
+    missing = [index for index in wanted if not (state / str(index)).exists()]
     if len(missing) == 1:
-        _fetch(path, side, missing[0])
+        _fetch(path, state, missing[0])
     elif missing:
         with ThreadPoolExecutor(min(CONNECTIONS, len(missing))) as pool:
-            for _ in pool.map(partial(_fetch, path, side), missing):
+            for _ in pool.map(partial(_fetch, path, state), missing):
                 pass
 
 
-def _side(path: Path) -> Path:
+def _state_folder(path: Path) -> Path:
     return path.with_name(f".{path.name}.pieces")
 
 
-def _fetch(path: Path, side: Path, index: int) -> None:
+def _fetch(path: Path, state: Path, index: int) -> None:
     """Fetch one piece, unless another thread or process did so in the meantime."""
     from filelock import FileLock
 
-    marker = side / str(index)
-    with FileLock(side / f"{index}.lock").acquire(poll_interval=POLL_SECONDS):
+    marker = state / str(index)
+    with FileLock(state / f"{index}.lock").acquire(poll_interval=POLL_SECONDS):
         if marker.exists():
             return
         start = index * PIECE_BYTES
         wanted = min(PIECE_BYTES, path.stat().st_size - start)
-        store = open_store((side / _ORIGIN).read_text(encoding="utf-8"))
+        store = open_store((state / _ORIGIN).read_text(encoding="utf-8"))
         content = store.read(path.name, start, wanted)
         if len(content) != wanted:
             raise SourceError(

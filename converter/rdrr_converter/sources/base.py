@@ -224,7 +224,7 @@ class Source:
         config: Content of `config.json`, or what it would be in a Hugging Face directory.
         tensors: Tensors by name, in the order of the files.
         generation_config: Content of `generation_config.json`, or what it would be; may be empty.
-        made: Contents of files that a Hugging Face directory would have, generated from the
+        generated: Contents of files that a Hugging Face directory would have, made from the
             metadata of the checkpoint.
         notes: Notes for the user.
     """
@@ -234,7 +234,7 @@ class Source:
     config: Mapping[str, Any]
     tensors: Mapping[str, SourceTensor]
     generation_config: Mapping[str, Any] = field(default_factory=dict)
-    made: Mapping[str, bytes] = field(default_factory=dict)
+    generated: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -261,7 +261,7 @@ class Source:
         """
         path = self.file(name)
         if path is None:
-            return self.made.get(name)
+            return self.generated.get(name)
         return read_content(path, MAX_AUXILIARY_BYTES)
 
 

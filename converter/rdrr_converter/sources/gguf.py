@@ -102,7 +102,7 @@ def open_file(path: Path) -> Source:
         config=config,
         tensors={tensor.name: tensor for tensor in tensors},
         generation_config=generation,
-        made=made,
+        generated=made,
         notes=notes,
     )
 

@@ -103,7 +103,7 @@ def read_config(
     scaling = _rope_scaling(read)
     if scaling:
         config["rope_scaling"] = scaling
-    return config | _ARCHITECTURE_SETTINGS.get(architecture.name, _nothing)(read, config)
+    return config | _ARCHITECTURE_SETTINGS.get(architecture.name, _no_settings)(read, config)
 
 
 class _Metadata:
@@ -176,7 +176,7 @@ def _rope_scaling(read: _Metadata) -> dict[str, Any]:
     return {key: value for key, value in stated.items() if value is not None}
 
 
-def _nothing(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _no_settings(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     del read, config
     return {}
 

@@ -169,7 +169,7 @@ class _Vocabulary:
     def _byte_level(self, pre: Pretokenizer) -> dict[str, Any]:
         merges = [merge.split(" ", 1) for merge in self._list("merges", str)]
         model = {"ignore_merges": pre.ignores_merges, "byte_fallback": False, "unk_token": None}
-        return self._assembled(
+        return self._tokenizer_json(
             model,
             merges,
             normalizer=pre.normalizer,
@@ -193,7 +193,7 @@ class _Vocabulary:
             "unk_token": None if unknown is None else self._tokens[unknown],
         }
         normalizer, decoder = sentencepiece_parts(prefix=self._flag("add_space_prefix", True))
-        return self._assembled(
+        return self._tokenizer_json(
             model,
             self._implied_merges(),
             normalizer=normalizer,
@@ -220,7 +220,7 @@ class _Vocabulary:
             merges += [list(pair) for pair in known]
         return merges
 
-    def _assembled(
+    def _tokenizer_json(
         self, model: Mapping[str, Any], merges: list[list[str]], **steps: Any
     ) -> dict[str, Any]:
         vocab_size = self._vocab_size()
@@ -228,9 +228,9 @@ class _Vocabulary:
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": self._added(),
+            "added_tokens": self._added_tokens(),
             **steps,
-            "post_processor": self._template() if self._adds_bos else None,
+            "post_processor": self._bos_processor() if self._adds_bos else None,
             "model": {
                 "type": "BPE",
                 "dropout": None,
@@ -252,7 +252,7 @@ class _Vocabulary:
             end -= 1
         return end
 
-    def _added(self) -> list[dict[str, Any]]:
+    def _added_tokens(self) -> list[dict[str, Any]]:
         return [
             {
                 "id": index,
@@ -267,7 +267,7 @@ class _Vocabulary:
             if kind in (CONTROL, USER_DEFINED)
         ]
 
-    def _template(self) -> dict[str, Any]:
+    def _bos_processor(self) -> dict[str, Any]:
         """Return the post-processor that puts the BOS token before a text."""
         index = self._ids["bos"]
         assert index is not None  # else `_adds_bos` is false

@@ -3,7 +3,8 @@
 The search starts from ggml's blocks and alternates between two steps: choose the integers of the
 groups for given scales of the block, then fit the scales of the block to these integers by least
 squares. It minimizes the squared error, weighted by the importance of columns if that is known.
-(ggml gives larger weights more weight, which lowers neither the error of a product nor perplexity.)
+(ggml counts the errors of large weights more, which lowers neither the error of a product nor
+perplexity.)
 A block is only replaced by one with less error. The error of padding does not count.
 """
 

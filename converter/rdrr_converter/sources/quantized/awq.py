@@ -39,17 +39,19 @@ class _Weight:
     def __call__(self, rows: slice, columns: slice) -> F32Array:
         first, end, _ = rows.indices(self.scales.columns)
         begin, stop, _ = columns.indices(self.qweight.rows)
-        values = _in_order(self.qweight, slice(begin, stop), first, end)
+        values = _unpack_transposed(self.qweight, slice(begin, stop), first, end)
         window = self.groups.window(begin, stop)
         scales = self.scales.read(window, slice(first, end)).T
         if self.qzeros is None:
             zeros = np.full(scales.shape, _MIDDLE, np.float32)
         else:
-            zeros = _in_order(self.qzeros, window, first, end).astype(np.float32)
+            zeros = _unpack_transposed(self.qzeros, window, first, end).astype(np.float32)
         return self.groups.scaled(values, begin, scales, zeros)
 
 
-def _in_order(tensor: SourceTensor, rows: slice, first: int, end: int) -> npt.NDArray[np.uint8]:
+def _unpack_transposed(
+    tensor: SourceTensor, rows: slice, first: int, end: int
+) -> npt.NDArray[np.uint8]:
     """Unpack columns `first` to `end` of some rows, transposed: uint8 [columns, rows]."""
     words = slice(first // _PACKED, -(-end // _PACKED))
     values = unpack(tensor.stored(rows, words), _BITS)
