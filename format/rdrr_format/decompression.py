@@ -47,12 +47,12 @@ def check_content(shards: Iterable[ShardLike], where: str | None = None) -> None
     """
     packed = [shard for shard in shards if shard.compression is not None]
     content = sum(shard.uncompressed_size or 0 for shard in packed)
-    most = FREE_CONTENT + MAX_EXPANSION * sum(shard.size for shard in packed)
-    if content > most:
+    limit = FREE_CONTENT + MAX_EXPANSION * sum(shard.size for shard in packed)
+    if content > limit:
         raise ShardError(
             "the compressed shards declare too much content",
             where=where,
-            expected=f"at most {most} bytes",
+            expected=f"at most {limit} bytes",
             found=f"{content} bytes",
             hint="write them without compression",
         )

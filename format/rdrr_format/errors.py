@@ -83,8 +83,8 @@ class RdrrError(Exception):
         return {key: value for key, value in facts.items() if value is not None}
 
 
-def _fact(value: object, most: int) -> str | None:
-    return None if value is None else shortened(_text(value), most)
+def _fact(value: object, max_length: int) -> str | None:
+    return None if value is None else shortened(_text(value), max_length)
 
 
 def _text(value: object) -> str:

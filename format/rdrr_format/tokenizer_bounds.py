@@ -91,9 +91,9 @@ def check_text_size(size: int, growth: int, message: str) -> None:
     Raises:
         UsageError: The text is too large.
     """
-    most = min(MAX_TEXT, MAX_GROWN // growth)
-    if size > most:
-        raise UsageError(message, expected=f"at most {most} bytes", found=size)
+    limit = min(MAX_TEXT, MAX_GROWN // growth)
+    if size > limit:
+        raise UsageError(message, expected=f"at most {limit} bytes", found=size)
 
 
 def _growth(steps: list[Mapping[str, Any]], part: str) -> int:
