@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rdrr_device.arena import arena
 from rdrr_device.buffers import OFFSET_ALIGNMENT
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import DeviceError
 
 SIZES = (4, 256, 1000, 260)
@@ -14,7 +14,7 @@ SIZES = (4, 256, 1000, 260)
 
 def test_slices_of_a_pool_share_one_buffer_and_keep_their_bytes(device, rng):
     data = [rng.integers(0, 256, size, dtype=np.uint8) for size in SIZES]
-    paper = PaperArena(device).pool("pool", 0)
+    paper = DryRunArena(device).pool("pool", 0)
     for one in data:
         paper.upload("slice", one)
     with arena(device) as buffers:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rdrr_device.arena import arena
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import OPS, Tuning
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, TUNED
@@ -41,7 +41,7 @@ def _setting(package, device, *ops: str, policy=None) -> Setting:
 
 def _tuning_keys(package, device, policy, tuning=None, context=CONTEXT) -> dict:
     plan = Plan(
-        package, device, PaperArena(device), policy, context=context, kv_dtype="f16", tuning=tuning
+        package, device, DryRunArena(device), policy, context=context, kv_dtype="f16", tuning=tuning
     )
     lowered = [plan.lowered(step) for step in (PREFILL, DECODE)]
     made = [one for each in lowered for one in (*each.body, *each.head, *each.sample)]
@@ -199,7 +199,7 @@ def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch
     )
     setting = replace(_setting(package, device, *OPS, policy=INT8), passes=TUNED)
     tune(setting, Tuning())
-    plan = setting.plan(PaperArena(device))
+    plan = setting.plan(DryRunArena(device))
     for spec in TUNED:
         made = plan.decisions([spec])
         keys = {one.name for decision in made for one in decision.params if one.candidates}

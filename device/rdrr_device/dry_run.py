@@ -11,7 +11,7 @@ from rdrr_device.device import Device
 
 
 @dataclass(frozen=True)
-class PaperBuffer:
+class DryRunBuffer:
     """A buffer that does not exist.
 
     Attributes:
@@ -23,7 +23,7 @@ class PaperBuffer:
     size: int
 
 
-class PaperArena(Arena):
+class DryRunArena(Arena):
     """An arena whose buffers exist on paper only.
 
     Args:
@@ -36,17 +36,17 @@ class PaperArena(Arena):
         super().__init__(device, label)
         self._alignment = alignment
 
-    def pool(self, label: str, total: int) -> PaperArena:
+    def pool(self, label: str, total: int) -> DryRunArena:
         """Return an arena on paper whose slices take as many bytes as they would in a pool."""
         del total
-        made = PaperArena(self._device, label, OFFSET_ALIGNMENT)
+        made = DryRunArena(self._device, label, OFFSET_ALIGNMENT)
         self._pools.append(made)
         return made
 
     def empty(self, label: str, size: int) -> BufferSlice:
         """A slice of nothing."""
         size = align(max(size, 4), self._alignment)
-        made = BufferSlice(PaperBuffer(label, size), 0, size)
+        made = BufferSlice(DryRunBuffer(label, size), 0, size)
         self._slices.append(made)
         return made
 
