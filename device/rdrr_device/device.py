@@ -171,7 +171,7 @@ class Device:
         with device_errors("waiting for the device"):
             # wgpu 0.32 cannot await the queue itself (its callback has the wrong C type), so wait
             # for a buffer that the last submission wrote.
-            self._readback.begin(()).take()
+            self._readback.begin(()).collect()
         self._unsubmitted = 0
 
     def fetch(self, *parts: BufferSlice) -> Fetch:
@@ -196,7 +196,7 @@ class Device:
             DeviceError: The range lies outside the slice, or the device is lost.
         """
         size = source.size - offset if size is None else size
-        return self.fetch(source.range(offset, size)).take()[0]
+        return self.fetch(source.range(offset, size)).collect()[0]
 
     def pipeline(self, kernel: Kernel) -> tuple[Any, Any]:
         """The compute pipeline of a kernel and its explicit bind group layout, made once.

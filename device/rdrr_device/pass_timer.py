@@ -57,7 +57,7 @@ class PassTimer:
             )
         # Only between submissions: what has not been submitted has no timestamps yet.
         if self._pending + passes > PASSES:
-            self._collect()
+            self._resolve()
 
     def writes(self) -> dict[str, Any]:
         """The descriptor of the next pass's timestamps, for which there must be room."""
@@ -69,20 +69,20 @@ class PassTimer:
             "end_of_pass_write_index": first + 1,
         }
 
-    def take(self) -> float:
+    def collect(self) -> float:
         """Seconds of all passes since the last call; waits for them.
 
         Raises:
             DeviceError: Passes ran and the adapter reports no time at all.
         """
-        self._collect()
+        self._resolve()
         seconds, passes = self._seconds, self._passes
         self._seconds, self._passes = 0.0, 0
         if passes and not seconds:
             raise DeviceError("the adapter reports no time at all", where=self._name)
         return seconds
 
-    def _collect(self) -> None:
+    def _resolve(self) -> None:
         if not self._pending:
             return
         count = 2 * self._pending

@@ -43,7 +43,7 @@ class Fetch:
         self._submission = submission
         self.staging = staging
 
-    def take(self) -> list[Bytes]:
+    def collect(self) -> list[Bytes]:
         """Wait for the copy; the bytes of each part. To be called once.
 
         Raises:

@@ -122,7 +122,7 @@ def for_target(source: str, target: Target) -> str:
 
 
 @cache
-def storage(source: str) -> tuple[Binding, ...]:
+def storage_bindings(source: str) -> tuple[Binding, ...]:
     """Return the storage buffers that a text declares without numbers, in order."""
     return tuple(
         Binding(name, Access.READ if access == "read" else Access.READ_WRITE)
@@ -130,7 +130,7 @@ def storage(source: str) -> tuple[Binding, ...]:
     )
 
 
-def numbered(source: str) -> str:
+def with_binding_numbers(source: str) -> str:
     """Return a text whose storage buffers have bindings 0, 1, 2... of group 0, in order."""
     numbers = count()
     return _STORAGE.sub(lambda one: f"@group(0) @binding({next(numbers)}) {one[0]}", source)

@@ -68,7 +68,7 @@ class Tuning:
 
     entries: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
 
-    def having(self, name: str, params: Params) -> Tuning:
+    def with_params(self, name: str, params: Params) -> Tuning:
         """Return this with other parameters for one tuning key."""
         return Tuning(MappingProxyType({**self.entries, name: params.as_dict()}))
 

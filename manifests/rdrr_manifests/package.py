@@ -119,7 +119,7 @@ class Package:
             ManifestError: There is no such tensor.
             ShardError: A shard is missing or too short.
         """
-        return self._reader.read(self.tensor(name).runs())
+        return self._reader.read(self.tensor(name).byte_spans())
 
     def read_rows(self, name: str, first: int, count: int) -> npt.NDArray[np.uint8]:
         """Some stored rows of a tensor, uint8 [count, row_bytes].
@@ -133,7 +133,7 @@ class Package:
         """
         tensor = self.tensor(name)
         size = tensor.geometry().row_bytes
-        raw = self._reader.read_range(tensor.runs(), first * size, count * size)
+        raw = self._reader.read_range(tensor.byte_spans(), first * size, count * size)
         return raw.reshape(count, size)
 
     def dequantize(self, name: str) -> npt.NDArray[np.float32]:

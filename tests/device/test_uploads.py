@@ -41,7 +41,7 @@ def test_uploads_take_their_turn_among_the_submissions(bench, uploads, rng):
         uploads.write(buffer, [one])
         fetched.append(bench.device.fetch(buffer))
     for one, fetch in zip(sent, fetched, strict=True):
-        assert np.array_equal(fetch.take()[0].view(np.uint32), one)
+        assert np.array_equal(fetch.collect()[0].view(np.uint32), one)
 
 
 def test_an_upload_is_counted(device, bench, rng):

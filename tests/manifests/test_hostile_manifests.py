@@ -91,7 +91,7 @@ def test_a_mutated_manifest_is_examined_to_the_end(manifest: dict[str, Any]) -> 
     if examination.manifest is not None:
         # What is called valid must be usable: sizes agree and the graph is there or refused.
         for tensor in examination.manifest.tensors.values():
-            assert sum(run.size for run in tensor.runs()) == tensor.size
+            assert sum(run.size for run in tensor.byte_spans()) == tensor.size
         _ = examination.graph
         json.loads(examination.manifest.to_json())
 

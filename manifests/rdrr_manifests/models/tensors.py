@@ -76,7 +76,7 @@ class Tensor(ManifestModel):
         """Stored rows and bytes that shape, dtype and layout call for."""
         return geometry(self.parsed_dtype(), self.shape, self.parsed_layout())
 
-    def runs(self) -> tuple[Span, ...]:
+    def byte_spans(self) -> tuple[Span, ...]:
         """The bytes' whereabouts as spans, whichever way the entry states them."""
         if self.spans:
             return self.spans

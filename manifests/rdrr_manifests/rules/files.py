@@ -149,7 +149,7 @@ def tensor_values(manifest: Manifest, store: Store) -> Iterator[Finding]:
     # Tensors that share bytes are faults already; the same bytes are not decoded for each of them.
     left = sum(manifest.shards[index].content_size for index in sound)
     for name, tensor in manifest.tensors.items():
-        if not all(run.shard_index in sound for run in tensor.runs()):
+        if not all(run.shard_index in sound for run in tensor.byte_spans()):
             continue
         left -= tensor.size
         if left < 0:
@@ -189,7 +189,7 @@ def count_non_finite(tensor: Tensor, reader: ShardReader) -> tuple[int, int]:
         return 0, -1
     bad, first_bad = 0, -1
     for row, start, part in _pieces(geometry, dtype.block_bytes):
-        raw = reader.read_range(tensor.runs(), start, part.size)
+        raw = reader.read_range(tensor.byte_spans(), start, part.size)
         with np.errstate(all="ignore"):  # NaNs are what is looked for, not a surprise
             rows = decode_rows(raw, dtype, part, 0, part.rows)
         finite = np.isfinite(rows)

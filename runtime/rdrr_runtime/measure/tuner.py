@@ -224,7 +224,7 @@ class _Tuner:
         best = self._winner(tuning_key.default, times, right)
         if best != tuning_key.default:
             trials[best] = Verdict.WON
-        self.tuning = self.tuning.having(tuning_key.name, best)
+        self.tuning = self.tuning.with_params(tuning_key.name, best)
         return Outcome(
             tuning_key,
             step.name,
@@ -265,7 +265,7 @@ class _Tuner:
         return self.plan.lower(step, tuning, state=state, cache=cache)
 
     def _runs(self, step: PassSpec, tuning_key: AnyTuningKey, params: Params) -> list[list[Phase]]:
-        tuning = self.tuning.having(tuning_key.name, params)
+        tuning = self.tuning.with_params(tuning_key.name, params)
         return _of(tuning_key.name, self._lower(step, tuning).phases)
 
     def _prepare(self, phases: Sequence[Phase]) -> Prepared:

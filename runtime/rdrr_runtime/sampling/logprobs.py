@@ -48,7 +48,7 @@ class Logprobs:
         check_count("logprobs", self.top, minimum=0, maximum=MAX_TOP)
 
 
-def describe(logits: npt.NDArray[np.float32], token_id: int, top: int) -> TokenLogprobs:
+def token_logprobs(logits: npt.NDArray[np.float32], token_id: int, top: int) -> TokenLogprobs:
     """The log-probabilities of one row of logits, on the host."""
     scores = logits.astype(np.float64)
     largest = scores.max()
