@@ -50,7 +50,7 @@ def graph_weights(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_foreign(subject: Subject, use: WeightUse) -> bool:
-    if subject.is_ours:
+    if subject.is_written_by_rdrr:
         return False
     if subject.inferred:
         return True
@@ -115,7 +115,7 @@ def layer_count(subject: Subject) -> Iterator[Finding]:
             "not the number of layers among the tensors",
             f"{found}, as the tensors have",
             stated,
-            None if found < stated or subject.is_ours else "warning",
+            None if found < stated or subject.is_written_by_rdrr else "warning",
         )
 
 

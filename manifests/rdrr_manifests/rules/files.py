@@ -102,15 +102,15 @@ def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
         try:
             reader.verify(index)
         except RdrrError as error:
-            if algorithm == "blake3" and is_dopplers_hash(shard, store):
+            if algorithm == "blake3" and is_doppler_hash(shard, store):
                 odd += 1
             else:
                 yield Finding(shard.filename, error.message, error.expected, error.found)
     if odd:
-        yield _odd_hashes(odd, len(manifest.shards))
+        yield _doppler_hashes(odd, len(manifest.shards))
 
 
-def is_dopplers_hash(shard: Shard, store: Store) -> bool:
+def is_doppler_hash(shard: Shard, store: Store) -> bool:
     """Whether a shard's hash is what the public runtime computes under the name of BLAKE3."""
     from rdrr_format.doppler_blake3 import doppler_blake3_hex
 
@@ -122,7 +122,7 @@ def is_dopplers_hash(shard: Shard, store: Store) -> bool:
         return False
 
 
-def _odd_hashes(odd: int, shards: int) -> Finding:
+def _doppler_hashes(odd: int, shards: int) -> Finding:
     from rdrr_format.doppler_blake3 import NAME
 
     which = f"{odd} of {shards} shards match {NAME}, which other readers of blake3 refuse"

@@ -31,7 +31,7 @@ def model_id(subject: Subject) -> Iterator[Finding]:
     found = subject.manifest.model_id
     if not _MODEL_ID.fullmatch(found):
         # Other writers break it and are still readable; ours must not.
-        severity: Severity = "error" if subject.is_ours or not found else "warning"
+        severity: Severity = "error" if subject.is_written_by_rdrr or not found else "warning"
         expected = "1 to 64 of a-z, 0-9, - and _"
         yield Finding("modelId", "not a plain name", expected, found, severity)
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from rdrr_manifests.faults import Fault, shown, tensor_field
 from rdrr_manifests.models import Manifest
 
-_NEUTRAL: Mapping[str, Any] = {
+_PLACEHOLDERS: Mapping[str, Any] = {
     "modelId": "unnamed",
     "quantization": "unknown",
     "totalSize": 0,
@@ -113,8 +113,8 @@ def _repair(
     data: Mapping[str, Any], broken: frozenset[str], lost: frozenset[str]
 ) -> dict[str, Any]:
     repaired = {key: value for key, value in data.items() if key not in broken}
-    for key in broken & _NEUTRAL.keys():
-        repaired[key] = copy.deepcopy(_NEUTRAL[key])
+    for key in broken & _PLACEHOLDERS.keys():
+        repaired[key] = copy.deepcopy(_PLACEHOLDERS[key])
     if lost:
         repaired["tensors"] = {
             name: entry for name, entry in data["tensors"].items() if name not in lost

@@ -54,7 +54,7 @@ class Subject:
     has_tensors: bool = True
 
     @property
-    def is_ours(self) -> bool:
+    def is_written_by_rdrr(self) -> bool:
         """Whether this project's converter wrote the package."""
         conversion = self.raw.get("conversion")
         is_tool = isinstance(conversion, dict) and conversion.get("tool") == "rdrr"
