@@ -40,7 +40,7 @@ def test_an_adapter_is_chosen_by_part_of_its_name_in_any_case() -> None:
         choose_adapter(found, "radeon")
 
 
-def test_the_error_without_an_adapter_says_what_to_install() -> None:
+def test_no_adapter_says_what_to_install() -> None:
     with pytest.raises(DeviceError, match=r"mesa-vulkan-drivers.*--backend cpu"):
         choose_adapter([])
 

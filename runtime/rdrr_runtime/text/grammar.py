@@ -161,7 +161,6 @@ def _library() -> Any:
         import llguidance
     except ImportError:
         raise UsageError(
-            "generating text that follows a grammar needs the package llguidance",
-            hint="pip install 'rdrr[grammar]'",
+            "text held to a schema needs llguidance", hint="pip install 'rdrr[grammar]'"
         ) from None
     return llguidance
