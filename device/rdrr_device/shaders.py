@@ -104,8 +104,8 @@ def _render(package: str, name: str, variables: tuple[tuple[str, Hashable], ...]
 def _digest(package: str) -> str:
     found = sha256()
     folder = files(package)
-    for place in (folder, folder.joinpath("snippets")):
-        for one in sorted(place.iterdir(), key=lambda entry: entry.name):
+    for directory in (folder, folder.joinpath("snippets")):
+        for one in sorted(directory.iterdir(), key=lambda entry: entry.name):
             if one.name.endswith((".wgsl", ".py")):
                 found.update(one.name.encode() + b"\0" + one.read_bytes())
     return found.hexdigest()

@@ -42,16 +42,16 @@ def set_hints(
         ManifestError: The manifest gives a key twice, or the block of hints is not an object.
     """
     checked = dict(parse_hint(f"{key}={value or _NO_HINT}") for key, value in hints.items())
-    place = locate(location, follow_links=follow_links)
-    path = _path(place)
-    raw = read_manifest(place.read_manifest(), place.where)
+    manifest_file = locate(location, follow_links=follow_links)
+    path = _path(manifest_file)
+    raw = read_manifest(manifest_file.read_manifest(), manifest_file.where)
     if raw.faults:
         raise ManifestError(
             "the manifest cannot be edited because a key is given twice",
-            where=place.where,
+            where=manifest_file.where,
             found=raw.faults[0].field,
         )
-    stated = _hints(raw.data, place.where)
+    stated = _hints(raw.data, manifest_file.where)
     changed = tuple(key for key, value in checked.items() if stated.get(key, _NO_HINT) != value)
     if changed:
         stated.update({key: checked[key] for key in changed})
@@ -60,14 +60,14 @@ def set_hints(
     return changed
 
 
-def _path(place: Location) -> Path:
-    if not isinstance(place.store, LocalStore):
+def _path(manifest_file: Location) -> Path:
+    if not isinstance(manifest_file.store, LocalStore):
         raise StoreError(
             "only a package in a local folder can be edited",
-            where=place.where,
+            where=manifest_file.where,
             hint="edit it before it is uploaded",
         )
-    return place.store.path(place.name)
+    return manifest_file.store.path(manifest_file.name)
 
 
 def _hints(data: dict[str, Any], where: str) -> dict[str, Any]:

@@ -43,15 +43,15 @@ def open_manifest(
         StoreError: The path or URL cannot be read.
         ManifestError: The file is not an RDRR manifest.
     """
-    place = locate(location, follow_links=follow_links)
-    raw = read_manifest(place.read_manifest(), place.where)
-    external, faults = _external_tensors(place, raw.data)
+    manifest_file = locate(location, follow_links=follow_links)
+    raw = read_manifest(manifest_file.read_manifest(), manifest_file.where)
+    external, faults = _external_tensors(manifest_file, raw.data)
     examination = examine(
         raw.data,
         external_tensors=external,
         has_tensors="tensorsFile" not in raw.data or external is not None or _inline(raw.data),
     )
-    return OpenedManifest(place, examination, (*raw.faults, *faults, *examination.faults))
+    return OpenedManifest(manifest_file, examination, (*raw.faults, *faults, *examination.faults))
 
 
 def validate(
@@ -137,7 +137,7 @@ def _inline(raw: Mapping[str, Any]) -> bool:
 
 
 def _external_tensors(
-    place: Location, raw: Mapping[str, Any]
+    manifest_file: Location, raw: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any] | None, tuple[Fault, ...]]:
     """Return the tensor table of `tensorsFile`, if the manifest names one and has no table itself.
 
@@ -146,11 +146,11 @@ def _external_tensors(
     name = raw.get("tensorsFile")
     if not isinstance(name, str) or _inline(raw):
         return None, ()
-    content = place.read_file(name)
+    content = manifest_file.read_file(name)
     if content is None:
         # A bare manifest may have been copied without the file; the rule tensor-list warns then.
         missing = Fault("tensors-file", "error", "tensorsFile", "no such file", found=name)
-        return None, () if place.is_bare else (missing,)
+        return None, () if manifest_file.is_bare else (missing,)
     try:
         return read_object(content, name)
     except ManifestError as error:

@@ -209,5 +209,5 @@ def _rope(config: Mapping[str, Any], number: Callable[..., Any]) -> dict[str, An
             "llama3OriginalMaxPos" if kind == "llama3" else "yarnOriginalMaxPos"
         ),
     }
-    rope.update({ours: scaling[key] for key, ours in fields.items() if is_number(scaling.get(key))})
+    rope.update({name: scaling[key] for key, name in fields.items() if is_number(scaling.get(key))})
     return rope

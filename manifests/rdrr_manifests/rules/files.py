@@ -101,7 +101,7 @@ def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
         return
     reader = _reader(manifest, store)
     doppler_hashes = 0
-    for index in _sound_shards(manifest, store):
+    for index in _intact_shards(manifest, store):
         shard = manifest.shards[index]
         if not is_hash(shard.hash):
             continue
@@ -138,7 +138,7 @@ def _doppler_warning(count: int, shards: int) -> Finding:
 def shard_frames(manifest: Manifest, store: Store) -> Iterator[Finding]:
     """Check that a compressed shard's seek table fits the file and the stated content size."""
     reader = _reader(manifest, store)
-    for index in _sound_shards(manifest, store):
+    for index in _intact_shards(manifest, store):
         shard = manifest.shards[index]
         if shard.compression is None:
             continue
@@ -151,12 +151,12 @@ def shard_frames(manifest: Manifest, store: Store) -> Iterator[Finding]:
 def tensor_values(manifest: Manifest, store: Store) -> Iterator[Finding]:
     """Check that every tensor can be decoded and that all its values are finite."""
     reader = _reader(manifest, store)
-    sound = set(_sound_shards(manifest, store))
+    intact = set(_intact_shards(manifest, store))
     # The rule tensor-overlap reports tensors that share bytes. Without this limit, a hostile
     # manifest could have the same bytes decoded any number of times.
-    left = sum(manifest.shards[index].content_size for index in sound)
+    left = sum(manifest.shards[index].content_size for index in intact)
     for name, tensor in manifest.tensors.items():
-        if not all(span.shard_index in sound for span in tensor.byte_spans()):
+        if not all(span.shard_index in intact for span in tensor.byte_spans()):
             continue
         left -= tensor.size
         if left < 0:
@@ -238,7 +238,7 @@ def _pieces(geometry: Geometry, block_bytes: int) -> Iterator[tuple[int, int, Ge
             yield row, row * geometry.row_bytes + block * block_bytes, part
 
 
-def _sound_shards(manifest: Manifest, store: Store) -> Iterator[int]:
+def _intact_shards(manifest: Manifest, store: Store) -> Iterator[int]:
     """Yield the index of each shard in which the rule shard-file finds no fault, each file once."""
     seen: set[str] = set()
     for index, error in _sizes(manifest, store):

@@ -109,7 +109,7 @@ def _expected_size(tensor: Tensor) -> int | None:
         return None
 
 
-def places(subject: Subject) -> Iterator[Finding]:
+def locations(subject: Subject) -> Iterator[Finding]:
     """Check that each tensor states where its bytes are: a shard and an offset, or spans."""
     for name, tensor in subject.manifest.tensors.items():
         if tensor.spans:
@@ -223,7 +223,7 @@ RULES = (
     Rule("tensor-dtype", dtypes),
     Rule("tensor-layout", layouts),
     Rule("tensor-size", sizes),
-    Rule("tensor-place", places),
+    Rule("tensor-place", locations),
     Rule("tensor-spans", spans),
     Rule("tensor-bounds", bounds, needs=("shards",)),
     Rule("tensor-overlap", overlaps),
