@@ -84,6 +84,7 @@ class PassTimer:
         return seconds
 
     def _resolve(self) -> None:
+        """Read the timestamps of all pending passes and add their durations to the sum."""
         if not self._pending:
             return
         count = 2 * self._pending

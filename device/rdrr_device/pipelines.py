@@ -83,6 +83,7 @@ class Pipelines:
         self._modules.clear()
 
     def _build(self, kernel: Kernel) -> tuple[Any, Any]:
+        """Create the pipeline and bind group layout; kernels with one source share a module."""
         import wgpu
 
         module = self._modules.get(kernel.source)

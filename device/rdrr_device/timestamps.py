@@ -148,6 +148,7 @@ class Timer:
             self._device.counters.buffer_creates += 1
 
     def _in_seconds(self, ticks: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+        """Convert timestamps [passes, 2] to seconds since the timer's first timestamp."""
         where = self._device.info.name
         if (ticks[:, 1] < ticks[:, 0]).any():
             raise DeviceError("the adapter's clock runs backwards", where=where)

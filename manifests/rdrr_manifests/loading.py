@@ -220,6 +220,7 @@ def _download(package: Package, copies: LocalStore) -> None:
 def _copy(
     store: Store, copies: LocalStore, shard: Shard, algorithm: str, stopped: threading.Event
 ) -> None:
+    """Copy one shard in pieces, hashing it on the way, until it is complete or `stopped` is set."""
     where = f"{store.describe()}/{shard.filename}"
     running = new_hasher(algorithm)
     step = piece_size(store, shard.filename, shard.size)

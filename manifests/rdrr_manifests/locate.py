@@ -58,6 +58,7 @@ class Location:
             return None
 
     def _missing(self) -> RdrrError:
+        """Return the error for a manifest that does not exist."""
         if self.is_bare:
             return StoreError("no such file", where=self.where)
         is_checkpoint = any(self.store.exists(name) for name in _CHECKPOINT_FILES)

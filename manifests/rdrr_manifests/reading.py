@@ -106,6 +106,8 @@ def not_rdrr(where: object, found: str, hint: str | None = None) -> ManifestErro
 
 
 def _collector(repeated: list[str]) -> Any:
+    """Return a hook for the JSON parser that makes objects and records keys given twice."""
+
     def collect(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         data = dict(pairs)
         if len(data) < len(pairs):

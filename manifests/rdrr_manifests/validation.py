@@ -109,6 +109,7 @@ def validate(
 
 
 def _file_faults(opened: OpenedManifest, deep: bool) -> list[Fault]:
+    """Run the rules on files, and with `deep` those that read every byte."""
     from rdrr_manifests.rules.files import DEEP, FILES, FileRule
 
     subject = opened.examination.subject

@@ -97,6 +97,7 @@ def translate(draft: Draft) -> None:
 
 
 def _sizes(draft: Draft, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block `architecture`: sizes of the configuration, or derived from others."""
     sizes = {key: _lookup(config, names, is_int) for key, names in _SIZES.items()}
     hidden, heads = sizes["hiddenSize"], sizes["numAttentionHeads"]
     if sizes["headDim"] is None and hidden and heads and heads > 0:
@@ -143,6 +144,7 @@ def _feed_forward_width(tensors: Mapping[str, Any]) -> int | None:
 
 
 def _inference(data: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block `inference`, inferred from the configuration and the tensor names."""
     names = list(block(data, "tensors"))
     sizes = block(data, "architecture")
 
@@ -191,6 +193,7 @@ def _inference(data: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, 
 
 
 def _rope(config: Mapping[str, Any], number: Callable[..., Any]) -> dict[str, Any]:
+    """Return the block `inference.rope`, inferred from the configuration."""
     scaling = block(config, "rope_scaling")
     kind = scaling.get("rope_type") or scaling.get("type")
     rope = {

@@ -116,6 +116,7 @@ def declare_layouts(draft: Draft) -> None:
 
 
 def _stated_layout(draft: Draft) -> Layout | None:
+    """Return the layout that is stated for the whole package in any of the known fields."""
     quantization = block(block(draft.data, "conversion"), "quantization")
     candidates = (
         block(draft.data, "quantizationInfo").get("layout"),

@@ -83,6 +83,7 @@ class _Builder:
         self.activation = self._activation()
 
     def build(self) -> Graph:
+        """Return the graph of the manifest."""
         check_supported(self.manifest, self.names)
         stream = self._embed()
         for layer in range(self.sizes.num_layers):
@@ -128,6 +129,7 @@ class _Builder:
         return "x0"
 
     def _layer(self, layer: int, stream: str) -> str:
+        """Append a decoder layer; take and return the name of the residual stream's value."""
         norms = self.blocks.normalization
         sandwich = norms.pre_feedforward_norm
         branch = self._attention(layer, stream)
@@ -142,6 +144,7 @@ class _Builder:
         return self._residual(stream, branch, f"l{layer}.x_ffn")
 
     def _attention(self, layer: int, stream: str) -> str:
+        """Append the attention of a layer with its norm and projections; return its output."""
         sizes, attention = self.sizes, self.blocks.attention
         hidden = self._norm(layer, "input_layernorm", stream, f"l{layer}.attn_in")
         is_global = is_global_layer(self.manifest, layer)
@@ -174,6 +177,7 @@ class _Builder:
         return self._linear(layer, "self_attn.o_proj", out, sizes.hidden_size, inner)
 
     def _head_norm(self, layer: int, kind: str, value: str, heads: int) -> str:
+        """Append the norm of each head of the queries or keys, if the layer has one."""
         name = self.names.layer(layer, f"self_attn.{kind}_norm.weight")
         if not self.blocks.attention.query_key_norm and name not in self.names:
             return value
@@ -192,6 +196,7 @@ class _Builder:
         return f"{value}.norm"
 
     def _feed_forward(self, layer: int, hidden: str) -> str:
+        """Append the dense feed-forward or the experts of a layer; return the output's name."""
         experts = self.names.experts(layer)
         if experts is not None and self.manifest.moe_config is not None:
             return self._mixture(layer, hidden, experts, self.manifest.moe_config)

@@ -101,6 +101,7 @@ def rope_scaling(subject: Subject) -> Iterator[Finding]:
 
 
 def _needed(rope: Rope) -> tuple[tuple[str, object], ...]:
+    """Return the names and values of the fields that the stated rope scaling needs."""
     match rope.rope_scaling_type:
         case "llama3":
             return (

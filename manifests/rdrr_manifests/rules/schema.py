@@ -112,6 +112,7 @@ def _validate(data: Mapping[str, Any]) -> Manifest:
 def _repair(
     data: Mapping[str, Any], broken: frozenset[str], lost: frozenset[str]
 ) -> dict[str, Any]:
+    """Return a manifest without refused keys and tensors, and with placeholders for blocks."""
     repaired = {key: value for key, value in data.items() if key not in broken}
     for key in broken & _PLACEHOLDERS.keys():
         repaired[key] = copy.deepcopy(_PLACEHOLDERS[key])
@@ -123,6 +124,7 @@ def _repair(
 
 
 def _faults(problems: Sequence[Any], data: Mapping[str, Any]) -> tuple[Fault, ...]:
+    """Return one fault for each field, which joins all that pydantic expected there."""
     merged: dict[str, tuple[list[str], str | None, str]] = {}
     for problem in problems:
         field, found = _locate(problem["loc"], data)

@@ -92,6 +92,8 @@ def _attend(run: ReferencePass, op: Attention) -> Tensor:
 
 
 def _mixture(run: ReferencePass, op: Experts) -> Tensor:
+    """Apply the experts that the router selected for each row, and report their inputs."""
+
     def expert(number: int) -> tuple[Tensor, Tensor, Tensor]:
         return (
             run.weight(op.gates[number]),

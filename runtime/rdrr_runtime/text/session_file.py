@@ -101,6 +101,7 @@ def read_session(path: Path, identity: Mapping[str, str]) -> SavedSession:
 
 
 def _check(path: Path, found: Mapping[str, str], identity: Mapping[str, str]) -> None:
+    """Check that a file's metadata have the expected values."""
     expected = {"format": FORMAT, "version": VERSION, **identity}
     for name, value in expected.items():
         if found.get(name) != value:

@@ -11,9 +11,9 @@ from rdrr_runtime.text.template_costs import check_formatted
 
 def _check_sum(budget: TemplateBudget, left: Any, right: Any) -> None:
     if isinstance(left, str):
-        budget.write(budget.size(left) + budget.size(right))
+        budget.charge_string(budget.size(left) + budget.size(right))
     elif isinstance(left, (list, tuple)):
-        budget.spend(steps=len(left))
+        budget.charge(steps=len(left))
         budget.check_size(budget.size(left) + budget.size(right))
     else:
         budget.check_bits(1 + max(_bits(left), _bits(right)))
@@ -25,8 +25,8 @@ def _check_product(budget: TemplateBudget, left: Any, right: Any) -> None:
         budget.check_bits(_bits(left) + _bits(right))
     elif isinstance(times, int) and times > 0:
         size = times * max(1, budget.size(repeated))
-        (budget.write if isinstance(repeated, str) else budget.check_size)(size)
-        budget.spend(steps=size // NODES_PER_STEP)
+        (budget.charge_string if isinstance(repeated, str) else budget.check_size)(size)
+        budget.charge(steps=size // NODES_PER_STEP)
 
 
 def _check_power(budget: TemplateBudget, left: Any, right: Any) -> None:

@@ -71,7 +71,7 @@ class TemplateBudget:
         self._steps = self._written = self._calls = 0
         self._known: dict[int, _Container] = {}
 
-    def spend(self, characters: int = 0, *, steps: int = 1) -> None:
+    def charge(self, characters: int = 0, *, steps: int = 1) -> None:
         """Charge an operation.
 
         Args:
@@ -85,14 +85,14 @@ class TemplateBudget:
         if self._steps > MAX_STEPS:
             raise self._beyond("takes too many steps", f"{MAX_STEPS} steps")
 
-    def write(self, characters: int) -> None:
+    def charge_string(self, characters: int) -> None:
         """Charge a string of `characters` characters before it is created.
 
         Raises:
             GenerationError: The string is too long, or all strings together are.
         """
         self.check_size(characters)
-        self.spend(characters)
+        self.charge(characters)
         self._written += characters
         if self._written > MAX_WRITTEN:
             raise self._beyond("writes too much", f"{MAX_WRITTEN} characters in all")
@@ -153,7 +153,7 @@ class TemplateBudget:
         """
         known = self._known.get(id(value))
         if known is None:
-            self.spend(steps=4 + len(value))
+            self.charge(steps=4 + len(value))
             items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
             size = CHARACTERS_PER_ITEM * (1 + len(items)) + sum(map(self.size, items))
             depth = 1 + max(map(self.depth, items), default=0)
@@ -166,7 +166,7 @@ class TemplateBudget:
     def iterate(self, values: Iterable[Any], steps: int = 1) -> Iterator[Any]:
         """Yield the items of a loop and charge `steps` steps for each."""
         for value in values:
-            self.spend(steps=steps)
+            self.charge(steps=steps)
             yield value
 
     def materialize(self, values: Iterable[Any]) -> list[Any]:

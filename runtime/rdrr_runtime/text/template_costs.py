@@ -93,7 +93,7 @@ def check_formatted(budget: TemplateBudget, args: Sequence[Any], named: Mapping[
         or _NESTED_FIELD.search(template)
     ):
         raise SecurityError("a format string must be a string with literal widths")
-    budget.spend(len(template))
+    budget.charge(len(template))
     fields = template.count("%") + template.count("{")
     largest = max([0, *map(budget.size, (*args[1:], *named.values()))])
     budget.check_size(len(template) + fields * largest)
@@ -104,11 +104,11 @@ def check_formatted(budget: TemplateBudget, args: Sequence[Any], named: Mapping[
 def _in_batches(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     count = _absolute_integer(_argument(args, named, 1, "linecount", 1))
     budget.check_size((1 + count) * budget.size(_argument(args, named, 2, "fill_with", None)))
-    budget.spend(steps=count)
+    budget.charge(steps=count)
 
 
 def _in_slices(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    budget.spend(steps=_absolute_integer(_argument(args, named, 1, "slices", 1)))
+    budget.charge(steps=_absolute_integer(_argument(args, named, 1, "slices", 1)))
 
 
 def _rounded(_budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -118,14 +118,14 @@ def _rounded(_budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, A
 
 def _sorted(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
     count = _length(args[0])
-    budget.spend(budget.size(args[0]) * count.bit_length(), steps=count)
+    budget.charge(budget.size(args[0]) * count.bit_length(), steps=count)
 
 
 def _summed(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     start = _argument(args, named, 2, "start", 0)
     values = (*args[0], start) if isinstance(args[0], (list, tuple)) else ()
     if any(isinstance(one, (list, tuple)) for one in values):  # every partial sum is a copy
-        budget.spend(budget.size(values) * len(values))
+        budget.charge(budget.size(values) * len(values))
 
 
 def _as_json(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ def _as_json(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, An
 
 
 def _split(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
-    budget.spend(steps=_length(args[0]) // 4)
+    budget.charge(steps=_length(args[0]) // 4)
 
 
 def _table(linear: str, bounds: Mapping[str, CostCheck]) -> Mapping[str, CostCheck | None]:

@@ -110,7 +110,7 @@ def _printed(context: Context, value: Any) -> str:
     budget: TemplateBudget = context.environment.budget  # type: ignore[attr-defined]
     if not isinstance(value, _PRINTED):
         raise TemplateRuntimeError(f"a {type(value).__name__} cannot be printed")
-    budget.write(budget.size(value))
+    budget.charge_string(budget.size(value))
     return str(value)
 
 
@@ -169,24 +169,24 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def hook_concatenate(self, *values: Any) -> str:
         """Return the operands of `~` as one string, charged before it is created."""
-        self.budget.write(sum(map(self.budget.size, values)))
+        self.budget.charge_string(sum(map(self.budget.size, values)))
         return "".join(map(str, values))
 
     def hook_charge_created(self, value: Any) -> Any:
         """Charge a list, dictionary or slice that was created, and return it."""
-        self.budget.spend(self.budget.size(value))
+        self.budget.charge(self.budget.size(value))
         return value
 
     hook_charge_read = hook_charge_created  # operands of comparisons cost the same
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Return an attribute of an object, or an item of that name."""
-        self.budget.spend()
+        self.budget.charge()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Return an item of an object, or an attribute of that name."""
-        self.budget.spend()
+        self.budget.charge()
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -198,7 +198,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Return the result of a binary operator, charged before it is computed."""
-        self.budget.spend()
+        self.budget.charge()
         check_arithmetic(self.budget, operator, left, right)
         return super().call_binop(context, operator, left, right)
 
@@ -208,7 +208,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if owner is __self:
             return __obj(*args)  # Jinja adds keywords about the variables of a loop
         if isinstance(__obj, (Macro, BlockReference, LoopContext)):
-            __self.budget.spend(steps=__self._steps)
+            __self.budget.charge(steps=__self._steps)
             if isinstance(__obj, LoopContext):
                 args = tuple(__self.budget.iterate(one, __self._steps) for one in args)
             with __self.budget.call():
@@ -247,21 +247,20 @@ class _Environment(ImmutableSandboxedEnvironment):
     ) -> Callable[..., Any]:
         """Return a wrapper that charges a filter, test or function before each call."""
         budget = self.budget
-        first = int(
-            hasattr(function, "jinja_pass_arg")
-        )  # Jinja passes an argument of its own first
+        # Jinja passes an argument of its own, which is not charged, before the others.
+        first = int(hasattr(function, "jinja_pass_arg"))
 
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             given = [self._materialized(one) for one in args[first:]]
             named = {name: self._materialized(one) for name, one in kwargs.items()}
             read = 0 if is_constant_cost else sum(map(budget.size, (*given, *named.values())))
-            budget.spend(read)
+            budget.charge(read)
             if cost_check is not None:
                 cost_check(budget, given, named)
             result = function(*args[:first], *given, **named)
             if isinstance(result, str):
-                budget.write(len(result))
+                budget.charge_string(len(result))
             elif isinstance(result, int):
                 budget.check_bits(result.bit_length())
             return result
