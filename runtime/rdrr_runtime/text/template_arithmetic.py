@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rdrr_runtime.text.template_budget import NODES_PER_STEP, TemplateBudget
-from rdrr_runtime.text.template_costs import check_formatted
+from rdrr_runtime.text.template_costs import check_format
 
 
 def _check_sum(budget: TemplateBudget, left: Any, right: Any) -> None:
@@ -37,7 +37,7 @@ def _check_power(budget: TemplateBudget, left: Any, right: Any) -> None:
 def _check_remainder(budget: TemplateBudget, left: Any, right: Any) -> None:
     if isinstance(left, str):
         args = right if isinstance(right, tuple) else (right,)
-        check_formatted(budget, (left, *args), {})
+        check_format(budget, (left, *args), {})
 
 
 def _bits(value: Any) -> int:

@@ -49,28 +49,30 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, (str, list, tuple, dict)) else 1
 
 
-def _padded(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_padding(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     budget.check_size(_absolute_integer(_argument(args, named, 1, "width", 80)))
 
 
-def _indented(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_indent(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     width = _argument(args, named, 1, "width", 4)
     lines = len(args[0].splitlines()) if isinstance(args[0], str) else 0
     each = len(width) if isinstance(width, str) else _absolute_integer(width)
     budget.check_size(budget.size(args[0]) + (1 + lines) * each)
 
 
-def _joined(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_join(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     between = budget.size(_argument(args, named, 1, "d", ""))
     budget.check_size(budget.size(args[0]) + _length(args[0]) * between)
 
 
-def _joined_by(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+def _check_join_method(
+    budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]
+) -> None:
     between, parts = args[0], args[1] if len(args) > 1 else ()
     budget.check_size(budget.size(parts) + _length(parts) * budget.size(between))
 
 
-def _replaced(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_replace(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     text, old = args[0], _argument(args, named, 1, "old", "")
     new = _argument(args, named, 2, "new", "")
     if not isinstance(text, str) or not isinstance(old, str):
@@ -78,7 +80,7 @@ def _replaced(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, A
     budget.check_size(budget.size(text) + text.count(old) * budget.size(new))
 
 
-def check_formatted(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def check_format(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Check the result of a format string, which can name any width and repeat its arguments.
 
     Raises:
@@ -101,34 +103,34 @@ def check_formatted(budget: TemplateBudget, args: Sequence[Any], named: Mapping[
         budget.check_size(int(digits[:10]) * fields)
 
 
-def _in_batches(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_batch(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     count = _absolute_integer(_argument(args, named, 1, "linecount", 1))
     budget.check_size((1 + count) * budget.size(_argument(args, named, 2, "fill_with", None)))
     budget.charge(steps=count)
 
 
-def _in_slices(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_slice(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     budget.charge(steps=_absolute_integer(_argument(args, named, 1, "slices", 1)))
 
 
-def _rounded(_budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_round(_budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     if _absolute_integer(_argument(args, named, 1, "precision", 0)) > MAX_ROUND_DIGITS:
         raise SecurityError(f"round takes at most {MAX_ROUND_DIGITS} digits")
 
 
-def _sorted(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+def _check_sort(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
     count = _length(args[0])
     budget.charge(budget.size(args[0]) * count.bit_length(), steps=count)
 
 
-def _summed(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_sum(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     start = _argument(args, named, 2, "start", 0)
     values = (*args[0], start) if isinstance(args[0], (list, tuple)) else ()
     if any(isinstance(one, (list, tuple)) for one in values):  # every partial sum is a copy
         budget.charge(budget.size(values) * len(values))
 
 
-def _as_json(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_tojson(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     indent = _argument(args, named, 2, "indent", None) or 0
     each = len(indent) if isinstance(indent, str) else _absolute_integer(indent)
     separators = _argument(args, named, 3, "separators", None) or ()
@@ -140,12 +142,13 @@ def _as_json(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, An
     budget.check_size(size + size // MAX_INDENT * budget.depth(args[0]) * each)
 
 
-def _split(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+def _check_split(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
     budget.charge(steps=_length(args[0]) // 4)
 
 
-def _table(linear: str, bounds: Mapping[str, CostCheck]) -> Mapping[str, CostCheck | None]:
-    return MappingProxyType({**dict.fromkeys(linear.split()), **bounds})
+def _table(unchecked: str, checks: Mapping[str, CostCheck]) -> Mapping[str, CostCheck | None]:
+    """Return a table of names with their cost checks; None for those that need no check."""
+    return MappingProxyType({**dict.fromkeys(unchecked.split()), **checks})
 
 
 FILTERS = _table(
@@ -153,26 +156,27 @@ FILTERS = _table(
     "int items last length list lower map reject rejectattr reverse safe select selectattr string "
     "title trim truncate upper urlencode wordcount",
     {
-        "batch": _in_batches,
-        "center": _padded,
-        "dictsort": _sorted,
-        "format": check_formatted,
-        "groupby": _sorted,
-        "indent": _indented,
-        "join": _joined,
-        "max": _sorted,
-        "min": _sorted,
-        "replace": _replaced,
-        "round": _rounded,
-        "slice": _in_slices,
-        "sort": _sorted,
-        "sum": _summed,
-        "title": _split,
-        "tojson": _as_json,
-        "unique": _sorted,
-        "wordcount": _split,
+        "batch": _check_batch,
+        "center": _check_padding,
+        "dictsort": _check_sort,
+        "format": check_format,
+        "groupby": _check_sort,
+        "indent": _check_indent,
+        "join": _check_join,
+        "max": _check_sort,
+        "min": _check_sort,
+        "replace": _check_replace,
+        "round": _check_round,
+        "slice": _check_slice,
+        "sort": _check_sort,
+        "sum": _check_sum,
+        "title": _check_split,
+        "tojson": _check_tojson,
+        "unique": _check_sort,
+        "wordcount": _check_split,
     },
 )
+"""The filters that templates may use, each with its cost check; None if it needs none."""
 
 CONSTANT_COST_FILTERS = frozenset(
     {"attr", "count", "d", "default", "first", "items", "last", "length", "safe"}
@@ -187,16 +191,16 @@ METHODS: Mapping[type, Mapping[str, CostCheck | None]] = MappingProxyType(
             "lstrip partition removeprefix removesuffix rfind rindex rpartition rstrip startswith "
             "strip swapcase title upper",
             {
-                "center": _padded,
-                "format": check_formatted,
-                "join": _joined_by,
-                "ljust": _padded,
-                "replace": _replaced,
-                "rjust": _padded,
-                "rsplit": _split,
-                "split": _split,
-                "splitlines": _split,
-                "zfill": _padded,
+                "center": _check_padding,
+                "format": check_format,
+                "join": _check_join_method,
+                "ljust": _check_padding,
+                "replace": _check_replace,
+                "rjust": _check_padding,
+                "rsplit": _check_split,
+                "split": _check_split,
+                "splitlines": _check_split,
+                "zfill": _check_padding,
             },
         ),
         dict: _table("copy get items keys values", {}),
@@ -204,6 +208,7 @@ METHODS: Mapping[type, Mapping[str, CostCheck | None]] = MappingProxyType(
         tuple: _table("count index", {}),
     }
 )
+"""The methods that templates may call on plain values, by type, each with its cost check."""
 
 CONSTANT_COST_METHODS = frozenset({"get", "items", "keys", "values"})
 """Methods whose cost does not depend on the size of the object they are called on."""
