@@ -92,7 +92,7 @@ def _unverifiable(manifest: Manifest) -> str | None:
     try:
         new_hasher(name)
     except ImportError:
-        return f"the shards were not checked because the package {name} is not installed"
+        return f"the shards were not checked: the package {name} is not installed"
     return None
 
 
