@@ -21,6 +21,7 @@ from rdrr_runtime.decode.autoregressive import Autoregressive
 from rdrr_runtime.decode.base import Counts, Job
 from rdrr_runtime.decode.batch import BatchSequence, run_batch
 from rdrr_runtime.decode.chooser import Chooser
+from rdrr_runtime.decode.interval import AUTO, Interval, check_interval
 from rdrr_runtime.decode.request import Request, check_prompt, no_room
 from rdrr_runtime.decode.rules import Constraint, TokenRules
 from rdrr_runtime.decode.stats import GenerationStats
@@ -108,7 +109,7 @@ class Engine:
         *,
         max_tokens: int,
         sampling: SamplingParams | None = None,
-        interval: int = 8,
+        interval: Interval = AUTO,
         stats: GenerationStats | None = None,
         logprobs: Logprobs | None = None,
         constraint: Constraint | None = None,
@@ -122,7 +123,8 @@ class Engine:
             prompt: Token ids, at least one.
             max_tokens: Most new tokens; fewer when the context fills up before.
             sampling: How tokens are chosen; greedy when None.
-            interval: Tokens between two readbacks from the device.
+            interval: Tokens between two readbacks from the device, or `auto`, which chooses up to 8
+                by the measured speed, so that text comes steadily.
             stats: Filled while the iterator runs.
             logprobs: Filled while the iterator runs.
             constraint: What may come.
@@ -136,7 +138,7 @@ class Engine:
         Raises:
             GenerationError: The prompt is empty, has an unknown id, or does not fit the context;
                 while iterating, another call has ended the generation (see `Turns`).
-            UsageError: `max_tokens` or `interval` is not positive, a biased id is unknown, or
+            UsageError: `max_tokens` or `interval` is out of range, a biased id is unknown, or
                 `context_shift` is more than half of the context, or the strategy cannot choose
                 tokens so.
         """
@@ -144,7 +146,7 @@ class Engine:
         sampling.check_ids(self._vocab_size)
         stats = stats if stats is not None else GenerationStats()
         check_count("max_tokens", max_tokens)
-        check_count("interval", interval)
+        check_interval(interval)
         self._check(prompt, shifts=context_shift is not None)
         if context_shift is not None:
             check_keep(context_shift, self.backend.info.context)

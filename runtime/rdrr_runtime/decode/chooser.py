@@ -18,6 +18,7 @@ from rdrr_runtime.backend import Backend, FeedingBackend
 from rdrr_runtime.decode.base import ChosenTokens, until_stop
 from rdrr_runtime.decode.drafts import Proposal
 from rdrr_runtime.decode.host_sampling import HostSampling, sampling_backend
+from rdrr_runtime.decode.interval import Interval
 from rdrr_runtime.decode.probabilities import Allowed, ProbabilitySampler
 from rdrr_runtime.decode.rules import TokenRules
 from rdrr_runtime.decode.stream import AtOnceFeed, Stream
@@ -79,13 +80,15 @@ class Chooser:
         """How a draft samples its tokens; None where it takes the most probable ones."""
         return None if self.rules.sampling.is_greedy else self._by_probability()
 
-    def stream(self, ids: Sequence[int], base: int, *, interval: int, ahead: int | None) -> Stream:
+    def stream(
+        self, ids: Sequence[int], base: int, *, interval: Interval, ahead: int | None
+    ) -> Stream:
         """Return the tokens after `ids`, one pass each.
 
         Args:
             ids: Token ids to run first, at least one.
             base: Tokens already in the cache.
-            interval: Tokens between two readbacks.
+            interval: Tokens between two readbacks, or `auto`.
             ahead: Passes to submit before the ids before them are read; None for as many as the
                 backend asks for.
         """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rdrr_runtime.backend import Feed
 from rdrr_runtime.decode.base import ChosenTokens
+from rdrr_runtime.decode.interval import Interval
 
 AtOnce = Callable[[Sequence[int], int, int], list[int]]
 """Runs ids from a base on and returns a number of new ones, as `Backend.greedy` does."""
@@ -19,13 +20,14 @@ class Stream:
     Attributes:
         feed: Where ids come from.
         read: Makes of new ids what was chosen.
-        interval: Tokens between two readbacks, at most as many as were asked for.
+        interval: Tokens between two readbacks, or `auto`; 1 where the host must see each token
+            before the next pass, whatever the strategy requested.
         ahead: Passes that may be submitted before the ids before them are read.
     """
 
     feed: Feed
     read: Callable[[list[int]], ChosenTokens]
-    interval: int
+    interval: Interval
     ahead: int
 
     def collect(self) -> ChosenTokens:
