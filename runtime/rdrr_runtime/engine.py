@@ -29,7 +29,7 @@ from rdrr_runtime.decode.strategy import Strategy
 from rdrr_runtime.decode.turns import Turns
 from rdrr_runtime.sampling.logprobs import Logprobs
 from rdrr_runtime.sampling.params import SamplingParams
-from rdrr_runtime.sequences.held_ids import HeldIds, check_keep, shifted
+from rdrr_runtime.sequences.cached_ids import CachedIds, check_keep, shift_context
 
 SLOTS = 256
 """Slots of a sequence of a batch are a multiple, so that the next batch fits them too."""
@@ -56,7 +56,7 @@ class Engine:
         self.turns = turns if turns is not None else Turns()
         self._eos = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
-        self._held = HeldIds()
+        self._cached_ids = CachedIds()
 
     @contextmanager
     def lend(self) -> Iterator[Backend]:
@@ -66,7 +66,7 @@ class Engine:
             GenerationError: See `Turns.begin`.
         """
         with self.turns.exclusive():
-            self._held = HeldIds()
+            self._cached_ids = CachedIds()
             yield self.backend
 
     def save_cache(self, ids: Sequence[int]) -> tuple[int, dict[str, npt.NDArray[np.uint8]]]:
@@ -78,7 +78,7 @@ class Engine:
         if not isinstance(self.backend, StoringBackend):
             return 0, {}
         with self.turns.exclusive():
-            slots = self._held.shared(ids)
+            slots = self._cached_ids.shared(ids)
             return slots, self.backend.read_cache(slots)
 
     def load_cache(
@@ -101,7 +101,7 @@ class Engine:
         with self.lend() as backend:
             if slots and isinstance(backend, StoringBackend):
                 backend.write_cache(cache, slots)
-                self._held.extend(ids[:slots])
+                self._cached_ids.extend(ids[:slots])
 
     def generate(
         self,
@@ -263,10 +263,10 @@ class Engine:
         ids, dropped, left = list(request.prompt), list[int](), request.max_tokens
         while True:
             if request.keep is not None and len(ids) > longest:
-                ids, more = shifted(ids, request.keep, longest)
+                ids, more = shift_context(ids, request.keep, longest)
                 dropped += more
                 stats.context_shifts += 1
-            cached = self._held.reuse(ids)
+            cached = self._cached_ids.reuse(ids)
             if left == request.max_tokens:
                 stats.cached_tokens = cached
             room = min(left, longest - len(ids) + 1)
@@ -279,7 +279,7 @@ class Engine:
                 for run in runs:
                     ids += run
                     left -= len(run)
-                    self._held.extend(ids[:-1])
+                    self._cached_ids.extend(ids[:-1])
                     if chooser.ended:
                         stats.finish = "stop"
                     yield run

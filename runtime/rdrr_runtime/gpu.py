@@ -28,7 +28,12 @@ from rdrr_runtime.sampling.logprobs import TokenLogprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sequences.feed import GpuFeed
 from rdrr_runtime.sequences.gpu_batch import GpuBatch
-from rdrr_runtime.sequences.gpu_sequences import TOGETHER, GpuSequences, Part, collected
+from rdrr_runtime.sequences.gpu_sequences import (
+    PASSES_PER_SUBMISSION,
+    GpuSequences,
+    PassPart,
+    submit_and_collect,
+)
 from rdrr_runtime.sequences.passes import SinglePasses
 from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.windows import GpuWindows
@@ -123,11 +128,11 @@ class GpuBackend:
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the most probable token; `count` new ids, read back at once."""
-        return collected(self._feed(ids, base), count)[0]
+        return submit_and_collect(self._feed(ids, base), count)[0]
 
     def feed(self, ids: Sequence[int], base: int, *, sampled: bool = False) -> GpuFeed:
         """Return passes that can be submitted ahead of their ids, see `FeedingBackend.feed`."""
-        return self._feed(ids, base, sampled=sampled, together=TOGETHER)
+        return self._feed(ids, base, sampled=sampled, per_submission=PASSES_PER_SUBMISSION)
 
     def begin(
         self,
@@ -142,7 +147,7 @@ class GpuBackend:
 
     def sample(self, ids: Sequence[int], base: int, count: int) -> list[int]:
         """Run `ids`, then feed back the sampled token; `count` new ids, read back at once."""
-        return collected(self._feed(ids, base, sampled=True), count)[0]
+        return submit_and_collect(self._feed(ids, base, sampled=True), count)[0]
 
     def sample_masked(self, ids: Sequence[int], base: int, mask: Mask) -> list[int]:
         """Run `ids`, then sample one id among those that a mask allows."""
@@ -155,7 +160,7 @@ class GpuBackend:
             return 1
 
         rows = _last_row(ids, base)
-        return collected(self._sequence.feed(rows, first, sampled=True), 1)[0]
+        return submit_and_collect(self._sequence.feed(rows, first, sampled=True), 1)[0]
 
     def take_logprobs(self) -> list[TokenLogprobs]:
         """Return the log-probabilities of the ids sampled since the last call."""
@@ -223,7 +228,7 @@ class GpuBackend:
             self.device.close()
 
     def _feed(
-        self, ids: Sequence[int], base: int, *, sampled: bool = False, together: int = 1
+        self, ids: Sequence[int], base: int, *, sampled: bool = False, per_submission: int = 1
     ) -> GpuFeed:
         to_token = self._sequence.to_token(sampled)
 
@@ -232,9 +237,9 @@ class GpuBackend:
             return 1
 
         rows = _last_row(ids, base)
-        return self._sequence.feed(rows, first, sampled=sampled, together=together)
+        return self._sequence.feed(rows, first, sampled=sampled, per_submission=per_submission)
 
-    def _run(self, ids: Sequence[int], base: int, part: Part) -> PreparedPass:
+    def _run(self, ids: Sequence[int], base: int, part: PassPart) -> PreparedPass:
         which = self._sequence.run(ids, base, part)
         assert which is not None, "a single sequence has passes of its own"
         return which

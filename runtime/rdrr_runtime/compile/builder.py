@@ -37,7 +37,7 @@ class LoadedModel:
         workspace: Buffers of values.
         preferences: What hints and defaults ask for.
         max_binding: Bytes of the largest buffer that can be bound.
-        fuses: Whether one kernel may serve several ops.
+        may_fuse: Whether one kernel may serve several ops.
     """
 
     graph: Graph
@@ -46,7 +46,7 @@ class LoadedModel:
     workspace: Workspace
     preferences: Preferences
     max_binding: int
-    fuses: bool = True
+    may_fuse: bool = True
 
 
 @dataclass
@@ -116,7 +116,7 @@ class PassBuilder:
 
     def product(self, weights: Sequence[GpuWeight], ctx: OpContext | None = None) -> Product:
         """Return a request for a product with some matrices."""
-        return Product(ctx or self.ctx, tuple(weights), fuses=self.model.fuses)
+        return Product(ctx or self.ctx, tuple(weights), may_fuse=self.model.may_fuse)
 
     def choose(self, product: Product) -> Chosen[ProductKernel]:
         """Return the kernel of a product with one matrix."""

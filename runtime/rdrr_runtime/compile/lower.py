@@ -98,9 +98,9 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
     while index < len(body.ops):
         index += _serve(build, index)
     layers = len(build.phases)
-    ended = lower_head(build, norm, head)
+    lowered = lower_head(build, norm, head)
     logits = len(build.phases)
-    build.emit(sample(build, ended, head.weight.shape[0]))
+    build.emit(sample(build, lowered, head.weight.shape[0]))
     made = tuple(build.phases)
     return Pass(
         spec,
@@ -108,7 +108,7 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
         made[:layers],
         made[layers:logits],
         made[logits:],
-        ended.logits,
+        lowered.logits,
         picks_of(model.workspace, ctx.max_rows) if spec.has_picks else None,
         tuple(build.decisions),
     )
@@ -116,7 +116,7 @@ def lower(model: LoadedModel, spec: PassSpec, ctx: OpContext, cache: KvCache) ->
 
 def _serve(build: PassBuilder, index: int) -> int:
     """Serve the longest run of ops from `index` on that can be served; how many that is."""
-    served = _serve_pattern(build, index) if build.model.fuses else 0
+    served = _serve_pattern(build, index) if build.model.may_fuse else 0
     if served:
         return served
     branch = match_branch(build.body, index)

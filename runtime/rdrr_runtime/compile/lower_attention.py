@@ -16,7 +16,7 @@ from rdrr_runtime.compile.lower_products import (
     Served,
     emit_branch,
     emit_product,
-    fold,
+    fused_product,
     norm_input,
 )
 from rdrr_runtime.compile.pass_spec import Slots
@@ -33,7 +33,7 @@ BATCH_SPLIT = SplitTuning(128, 16)
 """Splits of the keys of a row in a batch: the rows fill a device together, so there are fewer."""
 
 FUSED = Reason("attention fused with norms, rope and the cache (auto)")
-PLACED = Reason("norms, rope and the cache in one phase (auto)")
+NORM_ROPE_STORE = Reason("norms, rope and the cache in one phase (auto)")
 
 
 def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
@@ -49,7 +49,7 @@ def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
     projections, linears = found.projections, found.projections.linears
     one_row = build.ctx.max_rows == 1
     spec = attention_spec(build, projections.attention, decode.SPLIT if one_row else BATCH_SPLIT)
-    projected = fold(build, [build.matrix(one.weight) for one in linears])
+    projected = fused_product(build, [build.matrix(one.weight) for one in linears])
     out = _output(build, found, spec)
     alike = len({one.bias is None for one in linears}) == 1
     runs = (
@@ -74,7 +74,7 @@ def _output(build: PassBuilder, found: AttentionBlock, spec: AttentionSpec) -> S
     """Return the output projection, if it can join the splits of the keys."""
     op = found.output.op
     assert isinstance(op, Linear), "the pattern's output is a linear"
-    return fold(build, (build.matrix(op.weight),), partials=spec.heads * spec.splits)
+    return fused_product(build, (build.matrix(op.weight),), partials=spec.heads * spec.splits)
 
 
 def _emit_block(
@@ -163,7 +163,7 @@ def _emit_attention(
     return sums, stats
 
 
-def serve_placed_attention(build: PassBuilder, found: Projections) -> bool:
+def serve_attention_after_projections(build: PassBuilder, found: Projections) -> bool:
     """Serve norms, rope, cache and attention of projections that have been emitted already.
 
     Returns:
@@ -183,7 +183,7 @@ def serve_placed_attention(build: PassBuilder, found: Projections) -> bool:
         transform=_transform(build, found),
         label=f"{op.out}.place",
     )
-    build.emit(phases, PLACED)
+    build.emit(phases, NORM_ROPE_STORE)
     for old, new in zip(made, (op.q, op.k, op.v), strict=True):
         if old != new:
             build.values.rename(old, new)

@@ -12,7 +12,7 @@ from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_product,
-    fold,
+    fused_product,
 )
 from rdrr_runtime.compile.pass_spec import Logits
 from rdrr_runtime.compile.products import Family
@@ -29,7 +29,7 @@ from rdrr_runtime.phases.rmsnorm import rms_norm
 
 
 @dataclass(frozen=True)
-class Ended:
+class LoweredHead:
     """The head of a pass.
 
     Attributes:
@@ -41,7 +41,7 @@ class Ended:
     best: Phase | None = None
 
 
-def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
+def lower_head(build: PassBuilder, norm: Norm, head: Head) -> LoweredHead:
     """Emit final norm and logits, of the rows whose logits are computed."""
     single = build.spec.logits is Logits.LAST
     rows = 1 if single else build.ctx.max_rows
@@ -49,7 +49,7 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
     logits = build.workspace.named(f"logits.{rows}", 4 * rows * head.weight.shape[0])
     weight = build.matrix(head.weight)
     ctx = build.ctx.for_one_row() if single else build.ctx
-    served = fold(build, (weight,), ctx)
+    served = fused_product(build, (weight,), ctx)
     source = Input(x, RowNorm(*build.gain(norm)), name="final norm")
     is_plain = head.scale == 1.0 and head.softcap is None
     if served is not None and served.family is Family.SMALL_BATCH:
@@ -59,7 +59,7 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> Ended:
     else:
         _general_head(build, norm, head, x, logits, single=single)
     _finish_logits(build, head, logits, single=single)
-    return Ended(logits)
+    return LoweredHead(logits)
 
 
 def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> BufferSlice:
@@ -77,11 +77,13 @@ def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> Buff
     return last
 
 
-def _one_row_head(build: PassBuilder, served: Served, source: Input, logits: BufferSlice) -> Ended:
+def _one_row_head(
+    build: PassBuilder, served: Served, source: Input, logits: BufferSlice
+) -> LoweredHead:
     candidates = build.workspace.named("candidates", CANDIDATE_BYTES * MAX_OUTPUT_GROUPS)
     output = Output((logits,), "best", best=candidates)
     (best,) = emit_product(build, served, source, output, "head")
-    return Ended(logits, best)
+    return LoweredHead(logits, best)
 
 
 def _general_head(
@@ -106,7 +108,7 @@ def _general_head(
     # The kernel is chosen for the rows of the head. What else is fused is no business of a norm
     # and a product that could not be.
     product = build.product((weight,), ctx.for_one_row() if single else ctx)
-    served = Served(product, build.choose(replace(product, fuses=False)))
+    served = Served(product, build.choose(replace(product, may_fuse=False)))
     served = replace(served, product=replace(product, ctx=ctx))
     source, output = Input(y, name=f"{norm.out}.head"), Output((logits,))
     emit_product(build, served, source, output, "head", single_row=single, logits=True)
@@ -127,16 +129,16 @@ def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, singl
         build.emit(made)
 
 
-def sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
+def sample(build: PassBuilder, lowered: LoweredHead, vocab: int) -> Sequence[Phase]:
     """Return what makes the next token: an argmax that advances the step, or picks of all rows."""
     if build.spec.logits is Logits.ALL:
         return ()
-    if ended.best is not None:
-        return [choose_best(build.ctx.state, ended.best, label="argmax")]
+    if lowered.best is not None:
+        return [choose_best(build.ctx.state, lowered.best, label="argmax")]
     if build.spec.logits is Logits.LAST_N:
         rows = build.ctx.max_rows
         return argmax_entropy(
-            ended.logits,
+            lowered.logits,
             build.workspace.named(f"entropy.{rows}", ENTROPY_SCRATCH_BYTES * rows),
             picks_of(build.workspace, rows),
             rows=rows,
@@ -144,7 +146,7 @@ def sample(build: PassBuilder, ended: Ended, vocab: int) -> Sequence[Phase]:
             label="argmax and entropy",
         )
     scratch = build.workspace.named("argmax", SCRATCH_BYTES)
-    return argmax(build.ctx.state, ended.logits, scratch, vocabulary=vocab, label="argmax")
+    return argmax(build.ctx.state, lowered.logits, scratch, vocabulary=vocab, label="argmax")
 
 
 def picks_of(workspace: Workspace, rows: int) -> BufferSlice:

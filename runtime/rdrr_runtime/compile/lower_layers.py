@@ -5,14 +5,14 @@ from __future__ import annotations
 from rdrr_manifests.graph.ops import Linear
 
 from rdrr_runtime.compile.builder import PassBuilder
-from rdrr_runtime.compile.lower_attention import serve_placed_attention
+from rdrr_runtime.compile.lower_attention import serve_attention_after_projections
 from rdrr_runtime.compile.lower_ops import lower_op
 from rdrr_runtime.compile.lower_products import (
     Served,
     emit_branch,
     emit_product,
-    fold,
-    handed_in_int8,
+    fused_product,
+    int8_handover,
     norm_input,
 )
 from rdrr_runtime.compile.patterns import GatedFeedForward, NormedLinears, Projections
@@ -27,7 +27,7 @@ def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
     The projection after them is served too where the activation reaches it in int8.
     """
     weights = [build.matrix(one.weight) for one in found.linears]
-    gated = fold(build, weights, gate=True)
+    gated = fused_product(build, weights, gate=True)
     if gated is None:
         return 0
     down = _down_in_int8(build, found, gated)
@@ -38,7 +38,7 @@ def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
         emit_product(build, gated, source, output, activation.out)
         build.values.read(found.norm.x)
         return found.own_count
-    handed = handed_in_int8(build, down)
+    handed = int8_handover(build, down)
     output = Output(
         (handed.x,), "gate", activation=activation.activation, int8=True, scales=handed.scales
     )
@@ -53,7 +53,7 @@ def _down_in_int8(build: PassBuilder, found: GatedFeedForward, gated: Served) ->
     op = found.down.op if found.down is not None else None
     if not isinstance(op, Linear):
         return None
-    down = fold(build, (build.matrix(op.weight),))
+    down = fused_product(build, (build.matrix(op.weight),))
     if down is None or down.family is not gated.family or down.by_column or gated.by_column:
         return None
     if not (gated.int8 and down.int8):
@@ -79,7 +79,7 @@ def serve_normed_linears(
     output = Output(ys, bias=build.joined_bias(found.linears))
     emit_product(build, served, norm_input(build, found.norm), output, "+".join(names))
     build.values.read(found.norm.x)
-    if layer is not None and serve_placed_attention(build, layer):
+    if layer is not None and serve_attention_after_projections(build, layer):
         return layer.count
     for op in found.others:
         lower_op(build, op)
@@ -92,7 +92,7 @@ def _small_batch_projections(build: PassBuilder, found: NormedLinears) -> Served
     has_bias = linears[0].bias is not None
     if any((one.bias is not None) != has_bias for one in linears):
         return None
-    served = fold(build, weights, apart=True, bias=has_bias)
+    served = fused_product(build, weights, separate_outputs=True, bias=has_bias)
     return served if served is not None and served.family is Family.SMALL_BATCH else None
 
 

@@ -17,7 +17,7 @@ from rdrr_manifests.graph.ops import Linear, Norm, Residual, Router
 from rdrr_runtime.compile.builder import PassBuilder
 from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
-from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose_folding
+from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose_fused
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.folding import Input, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
@@ -62,7 +62,7 @@ class Served:
         return self.product.weights[0].k
 
 
-def fold(
+def fused_product(
     build: PassBuilder,
     weights: Sequence[GpuWeight],
     ctx: OpContext | None = None,
@@ -76,8 +76,8 @@ def fold(
         ctx: Where it runs; that of the pass when None.
         wanted: Further fields of `Product`.
     """
-    product = replace(build.product(weights, ctx), folds=True, **wanted)
-    found = choose_folding(product, build.model.preferences)
+    product = replace(build.product(weights, ctx), fused=True, **wanted)
+    found = choose_fused(product, build.model.preferences)
     return None if found is None else Served(product, found)
 
 
@@ -86,7 +86,7 @@ def norm_input(build: PassBuilder, norm: Norm) -> Input:
     return Input(build.values.get(norm.x), RowNorm(*build.gain(norm)), name=norm.out)
 
 
-def handed_in_int8(build: PassBuilder, served: Served) -> Input:
+def int8_handover(build: PassBuilder, served: Served) -> Input:
     """Return buffers in which a gated product leaves int8 for one that is served so."""
     if served.family is Family.SMALL_BATCH:
         return Input(_small_batch_rows(build, "int8 gated", served.k), int8=True)
@@ -111,7 +111,7 @@ def emit_product(
     Args:
         build: Where it goes.
         served: The product.
-        source: What it multiplies by; the op before it only for families in `FOLDING`.
+        source: What it multiplies by; the op before it only for families in `FUSED_FAMILIES`.
         output: What becomes of the products.
         label: What the op is.
         single_row: One row is multiplied, whatever the pass has (the head).
@@ -192,7 +192,7 @@ def lower_linear(build: PassBuilder, op: Linear, residual: Residual | None = Non
 
 def exact_product(build: PassBuilder, op: Router, y: BufferSlice) -> None:
     """Emit a router's product, whose outputs are f32 and whose inputs are never in int8."""
-    product = replace(build.product((build.matrix(op.weight),)), exact=True, fuses=False)
+    product = replace(build.product((build.matrix(op.weight),)), exact=True, may_fuse=False)
     served = Served(product, build.choose(product))
     source = Input(build.values.get(op.x), name=op.x)
     emit_product(build, served, source, Output((y,)), op.out, logits=True)

@@ -48,7 +48,7 @@ ROWS: Mapping[Family, range] = MappingProxyType(
 )
 """Rows that each family serves; beyond them its kernels are no candidates."""
 
-FOLDING = (Family.ONE_ROW, Family.SMALL_BATCH)
+FUSED_FAMILIES = (Family.ONE_ROW, Family.SMALL_BATCH)
 """Families whose launches can take in the ops around a product."""
 
 
@@ -59,24 +59,24 @@ class Product:
     Attributes:
         ctx: Where it runs; its rows are those of the product.
         weights: One to three matrices [N, K] of one K.
-        folds: Whether several matrices, or what stands before or after them, share the launch.
+        fused: Whether several matrices, or what stands before or after them, share the launch.
         gate: Whether gate and up are joined by an activation.
         partials: Partial results of attention that are joined on the way in.
         apart: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
         exact: Whether rounding activations to int8 is out of the question.
-        fuses: Whether kernels that serve several ops may be used at all.
+        may_fuse: Whether kernels that serve several ops may be used at all.
     """
 
     ctx: OpContext
     weights: tuple[GpuWeight, ...]
-    folds: bool = False
+    fused: bool = False
     gate: bool = False
     partials: int = 0
-    apart: bool = False
+    separate_outputs: bool = False
     bias: bool = False
     exact: bool = False
-    fuses: bool = True
+    may_fuse: bool = True
 
 
 Refusal = Callable[[Product], str | None]
@@ -118,9 +118,9 @@ class ProductKernel:
             return "the device has no feature subgroup"
         if self.int8 and product.exact:
             return "what it computes must not be rounded to int8"
-        if self.family in FOLDING and not product.fuses:
+        if self.family in FUSED_FAMILIES and not product.may_fuse:
             return "fused kernels are switched off"
-        if product.folds and self.family not in FOLDING:
+        if product.fused and self.family not in FUSED_FAMILIES:
             return "it serves one matrix at a time"
         return self.refuses(product)
 
@@ -138,7 +138,7 @@ def _one_row(*, int8: bool) -> Refusal:
 
 
 def _small_batch(product: Product) -> str | None:
-    apart, bias = product.apart, product.bias
+    apart, bias = product.separate_outputs, product.bias
     return matvec_rows.refusal(product.ctx, product.weights, apart=apart, bias=bias)
 
 
@@ -151,7 +151,7 @@ def _never(product: Product) -> None:
 
 
 _BOTH = (True, False)
-_FOLDING_AND_INT8 = (
+_FUSED_AND_INT8 = (
     *(ProductKernel(Family.ONE_ROW, True, one, _one_row(int8=True)) for one in _BOTH),
     *(ProductKernel(Family.ONE_ROW, False, one, _one_row(int8=False)) for one in _BOTH),
     ProductKernel(Family.SMALL_BATCH, True, False, _small_batch),
@@ -164,8 +164,8 @@ _TILES = ProductKernel(Family.TILES, False, False, _never)
 def _in_order(rows: int) -> tuple[ProductKernel, ...]:
     """Return all kernels in order of preference: reading each weight once per row, or tiles."""
     if rows <= GEMV_ROWS:
-        return (*_FOLDING_AND_INT8, *_GENERAL, _TILES)
-    return (*_FOLDING_AND_INT8, _TILES, *_GENERAL)
+        return (*_FUSED_AND_INT8, *_GENERAL, _TILES)
+    return (*_FUSED_AND_INT8, _TILES, *_GENERAL)
 
 
 def choose_product(product: Product, preferences: Preferences) -> Chosen[ProductKernel]:
@@ -177,13 +177,13 @@ def choose_product(product: Product, preferences: Preferences) -> Chosen[Product
     return _with_notes(found, product, preferences)
 
 
-def choose_folding(product: Product, preferences: Preferences) -> Chosen[ProductKernel] | None:
+def choose_fused(product: Product, preferences: Preferences) -> Chosen[ProductKernel] | None:
     """Return the kernel of a product that folds other ops in; None where none is all it should be.
 
     What cannot be folded as it is wished is served op by op.
     """
     wishes = _wishes(product, preferences)
-    able = [one for one in _FOLDING_AND_INT8 if product.ctx.max_rows in ROWS[one.family]]
+    able = [one for one in _FUSED_AND_INT8 if product.ctx.max_rows in ROWS[one.family]]
     for one in able:
         if all(wish.accepts(one) for wish in wishes) and one.refusal(product) is None:
             said = ", ".join(wish.source for wish in wishes)

@@ -21,7 +21,7 @@ from rdrr_runtime.decode.host_sampling import HostSampling, sampling_backend
 from rdrr_runtime.decode.interval import Interval
 from rdrr_runtime.decode.probabilities import Allowed, ProbabilitySampler
 from rdrr_runtime.decode.rules import TokenRules
-from rdrr_runtime.decode.stream import AtOnceFeed, Stream
+from rdrr_runtime.decode.stream import BlockingFeed, Stream
 from rdrr_runtime.sampling.entropy import entropies
 from rdrr_runtime.sampling.logprobs import TokenLogprobs, describe
 from rdrr_runtime.sampling.sampler import Sampler
@@ -97,7 +97,7 @@ class Chooser:
             if ahead != 0 and isinstance(backend, FeedingBackend):
                 ahead = backend.ahead if ahead is None else ahead
                 return Stream(backend.feed(ids, base), ChosenTokens, interval, ahead)
-            return Stream(AtOnceFeed(backend.greedy, ids, base), ChosenTokens, interval, 0)
+            return Stream(BlockingFeed(backend.greedy, ids, base), ChosenTokens, interval, 0)
         source = sampling_backend(backend)
         top = None if rules.logprobs is None else rules.logprobs.top
         masked = rules.constraint is not None
@@ -113,13 +113,13 @@ class Chooser:
             return source.sample_masked(pending, at, self._mask)
 
         if masked:
-            return Stream(AtOnceFeed(sample_masked, ids, base), read, 1, 0)
+            return Stream(BlockingFeed(sample_masked, ids, base), read, 1, 0)
         if ahead != 0 and isinstance(source, FeedingBackend):
             ahead = source.ahead if ahead is None else ahead
             feed = source.feed(ids, base, sampled=True)
             return Stream(feed, read, interval, ahead)
         interval = 1 if isinstance(source, HostSampling) else interval
-        return Stream(AtOnceFeed(source.sample, ids, base), read, interval, 0)
+        return Stream(BlockingFeed(source.sample, ids, base), read, interval, 0)
 
     def verify(self, ids: Sequence[int], base: int, draft: Proposal) -> ChosenTokens:
         """Verify draft tokens after `ids` in one pass.

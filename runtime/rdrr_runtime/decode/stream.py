@@ -9,7 +9,7 @@ from rdrr_runtime.backend import Feed
 from rdrr_runtime.decode.base import ChosenTokens
 from rdrr_runtime.decode.interval import Interval
 
-AtOnce = Callable[[Sequence[int], int, int], list[int]]
+BlockingCall = Callable[[Sequence[int], int, int], list[int]]
 """Runs ids from a base on and returns a number of new ones, as `Backend.greedy` does."""
 
 
@@ -35,7 +35,7 @@ class Stream:
         return self.read(self.feed.collect()[0])
 
 
-class AtOnceFeed:
+class BlockingFeed:
     """A feed of a backend that runs passes and reads their ids in one call; nothing runs ahead.
 
     Args:
@@ -44,7 +44,7 @@ class AtOnceFeed:
         base: Tokens already in the cache.
     """
 
-    def __init__(self, run: AtOnce, ids: Sequence[int], base: int) -> None:
+    def __init__(self, run: BlockingCall, ids: Sequence[int], base: int) -> None:
         self._run = run
         self._pending = ids
         self._base = base

@@ -20,10 +20,10 @@ from contextlib import contextmanager
 
 from rdrr_format.errors import GenerationError
 
-PATIENCE = 600.0
+DEFAULT_TIMEOUT = 600.0
 """Seconds that a thread waits for the generation of another one unless told otherwise."""
 
-LOOK_AGAIN = 1.0
+COLLECT_AFTER = 1.0
 """Seconds after which a waiting thread has unreachable generations collected: one that is part of a
 reference cycle would keep its turn until Python's collector happens to run."""
 
@@ -69,11 +69,11 @@ class Turns:
     """Gives turns at one backend.
 
     Args:
-        patience: Seconds that a thread waits for another one; None for as long as it takes.
+        timeout: Seconds that a thread waits for another one; None for as long as it takes.
     """
 
-    def __init__(self, patience: float | None = PATIENCE) -> None:
-        self.patience = patience
+    def __init__(self, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+        self.timeout = timeout
         self._process = os.getpid()
         # The lock can be taken twice by one thread: the collector may end a turn within a block.
         self._changed = threading.Condition(threading.RLock())
@@ -202,15 +202,15 @@ class Turns:
     def _wait(self, is_ready: Callable[[], bool]) -> None:
         """Wait in line, first come, first served."""
         place = object()
-        end = None if self.patience is None else time.monotonic() + self.patience
+        end = None if self.timeout is None else time.monotonic() + self.timeout
         self._waiting.append(place)
         try:
             collected = False
             while not (is_ready() and self._waiting[0] is place):
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
-                    raise _too_long(self.patience)
-                pause = LOOK_AGAIN if not collected else left
+                    raise _too_long(self.timeout)
+                pause = COLLECT_AFTER if not collected else left
                 self._changed.wait(pause if left is None else min(pause or left, left))
                 if not collected and not is_ready():
                     collected = True

@@ -89,7 +89,7 @@ class Plan:
             self._workspace,
             preferences,
             max_binding=device.max_binding,
-            fuses=fused,
+            may_fuse=fused,
         )
 
     @property
@@ -109,11 +109,9 @@ class Plan:
     def passes(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Pass, ...]:
         """Return these passes, without those that the caches cannot serve."""
         possible = [one for one in specs if not one.is_mapped or self.cache.spec.has_batches]
-        return tuple(
-            self._on_paper(one) if one.is_mapped else self.lowered(one) for one in possible
-        )
+        return tuple(self._dry_run(one) if one.is_mapped else self.lowered(one) for one in possible)
 
-    def _on_paper(self, spec: PassSpec) -> Pass:
+    def _dry_run(self, spec: PassSpec) -> Pass:
         """Return the phases of a mapped pass in caches that are not allocated, lowered once."""
         if spec not in self._mapped:
             state, cache = self.memory(spec, PaperArena(self.device))
@@ -173,7 +171,7 @@ class Plan:
         return lower(self._model, spec, ctx, cache or self.cache)
 
 
-def plan_on_paper(
+def dry_run_plan(
     package: Package,
     device: Device,
     policy: Policy,
@@ -196,4 +194,4 @@ def decisions_for(
     specs: Sequence[PassSpec] = LOADED,
 ) -> tuple[Decision, ...]:
     """Return what a backend would choose for some passes, without loading anything."""
-    return plan_on_paper(package, device, policy, context, kv_dtype, tuning).decisions(specs)
+    return dry_run_plan(package, device, policy, context, kv_dtype, tuning).decisions(specs)

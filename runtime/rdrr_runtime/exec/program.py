@@ -19,53 +19,53 @@ class PreparedPass:
     """A pass that an executor can run: each part of it is prepared when it is first needed.
 
     Args:
-        of: The pass.
+        lowered: The pass.
         executor: What runs it.
     """
 
-    def __init__(self, of: Pass, executor: Executor) -> None:
-        self.of = of
+    def __init__(self, lowered: Pass, executor: Executor) -> None:
+        self.lowered = lowered
         self._executor = executor
 
     @property
     def rows(self) -> int:
         """Most token rows."""
-        return self.of.rows
+        return self.lowered.rows
 
     @property
     def logits(self) -> BufferSlice:
         """Logits, f32 [1 or rows, vocab]."""
-        return self.of.logits
+        return self.lowered.logits
 
     @property
     def picks(self) -> BufferSlice | None:
         """Of a pass with picks: (u32 id, f32 entropy) [rows]."""
-        return self.of.picks
+        return self.lowered.picks
 
     @cached_property
     def body(self) -> Prepared:
         """Everything up to the last layer."""
-        return self._executor.prepare(self.of.body)
+        return self._executor.prepare(self.lowered.body)
 
     @cached_property
     def head(self) -> Prepared:
         """The head, for a tail of the rows that the body had."""
-        return self._executor.prepare(self.of.head)
+        return self._executor.prepare(self.lowered.head)
 
     @cached_property
     def to_logits(self) -> Prepared:
         """Body and head."""
-        return self._executor.prepare((*self.of.body, *self.of.head))
+        return self._executor.prepare((*self.lowered.body, *self.lowered.head))
 
     @cached_property
     def to_picks(self) -> Prepared:
         """Head and what follows, for a tail of the rows that the body had."""
-        return self._executor.prepare((*self.of.head, *self.of.sample))
+        return self._executor.prepare((*self.lowered.head, *self.lowered.sample))
 
     @cached_property
     def to_token(self) -> Prepared:
         """All of it, up to the next token."""
-        return self._executor.prepare(self.of.phases)
+        return self._executor.prepare(self.lowered.phases)
 
 
 class Program:

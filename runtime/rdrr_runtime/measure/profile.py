@@ -76,7 +76,7 @@ def profile(
         plan = Plan(
             package, device, buffers, policy, context=context, kv_dtype=kv_dtype, tuning=tuning
         )
-        run = _Run(device, timer, plan, Program(plan, DispatchExecutor(device)))
+        run = _Profiler(device, timer, plan, Program(plan, DispatchExecutor(device)))
         prefill = run.prefill(prompt_tokens)
         decode = run.decode(prompt_tokens, tokens)
     return Profile(device.info, bandwidth, size, prefill, decode, tuple(run.spans), run.offset)
@@ -95,7 +95,7 @@ def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Submission:
     """Part of a step: one submission."""
 
     phases: tuple[Phase, ...]
@@ -105,7 +105,7 @@ class _Piece:
 
 
 @dataclass
-class _Tally:
+class _Totals:
     """Sums of one kind of step."""
 
     gpu: float = 0.0
@@ -117,7 +117,7 @@ class _Tally:
 
 
 @dataclass
-class _Run:
+class _Profiler:
     """A loaded model that is measured."""
 
     device: Device
@@ -129,70 +129,70 @@ class _Run:
 
     def prefill(self, count: int) -> StepProfile:
         """The prompt, several times."""
-        pieces = list(self._prompt(count))
-        self._warm(pieces)
-        tally = _Tally()
+        submissions = list(self._prompt(count))
+        self._warm(submissions)
+        totals = _Totals()
         for _ in range(PREFILL_RUNS):
-            for one in pieces:
-                self._measure(one, tally, "prefill")
-        return self._result("prefill", PREFILL_RUNS, count, tally)
+            for one in submissions:
+                self._measure(one, totals, "prefill")
+        return self._result("prefill", PREFILL_RUNS, count, totals)
 
     def decode(self, base: int, count: int) -> StepProfile:
         """Tokens after the prompt."""
         kind = self.program.get(DECODE)
-        pieces = [
-            _Piece(kind.of.phases, kind.to_token, (self._id(at),), at)
+        submissions = [
+            _Submission(kind.lowered.phases, kind.to_token, (self._id(at),), at)
             for at in range(base, base + count)
         ]
-        self._warm(pieces[:1])
-        tally = _Tally()
-        for one in pieces:
-            self._measure(one, tally, "decode")
-        return self._result("decode", count, 1, tally)
+        self._warm(submissions[:1])
+        totals = _Totals()
+        for one in submissions:
+            self._measure(one, totals, "decode")
+        return self._result("decode", count, 1, totals)
 
-    def _prompt(self, count: int) -> Iterator[_Piece]:
+    def _prompt(self, count: int) -> Iterator[_Submission]:
         kind = self.program.get(PREFILL if count > 1 else DECODE)
         for base in range(0, count, kind.rows):
             ids = tuple(self._id(at) for at in range(base, min(base + kind.rows, count)))
             is_last = base + len(ids) == count
-            phases = kind.of.phases if is_last else kind.of.body
-            yield _Piece(phases, kind.to_token if is_last else kind.body, ids, base)
+            phases = kind.lowered.phases if is_last else kind.lowered.body
+            yield _Submission(phases, kind.to_token if is_last else kind.body, ids, base)
 
     def _id(self, at: int) -> int:
         """Some token: which one does not matter to the time of a dense model."""
         return (at * 7919 + 1) % self.plan.graph.vocab_size
 
-    def _warm(self, pieces: Sequence[_Piece]) -> None:
-        for one in pieces:
+    def _warm(self, submissions: Sequence[_Submission]) -> None:
+        for one in submissions:
             self._write(one)
             self.timer.run([one.prepared], len(one.ids))
-        last = pieces[-1]
+        last = submissions[-1]
         self._write(last)
         # Without the argmax, which would leave a step of one row to the runs after the first.
         warm_up(self.device, self.timer, [self._body(last)], len(last.ids))
 
-    def _body(self, one: _Piece) -> Prepared:
+    def _body(self, one: _Submission) -> Prepared:
         return self.program.get(PREFILL if len(one.ids) > 1 else DECODE).body
 
-    def _write(self, one: _Piece) -> None:
+    def _write(self, one: _Submission) -> None:
         Step(self.device, self.plan.state).write(one.ids, one.base)
 
-    def _measure(self, one: _Piece, tally: _Tally, step: str) -> None:
+    def _measure(self, one: _Submission, totals: _Totals, step: str) -> None:
         rows = len(one.ids)
         self._write(one)
         whole = self.timer.run([one.prepared], rows)
-        tally.gpu += float(whole.seconds.sum())
-        tally.encode += whole.submitted - whole.encoding
-        tally.sync += whole.seen - whole.submitted
+        totals.gpu += float(whole.seconds.sum())
+        totals.encode += whole.submitted - whole.encoding
+        totals.sync += whole.seen - whole.submitted
         self._keep(whole, [(step, "one pass")])
         self._write(one)
         single = self.timer.run([(each,) for each in one.prepared], rows)
         self._keep(single, [(each.label, each.name) for each in one.phases])
         for each, seconds in zip(one.phases, single.seconds, strict=True):
             name = each.name
-            tally.seconds[name] = tally.seconds.get(name, 0.0) + float(seconds)
-            tally.bytes[name] = tally.bytes.get(name, 0) + traffic(each, rows, one.base)
-            tally.calls[name] = tally.calls.get(name, 0) + 1
+            totals.seconds[name] = totals.seconds.get(name, 0.0) + float(seconds)
+            totals.bytes[name] = totals.bytes.get(name, 0) + traffic(each, rows, one.base)
+            totals.calls[name] = totals.calls.get(name, 0) + 1
 
     def _keep(self, timed: Timed, names: Sequence[tuple[str, str]]) -> None:
         for (name, group), (begin, end) in zip(names, timed.gpu, strict=True):
@@ -203,8 +203,8 @@ class _Run:
         # No work ends after it was seen to have ended: the tightest of these bounds is the offset.
         self.offset = min(self.offset, timed.seen - float(timed.gpu[-1, 1]))
 
-    def _result(self, name: str, steps: int, rows: int, tally: _Tally) -> StepProfile:
-        silent = [kernel for kernel, seconds in tally.seconds.items() if seconds <= 0]
+    def _result(self, name: str, steps: int, rows: int, totals: _Totals) -> StepProfile:
+        silent = [kernel for kernel, seconds in totals.seconds.items() if seconds <= 0]
         if silent:
             raise DeviceError(
                 f"the adapter's clock is too coarse: it reports no time for {', '.join(silent)}",
@@ -212,16 +212,16 @@ class _Run:
                 hint="measure more tokens",
             )
         kernels = [
-            KernelTime(kernel, calls // steps, calls, tally.seconds[kernel], tally.bytes[kernel])
-            for kernel, calls in tally.calls.items()
+            KernelTime(kernel, calls // steps, calls, totals.seconds[kernel], totals.bytes[kernel])
+            for kernel, calls in totals.calls.items()
         ]
         kernels.sort(key=lambda one: -one.seconds)
         return StepProfile(
             name,
             steps,
             rows,
-            tally.gpu / steps,
-            tally.encode / steps,
-            tally.sync / steps,
+            totals.gpu / steps,
+            totals.encode / steps,
+            totals.sync / steps,
             tuple(kernels),
         )

@@ -26,7 +26,7 @@ MAX_REPEATS = 64
 
 
 @dataclass(frozen=True)
-class Race:
+class InterleavedTimer:
     """Times phases on a device.
 
     Attributes:
@@ -53,10 +53,10 @@ class Race:
         first = next(iter(alternatives.values()))
         once = float(self.timer.run([first], self.rows).seconds[0])
         repeats = max(1, min(MAX_REPEATS, round(PASS_SECONDS / max(once, 1e-9))))
-        found = self.in_turn(list(alternatives.values()), repeats)
+        found = self.interleaved(list(alternatives.values()), repeats)
         return dict(zip(alternatives, found, strict=True))
 
-    def in_turn(self, alternatives: Sequence[Prepared], repeats: int = 1) -> list[Times]:
+    def interleaved(self, alternatives: Sequence[Prepared], repeats: int = 1) -> list[Times]:
         """Return seconds of interleaved runs, each round beginning with another alternative.
 
         Raises:

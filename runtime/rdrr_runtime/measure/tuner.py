@@ -27,7 +27,7 @@ from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, PassSpec
 from rdrr_runtime.exec.agreement import Check
 from rdrr_runtime.exec.executor import DispatchExecutor, Prepared
 from rdrr_runtime.exec.plan import Plan
-from rdrr_runtime.measure.timing import Race, Times, better, scatter
+from rdrr_runtime.measure.timing import InterleavedTimer, Times, better, scatter
 from rdrr_runtime.measure.tuned import Outcome, PassTimes, Trial, Tuned, Verdict
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
@@ -220,7 +220,7 @@ class _Tuner:
                 right[one] = bound
             else:
                 trials[one] = Verdict.WRONG
-        times = self._race.times(right)
+        times = self._timing.times(right)
         best = self._winner(tuning_key.default, times, right)
         if best != tuning_key.default:
             trials[best] = Verdict.WON
@@ -242,7 +242,7 @@ class _Tuner:
         keys = {one.tuning_key.name for one in made}
         defaults = self._prepare(self._pass(step, self.tuning.without(keys)))
         winners = self._prepare(self._pass(step, self.tuning))
-        rounds = [self._race.in_turn([defaults, winners]) for _ in range(2)]
+        rounds = [self._timing.interleaved([defaults, winners]) for _ in range(2)]
         before, after = (np.concatenate(one) for one in zip(*rounds, strict=True))
         default, tuned = float(np.median(before)), float(np.median(after))
         kept = tuned <= (1 + max(SLOWER, scatter(before))) * default
@@ -272,9 +272,11 @@ class _Tuner:
         return DispatchExecutor(self.setting.device).prepare(phases)
 
     @property
-    def _race(self) -> Race:
+    def _timing(self) -> InterleavedTimer:
         setting = self.setting
-        return Race(setting.device, self.timer, len(self.ids), self._reset, setting.rounds)
+        return InterleavedTimer(
+            setting.device, self.timer, len(self.ids), self._reset, setting.rounds
+        )
 
     def _reset(self) -> None:
         assert self.memory is not None, "a step has begun"
@@ -294,7 +296,7 @@ class _Tuner:
         best = min(times, key=lambda one: float(np.median(times[one])))
         if best == default or not better(times[best], times[default]):
             return default
-        again = self._race.times({one: bound[one] for one in (default, best)})
+        again = self._timing.times({one: bound[one] for one in (default, best)})
         return best if better(again[best], again[default]) else default
 
 

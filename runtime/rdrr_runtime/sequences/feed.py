@@ -64,17 +64,17 @@ class FeedRun:
 
     Attributes:
         rows: The rows whose tokens the first step gives, one of each sequence.
-        first: Prepares the first step, and returns how many steps it has submitted, 0 or 1.
-        again: Returns the phases of a further step.
+        first_step: Prepares the first step, and returns how many steps it has submitted, 0 or 1.
+        further_step: Returns the phases of a further step.
         ring: Where the steps leave their ids.
-        together: Most steps of a submission.
+        per_submission: Most steps of a submission.
     """
 
     rows: Sequence[Row]
-    first: Callable[[], int]
-    again: Callable[[], Prepared]
+    first_step: Callable[[], int]
+    further_step: Callable[[], Prepared]
     ring: Ring
-    together: int = 1
+    per_submission: int = 1
 
 
 @dataclass
@@ -137,13 +137,13 @@ class GpuFeed:
         step, steps = self._step, 0
         if not self._began:
             self._began = True
-            steps = self._run.first()
+            steps = self._run.first_step()
             self._copied = step.recorded
         if not steps:
             room = self._run.ring.steps - (step.recorded - self._copied)
-            steps = min(self._run.together, most, room)
+            steps = min(self._run.per_submission, most, room)
             step.invalidate()
-            self._executor.run(self._run.again(), len(self._rows), steps)
+            self._executor.run(self._run.further_step(), len(self._rows), steps)
         step.recorded += steps
         return steps
 

@@ -22,10 +22,10 @@ from rdrr_runtime.sequences.sampler import GpuSampler
 from rdrr_runtime.sequences.step import Step
 
 F32 = npt.NDArray[np.float32]
-Part = Callable[[PreparedPass], Prepared]
+PassPart = Callable[[PreparedPass], Prepared]
 """Selects which part of a pass to run."""
 
-TOGETHER = 2
+PASSES_PER_SUBMISSION = 2
 """Decode passes per submission when running ahead of readback: each submission costs idle time."""
 
 
@@ -67,12 +67,16 @@ class GpuSequences:
         Returns:
             For each row its `count` new ids, of which the last has not been run.
         """
-        return collected(self.feed(rows, partial(self._write, rows), together=TOGETHER), count)
+        return submit_and_collect(
+            self.feed(rows, partial(self._write, rows), per_submission=PASSES_PER_SUBMISSION), count
+        )
 
     def sample(self, rows: Sequence[Row], count: int) -> list[list[int]]:
         """Do as `greedy` with sampled tokens."""
         first = partial(self._write, rows)
-        return collected(self.feed(rows, first, sampled=True, together=TOGETHER), count)
+        return submit_and_collect(
+            self.feed(rows, first, sampled=True, per_submission=PASSES_PER_SUBMISSION), count
+        )
 
     def logits(self, rows: Sequence[Row]) -> F32:
         """Run a row of each sequence; logits of each, float32 [rows, vocab]."""
@@ -87,7 +91,7 @@ class GpuSequences:
         first: Callable[[], int],
         *,
         sampled: bool = False,
-        together: int = 1,
+        per_submission: int = 1,
     ) -> GpuFeed:
         """Return a feed that goes on from rows.
 
@@ -95,7 +99,7 @@ class GpuSequences:
             rows: Whose tokens its first step gives, one row of each sequence.
             first: Prepares that step, and returns how many steps it has submitted, 0 or 1.
             sampled: Tokens are sampled as `begin` said, else the most probable ones.
-            together: Most steps of a submission.
+            per_submission: Most steps of a submission.
         """
         count, to_token = len(rows), self.to_token(sampled)
         sampler = self.sampler if sampled else None
@@ -104,17 +108,17 @@ class GpuSequences:
             first,
             lambda: to_token(self._passes.decode(count)),
             self._passes.ring(count),
-            together,
+            per_submission,
         )
         recorder = sampler if sampler is not None and sampler.has_records else None
         return GpuFeed(self._executor, self.step, run, recorder)
 
-    def to_token(self, sampled: bool) -> Part:
+    def to_token(self, sampled: bool) -> PassPart:
         """Return what selects a pass up to the token, sampled or most probable."""
         return self.sampler.to_token if sampled else _to_most_probable
 
     def run(
-        self, ids: Sequence[int], base: int, part: Part, sequence: int = 0
+        self, ids: Sequence[int], base: int, part: PassPart, sequence: int = 0
     ) -> PreparedPass | None:
         """Run ids of one sequence in as many passes as they need.
 
@@ -151,7 +155,7 @@ class GpuSequences:
         return 0
 
 
-def collected(feed: GpuFeed, count: int) -> list[list[int]]:
+def submit_and_collect(feed: GpuFeed, count: int) -> list[list[int]]:
     """Block until `count` ids of each row are available and return them."""
     feed.submit(count)
     feed.fence()

@@ -124,7 +124,7 @@ class GpuSampler:
         key = (id(which), *chain_of(self._options), self._top)
         if key not in self._made:
             made = self._phases(which)
-            whole = self._executor.prepare((*which.of.body, *which.of.head, *made))
+            whole = self._executor.prepare((*which.lowered.body, *which.lowered.head, *made))
             self._made[key] = (whole, self._executor.prepare(made), which)
         return self._made[key]
 

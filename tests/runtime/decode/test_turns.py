@@ -94,7 +94,7 @@ def test_a_call_of_the_same_thread_ends_the_turn_before_it_and_frees_what_that_h
 
 
 def test_a_turn_belongs_to_the_thread_that_used_it_last():
-    turns = Turns(patience=0)
+    turns = Turns(timeout=0)
     turn = turns.begin()
 
     def step() -> None:
@@ -109,7 +109,7 @@ def test_a_turn_belongs_to_the_thread_that_used_it_last():
 
 
 def test_a_turn_that_nobody_can_reach_any_more_is_collected():
-    turns = Turns(patience=SOON)
+    turns = Turns(timeout=SOON)
 
     def holder():
         turn = turns.begin()
@@ -134,7 +134,7 @@ def test_a_turn_that_nobody_can_reach_any_more_is_collected():
 
 
 def test_a_turn_whose_holder_is_alive_is_not_collected():
-    turns = Turns(patience=0.01)
+    turns = Turns(timeout=0.01)
     held = Worker(turns.begin).join()
     with pytest.raises(GenerationError, match=r"waited 0\.01 seconds") as caught:
         turns.begin()
@@ -175,7 +175,7 @@ def test_close_lets_a_step_end_and_those_who_wait_hear_of_it():
 
 
 def test_close_gives_up_on_a_step_that_does_not_end_and_the_model_stays_open():
-    turns = Turns(patience=0.01)
+    turns = Turns(timeout=0.01)
     in_step, go_on = threading.Event(), threading.Event()
 
     def generate() -> None:
@@ -205,7 +205,7 @@ def test_nothing_begins_or_closes_within_a_step_of_the_same_thread(call):
 
 
 def test_an_error_within_a_step_ends_it():
-    turns = Turns(patience=0)
+    turns = Turns(timeout=0)
     with pytest.raises(ZeroDivisionError), turns.exclusive():
         raise ZeroDivisionError
     Worker(lambda: turns.begin().end()).join()

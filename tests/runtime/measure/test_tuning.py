@@ -15,7 +15,7 @@ from rdrr_runtime.exec.executor import DispatchExecutor
 from rdrr_runtime.exec.plan import Plan
 from rdrr_runtime.gpu import GpuBackend
 from rdrr_runtime.measure import tuner
-from rdrr_runtime.measure.timing import Race, better
+from rdrr_runtime.measure.timing import InterleavedTimer, better
 from rdrr_runtime.measure.tuned import Outcome, Verdict
 from rdrr_runtime.measure.tuner import Setting, _Tuner, tune
 from rdrr_runtime.phases import embed, matmul_int8
@@ -103,13 +103,13 @@ def _scripted(monkeypatch, tuning_key: list[float], pairs: list[list[float]]) ->
     """Times of a key's parameters, the default first, then those of what is measured in pairs."""
     scripted = iter(pairs)
 
-    def in_turn(_, alternatives, repeats=1):
+    def interleaved(_, alternatives, repeats=1):
         assert repeats >= 1
         times = tuning_key if len(alternatives) > 2 else next(scripted)
         assert len(times) == len(alternatives)
         return [np.full(3, one) for one in times]
 
-    monkeypatch.setattr(Race, "in_turn", in_turn)
+    monkeypatch.setattr(InterleavedTimer, "interleaved", interleaved)
 
 
 @pytest.mark.parametrize(

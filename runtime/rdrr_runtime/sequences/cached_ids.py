@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rdrr_format.options import check_count
 
 
-class HeldIds:
+class CachedIds:
     """The ids whose keys and values are in the cache, from slot 0 on."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ def check_keep(keep: int, context: int) -> None:
     check_count("context_shift", keep, minimum=0, maximum=context // 2)
 
 
-def shifted(ids: Sequence[int], keep: int, context: int) -> tuple[list[int], list[int]]:
+def shift_context(ids: Sequence[int], keep: int, context: int) -> tuple[list[int], list[int]]:
     """The ids that stay where there are more than the context holds, and those that go.
 
     The first `keep` stay. Of the others the oldest half goes, again if need be.
