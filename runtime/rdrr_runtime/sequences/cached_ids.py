@@ -1,6 +1,6 @@
-"""Which ids the key-value cache holds, and which of them stay when it is full.
+"""The ids in the key-value cache, and the ids that a context shift keeps.
 
-Both are plain lists of ids: what the cache holds beyond them is never read, see
+Both are plain lists of ids. Entries of the cache beyond them are never read, see
 `rdrr_runtime.backend`.
 """
 
@@ -12,48 +12,49 @@ from rdrr_format.options import check_count
 
 
 class CachedIds:
-    """The ids whose keys and values are in the cache, from slot 0 on."""
+    """The ids whose keys and values are in the cache, in slot order from slot 0."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
 
     def reuse(self, ids: Sequence[int]) -> int:
-        """How many of `ids` need not be run again; the cache is taken to hold only these now.
+        """Return how many leading `ids` need not run again, and forget all other cached ids.
 
-        The last of `ids` always runs, because its logits are wanted.
+        The last of `ids` always runs, because its logits are needed.
         """
         common = min(self.shared(ids), len(ids) - 1)
         del self.ids[common:]
         return common
 
     def shared(self, ids: Sequence[int]) -> int:
-        """How many of the first `ids` the cache holds."""
+        """Return how many leading `ids` the cache holds."""
         limit = min(len(self.ids), len(ids))
         return next((at for at in range(limit) if self.ids[at] != ids[at]), limit)
 
     def extend(self, ids: Sequence[int]) -> None:
-        """Take the cache to hold `ids`, which begin with what it held before."""
+        """Note that the cache now holds `ids`, which begin with the ids that it held before."""
         self.ids += ids[len(self.ids) :]
 
 
 def check_keep(keep: int, context: int) -> None:
-    """Check how many first ids a shift keeps.
+    """Check the number of first ids that a context shift keeps.
 
     Raises:
-        UsageError: Not between 0 and half of the context.
+        UsageError: It is not between 0 and half of the context.
     """
     check_count("context_shift", keep, minimum=0, maximum=context // 2)
 
 
 def shift_context(ids: Sequence[int], keep: int, context: int) -> tuple[list[int], list[int]]:
-    """The ids that stay where there are more than the context holds, and those that go.
+    """Return the ids that a context shift keeps and the ids that it drops.
 
-    The first `keep` stay. Of the others the oldest half goes, again if need be.
+    The first `keep` ids stay. Of the others the older half is dropped, repeatedly until the rest
+    fits the context.
     """
-    gone: list[int] = []
-    left = list(ids)
-    while len(left) > context:
-        end = keep + -(-(len(left) - keep) // 2)
-        gone += left[keep:end]
-        del left[keep:end]
-    return left, gone
+    dropped: list[int] = []
+    kept = list(ids)
+    while len(kept) > context:
+        end = keep + -(-(len(kept) - keep) // 2)
+        dropped += kept[keep:end]
+        del kept[keep:end]
+    return kept, dropped
