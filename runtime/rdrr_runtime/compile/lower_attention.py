@@ -1,4 +1,4 @@
-"""Attention as phases: fused with the ops around it, or the store of keys and values by itself."""
+"""Lowering of attention: fused with the ops around it, or as a cache store and attention alone."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from rdrr_runtime.phases.head_transform import HeadTransform
 from rdrr_runtime.phases.kv_store import kv_store
 
 BATCH_SPLIT = SplitTuning(128, 16)
-"""Splits of the keys of a row in a batch: the rows fill a device together, so there are fewer."""
+"""How the keys of a row are split in a batch: less than for a single row, since the rows of the
+batch occupy the device together."""
 
 FUSED = Reason("attention fused with norms, rope and the cache (auto)")
 NORM_ROPE_STORE = Reason("norms, rope and the cache in one phase (auto)")
 
 
 def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
-    """Serve a layer from its first norm to its output projection, if that is possible and wished.
+    """Emit a layer from its first norm to its output projection with fused kernels, if possible.
 
-    The projections, attention, and the output projection, which joins the splits of the keys: 3
-    phases for one row. A batch with a row of each sequence takes two more, which round rows to
-    int8.
+    One row takes 3 phases: the projections, attention, and the output projection, which also joins
+    the partial results of the key splits. A batch takes two more, which quantize rows to int8.
 
     Returns:
-        False where another way has to serve it; then nothing has been emitted.
+        Whether it was possible; if not, nothing has been emitted.
     """
     projections, linears = found.projections, found.projections.linears
     one_row = build.ctx.max_rows == 1
@@ -71,7 +71,7 @@ def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
 
 
 def _output(build: PassBuilder, found: AttentionBlock, spec: AttentionSpec) -> Served | None:
-    """Return the output projection, if it can join the splits of the keys."""
+    """Return the output projection if it can join the partial results of the key splits."""
     op = found.output.op
     assert isinstance(op, Linear), "the pattern's output is a linear"
     return fused_product(build, (build.matrix(op.weight),), partials=spec.heads * spec.splits)
@@ -101,7 +101,7 @@ def _emit_block(
 def _splits(
     build: PassBuilder, found: AttentionBlock, spec: AttentionSpec
 ) -> Iterator[SplitTuning]:
-    """Yield ways to split the keys that the output projection can join."""
+    """Yield the ways to split the keys whose partial results the output projection can join."""
     seen = {spec.splits}
     for one in decode.SPLITS:
         other = replace(spec, split=one)
@@ -113,7 +113,7 @@ def _splits(
 def attention_spec(
     build: PassBuilder, op: Attention, split: SplitTuning = AttentionSpec.split
 ) -> AttentionSpec:
-    """Return what the attention of a layer computes."""
+    """Return the specification of a layer's attention."""
     return AttentionSpec(
         heads=op.heads,
         cache=build.cache.spec,
@@ -125,7 +125,7 @@ def attention_spec(
 
 
 def _transform(build: PassBuilder, found: Projections) -> HeadTransform:
-    """Return what a layer does to queries and keys before attention."""
+    """Return the norms and rotation that a layer applies to queries and keys before attention."""
     made = HeadTransform()
     if found.ropes is not None:
         table = found.ropes[0].table
@@ -145,7 +145,7 @@ def _emit_attention(
     projected: BufferSlice,
     depends: tuple[AnyTuningKey, ...],
 ) -> tuple[BufferSlice, BufferSlice]:
-    """Emit the attention of the rows of a pass; its partial results and their statistics."""
+    """Emit fused attention; return the buffers of its partial results and their statistics."""
     rows = build.ctx.max_rows
     sums = build.workspace.named("attention sums", spec.sums_bytes(rows))
     stats = build.workspace.named("attention stats", spec.stats_bytes(rows))
@@ -164,10 +164,10 @@ def _emit_attention(
 
 
 def serve_attention_after_projections(build: PassBuilder, found: Projections) -> bool:
-    """Serve norms, rope, cache and attention of projections that have been emitted already.
+    """Emit norms, rope and cache store in one phase, then attention, after emitted projections.
 
     Returns:
-        False where another way has to serve them; then nothing has been emitted.
+        Whether it was possible; if not, nothing has been emitted.
     """
     op = found.attention
     if placing.refusal(build.cache.spec) is not None:
@@ -192,7 +192,7 @@ def serve_attention_after_projections(build: PassBuilder, found: Projections) ->
 
 
 def lower_attention(build: PassBuilder, op: Attention) -> None:
-    """Emit the store of keys and values, then attention to all that the cache holds."""
+    """Emit the store of keys and values, then attention over the whole cache."""
     made = kv_store(
         build.ctx,
         build.values.get(op.k),
@@ -206,7 +206,7 @@ def lower_attention(build: PassBuilder, op: Attention) -> None:
 
 
 def attend(build: PassBuilder, op: Attention) -> None:
-    """Emit attention to all that the cache holds, the pass's own keys included."""
+    """Emit attention over the whole cache, including the keys of this pass."""
     spec = attention_spec(build, op)
     request = AttentionRequest(spec, build.ctx, build.model.max_binding)
     chosen = choose_attention(request, build.model.preferences)
@@ -234,7 +234,7 @@ def attend(build: PassBuilder, op: Attention) -> None:
 
 
 def _general_splits(request: AttentionRequest) -> Iterator[SplitTuning]:
-    """Yield ways to split the keys whose scratch can be bound."""
+    """Yield the ways to split the keys whose scratch buffer can be bound."""
     for one in SPLITS:
         size = scratch_size(replace(request.spec, split=one), request.ctx.max_rows)
         if size <= request.max_binding:

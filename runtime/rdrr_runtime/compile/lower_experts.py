@@ -1,6 +1,6 @@
-"""Mixtures of experts as phases: the router, the experts it chose, and the shared one's gate.
+"""Lowering of mixtures of experts: the router, the routed experts, and the shared expert's gate.
 
-The choice of experts stays on the GPU: kernels read their numbers from the buffer of routes.
+The choice of experts stays on the GPU: kernels read the expert indices from the buffer of routes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 
 
 def lower_router(build: PassBuilder, op: Router) -> None:
-    """Emit the router, whose value is the routes of all rows."""
+    """Emit the router, whose output is the routes of all rows: expert indices and weights."""
     rows, experts = build.ctx.max_rows, op.experts
     logits = build.workspace.named(f"router.{rows}", 4 * rows * experts)
     routes = build.workspace.named(f"routes.{rows}", 4 * ROUTE_WORDS * rows * op.top_k)
@@ -55,25 +55,25 @@ def lower_router(build: PassBuilder, op: Router) -> None:
 
 @dataclass(frozen=True)
 class _Stack:
-    """The matrices of all experts, and what multiplies by them."""
+    """The stacked matrices of all experts, and the kernel that multiplies by them."""
 
     weight: GpuWeight
     chosen: Chosen[ExpertKernel]
 
     @property
     def kernel(self) -> ExpertKernel:
-        """What multiplies by them."""
+        """The chosen kernel."""
         return self.chosen.candidate
 
     @property
     def reason(self) -> Reason:
-        """Why it does."""
+        """Why the kernel was chosen."""
         return self.chosen.reason
 
 
 @dataclass(frozen=True)
 class _Mixture:
-    """A mixture that is being built: its op, its routes, its rows, and where its sum goes."""
+    """A mixture under construction: its op, routes, input, stacks, and output buffer."""
 
     build: PassBuilder
     op: Experts
@@ -87,22 +87,22 @@ class _Mixture:
 
     @property
     def inner(self) -> int:
-        """Inner activations of a row, of all its experts."""
+        """Inner activations per row, over all experts of the row."""
         return self.routed.top_k * self.op.width
 
     @property
     def width(self) -> int:
-        """Outputs of a row."""
+        """Outputs per row."""
         return self.op.downs[0].shape[0]
 
     def scratch(self, name: str, width: int) -> BufferSlice:
-        """Return a buffer for values of `width` elements per row."""
+        """Return a scratch buffer of `width` elements per row."""
         rows = self.build.ctx.max_rows
         size = self.build.ctx.value_bytes * rows * width
         return self.build.workspace.named(f"experts.{name}.{rows}", size)
 
     def activate(self, gate: BufferSlice, up: BufferSlice) -> BufferSlice:
-        """Emit the activation of gate and up."""
+        """Emit the gated activation; return its output."""
         act = self.scratch("act", self.inner)
         made = gated_activation(
             self.build.ctx,
@@ -118,7 +118,7 @@ class _Mixture:
 
 
 def lower_experts(build: PassBuilder, op: Experts, residual: Residual | None = None) -> None:
-    """Emit the sum of the routed experts, added to the residual stream where one follows."""
+    """Emit the weighted sum of the routed experts, added to the residual stream if one follows."""
     routed, width = build.routed[op.router], op.downs[0].shape[0]
     x, out = build.values.get(op.x), build.target(op.out, width, residual)
     stacks = tuple(build.model.weights.stack(group) for group in (op.gates, op.ups, op.downs))
@@ -128,7 +128,7 @@ def lower_experts(build: PassBuilder, op: Experts, residual: Residual | None = N
     )
     mixture = _Mixture(build, op, routed, x, gates, ups, downs, out, residual is not None)
     kinds = {(one.kernel.tiled, one.kernel.int8) for one in (gates, ups, downs)}
-    assert len(kinds) == 1, "what is refused depends on the pass and on all three"
+    assert len(kinds) == 1, "refusals depend on the pass and on all three stacks"
     if downs.kernel.tiled:
         _tiles(mixture)
     elif downs.kernel.int8:
@@ -222,7 +222,7 @@ def _tiles(mixture: _Mixture) -> None:
 
 
 def lower_sigmoid_gate(build: PassBuilder, op: SigmoidGate) -> None:
-    """Emit the branch times its row's factor, in place."""
+    """Emit the sigmoid gate, which multiplies each row of the branch by a factor, in place."""
     values = build.values
     assert values.readers[op.branch] == 1, "only the gate reads its branch"
     made = sigmoid_gate(

@@ -1,4 +1,4 @@
-"""The end of every pass: final norm, logits, and the next token."""
+"""Lowering of the end of a pass: final norm, logits, and the choice of the next token."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from rdrr_runtime.phases.rmsnorm import rms_norm
 
 @dataclass(frozen=True)
 class LoweredHead:
-    """The head of a pass.
+    """The lowered head of a pass.
 
     Attributes:
-        logits: f32 [1 or rows, vocab].
-        best: The phase that left the largest logit of each of its items, where one did.
+        logits: Buffer of the logits, f32 [1 or rows, vocab].
+        best: The phase that also left the largest logit of each of its workgroups; None if there is
+            none.
     """
 
     logits: BufferSlice
@@ -42,7 +43,7 @@ class LoweredHead:
 
 
 def lower_head(build: PassBuilder, norm: Norm, head: Head) -> LoweredHead:
-    """Emit final norm and logits, of the rows whose logits are computed."""
+    """Emit the final norm and the logits of the rows for which the pass computes them."""
     single = build.spec.logits is Logits.LAST
     rows = 1 if single else build.ctx.max_rows
     x = _rows_of_head(build, norm, head, rows)
@@ -63,9 +64,10 @@ def lower_head(build: PassBuilder, norm: Norm, head: Head) -> LoweredHead:
 
 
 def _rows_of_head(build: PassBuilder, norm: Norm, head: Head, rows: int) -> BufferSlice:
-    """Return the rows that the head reads: the last, or the last n of a window, are copied.
+    """Return the buffer of the rows that the head reads.
 
-    The logits of a batch are those of all its rows.
+    If these are only the last row, or the last n rows of a window, they are copied. A batch
+    computes the logits of all its rows.
     """
     x, hidden = build.values.get(norm.x), head.weight.shape[1]
     last_n = build.spec.logits is Logits.LAST_N
@@ -100,13 +102,13 @@ def _general_head(
     y = build.workspace.named(f"final.{rows}", ctx.value_bytes * rows * hidden)
     gain, eps, offset = build.gain(norm)
     label = "final norm"
-    made = rms_norm(
+    phases = rms_norm(
         ctx, x, gain, y, width=hidden, eps=eps, offset=offset, single_row=single, label=label
     )
-    build.emit(made)
+    build.emit(phases)
     weight = build.matrix(head.weight)
-    # The kernel is chosen for the rows of the head. What else is fused is no business of a norm
-    # and a product that could not be.
+    # The kernel is chosen for the rows of the head, which may be fewer than those of the pass.
+    # Fusion is off, since the caller has found that norm and head cannot be fused here.
     product = build.product((weight,), ctx.for_one_row() if single else ctx)
     served = Served(product, build.choose(replace(product, may_fuse=False)))
     served = replace(served, product=replace(product, ctx=ctx))
@@ -118,19 +120,19 @@ def _finish_logits(build: PassBuilder, head: Head, logits: BufferSlice, *, singl
     ctx, vocab = build.ctx, head.weight.shape[0]
     if head.scale != 1.0:
         factor, label = head.scale, "head.scale"
-        made = scale(
+        phases = scale(
             ctx, logits, width=vocab, factor=factor, single_row=single, logits=True, label=label
         )
-        build.emit(made)
+        build.emit(phases)
     if head.softcap is not None:
-        made = softcap(
+        phases = softcap(
             ctx, logits, width=vocab, cap=head.softcap, single_row=single, label="head.cap"
         )
-        build.emit(made)
+        build.emit(phases)
 
 
 def sample(build: PassBuilder, lowered: LoweredHead, vocab: int) -> Sequence[Phase]:
-    """Return what makes the next token: an argmax that advances the step, or picks of all rows."""
+    """Return the phases of the next token: an argmax that advances the step, or picks per row."""
     if build.spec.logits is Logits.ALL:
         return ()
     if lowered.best is not None:
@@ -150,5 +152,5 @@ def sample(build: PassBuilder, lowered: LoweredHead, vocab: int) -> Sequence[Pha
 
 
 def picks_of(workspace: Workspace, rows: int) -> BufferSlice:
-    """Return where passes of `rows` rows leave the pick of each."""
+    """Return the buffer of the picks of passes with `rows` rows, (u32 id, f32 entropy) [rows]."""
     return workspace.named(f"picks.{rows}", PICK_BYTES * rows)

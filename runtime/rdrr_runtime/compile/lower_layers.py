@@ -1,4 +1,4 @@
-"""The patterns of a layer as launches: what serves a norm and the linears that read it."""
+"""Lowering of the patterns of a layer: a norm with the linears that read it, and what follows."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rdrr_runtime.phases.folding import Output
 
 
 def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
-    """Serve norm, gate and up and the activation; how many ops that was, or 0.
+    """Emit norm, gate, up and activation with fused kernels; return the number of ops, or 0.
 
-    The projection after them is served too where the activation reaches it in int8.
+    The down projection is emitted as well if the activation can hand it over in int8.
     """
     weights = [build.matrix(one.weight) for one in found.linears]
     gated = fused_product(build, weights, gate=True)
@@ -49,7 +49,7 @@ def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
 
 
 def _down_in_int8(build: PassBuilder, found: GatedFeedForward, gated: Served) -> Served | None:
-    """Return the projection after the activation, if that can hand it int8."""
+    """Return the down projection if the activation can hand its output over in int8."""
     op = found.down.op if found.down is not None else None
     if not isinstance(op, Linear):
         return None
@@ -65,11 +65,11 @@ def _down_in_int8(build: PassBuilder, found: GatedFeedForward, gated: Served) ->
 def serve_normed_linears(
     build: PassBuilder, found: NormedLinears, layer: Projections | None
 ) -> int:
-    """Serve a norm and the linears that read it; how many ops that was, or 0.
+    """Emit a norm and the linears that read it; return the number of ops, or 0.
 
-    A small batch takes two launches, and where they are the projections of a layer, its attention
-    follows. Of more rows the products run side by side: between launches of which neither reads
-    what the other writes there is no barrier, so small products fill a device together.
+    A small batch takes two launches; if the linears are the projections of a layer, its attention
+    is emitted as well. With more rows the products run concurrently: the device needs no barrier
+    between launches that do not read each other's output, so small products share it.
     """
     served = _small_batch_projections(build, found)
     if served is None:
@@ -97,8 +97,10 @@ def _small_batch_projections(build: PassBuilder, found: NormedLinears) -> Served
 
 
 def _side_by_side(build: PassBuilder, found: NormedLinears) -> int:
-    """Emit a norm, its linears, then the norms and ropes that stood between these."""
-    # Only what changes the products in place: buffers are not taken out of turn.
+    """Emit a norm, then its linears, then the norms and ropes that stood between the linears.
+
+    The norms and ropes change the products in place, so reordering them takes no further buffers.
+    """
     if build.ctx.max_rows == 1 or len(found.linears) < 2:
         return 0
     for op in (found.norm, *found.linears, *found.others):

@@ -1,8 +1,8 @@
-"""Where the time of a model goes: GPU time by kernel, and the host's recording and waiting.
+"""The profiler: GPU time by kernel, and the host's time for recording and waiting.
 
-Each step is run twice over. As one compute pass, as in generation: what a step takes, and what the
-host spends around it. And with a pass for each dispatch: the share of each kernel. What is printed
-or shown of the figures is not this module's business.
+Each step runs twice. Run as one compute pass, as in generation, it gives the time of a step and the
+host's time around it. Run with a compute pass for each dispatch, it gives the share of each kernel.
+This module does not present the figures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.sequences.step import Step
 
 PREFILL_RUNS = 4
-"""Readings of the prompt that are measured."""
+"""Number of times that the prefill of the prompt is measured."""
 
 COPY_BYTES = 256 << 20
 SOFTWARE_COPY_BYTES = 32 << 20
@@ -48,21 +48,21 @@ def profile(
     tokens: int,
     tuning: Tuning | None = None,
 ) -> Profile:
-    """Load a package, run it and measure.
+    """Load a package, run it and measure it.
 
     Args:
-        package: What to run; its bytes must be at hand.
-        device: Where.
+        package: The package, with its weights.
+        device: The device to run on.
         policy: Hints.
-        context: KV slots.
-        kv_dtype: Storage of the cache.
+        context: Slots of the key-value cache.
+        kv_dtype: Type of the cache's elements.
         prompt_tokens: Tokens of the prompt.
-        tokens: Tokens decoded after it.
-        tuning: Parameters of kernels; the defaults when None.
+        tokens: Tokens decoded after the prompt.
+        tuning: Tuned parameters of kernels; the defaults when None.
 
     Raises:
-        UsageError: More tokens than the context holds, or none.
-        DeviceError: The device cannot tell the time, or too little memory.
+        UsageError: The tokens exceed the context, or there are none.
+        DeviceError: The device has no timestamps, or too little memory.
     """
     if min(prompt_tokens, tokens) < 1 or prompt_tokens + tokens > context:
         raise UsageError(
@@ -83,7 +83,7 @@ def profile(
 
 
 def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
-    """Bytes a second that a large copy reads and writes, and how many it did at a time."""
+    """Return the bytes per second of a large copy, reads and writes together, and its size."""
     wanted = SOFTWARE_COPY_BYTES if device.info.software else COPY_BYTES
     size = min(wanted, device.max_binding)
     with arena(device, "copy") as buffers:
@@ -96,7 +96,14 @@ def copy_bandwidth(device: Device, timer: Timer) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class _Submission:
-    """Part of a step: one submission."""
+    """One submission, which is a step or a part of it.
+
+    Attributes:
+        phases: The phases.
+        prepared: The phases, ready to run.
+        ids: Token ids of the rows.
+        base: Slot of the first row.
+    """
 
     phases: tuple[Phase, ...]
     prepared: Prepared
@@ -106,7 +113,16 @@ class _Submission:
 
 @dataclass
 class _Totals:
-    """Sums of one kind of step."""
+    """Sums over all measured steps of one kind.
+
+    Attributes:
+        gpu: Seconds of GPU time, run as in generation.
+        encode: Seconds in which the host recorded and submitted.
+        sync: Seconds in which the host waited.
+        seconds: GPU time by kernel, in a compute pass of its own.
+        bytes: Bytes that each kernel had to move.
+        calls: Number of dispatches of each kernel.
+    """
 
     gpu: float = 0.0
     encode: float = 0.0
@@ -118,7 +134,7 @@ class _Totals:
 
 @dataclass
 class _Profiler:
-    """A loaded model that is measured."""
+    """Runs and measures the steps of a loaded model."""
 
     device: Device
     timer: Timer
@@ -128,7 +144,7 @@ class _Profiler:
     offset: float = float("inf")
 
     def prefill(self, count: int) -> StepProfile:
-        """The prompt, several times."""
+        """Measure the prefill of the prompt, several times."""
         submissions = list(self._prompt(count))
         self._warm(submissions)
         totals = _Totals()
@@ -138,7 +154,7 @@ class _Profiler:
         return self._result("prefill", PREFILL_RUNS, count, totals)
 
     def decode(self, base: int, count: int) -> StepProfile:
-        """Tokens after the prompt."""
+        """Measure the decoding of tokens after the prompt."""
         kind = self.program.get(DECODE)
         submissions = [
             _Submission(kind.lowered.phases, kind.to_token, (self._id(at),), at)
@@ -159,7 +175,7 @@ class _Profiler:
             yield _Submission(phases, kind.to_token if is_last else kind.body, ids, base)
 
     def _id(self, at: int) -> int:
-        """Some token: which one does not matter to the time of a dense model."""
+        """Return an arbitrary token id: the time of a dense model does not depend on it."""
         return (at * 7919 + 1) % self.plan.graph.vocab_size
 
     def _warm(self, submissions: Sequence[_Submission]) -> None:
@@ -168,7 +184,7 @@ class _Profiler:
             self.timer.run([one.prepared], len(one.ids))
         last = submissions[-1]
         self._write(last)
-        # Without the argmax, which would leave a step of one row to the runs after the first.
+        # Without the argmax, since it would advance the step to one row for the following runs.
         warm_up(self.device, self.timer, [self._body(last)], len(last.ids))
 
     def _body(self, one: _Submission) -> Prepared:
@@ -200,14 +216,15 @@ class _Profiler:
         what = names[0][0] if len(names) == 1 else "single dispatches"
         self.spans.append(Span(False, f"encode {what}", "encode", timed.encoding, timed.submitted))
         self.spans.append(Span(False, f"wait for {what}", "sync", timed.submitted, timed.seen))
-        # No work ends after it was seen to have ended: the tightest of these bounds is the offset.
+        # Work ends before the host sees its end. Each measurement thus bounds the offset between
+        # the clocks from above, and the smallest bound is used.
         self.offset = min(self.offset, timed.seen - float(timed.gpu[-1, 1]))
 
     def _result(self, name: str, steps: int, rows: int, totals: _Totals) -> StepProfile:
         silent = [kernel for kernel, seconds in totals.seconds.items() if seconds <= 0]
         if silent:
             raise DeviceError(
-                f"the adapter's clock is too coarse: it reports no time for {', '.join(silent)}",
+                f"the timestamps of the adapter are too coarse: {', '.join(silent)} took no time",
                 where=self.device.info.name,
                 hint="measure more tokens",
             )
