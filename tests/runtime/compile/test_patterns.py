@@ -1,4 +1,4 @@
-"""Runs of ops that may be served together, and those that may not."""
+"""Patterns match runs of ops that fused kernels may serve, and no others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESIDUAL = Residual("stream", "b", "next")
     ],
     ids=["alone", "of the stream itself", "branch read again", "stream read again"],
 )
-def test_a_residual_joins_its_branch_where_nothing_else_reads_the_two(before, after, joins):
+def test_a_residual_joins_its_branch_if_nothing_else_reads_either(before, after, joins):
     found = match_branch(Body.of((before, RESIDUAL, *after)), 0)
     assert found is not None
     assert found.residual == (RESIDUAL if joins else None)

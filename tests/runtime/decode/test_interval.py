@@ -87,7 +87,7 @@ def test_tokens_that_take_longer_than_the_target_come_one_by_one(seconds, ahead)
     assert max(after - before for before, after in pairwise(times)) < 1.01 * seconds
 
 
-def test_between_them_a_readback_comes_within_the_target():
+def test_at_speeds_in_between_readbacks_come_within_the_target():
     for seconds, expected in ((0.007, 7), (0.012, 4), (0.02, 2), (0.03, 1)):
         found, times = groups(TimedDevice(seconds), 100)
         assert {len(one) for one in found[6:-1]} == {expected}
@@ -123,7 +123,7 @@ def test_ids_that_were_ready_at_once_at_most_double_the_interval():
     assert sizes == [1, 2, 4, 8, 8, 8]
 
 
-def test_a_fixed_interval_stays():
+def test_a_fixed_interval_does_not_adapt():
     interval = ReadbackInterval(5)
     interval.observe(5, 100.0)
     assert interval.tokens == 5

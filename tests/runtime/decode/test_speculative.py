@@ -1,4 +1,4 @@
-"""Speculative decoding: the text is the model's own, whatever the draft says."""
+"""Speculative decoding gives the tokens of the target model, whatever the draft proposes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONTEXT = 96
 
 
 class Table:
-    """The logits after a token are a row of a table; the cache may have no gaps."""
+    """A backend whose logits after a token are a row of a table; it checks the cache for gaps."""
 
     def __init__(self, table: np.ndarray, context: int = 200) -> None:
         self.info = BackendInfo("fake", None, context, 0, 0)
@@ -60,7 +60,7 @@ class Table:
 
 
 def following(nexts: Sequence[int]) -> np.ndarray:
-    """A table after which token t is followed by nexts[t]."""
+    """Return a table by which token t is followed by nexts[t]."""
     return 9.0 * np.eye(len(nexts))[list(nexts)]
 
 
@@ -84,7 +84,7 @@ WRONG_AT_7 = [3 if t == 7 else after for t, after in enumerate(RING)]
 
 @pytest.mark.parametrize("tokens", [1, 3, 8])
 @pytest.mark.parametrize("max_tokens", [1, 2, 9, 30])
-def test_the_ids_are_those_of_greedy_decoding_though_the_draft_errs(tokens, max_tokens):
+def test_ids_equal_those_of_greedy_decoding_even_with_wrong_draft_tokens(tokens, max_tokens):
     for draft in (NgramDraft(), ModelDraft(Table(following(WRONG_AT_7)))):
         ids, stats = run(
             Table(following(RING)), SpeculativeDecoding(draft, tokens), [4, 5], max_tokens
@@ -99,7 +99,7 @@ def test_the_ids_are_those_of_greedy_decoding_though_the_draft_errs(tokens, max_
 
 
 @pytest.mark.parametrize("ends_at", range(1, 12))
-def test_a_text_ends_at_its_stop_wherever_that_is_among_the_draft_tokens(ends_at):
+def test_a_sequence_ends_at_a_stop_id_anywhere_among_the_draft_tokens(ends_at):
     draft = ModelDraft(Table(following(WRONG_AT_7)))
     stop = (5 + ends_at) % 20
     ids, stats = run(
@@ -109,14 +109,14 @@ def test_a_text_ends_at_its_stop_wherever_that_is_among_the_draft_tokens(ends_at
     assert stats.finish == "stop"
 
 
-def test_neither_cache_is_filled_beyond_its_end():
+def test_neither_cache_is_filled_beyond_its_context():
     draft = ModelDraft(Table(following(RING), context=9))
     ids, stats = run(Table(following(RING), context=14), SpeculativeDecoding(draft, 4), [4, 5], 50)
     assert ids == [(6 + at) % 20 for at in range(13)]  # the last needs no slot
     assert stats.finish == "context"
 
 
-def test_a_draft_that_is_the_model_is_always_right(tmp_path, rng):
+def test_draft_tokens_of_the_same_model_are_all_accepted(tmp_path, rng):
     package = write_random_package(tmp_path, llama_manifest("F32", embedding="F32"), rng)
     model, same = (CpuBackend(package, context=CONTEXT) for _ in range(2))
     prompt = rng.integers(0, VOCAB, 5).tolist()
@@ -130,7 +130,7 @@ def test_a_draft_that_is_the_model_is_always_right(tmp_path, rng):
     assert stats.counts.accepted >= stats.counts.drafted - 1
 
 
-def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_draft_tokens_leave_no_trace(
+def test_on_the_gpu_ids_equal_those_of_greedy_decoding_and_rejected_tokens_leave_no_trace(
     device, tmp_path, rng
 ):
     package = write_random_package(tmp_path, llama_manifest(), rng)
@@ -165,7 +165,7 @@ def test_on_the_gpu_the_ids_are_those_of_greedy_decoding_and_draft_tokens_leave_
 def pairs_sampled(
     strategy: SpeculativeDecoding | None, table: np.ndarray, runs: int, sampling: SamplingParams
 ) -> Counter:
-    """How often each second and third token come after a fixed first one and its successor."""
+    """Count the pairs of second and third tokens over many generations."""
     found: Counter = Counter()
     for _ in range(runs):
         ids, _ = run(Table(table), strategy, [0, 1, 0, 1], 3, sampling=sampling)
@@ -183,15 +183,15 @@ def exact(table: np.ndarray, options: SamplingParams) -> dict[tuple[int, ...], f
 
 
 def distance(found: Counter, expected: dict[tuple[int, ...], float]) -> float:
-    """Total variation between counts and probabilities."""
+    """Return the total variation distance between relative counts and probabilities."""
     total = sum(found.values())
     return sum(abs(found[key] / total - share) for key, share in expected.items()) / 2
 
 
 @pytest.mark.parametrize("kind", ["ngram", "model"])
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.8}])
-def test_what_is_sampled_has_the_distribution_of_the_model(rng, kind, options):
-    """1500 texts of 16 possible ones lie about 0.03 from the truth."""
+def test_sampled_tokens_have_the_distribution_of_the_model(rng, kind, options):
+    """1,500 samples of 16 outcomes have a total variation distance of about 0.03."""
     runs = 1500
     sampling = SamplingParams(temperature=1.2, seed=None, **options)
     table, other = (1.5 * rng.standard_normal((4, 4)) for _ in range(2))
@@ -203,7 +203,7 @@ def test_what_is_sampled_has_the_distribution_of_the_model(rng, kind, options):
     assert distance(flat, expected) > 0.1  # the control
 
 
-def test_a_seed_gives_one_text(rng):
+def test_the_same_seed_gives_the_same_sequence(rng):
     table = rng.standard_normal((8, 8))
     texts = []
     for seed in (1, 1, 2):
@@ -214,7 +214,7 @@ def test_a_seed_gives_one_text(rng):
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_repeats_are_proposed_to_go_on_and_new_text_is_not():
+def test_an_ngram_draft_continues_repetitions_and_proposes_nothing_for_new_text():
     draft = NgramDraft()
     draft.begin()
     assert draft.propose([1, 2, 3, 4], 3, None).ids == []
@@ -224,7 +224,7 @@ def test_repeats_are_proposed_to_go_on_and_new_text_is_not():
     assert draft.propose([5, 2, 3], 2, None).ids == []
 
 
-def test_a_draft_runs_only_what_its_cache_does_not_hold():
+def test_a_draft_model_runs_only_ids_that_its_cache_does_not_hold():
     backend = Table(following(RING))
     draft = ModelDraft(backend)
     draft.begin()
@@ -240,6 +240,6 @@ def test_a_draft_runs_only_what_its_cache_does_not_hold():
     assert passes == [([8], 2)]
 
 
-def test_a_draft_of_no_tokens_is_wrong_usage():
+def test_zero_draft_tokens_are_a_usage_error():
     with pytest.raises(UsageError, match="draft-tokens"):
         Speculative(tokens=0)

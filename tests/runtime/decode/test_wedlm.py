@@ -1,4 +1,4 @@
-"""WeDLM's decoding, held to its definition in NumPy on the CPU and on the GPU."""
+"""WeDLM decoding on the CPU and on the GPU, compared with its definition in NumPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = [
     (16, 4.2, 0.01, 3),
     (16, None, 0.1, None),
 ]
-"""Window, tau, lambda, most masks filled in a pass: from one token a pass to a window a pass."""
+"""Window, tau, lambda and max_per_step, from one token per pass to a whole window per pass."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def joined(runs: list[list[int]]) -> list[int]:
 
 
 def defined(package, rng, setting, max_tokens: int, stops=()) -> tuple[list[int], Result]:
-    """A prompt and what the definition makes of it, no decision of which hangs on rounding."""
+    """Return a prompt and the passes of the definition, chosen so that rounding decides nothing."""
     window, tau, slope, cap = setting
     model = Llama.of(package)
     for _ in range(20):
@@ -94,7 +94,7 @@ CASES = [*(("on_cpu", one) for one in SETTINGS), ("on_gpu", SETTINGS[2]), ("on_g
 
 
 @pytest.mark.parametrize(("where", "setting"), CASES)
-def test_every_pass_is_that_of_the_definition(request, package, rng, where, setting):
+def test_every_pass_equals_that_of_the_definition(request, package, rng, where, setting):
     window, tau, slope, cap = setting
     prompt, expected = defined(package, rng, setting, 16)
     strategy = WedlmDecoding(MASK, Wedlm(window, tau, slope, cap))
@@ -111,7 +111,7 @@ def test_every_pass_is_that_of_the_definition(request, package, rng, where, sett
 
 
 @pytest.mark.parametrize("where", ["on_cpu", "on_gpu"])
-def test_what_is_committed_is_in_the_cache_as_if_it_were_the_prompt(request, rng, where):
+def test_committed_tokens_are_cached_as_if_they_were_part_of_the_prompt(request, rng, where):
     backend = request.getfixturevalue(where)
     prompt = rng.integers(0, VOCAB, 6).tolist()
     runs, _ = run(backend, WedlmDecoding(MASK, Wedlm(tau=4.2)), prompt, 20)
@@ -124,7 +124,7 @@ def test_what_is_committed_is_in_the_cache_as_if_it_were_the_prompt(request, rng
     assert relative_error(left, backend.logits(swapped, 0)) > CLOSE  # the control
 
 
-def test_sampling_at_almost_no_temperature_takes_the_most_probable(on_cpu, package, rng):
+def test_sampling_at_a_tiny_temperature_takes_the_most_probable_tokens(on_cpu, package, rng):
     prompt, expected = defined(package, rng, SETTINGS[2], 12)
     options = Wedlm(8, 4.1)
     strategy = WedlmDecoding(MASK, options)
@@ -135,7 +135,7 @@ def test_sampling_at_almost_no_temperature_takes_the_most_probable(on_cpu, packa
     assert once == again != expected.ids
 
 
-def test_the_entropy_over_the_temperature_fills_more_when_it_is_low(on_cpu, rng):
+def test_scaled_entropy_fills_more_masks_at_a_low_temperature(on_cpu, rng):
     prompt = rng.integers(0, VOCAB, 6).tolist()
     passes = []
     cold = SamplingParams(temperature=0.1, seed=1)
@@ -147,7 +147,7 @@ def test_the_entropy_over_the_temperature_fills_more_when_it_is_low(on_cpu, rng)
 
 
 class Sure:
-    """Knows the token of every place and is sure of all but some places' masks."""
+    """A backend that knows the token at each position, and is confident except at some."""
 
     vocab = 64
 
@@ -176,7 +176,7 @@ TEXT = list(range(40, 60)) + list(range(20, 40))
 
 @pytest.mark.parametrize("window", [1, 2, 5, 16])
 @pytest.mark.parametrize("ends_at", [3, 4, 9, 10])
-def test_a_text_ends_at_its_stop_wherever_that_is_in_a_commit(window: int, ends_at: int) -> None:
+def test_a_sequence_ends_at_a_stop_id_anywhere_in_a_commit(window: int, ends_at: int) -> None:
     runs, stats = run(
         Sure(TEXT, unsure=[5, 8]),
         WedlmDecoding(MASK, Wedlm(window)),
@@ -188,8 +188,8 @@ def test_a_text_ends_at_its_stop_wherever_that_is_in_a_commit(window: int, ends_
     assert stats.finish == "stop"
 
 
-def test_a_stop_that_is_not_committed_yet_does_not_end_the_text() -> None:
-    """The place after a gap is filled first; its stop counts when the gap is closed."""
+def test_a_stop_id_that_is_not_committed_yet_does_not_end_the_sequence() -> None:
+    """A stop id after a gap is filled first; it only counts once the gap is filled."""
     backend = Sure(TEXT, unsure=[4])
     runs, stats = run(backend, WedlmDecoding(MASK, Wedlm(4)), TEXT[:3], 30, stops=[TEXT[5]])
     assert runs == [[TEXT[3]], [TEXT[4], TEXT[5]]]
@@ -197,13 +197,13 @@ def test_a_stop_that_is_not_committed_yet_does_not_end_the_text() -> None:
     assert stats.counts.forwards == 4
 
 
-def test_a_model_that_writes_the_mask_token_goes_on() -> None:
+def test_a_generated_mask_token_does_not_end_the_sequence() -> None:
     text = [*TEXT[:5], MASK, MASK, *TEXT[7:]]
     runs, _ = run(Sure(text), WedlmDecoding(MASK, Wedlm(4)), text[:3], 10)
     assert joined(runs) == text[3:13]
 
 
-def test_nothing_is_looked_at_beyond_max_tokens_or_the_context() -> None:
+def test_no_pass_goes_beyond_max_tokens_or_the_context() -> None:
     runs, stats = run(Sure(TEXT, context=12), WedlmDecoding(MASK, Wedlm(16)), TEXT[:3], 30)
     assert joined(runs) == TEXT[3:12]
     assert stats.finish == "context"
@@ -221,12 +221,12 @@ def test_nothing_is_looked_at_beyond_max_tokens_or_the_context() -> None:
         ({"max_per_step": 0}, "max-per-step"),
     ],
 )
-def test_an_option_out_of_range_is_wrong_usage(options, name) -> None:
+def test_an_option_out_of_range_is_a_usage_error(options, name) -> None:
     with pytest.raises(UsageError, match=name):
         Wedlm(**options)
 
 
-def test_an_entropy_scaled_by_no_temperature_is_wrong_usage() -> None:
+def test_scaled_entropy_without_a_temperature_is_a_usage_error() -> None:
     strategy = WedlmDecoding(MASK, Wedlm(entropy="scaled"))
     with pytest.raises(UsageError, match="temperature"):
         run(Sure(TEXT), strategy, TEXT[:3], 5)

@@ -1,4 +1,4 @@
-"""What is counted on paper is what a device then holds."""
+"""The memory that a dry run predicts equals the memory that the device then holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_packag
 
 @pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
 @pytest.mark.parametrize("hints", [{}, {"q4kMatmul": "dequant_f32"}], ids=["stored", "expanded"])
-def test_a_footprint_is_what_the_backend_holds_after_prefill_and_decode(
+def test_the_footprint_equals_the_memory_held_after_prefill_and_decode(
     device, tmp_path, rng, hints, kv_dtype
 ):
     package = write_random_package(tmp_path, llama_manifest(), rng)

@@ -1,4 +1,4 @@
-"""Stored parameters change how kernels run, not what they compute; the tuner lets only such win."""
+"""Stored parameters change the speed of kernels, not their results, and the tuner ensures it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_stored_parameters_are_used_only_if_they_are_a_candidate():
 
 
 @pytest.mark.parametrize("policy", [INT8, resolve({})], ids=["int8", "f32"])
-def test_every_op_has_three_ways_to_run_that_compute_the_same(package, device, rng, policy):
+def test_every_op_gives_the_same_results_with_three_sets_of_parameters(
+    package, device, rng, policy
+):
     tuning_keys = _tuning_keys(package, device, policy, context=LONG)
     for op in ("matmul", "attention", "softmax", "norm", "dequant"):
         assert max(1 + len(one.candidates) for one in tuning_keys.values() if one.op == op) >= 3
@@ -100,7 +102,7 @@ def test_a_candidate_wins_only_by_more_than_the_noise():
 
 
 def _scripted(monkeypatch, tuning_key: list[float], pairs: list[list[float]]) -> None:
-    """Times of a key's parameters, the default first, then those of what is measured in pairs."""
+    """Fake times: those of a key's parameters, the default first, then those of the pairs."""
     scripted = iter(pairs)
 
     def interleaved(_, alternatives, repeats=1):
@@ -120,7 +122,7 @@ def _scripted(monkeypatch, tuning_key: list[float], pairs: list[list[float]]) ->
         ([[1.0, 0.5], [1.0, 1.1], [1.0, 1.1]], 32, 1),  # whole passes take longer
     ],
 )
-def test_the_winner_is_confirmed_and_held_to_whole_passes(
+def test_the_winner_is_measured_again_and_compared_in_whole_passes(
     package, device, monkeypatch, pairs, chosen, passes
 ):
     monkeypatch.setattr(embed, "CANDIDATES", (EmbedTuning(8), EmbedTuning(16)))
@@ -135,7 +137,7 @@ def test_the_winner_is_confirmed_and_held_to_whole_passes(
     assert next(one.verdict for one in outcome.trials) is Verdict.NO_BETTER
 
 
-def test_what_computes_something_else_never_wins(package, device, monkeypatch):
+def test_a_candidate_with_other_results_never_wins(package, device, monkeypatch):
     # Its threads are half as many as the scales that they stage, so half of these are missing.
     wrong, right = Tile(128, 64, 8, 8), Tile(64, 64, 8, 4)
     monkeypatch.setattr(matmul_int8, "CANDIDATES", (wrong, right))
@@ -156,7 +158,7 @@ def test_what_computes_something_else_never_wins(package, device, monkeypatch):
     assert outcome.chosen in (right, outcome.tuning_key.default)
 
 
-def test_what_is_known_is_not_tried_and_nothing_is_loaded(package, device):
+def test_stored_keys_are_not_tuned_again_and_nothing_is_loaded(package, device):
     known = Tuning()
     tuning_keys = [
         one for one in _tuning_keys(package, device, resolve({})).values() if one.candidates
@@ -172,7 +174,7 @@ def test_what_is_known_is_not_tried_and_nothing_is_loaded(package, device):
     assert (work.dispatches, work.buffer_creates, work.bytes_written) == (0, 0, 0)
 
 
-def test_a_result_that_is_not_written_is_seen(package, device):
+def test_an_output_that_is_not_written_is_detected(package, device):
     from rdrr_runtime.exec.agreement import Check
 
     with arena(device, "check") as buffers:
@@ -189,7 +191,7 @@ def test_a_result_that_is_not_written_is_seen(package, device):
 
 
 def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch):
-    """Of a batch and a window too, which used to be out of the tuner's reach."""
+    """Batches and windows are covered as well, which the tuner once could not reach."""
     tried: list[str] = []
     monkeypatch.setattr(_Tuner, "begin", lambda *_: None)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Keys and values taken out of a cache and put into another, where the text goes on."""
+"""Keys and values of one cache restored into another, where the sequence continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(package, device, dtype: str, context: int):
 
 
 @pytest.mark.parametrize("dtype", ["cpu", "f16", "f32", "q8_0"])
-def test_a_text_goes_on_in_another_backend_of_another_context(package, device, dtype, rng):
+def test_a_sequence_continues_in_another_backend_with_another_context(package, device, dtype, rng):
     ids = rng.integers(0, VOCAB, 8).tolist()
     first = opened(package, device, dtype, 48)
     engine = Engine(first, [], VOCAB)
