@@ -37,7 +37,7 @@ batch fits the same caches."""
 
 
 class Engine:
-    """Runs generations on one backend, one at a time, called from any thread.
+    """An engine that runs generations on one backend, one at a time, called from any thread.
 
     Args:
         backend: The loaded model.

@@ -51,7 +51,7 @@ class LoadedModel:
 
 @dataclass
 class PassBuilder:
-    """One pass of a model, as far as it has been built.
+    """A pass under construction.
 
     Attributes:
         model: The graph with its memory.
@@ -74,7 +74,7 @@ class PassBuilder:
     phases: list[Phase] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     routed: dict[str, Routed] = field(default_factory=dict)
-    _int8_held: dict[tuple[int, int], str] = field(default_factory=dict)
+    _quantized_names: dict[tuple[int, int], str] = field(default_factory=dict)
 
     @property
     def workspace(self) -> Workspace:
@@ -104,7 +104,7 @@ class PassBuilder:
         Fetch the op's operands before the call, since it renames the value of the stream.
         """
         if residual is None:
-            return self.values.take(out, width)
+            return self.values.allocate(out, width)
         stream = self.values.get(residual.x)
         self.values.rename(residual.x, residual.out)
         return stream
@@ -122,7 +122,7 @@ class PassBuilder:
         """Choose the kernel of a product with one matrix."""
         return choose_product(product, self.model.preferences)
 
-    def in_int8(
+    def quantized(
         self, name: str, x: BufferSlice, k: int, reason: Reason, *, per_row: int = 1
     ) -> Int8Rows:
         """Return a value quantized to int8 for tiled products.
@@ -144,8 +144,8 @@ class PassBuilder:
             padded_rows(rows),
             k,
         )
-        if self._int8_held.get((rows, k)) != name:
+        if self._quantized_names.get((rows, k)) != name:
             made = quantize_rows(self.ctx, x, target, per_row=per_row, label=f"{name}.int8")
             self.emit(made, reason)
-            self._int8_held[rows, k] = name
+            self._quantized_names[rows, k] = name
         return target

@@ -35,7 +35,7 @@ class Hint:
         return f"{self.key}={self.value} ({self.source})"
 
     def outranks(self, other: Hint) -> bool:
-        """Whether its source is stronger than the other's."""
+        """Return whether its source is stronger than that of the other hint."""
         return SOURCES.index(self.source) < SOURCES.index(other.source)
 
 

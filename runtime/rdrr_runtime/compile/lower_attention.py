@@ -91,7 +91,7 @@ def _emit_block(
     y = build.workspace.named(f"projected.{rows}", size)
     output = Output((y,), bias=build.joined_bias(found.projections.linears))
     emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
-    build.values.read(norm.x)
+    build.values.mark_read(norm.x)
     sums, stats = _emit_attention(build, found.projections, spec, y, depends)
     joins = RowParts(stats, spec.splits, spec.cache.head_dim)
     source = Input(sums, joins, name=f"{layer} attention")
@@ -126,16 +126,16 @@ def attention_spec(
 
 def _transform(build: PassBuilder, found: Projections) -> HeadTransform:
     """Return the norms and rotation that a layer applies to queries and keys before attention."""
-    made = HeadTransform()
+    transform = HeadTransform()
     if found.ropes is not None:
         table = found.ropes[0].table
         pairs = build.model.graph.ropes[table].rotary_dim // 2
-        made = replace(made, pairs=pairs, table=build.model.ropes[table])
+        transform = replace(transform, pairs=pairs, table=build.model.ropes[table])
     if found.head_norms is not None:
         norm = found.head_norms[0]
         gains = build.model.weights.joined([one.weight.name for one in found.head_norms])
-        made = replace(made, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
-    return made
+        transform = replace(transform, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
+    return transform
 
 
 def _emit_attention(
@@ -149,7 +149,7 @@ def _emit_attention(
     rows = build.ctx.max_rows
     sums = build.workspace.named("attention sums", spec.sums_bytes(rows))
     stats = build.workspace.named("attention stats", spec.stats_bytes(rows))
-    made = decode.attention_decode(
+    phases = decode.attention_decode(
         build.ctx,
         projected,
         build.cache.layers[found.attention.layer],
@@ -159,7 +159,7 @@ def _emit_attention(
         label=f"layer {found.attention.layer} attention",
         tuning_keys=depends,
     )
-    build.emit(made, FUSED)
+    build.emit(phases, FUSED)
     return sums, stats
 
 
@@ -172,8 +172,8 @@ def serve_attention_after_projections(build: PassBuilder, found: Projections) ->
     op = found.attention
     if placing.refusal(build.cache.spec) is not None:
         return False
-    made = tuple(one.out for one in found.linears)
-    q, k, v = (build.values.get(name) for name in made)
+    names = tuple(one.out for one in found.linears)
+    q, k, v = (build.values.get(name) for name in names)
     phases = placing.place_rows(
         build.ctx,
         (q, k, v),
@@ -184,7 +184,7 @@ def serve_attention_after_projections(build: PassBuilder, found: Projections) ->
         label=f"{op.out}.place",
     )
     build.emit(phases, NORM_ROPE_STORE)
-    for old, new in zip(made, (op.q, op.k, op.v), strict=True):
+    for old, new in zip(names, (op.q, op.k, op.v), strict=True):
         if old != new:
             build.values.rename(old, new)
     attend(build, op)
@@ -193,7 +193,7 @@ def serve_attention_after_projections(build: PassBuilder, found: Projections) ->
 
 def lower_attention(build: PassBuilder, op: Attention) -> None:
     """Emit the store of keys and values, then attention over the whole cache."""
-    made = kv_store(
+    phases = kv_store(
         build.ctx,
         build.values.get(op.k),
         build.values.get(op.v),
@@ -201,7 +201,7 @@ def lower_attention(build: PassBuilder, op: Attention) -> None:
         cache=build.cache.spec,
         label=f"{op.out}.store",
     )
-    build.emit(made)
+    build.emit(phases)
     attend(build, op)
 
 
@@ -218,19 +218,19 @@ def attend(build: PassBuilder, op: Attention) -> None:
         split = build.ctx.tuning_key(key, spec.split, _general_splits(request))
         spec, depends = replace(spec, split=split.used), (split,)
     size = scratch_size(spec, build.ctx.max_rows) if splits else 0
-    made = attention(
+    phases = attention(
         build.ctx,
         build.values.get(op.q),
         build.cache.layers[op.layer],
-        build.values.take(op.out, op.heads * op.head_dim),
+        build.values.allocate(op.out, op.heads * op.head_dim),
         spec=spec,
         which=which,
         scratch=build.workspace.named(f"split.{size}", size) if splits else None,
         label=op.out,
         tuning_keys=depends,
     )
-    build.emit(made, chosen.reason)
-    build.values.read(op.q, op.k, op.v)
+    build.emit(phases, chosen.reason)
+    build.values.mark_read(op.q, op.k, op.v)
 
 
 def _general_splits(request: AttentionRequest) -> Iterator[SplitTuning]:

@@ -33,17 +33,17 @@ def serve_gated(build: PassBuilder, found: GatedFeedForward) -> int:
     down = _down_in_int8(build, found, gated)
     activation, source = found.activation, norm_input(build, found.norm)
     if down is None or found.down is None:
-        y = build.values.take(activation.out, activation.width)
+        y = build.values.allocate(activation.out, activation.width)
         output = Output((y,), "gate", activation=activation.activation)
         emit_product(build, gated, source, output, activation.out)
-        build.values.read(found.norm.x)
+        build.values.mark_read(found.norm.x)
         return found.own_count
     handed = int8_handover(build, down)
     output = Output(
         (handed.x,), "gate", activation=activation.activation, int8=True, scales=handed.scales
     )
     (phase,) = emit_product(build, gated, source, output, activation.out)
-    build.values.read(found.norm.x)
+    build.values.mark_read(found.norm.x)
     emit_branch(build, down, found.down, handed, phase.tuning_keys)
     return found.own_count + found.down.count
 
@@ -74,11 +74,11 @@ def serve_normed_linears(
     served = _small_batch_projections(build, found)
     if served is None:
         return _side_by_side(build, found)
-    ys = tuple(build.values.take(one.out, one.weight.shape[0]) for one in found.linears)
+    ys = tuple(build.values.allocate(one.out, one.weight.shape[0]) for one in found.linears)
     names = [found.linears[0].out, *(one.out.rpartition(".")[2] for one in found.linears[1:])]
     output = Output(ys, bias=build.joined_bias(found.linears))
     emit_product(build, served, norm_input(build, found.norm), output, "+".join(names))
-    build.values.read(found.norm.x)
+    build.values.mark_read(found.norm.x)
     if layer is not None and serve_attention_after_projections(build, layer):
         return layer.count
     for op in found.others:

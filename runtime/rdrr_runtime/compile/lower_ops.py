@@ -79,7 +79,7 @@ def check_fields(ops: Sequence[Op]) -> None:
 
 
 def _embed(build: PassBuilder, op: Embed) -> None:
-    out = build.values.take(op.out, op.weight.shape[1])
+    out = build.values.allocate(op.out, op.weight.shape[1])
     build.emit(embed(build.ctx, build.matrix(op.weight), out, scale=op.scale, label="embed"))
 
 
@@ -95,12 +95,12 @@ def _norm(build: PassBuilder, op: Norm, residual: Residual | None = None) -> Non
         )
         values.rename(op.x, op.out)
     else:
-        y = values.take(op.out, width * heads)
+        y = values.allocate(op.out, width * heads)
         phases = rms_norm(
             ctx, x, gain, y, width=width, eps=eps, offset=offset, per_row=heads, label=op.out
         )
     build.emit(phases)
-    values.read(op.x)
+    values.mark_read(op.x)
 
 
 def _rope(build: PassBuilder, op: Rope) -> None:
@@ -120,23 +120,23 @@ def _rope(build: PassBuilder, op: Rope) -> None:
 
 def _activation(build: PassBuilder, op: GatedActivation) -> None:
     values = build.values
-    out, gate = values.take(op.out, op.width), values.get(op.gate)
+    out, gate = values.allocate(op.out, op.width), values.get(op.gate)
     up = None if op.up is None else values.get(op.up)
     phases = gated_activation(
         build.ctx, gate, up, out, width=op.width, activation=op.activation, label=op.out
     )
     build.emit(phases)
-    values.read(op.gate, op.up)
+    values.mark_read(op.gate, op.up)
 
 
 def _residual(build: PassBuilder, op: Residual) -> None:
     values = build.values
-    width = values.held[op.x][0]
+    width = values.live[op.x][0]
     branch = values.get(op.branch)
     if op.scale != 1.0:
         build.emit(scale(build.ctx, branch, width=width, factor=op.scale, label=op.out))
     build.emit(residual_add(build.ctx, values.get(op.x), branch, width=width, label=op.out))
-    values.read(op.branch)
+    values.mark_read(op.branch)
     values.rename(op.x, op.out)
 
 

@@ -131,7 +131,7 @@ def emit_product(
         x = source.x if source.int8 else _small_batch_in_int8(build, served, source)
         phases = matvec_rows(build.ctx, weights, x, output, label=label)
     elif served.family is Family.INT8_TILES:
-        rows = build.in_int8(source.name, source.x, served.k, served.reason)
+        rows = build.quantized(source.name, source.x, served.k, served.reason)
         phases = matmul_int8(
             build.ctx, weights[0], rows, y, bias=bias, accumulate=adds, label=label
         )
@@ -189,7 +189,7 @@ def lower_linear(build: PassBuilder, op: Linear, residual: Residual | None = Non
     served = Served(product, build.choose(product))
     source = Input(build.values.get(op.x), name=op.x)
     emit_branch(build, served, Branch(op, residual), source)
-    build.values.read(op.x)
+    build.values.mark_read(op.x)
 
 
 def exact_product(build: PassBuilder, op: Router, y: BufferSlice) -> None:

@@ -14,7 +14,7 @@ from rdrr_runtime.compile.hints import Hint, Policy
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Whether products with quantized weights use int8 activations, and what decides it.
+    """The choice between int8 and float activations in products with quantized weights.
 
     Attributes:
         int8: Whether they use int8 activations where a kernel supports it.

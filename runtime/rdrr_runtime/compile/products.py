@@ -25,15 +25,15 @@ class Family(Enum):
     """Families of kernels, which differ in the form of their inputs and outputs."""
 
     ONE_ROW = "one row"
-    """Multiplies one row, fused with a norm or join before it and an activation or argmax after."""
+    """Products of one row, fused with a norm or join before and an activation or argmax after."""
     SMALL_BATCH = "small batch"
-    """Rows in int8 as `int8_rows` leaves them; an activation after it."""
+    """Products of rows that `int8_rows` has quantized, fused with an activation after."""
     INT8_TILES = "int8 tiles"
-    """Rows in int8 as `quantize_rows` leaves them."""
+    """Products of rows that `quantize_rows` has quantized, in tiles."""
     GENERAL = "general"
-    """Multiplies by one matrix without fusion; reads each weight once for a small batch."""
+    """Products with one matrix, without fusion; each weight is read once for a small batch."""
     TILES = "tiles"
-    """Multiplies by one matrix without fusion, in tiles of many rows."""
+    """Products with one matrix, without fusion, in tiles of many rows."""
 
 
 ROWS: Mapping[Family, range] = MappingProxyType(

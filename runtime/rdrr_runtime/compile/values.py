@@ -49,42 +49,42 @@ class Values:
     Attributes:
         workspace: Owner of the buffers.
         readers: Number of ops that still have to read each value.
-        held: Width and buffer number of each live value.
+        live: Width and buffer number of each live value.
         free: Numbers of the free buffers of each width.
-        made: Number of buffers of each width that the pass uses.
+        counts: Number of buffers of each width that the pass uses.
     """
 
     workspace: Workspace
     readers: Counter[str]
-    held: dict[str, tuple[int, int]] = field(default_factory=dict)
+    live: dict[str, tuple[int, int]] = field(default_factory=dict)
     free: dict[int, list[int]] = field(default_factory=dict)
-    made: Counter[int] = field(default_factory=Counter)
+    counts: Counter[int] = field(default_factory=Counter)
 
-    def take(self, name: str, width: int) -> BufferSlice:
+    def allocate(self, name: str, width: int) -> BufferSlice:
         """Return a buffer for a new value of `width` elements per row."""
         spare = self.free.setdefault(width, [])
         if spare:
             index = spare.pop()
         else:
-            index = self.made[width]
-            self.made[width] += 1
-        self.held[name] = (width, index)
+            index = self.counts[width]
+            self.counts[width] += 1
+        self.live[name] = (width, index)
         return self.workspace.slot(width, index)
 
     def get(self, name: str) -> BufferSlice:
         """Return the buffer of a value."""
-        return self.workspace.slot(*self.held[name])
+        return self.workspace.slot(*self.live[name])
 
     def rename(self, old: str, new: str) -> None:
         """Rename a value that an op has changed in place."""
-        self.held[new] = self.held.pop(old)
+        self.live[new] = self.live.pop(old)
 
-    def read(self, *names: str | None) -> None:
+    def mark_read(self, *names: str | None) -> None:
         """Note that an op has read values; the buffer of a value is free after its last reader."""
         for name in names:
             if name is None:
                 continue
             self.readers[name] -= 1
-            if self.readers[name] == 0 and name in self.held:
-                width, index = self.held.pop(name)
+            if self.readers[name] == 0 and name in self.live:
+                width, index = self.live.pop(name)
                 self.free[width].append(index)

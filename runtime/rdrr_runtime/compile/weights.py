@@ -137,7 +137,7 @@ def _expert_groups(graph: Graph) -> Iterator[tuple[WeightUse, ...]]:
 
 @dataclass(frozen=True)
 class _Loader:
-    """Uploads tensors and records what was changed."""
+    """The upload of a package's tensors, which also records what is changed."""
 
     weights: Weights
     package: Package

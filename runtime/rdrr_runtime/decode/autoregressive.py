@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Autoregressive(Strategy):
-    """One token after the other.
+    """The strategy that decodes one token per forward pass.
 
     Attributes:
         interval: Tokens between two readbacks, or `auto`; 1 is used where the host takes part in

@@ -45,7 +45,7 @@ class Picks:
 
 
 class Chooser:
-    """Runs the rows of one generation and chooses their tokens.
+    """The chooser of one generation: it runs rows and chooses their tokens.
 
     Args:
         backend: The model.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Draft tokens.
+    """Draft tokens proposed for one pass.
 
     Attributes:
         ids: Token ids in order; there may be none.

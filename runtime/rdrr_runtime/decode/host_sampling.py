@@ -14,7 +14,7 @@ from rdrr_runtime.sampling.sampler import Sampler
 
 
 class HostSampling:
-    """Samples tokens on the host from a backend's logits, one forward pass per token.
+    """A sampler on the host over a backend's logits, one forward pass per token.
 
     Args:
         backend: Computes the logits.

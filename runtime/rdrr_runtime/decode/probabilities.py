@@ -21,7 +21,7 @@ Allowed = npt.NDArray[np.bool_] | None
 
 @dataclass(frozen=True)
 class ProbabilitySampler:
-    """Samples and verifies tokens from probabilities.
+    """A sampler that works on probabilities and verifies draft tokens.
 
     Attributes:
         params: Sampling parameters, which shape the probabilities.

@@ -31,7 +31,7 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True)
 class TokenRules:
-    """How the tokens of a generation are chosen, and what ends it.
+    """The rules of a generation: how its tokens are chosen, and what ends it.
 
     Attributes:
         sampling: How each token is chosen.

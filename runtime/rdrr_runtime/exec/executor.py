@@ -20,7 +20,7 @@ recognizes it."""
 
 
 class Executor(Protocol):
-    """Runs phases on a device.
+    """The interface of an executor, which runs phases on a device.
 
     Attributes:
         device: The device.

@@ -134,7 +134,7 @@ class _Totals:
 
 @dataclass
 class _Profiler:
-    """Runs and measures the steps of a loaded model."""
+    """A loaded model whose steps are run and measured."""
 
     device: Device
     timer: Timer

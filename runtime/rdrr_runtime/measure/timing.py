@@ -27,7 +27,7 @@ MAX_REPEATS = 64
 
 @dataclass(frozen=True)
 class InterleavedTimer:
-    """Times alternative phases in interleaved rounds.
+    """A timer for alternative phases, which run in interleaved rounds.
 
     Attributes:
         device: The device to run on.

@@ -159,7 +159,7 @@ def _of(key: str, phases: Iterable[Phase]) -> list[list[Phase]]:
 
 @dataclass
 class _Tuner:
-    """Tunes a loaded model.
+    """A loaded model that is being tuned.
 
     Attributes:
         setting: The model, the device, and what to tune.

@@ -40,7 +40,7 @@ _Key = tuple[int, bool, bool, int | None]
 
 
 class GpuSampler:
-    """Samples tokens after the passes of one sequence or of several.
+    """A sampler whose phases run after the passes of one sequence or several.
 
     Args:
         executor: Runs the passes.
