@@ -100,10 +100,10 @@ def load_weights(arena: Arena, package: Package, graph: Graph, preferences: Pref
         FormatError: The values of a tensor that must be expanded do not fit the wider type.
         DeviceError: The adapter has too little memory, or cannot bind a row.
     """
-    paper = arena if isinstance(arena, PaperArena) else PaperArena(arena.device)
-    planned = Weights(paper.pool("weights", 0), paper.pool("vectors", 0))
+    dry_run = arena if isinstance(arena, PaperArena) else PaperArena(arena.device)
+    planned = Weights(dry_run.pool("weights", 0), dry_run.pool("vectors", 0))
     _load(_Loader(planned, package, preferences, None), graph)
-    if paper is arena:
+    if dry_run is arena:
         return planned
     weights = Weights(
         arena.pool("weights", planned.blocks.size), arena.pool("vectors", planned.others.size)

@@ -37,12 +37,12 @@ class _Output:
     """A range of memory that is compared.
 
     Attributes:
-        place: The range.
+        memory: The range.
         kind: How it is compared: as `f32` or `f16` values, or `exact` for ids and blocks.
         noise: Whether it is filled with noise before each run.
     """
 
-    place: BufferSlice
+    memory: BufferSlice
     kind: str
     noise: bool
 
@@ -79,16 +79,16 @@ class Check:
         cached = {"f16": "f16", "f32": "f32"}.get(plan.cache.spec.dtype, "exact")
         logits = plan.lowered(DECODE).logits.buffer
         outputs: dict[tuple[int, int], _Output] = {}
-        for place, is_wide in _results(phases):
-            owner = id(place.buffer)
+        for memory, is_wide in _results(phases):
+            owner = id(memory.buffer)
             if owner in caches:
-                made = _Output(place, cached, noise=False)
+                output = _Output(memory, cached, noise=False)
             elif owner in counters:
-                made = _Output(place, "exact", noise=False)
+                output = _Output(memory, "exact", noise=False)
             else:
-                wide = is_wide or place.buffer is logits
-                made = _Output(place, "f32" if wide else values, noise=True)
-            outputs[owner, place.offset] = made
+                wide = is_wide or memory.buffer is logits
+                output = _Output(memory, "f32" if wide else values, noise=True)
+            outputs[owner, memory.offset] = output
         int8 = any("int8" in f"{one.name} {one.tuning_keys}" for one in phases)
         loose = int8 or "f16" in {values, cached}
         tolerance = INT8_TOLERANCE if loose else TOLERANCE
@@ -107,18 +107,18 @@ class Check:
             reset: Writes the step that the phases read.
         """
         device = self.executor.device
-        saved = [device.read(one.place) for one in self.outputs]
+        saved = [device.read(one.memory) for one in self.outputs]
         rng = np.random.default_rng(len(self.outputs))
         for one in self.outputs:
             if one.noise:
                 wide = np.float16 if one.kind == "f16" else np.float32
-                count = one.place.size // np.dtype(wide).itemsize
-                device.write(one.place, rng.standard_normal(count, np.float32).astype(wide))
+                count = one.memory.size // np.dtype(wide).itemsize
+                device.write(one.memory, rng.standard_normal(count, np.float32).astype(wide))
         reset()
         self.executor.run(prepared, rows)
-        found = [device.read(one.place) for one in self.outputs]
+        found = [device.read(one.memory) for one in self.outputs]
         for one, raw in zip(self.outputs, saved, strict=True):
-            device.write(one.place, raw)
+            device.write(one.memory, raw)
         reset()
         return found
 
@@ -146,10 +146,10 @@ def _results(phases: Sequence[Phase]) -> list[tuple[BufferSlice, bool]]:
     found: list[tuple[BufferSlice, bool]] = []
     for one in reversed(phases):
         pairs = list(zip(one.bindings, one.slices, strict=True))
-        for binding, place in pairs:
-            if binding.access is Access.READ_WRITE and id(place.buffer) not in handed:
+        for binding, memory in pairs:
+            if binding.access is Access.READ_WRITE and id(memory.buffer) not in handed:
                 # Partial results of attention stay f32 where activations are f16.
                 parts = binding.name in ("sums", "stats") or one.name.startswith("attention_decode")
-                found.append((place, parts))
-        handed |= {id(place.buffer) for binding, place in pairs if binding.access is Access.READ}
+                found.append((memory, parts))
+        handed |= {id(memory.buffer) for binding, memory in pairs if binding.access is Access.READ}
     return found

@@ -174,10 +174,10 @@ def pairs_sampled(
 
 
 def exact(table: np.ndarray, options: SamplingParams) -> dict[tuple[int, ...], float]:
-    shares = [distribution(row, [], options) for row in np.asarray(table, np.float32)]
+    rows = [distribution(row, [], options) for row in np.asarray(table, np.float32)]
     size = len(table)
     return {
-        (b, c): sum(shares[1][a] * shares[a][b] for a in range(size)) * shares[b][c]
+        (b, c): sum(rows[1][a] * rows[a][b] for a in range(size)) * rows[b][c]
         for b, c in product(range(size), repeat=2)
     }
 
@@ -185,7 +185,7 @@ def exact(table: np.ndarray, options: SamplingParams) -> dict[tuple[int, ...], f
 def distance(found: Counter, expected: dict[tuple[int, ...], float]) -> float:
     """Return the total variation distance between relative counts and probabilities."""
     total = sum(found.values())
-    return sum(abs(found[key] / total - share) for key, share in expected.items()) / 2
+    return sum(abs(found[key] / total - probability) for key, probability in expected.items()) / 2
 
 
 @pytest.mark.parametrize("kind", ["ngram", "model"])
@@ -205,13 +205,13 @@ def test_sampled_tokens_have_the_distribution_of_the_model(rng, kind, options):
 
 def test_the_same_seed_gives_the_same_sequence(rng):
     table = rng.standard_normal((8, 8))
-    texts = []
+    sequences = []
     for seed in (1, 1, 2):
         draft = ModelDraft(Table(table + rng.standard_normal((8, 8)) * 0))
         sampling = SamplingParams(temperature=1.0, seed=seed)
         strategy = SpeculativeDecoding(draft, 3)
-        texts.append(run(Table(table), strategy, [1, 2], 40, sampling=sampling)[0])
-    assert texts[0] == texts[1] != texts[2]
+        sequences.append(run(Table(table), strategy, [1, 2], 40, sampling=sampling)[0])
+    assert sequences[0] == sequences[1] != sequences[2]
 
 
 def test_an_ngram_draft_continues_repetitions_and_proposes_nothing_for_new_text():
@@ -236,7 +236,7 @@ def test_a_draft_model_runs_only_ids_that_its_cache_does_not_hold():
     assert passes == [([9], 5)]
     passes.clear()
     draft.begin()
-    draft.propose([1, 2, 8], 1, None)  # another text with the same beginning
+    draft.propose([1, 2, 8], 1, None)  # another sequence with the same beginning
     assert passes == [([8], 2)]
 
 

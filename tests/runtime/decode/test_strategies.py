@@ -71,11 +71,11 @@ class HalfRight:
 
     def propose(self, ids, count, sampler) -> Proposal:
         del sampler
-        drafted, text = [], list(ids)
+        drafted, sequence = [], list(ids)
         while len(drafted) < count:
-            best = int(logits_after(text).argmax())
-            drafted.append(best if len(text) % 2 else (best + 1) % VOCAB)
-            text.append(drafted[-1])
+            best = int(logits_after(sequence).argmax())
+            drafted.append(best if len(sequence) % 2 else (best + 1) % VOCAB)
+            sequence.append(drafted[-1])
         return Proposal(drafted)
 
 

@@ -58,12 +58,12 @@ def run(
     **options,
 ) -> tuple[list[list[int]], GenerationStats]:
     stats = GenerationStats()
-    engine = Engine(backend, stops, backend.vocab if isinstance(backend, Sure) else VOCAB)
+    engine = Engine(backend, stops, backend.vocab if isinstance(backend, Confident) else VOCAB)
     runs = engine.generate(prompt, max_tokens=max_tokens, stats=stats, strategy=strategy, **options)
     return list(runs), stats
 
 
-def joined(runs: list[list[int]]) -> list[int]:
+def flat(runs: list[list[int]]) -> list[int]:
     return [token_id for ids in runs for token_id in ids]
 
 
@@ -115,12 +115,12 @@ def test_committed_tokens_are_cached_as_if_they_were_part_of_the_prompt(request,
     backend = request.getfixturevalue(where)
     prompt = rng.integers(0, VOCAB, 6).tolist()
     runs, _ = run(backend, WedlmDecoding(MASK, Wedlm(tau=4.2)), prompt, 20)
-    text = [*prompt, *(one for ids in runs for one in ids)]
-    assert len(text) == 26
+    sequence = [*prompt, *(one for ids in runs for one in ids)]
+    assert len(sequence) == 26
     left = backend.logits([3], 26)
-    fresh = backend.logits([*text, 3], 0)
+    fresh = backend.logits([*sequence, 3], 0)
     assert relative_error(left, fresh) < CLOSE
-    swapped = [*text[:10], text[10] ^ 1, *text[11:], 3]
+    swapped = [*sequence[:10], sequence[10] ^ 1, *sequence[11:], 3]
     assert relative_error(left, backend.logits(swapped, 0)) > CLOSE  # the control
 
 
@@ -129,9 +129,9 @@ def test_sampling_at_a_tiny_temperature_takes_the_most_probable_tokens(on_cpu, p
     options = Wedlm(8, 4.1)
     strategy = WedlmDecoding(MASK, options)
     cold = SamplingParams(temperature=1e-4, seed=1)
-    assert joined(run(on_cpu, strategy, prompt, 12, sampling=cold)[0]) == expected.ids
+    assert flat(run(on_cpu, strategy, prompt, 12, sampling=cold)[0]) == expected.ids
     warm = SamplingParams(temperature=1.5, seed=1)
-    once, again = (joined(run(on_cpu, strategy, prompt, 12, sampling=warm)[0]) for _ in range(2))
+    once, again = (flat(run(on_cpu, strategy, prompt, 12, sampling=warm)[0]) for _ in range(2))
     assert once == again != expected.ids
 
 
@@ -146,14 +146,16 @@ def test_scaled_entropy_fills_more_masks_at_a_low_temperature(on_cpu, rng):
     assert passes[1] < passes[0]
 
 
-class Sure:
+class Confident:
     """A backend that knows the token at each position, and is confident except at some."""
 
     vocab = 64
 
-    def __init__(self, text: Sequence[int], unsure: Sequence[int] = (), context: int = 100) -> None:
+    def __init__(
+        self, sequence: Sequence[int], uncertain: Sequence[int] = (), context: int = 100
+    ) -> None:
         self.info = BackendInfo("fake", None, context, 0, 0)
-        self.text, self.unsure = list(text), set(unsure)
+        self.sequence, self.uncertain = list(sequence), set(uncertain)
         self.slots = 0
 
     def fill(self, ids: Sequence[int], base: int) -> None:
@@ -163,53 +165,55 @@ class Sure:
         assert base <= self.slots, "a pass may not leave a gap in the cache"
         assert base + len(ids) <= self.info.context
         known = len(ids) - wanted
-        places = [*positions[:known]], [*positions[known:]]
-        assert all(part == sorted(part) for part in places)
-        assert [ids[at] for at in range(known)] == [self.text[at] for at in places[0]]
+        halves = [*positions[:known]], [*positions[known:]]
+        assert all(part == sorted(part) for part in halves)
+        assert [ids[at] for at in range(known)] == [self.sequence[at] for at in halves[0]]
         self.slots = base + len(ids)
-        entropy = [5.0 if at in self.unsure else 0.1 for at in places[1]]
-        return [self.text[at] for at in places[1]], np.array(entropy, np.float32)
+        entropy = [5.0 if at in self.uncertain else 0.1 for at in halves[1]]
+        return [self.sequence[at] for at in halves[1]], np.array(entropy, np.float32)
 
 
-TEXT = list(range(40, 60)) + list(range(20, 40))
+SEQUENCE = list(range(40, 60)) + list(range(20, 40))
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 16])
 @pytest.mark.parametrize("ends_at", [3, 4, 9, 10])
 def test_a_sequence_ends_at_a_stop_id_anywhere_in_a_commit(window: int, ends_at: int) -> None:
     runs, stats = run(
-        Sure(TEXT, unsure=[5, 8]),
+        Confident(SEQUENCE, uncertain=[5, 8]),
         WedlmDecoding(MASK, Wedlm(window)),
-        TEXT[:3],
+        SEQUENCE[:3],
         30,
-        stops=[TEXT[ends_at]],
+        stops=[SEQUENCE[ends_at]],
     )
-    assert joined(runs) == TEXT[3 : ends_at + 1]
+    assert flat(runs) == SEQUENCE[3 : ends_at + 1]
     assert stats.finish == "stop"
 
 
 def test_a_stop_id_that_is_not_committed_yet_does_not_end_the_sequence() -> None:
     """A stop id after a gap is filled first; it only counts once the gap is filled."""
-    backend = Sure(TEXT, unsure=[4])
-    runs, stats = run(backend, WedlmDecoding(MASK, Wedlm(4)), TEXT[:3], 30, stops=[TEXT[5]])
-    assert runs == [[TEXT[3]], [TEXT[4], TEXT[5]]]
+    backend = Confident(SEQUENCE, uncertain=[4])
+    runs, stats = run(backend, WedlmDecoding(MASK, Wedlm(4)), SEQUENCE[:3], 30, stops=[SEQUENCE[5]])
+    assert runs == [[SEQUENCE[3]], [SEQUENCE[4], SEQUENCE[5]]]
     # The last of the first four is filled, then the one that was added, the gap, and it is closed.
     assert stats.counts.forwards == 4
 
 
 def test_a_generated_mask_token_does_not_end_the_sequence() -> None:
-    text = [*TEXT[:5], MASK, MASK, *TEXT[7:]]
-    runs, _ = run(Sure(text), WedlmDecoding(MASK, Wedlm(4)), text[:3], 10)
-    assert joined(runs) == text[3:13]
+    sequence = [*SEQUENCE[:5], MASK, MASK, *SEQUENCE[7:]]
+    runs, _ = run(Confident(sequence), WedlmDecoding(MASK, Wedlm(4)), sequence[:3], 10)
+    assert flat(runs) == sequence[3:13]
 
 
 def test_no_pass_goes_beyond_max_tokens_or_the_context() -> None:
-    runs, stats = run(Sure(TEXT, context=12), WedlmDecoding(MASK, Wedlm(16)), TEXT[:3], 30)
-    assert joined(runs) == TEXT[3:12]
+    runs, stats = run(
+        Confident(SEQUENCE, context=12), WedlmDecoding(MASK, Wedlm(16)), SEQUENCE[:3], 30
+    )
+    assert flat(runs) == SEQUENCE[3:12]
     assert stats.finish == "context"
-    assert stats.counts.rows == 2 * 9  # each place once as a mask and once filled
+    assert stats.counts.rows == 2 * 9  # each position once as a mask and once filled
     with pytest.raises(GenerationError, match="no room"):
-        run(Sure(TEXT, context=3), WedlmDecoding(MASK), TEXT[:3], 30)
+        run(Confident(SEQUENCE, context=3), WedlmDecoding(MASK), SEQUENCE[:3], 30)
 
 
 @pytest.mark.parametrize(
@@ -229,4 +233,4 @@ def test_an_option_out_of_range_is_a_usage_error(options, name) -> None:
 def test_scaled_entropy_without_a_temperature_is_a_usage_error() -> None:
     strategy = WedlmDecoding(MASK, Wedlm(entropy="scaled"))
     with pytest.raises(UsageError, match="temperature"):
-        run(Sure(TEXT), strategy, TEXT[:3], 5)
+        run(Confident(SEQUENCE), strategy, SEQUENCE[:3], 5)

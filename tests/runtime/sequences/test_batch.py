@@ -43,20 +43,20 @@ def prompts(rng, *sizes: int) -> list[list[int]]:
 def test_the_logits_of_each_row_are_those_of_its_own_sequence(backend, package, rng):
     reference = CpuBackend(package, context=CONTEXT)
     batch = backend.batch(3, CONTEXT)
-    texts = prompts(rng, 9, 40, 1)
+    all_prompts = prompts(rng, 9, 40, 1)
     filling = [
         Row(one, sequence, slot)
-        for sequence, ids in enumerate(texts)
+        for sequence, ids in enumerate(all_prompts)
         for slot, one in enumerate(ids[:-1])
     ]
     batch.fill(filling)
-    rows = [Row(ids[-1], sequence, len(ids) - 1) for sequence, ids in enumerate(texts)]
+    rows = [Row(ids[-1], sequence, len(ids) - 1) for sequence, ids in enumerate(all_prompts)]
     ours = batch.logits(rows)
-    expected = np.concatenate([reference.logits(ids, 0) for ids in texts])
+    expected = np.concatenate([reference.logits(ids, 0) for ids in all_prompts])
     assert relative_error(ours, expected) < EXACT
     turned = batch.logits([rows[2], rows[0]])
     assert relative_error(turned, expected[[2, 0]]) < EXACT
-    wrong = batch.logits([Row(texts[0][-1], 2, len(texts[2]) - 1)])
+    wrong = batch.logits([Row(all_prompts[0][-1], 2, len(all_prompts[2]) - 1)])
     assert relative_error(wrong, expected[:1]) > APART  # the control: sequences matter
 
 
@@ -64,18 +64,18 @@ def test_the_logits_of_each_row_are_those_of_its_own_sequence(backend, package, 
     "sampling", [None, SamplingParams(temperature=1.0, top_k=40, presence_penalty=0.2, seed=3)]
 )
 def test_a_batch_gives_the_sequences_of_single_runs(backend, rng, sampling):
-    texts = prompts(rng, 5, 30, 1, 12, 3)
+    all_prompts = prompts(rng, 5, 30, 1, 12, 3)
     expected = []
     engine = Engine(backend, [], VOCAB)
     options = {"max_tokens": 11, "sampling": sampling}
-    for ids in texts:
+    for ids in all_prompts:
         runs = engine.generate(ids, **options)
         expected.append([one for run in runs for one in run])
     # An id that ends some sooner, so that others take their slots.
     stop = expected[1][4]
     counts = Counts()
     found = engine.generate_batch(
-        texts, **options, sequences=3, stop_ids=[stop], interval=4, counts=counts
+        all_prompts, **options, sequences=3, stop_ids=[stop], interval=4, counts=counts
     )
     for one, ids in zip(found, expected, strict=True):
         ended = stop in ids
@@ -92,13 +92,15 @@ def test_a_batch_in_int8_is_as_accurate_as_a_single_sequence(device, tmp_path, r
     package = write_random_package(tmp_path / "package", manifest, rng)
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
-    batch, texts = backend.batch(3, CONTEXT), prompts(rng, 9, 40, 1)
-    batch.fill([Row(one, at, slot) for at, ids in enumerate(texts) for slot, one in enumerate(ids)])
+    batch, all_prompts = backend.batch(3, CONTEXT), prompts(rng, 9, 40, 1)
+    batch.fill(
+        [Row(one, at, slot) for at, ids in enumerate(all_prompts) for slot, one in enumerate(ids)]
+    )
     steps = prompts(rng, 3, 3)
     for step, ids in enumerate(steps):
-        rows = [Row(one, at, len(texts[at]) + step) for at, one in enumerate(ids)]
+        rows = [Row(one, at, len(all_prompts[at]) + step) for at, one in enumerate(ids)]
         found = batch.logits(rows)
-    whole = [[*ids, *(one[at] for one in steps)] for at, ids in enumerate(texts)]
+    whole = [[*ids, *(one[at] for one in steps)] for at, ids in enumerate(all_prompts)]
     reference = CpuBackend(package, context=CONTEXT)
     expected = np.concatenate([reference.logits(ids, 0) for ids in whole])
     assert 1e-5 < relative_error(found, expected) < IN_INT8  # above f32: int8 was really used
@@ -164,8 +166,8 @@ def test_only_the_ids_of_sampled_tokens_are_read_back(backend, rng):
 
 
 def test_a_sequence_ends_at_the_end_of_its_context(backend, rng):
-    texts = prompts(rng, CONTEXT - 3, 2)
-    long, short = Engine(backend, [], VOCAB).generate_batch(texts, max_tokens=6)
+    all_prompts = prompts(rng, CONTEXT - 3, 2)
+    long, short = Engine(backend, [], VOCAB).generate_batch(all_prompts, max_tokens=6)
     assert (len(long.new), long.finish) == (4, "context")
     assert (len(short.new), short.finish) == (6, "length")
 

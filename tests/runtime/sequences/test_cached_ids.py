@@ -56,7 +56,7 @@ def next_id(ids: Sequence[int]) -> int:
     return zlib.crc32(bytes(ids)) % VOCAB
 
 
-def text_after(prompt: Sequence[int], count: int) -> list[int]:
+def ids_after(prompt: Sequence[int], count: int) -> list[int]:
     ids = list(prompt)
     while len(ids) < len(prompt) + count:
         ids.append(next_id(ids))
@@ -86,7 +86,7 @@ def test_only_ids_that_the_cache_does_not_hold_are_run_with_the_same_result(rng,
         shared = common(backend.cache, ids)
         before, count = backend.ran, int(rng.integers(1, 12))
         out, stats = generate(engine, ids, max_tokens=count, interval=4, sampling=sampling)
-        assert out == text_after(ids, count)
+        assert out == ids_after(ids, count)
         assert stats.cached_tokens == min(shared, len(ids) - 1)
         assert backend.ran - before == len(ids) - stats.cached_tokens + count - 1
         ids = ids + out
@@ -100,7 +100,7 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 def test_wasted_or_aborted_passes_do_not_count_as_cached(rng):
     backend = Hashing(200)
     ids = rng.integers(0, VOCAB, 6).tolist()
-    ends = text_after(ids, 3)[-1]
+    ends = ids_after(ids, 3)[-1]
     engine = Engine(backend, [ends], VOCAB)
     out, stats = generate(engine, ids, max_tokens=30, interval=8)
     assert out[-1] == ends
@@ -108,9 +108,9 @@ def test_wasted_or_aborted_passes_do_not_count_as_cached(rng):
     next(runs)
     runs.close()
     again, stats = generate(Engine(backend, [], VOCAB), ids, max_tokens=3)
-    assert (again, stats.cached_tokens) == (text_after(ids, 3), 0)
+    assert (again, stats.cached_tokens) == (ids_after(ids, 3), 0)
     other, stats = generate(engine, [*ids, *out], max_tokens=1)
-    assert other == text_after([*ids, *out], 1)
+    assert other == ids_after([*ids, *out], 1)
 
 
 def test_all_ids_run_again_after_the_backend_was_lent(rng):
@@ -121,7 +121,7 @@ def test_all_ids_run_again_after_the_backend_was_lent(rng):
     backend.logits([1, 2, 3], 0)
     forget(engine)
     out, stats = generate(engine, ids, max_tokens=5)
-    assert (out, stats.cached_tokens) == (text_after(ids, 5), 0)
+    assert (out, stats.cached_tokens) == (ids_after(ids, 5), 0)
 
 
 def test_two_generations_at_once_are_refused_rather_than_mixed():
@@ -138,7 +138,7 @@ def test_a_full_context_ends_the_sequence_unless_it_may_shift(rng):
     ids = rng.integers(0, VOCAB, 10).tolist()
     engine = Engine(Hashing(16), [], VOCAB)
     out, stats = generate(engine, ids, max_tokens=30)
-    assert (out, stats.finish) == (text_after(ids, 7), "context")
+    assert (out, stats.finish) == (ids_after(ids, 7), "context")
     with pytest.raises(GenerationError, match="longer than the context"):
         engine.generate([*ids, *ids], max_tokens=1)
     longer, stats = generate(engine, ids, max_tokens=30, context_shift=4)
