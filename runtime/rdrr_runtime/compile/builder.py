@@ -145,7 +145,7 @@ class PassBuilder:
             k,
         )
         if self._quantized_names.get((rows, k)) != name:
-            made = quantize_rows(self.ctx, x, target, per_row=per_row, label=f"{name}.int8")
-            self.emit(made, reason)
+            phases = quantize_rows(self.ctx, x, target, per_row=per_row, label=f"{name}.int8")
+            self.emit(phases, reason)
             self._quantized_names[rows, k] = name
         return target

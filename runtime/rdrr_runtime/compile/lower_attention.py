@@ -37,7 +37,7 @@ FUSED = Reason("attention fused with norms, rope and the cache (auto)")
 NORM_ROPE_STORE = Reason("norms, rope and the cache in one phase (auto)")
 
 
-def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
+def serve_attention_block(build: PassBuilder, pattern: AttentionBlock) -> bool:
     """Emit a layer from its first norm to its output projection with fused kernels, if possible.
 
     One row takes 3 phases: the projections, attention, and the output projection, which also joins
@@ -46,66 +46,66 @@ def serve_attention_block(build: PassBuilder, found: AttentionBlock) -> bool:
     Returns:
         Whether it was possible; if not, nothing has been emitted.
     """
-    projections, linears = found.projections, found.projections.linears
+    projections, linears = pattern.projections, pattern.projections.linears
     one_row = build.ctx.max_rows == 1
     spec = attention_spec(build, projections.attention, decode.SPLIT if one_row else BATCH_SPLIT)
     projected = fused_product(build, [build.matrix(one.weight) for one in linears])
-    out = _output(build, found, spec)
-    alike = len({one.bias is None for one in linears}) == 1
-    runs = (
+    out = _output(build, pattern, spec)
+    same_biases = len({one.bias is None for one in linears}) == 1
+    can_run = (
         build.model.preferences.hint("attentionDecode") is None
         and (one_row or build.spec.slots is Slots.DISTINCT)
         and decode.refusal(build.ctx, spec) is None
     )
-    if projected is None or out is None or not alike or not runs:
+    if projected is None or out is None or not same_biases or not can_run:
         return False
     depends: tuple[AnyTuningKey, ...] = ()
     if one_row:
         key = f"softmax attention_decode.{spec.shape}"
-        split = build.ctx.tuning_key(key, spec.split, _splits(build, found, spec))
+        split = build.ctx.tuning_key(key, spec.split, _splits(build, pattern, spec))
         spec, depends = replace(spec, split=split.used), (split,)
     elif spec.cache.head_dim % 16:
         return False
-    _emit_block(build, found, spec, projected, out, depends)
+    _emit_block(build, pattern, spec, projected, out, depends)
     return True
 
 
-def _output(build: PassBuilder, found: AttentionBlock, spec: AttentionSpec) -> Served | None:
+def _output(build: PassBuilder, pattern: AttentionBlock, spec: AttentionSpec) -> Served | None:
     """Return the output projection if it can join the partial results of the key splits."""
-    op = found.output.op
+    op = pattern.output.op
     assert isinstance(op, Linear), "the pattern's output is a linear"
     return fused_product(build, (build.matrix(op.weight),), partials=spec.heads * spec.splits)
 
 
 def _emit_block(
     build: PassBuilder,
-    found: AttentionBlock,
+    pattern: AttentionBlock,
     spec: AttentionSpec,
     projected: Served,
     out: Served,
     depends: tuple[AnyTuningKey, ...],
 ) -> None:
-    norm, layer = found.projections.norm, f"layer {found.projections.attention.layer}"
+    norm, layer = pattern.projections.norm, f"layer {pattern.projections.attention.layer}"
     rows = build.ctx.max_rows
     size = build.ctx.value_bytes * rows * sum(one.n for one in projected.product.weights)
     y = build.workspace.named(f"projected.{rows}", size)
-    output = Output((y,), bias=build.joined_bias(found.projections.linears))
+    output = Output((y,), bias=build.joined_bias(pattern.projections.linears))
     emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
     build.values.mark_read(norm.x)
-    sums, stats = _emit_attention(build, found.projections, spec, y, depends)
+    sums, stats = _emit_attention(build, pattern.projections, spec, y, depends)
     joins = RowParts(stats, spec.splits, spec.cache.head_dim)
     source = Input(sums, joins, name=f"{layer} attention")
-    emit_branch(build, out, found.output, source, depends)
+    emit_branch(build, out, pattern.output, source, depends)
 
 
 def _splits(
-    build: PassBuilder, found: AttentionBlock, spec: AttentionSpec
+    build: PassBuilder, pattern: AttentionBlock, spec: AttentionSpec
 ) -> Iterator[SplitTuning]:
     """Yield the ways to split the keys whose partial results the output projection can join."""
     seen = {spec.splits}
     for one in decode.SPLITS:
         other = replace(spec, split=one)
-        if other.splits not in seen and _output(build, found, other) is not None:
+        if other.splits not in seen and _output(build, pattern, other) is not None:
             seen.add(other.splits)
             yield one
 
@@ -124,23 +124,23 @@ def attention_spec(
     )
 
 
-def _transform(build: PassBuilder, found: Projections) -> HeadTransform:
+def _transform(build: PassBuilder, pattern: Projections) -> HeadTransform:
     """Return the norms and rotation that a layer applies to queries and keys before attention."""
     transform = HeadTransform()
-    if found.ropes is not None:
-        table = found.ropes[0].table
+    if pattern.ropes is not None:
+        table = pattern.ropes[0].table
         pairs = build.model.graph.ropes[table].rotary_dim // 2
         transform = replace(transform, pairs=pairs, table=build.model.ropes[table])
-    if found.head_norms is not None:
-        norm = found.head_norms[0]
-        gains = build.model.weights.joined([one.weight.name for one in found.head_norms])
+    if pattern.head_norms is not None:
+        norm = pattern.head_norms[0]
+        gains = build.model.weights.joined([one.weight.name for one in pattern.head_norms])
         transform = replace(transform, gains=gains, eps=norm.eps, offset=float(norm.unit_offset))
     return transform
 
 
 def _emit_attention(
     build: PassBuilder,
-    found: Projections,
+    pattern: Projections,
     spec: AttentionSpec,
     projected: BufferSlice,
     depends: tuple[AnyTuningKey, ...],
@@ -152,27 +152,27 @@ def _emit_attention(
     phases = decode.attention_decode(
         build.ctx,
         projected,
-        build.cache.layers[found.attention.layer],
+        build.cache.layers[pattern.attention.layer],
         (sums, stats),
         spec=spec,
-        transform=_transform(build, found),
-        label=f"layer {found.attention.layer} attention",
+        transform=_transform(build, pattern),
+        label=f"layer {pattern.attention.layer} attention",
         tuning_keys=depends,
     )
     build.emit(phases, FUSED)
     return sums, stats
 
 
-def serve_attention_after_projections(build: PassBuilder, found: Projections) -> bool:
+def serve_attention_after_projections(build: PassBuilder, pattern: Projections) -> bool:
     """Emit norms, rope and cache store in one phase, then attention, after emitted projections.
 
     Returns:
         Whether it was possible; if not, nothing has been emitted.
     """
-    op = found.attention
+    op = pattern.attention
     if placing.refusal(build.cache.spec) is not None:
         return False
-    names = tuple(one.out for one in found.linears)
+    names = tuple(one.out for one in pattern.linears)
     q, k, v = (build.values.get(name) for name in names)
     phases = placing.place_rows(
         build.ctx,
@@ -180,7 +180,7 @@ def serve_attention_after_projections(build: PassBuilder, found: Projections) ->
         build.cache.layers[op.layer],
         heads=op.heads,
         cache=build.cache.spec,
-        transform=_transform(build, found),
+        transform=_transform(build, pattern),
         label=f"{op.out}.place",
     )
     build.emit(phases, NORM_ROPE_STORE)

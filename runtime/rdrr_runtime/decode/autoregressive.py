@@ -46,16 +46,17 @@ class Autoregressive(Strategy):
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
         """Yield groups of ids: first a single id, then as many as the interval says."""
         stream = chooser.stream(job.prompt, job.base, interval=self.interval, ahead=self.ahead)
-        interval, most = ReadbackInterval(stream.interval), job.max_tokens
+        interval, max_tokens = ReadbackInterval(stream.interval), job.max_tokens
         submitted = delivered = 0
         ends = deque([1])  # number of tokens at the end of each group that is not read back yet
         try:
             while True:
                 began = self.clock()
-                goal = min(ends[0] + (stream.ahead if delivered else 0), most)
+                # The whole oldest group is submitted, then `ahead` passes of later groups.
+                goal = min(ends[0] + (stream.ahead if delivered else 0), max_tokens)
                 while submitted < goal:
                     if submitted == ends[-1]:
-                        ends.append(min(submitted + interval.tokens, most))
+                        ends.append(min(submitted + interval.tokens, max_tokens))
                     passes = min(ends[-1], goal) - submitted
                     stream.feed.submit(passes)
                     _count(counts, passes - (not submitted))  # the first pass is the prefill
@@ -68,10 +69,10 @@ class Autoregressive(Strategy):
                 counts.readbacks += 1
                 delivered += len(ids)
                 yield ids
-                if chooser.ended or ends.popleft() == most:
+                if chooser.ended or ends.popleft() == max_tokens:
                     return
                 if not ends:
-                    ends.append(min(submitted + interval.tokens, most))
+                    ends.append(min(submitted + interval.tokens, max_tokens))
         finally:
             counts.wasted += submitted - delivered
             counts.wasted_rows += submitted - delivered
