@@ -55,7 +55,7 @@ ADAPTERS = {
     "software, default limits, no features": (True, frozenset(), SMALL_LIMITS),
 }
 
-# What a reason says of the kernels of products, and what their labels look like.
+# The words of a reason for each kind of product kernel, and the pattern of its label.
 NAMED = {
     "one-row product, int8 activations": r"matvec\..*\.int8",
     "one-row product, float activations": r"matvec\.(?!.*\.int8)",

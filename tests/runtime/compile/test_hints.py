@@ -34,8 +34,8 @@ EXACT, ROUNDED, INT8 = 1e-5, 2e-3, 5e-2
 """Largest relative errors with unchanged weights, with weights rounded to f16, and with int8
 activations."""
 
-# Hints, layout of the matrices, what serves which op, tolerance. Keys that cannot interact share
-# a case, since a driver takes a while to compile each kernel.
+# Hints, layout of the matrices, the kernel of each op, tolerance. Independent keys share a case,
+# since a driver takes a while to compile each kernel.
 OBEYED = {
     "no hint": ({}, "row", {"decode l1.down_proj": "matvec.q4_k"}, EXACT),
     "fused_q4k, streaming": (
@@ -168,7 +168,7 @@ def test_a_hint_decides_the_kernel_and_the_logits_stay_those_of_torch(device, tm
     error = relative_error(stepped(backend, ids, 20), reference)
     backend.close()
     assert error < tolerance
-    if tolerance > EXACT:  # something was rounded, so the hint did reach the arithmetic
+    if tolerance > EXACT:  # the error proves that the hint reached the arithmetic
         assert error > EXACT
 
 
@@ -334,7 +334,7 @@ def test_logits_of_16_bit_weights_in_int8_are_close_to_torch(device, tmp_path, r
     reference = CpuBackend(package, context=CONTEXT)
     error = relative_error(backend.logits(ids, 0), reference.logits(ids, 0))
     backend.close()
-    assert EXACT < error < INT8  # and something was rounded, so the hint did reach the arithmetic
+    assert EXACT < error < INT8  # the error proves that the hint reached the arithmetic
 
 
 @pytest.mark.parametrize(
@@ -499,7 +499,7 @@ def test_a_dry_run_makes_the_same_decisions_as_loading(device, tmp_path, rng):
             {"decode": "matvec", "small window": "matmul_int8", "prefill": "matmul_int8"},
         ),
     ],
-    ids=["auto", "int8 asked for"],
+    ids=["auto", "int8 requested"],
 )
 def test_small_batches_with_column_major_weights_use_int8_only_if_a_hint_requests_it(
     device, tmp_path, rng, monkeypatch, hints, kernels

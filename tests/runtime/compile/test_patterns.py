@@ -15,7 +15,7 @@ RESIDUAL = Residual("stream", "b", "next")
     ("before", "after", "joins"),
     [
         (Linear("x", "b", MATRIX), (), True),
-        (Linear("stream", "b", MATRIX), (), False),  # in place it would read what it writes
+        (Linear("stream", "b", MATRIX), (), False),  # in place it would read its own output
         (Linear("x", "b", MATRIX), (Residual("next", "b", "y"),), False),
         (Linear("x", "b", MATRIX), (Residual("next", "stream", "y"),), False),
     ],
@@ -31,7 +31,7 @@ def test_a_residual_joins_its_branch_if_nothing_else_reads_either(before, after,
     ("between", "matches"),
     [
         (Rope("q", "q2", 1, 0), True),
-        (SigmoidGate("n", "q", "q2", GAIN), False),  # no pattern knows it: it ends the run
+        (SigmoidGate("n", "q", "q2", GAIN), False),  # an op unknown to all patterns ends the run
     ],
     ids=["rope", "an unknown op"],
 )

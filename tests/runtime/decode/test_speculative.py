@@ -112,7 +112,7 @@ def test_a_sequence_ends_at_a_stop_id_anywhere_among_the_draft_tokens(ends_at):
 def test_neither_cache_is_filled_beyond_its_context():
     draft = ModelDraft(Table(following(RING), context=9))
     ids, stats = run(Table(following(RING), context=14), SpeculativeDecoding(draft, 4), [4, 5], 50)
-    assert ids == [(6 + at) % 20 for at in range(13)]  # the last needs no slot
+    assert ids == [(6 + at) % 20 for at in range(13)]  # the last id needs no slot
     assert stats.finish == "context"
 
 
@@ -126,7 +126,7 @@ def test_draft_tokens_of_the_same_model_are_all_accepted(tmp_path, rng):
     assert stats.counts.forwards == 5  # 25 after the prompt's, five a pass
     warm = SamplingParams(temperature=1.0, top_k=40, seed=5)
     _, stats = run(model, SpeculativeDecoding(ModelDraft(same), 4), prompt, 26, sampling=warm)
-    # Exactly as likely to both but for the rounding of passes of several rows.
+    # Both models give equal probabilities, apart from the rounding of passes of several rows.
     assert stats.counts.accepted >= stats.counts.drafted - 1
 
 
@@ -139,9 +139,9 @@ def test_on_the_gpu_ids_equal_those_of_greedy_decoding_and_rejected_tokens_leave
         prompt = rng.integers(0, VOCAB, 6).tolist()
         expected = backend.greedy(prompt, 0, 12)
         rows = np.sort(backend.logits([*prompt, *expected], 0, all_rows=True)[5:-1])
-        if (rows[:, -1] - rows[:, -2]).min() > 1e-2:  # no choice hangs on rounding
+        if (rows[:, -1] - rows[:, -2]).min() > 1e-2:  # rounding cannot change a choice
             break
-    # A draft that knows the first half of each run of draft tokens.
+    # A draft that proposes right tokens in the first half, and wrong ones after.
     known = [*prompt, *expected]
 
     class Half:
@@ -219,7 +219,10 @@ def test_an_ngram_draft_continues_repetitions_and_proposes_nothing_for_new_text(
     draft.begin()
     assert draft.propose([1, 2, 3, 4], 3, None).ids == []
     assert draft.propose([1, 2, 3, 4, 9, 2, 3], 5, None).ids == [4, 9, 2, 3, 4]
-    assert draft.propose([1, 2, 3, 4, 9, 2, 3, 7, 2, 3], 2, None).ids == [7, 2]  # the latest
+    assert draft.propose([1, 2, 3, 4, 9, 2, 3, 7, 2, 3], 2, None).ids == [
+        7,
+        2,
+    ]  # after the latest occurrence
     draft.begin()
     assert draft.propose([5, 2, 3], 2, None).ids == []
 

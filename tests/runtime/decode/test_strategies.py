@@ -220,7 +220,10 @@ def test_wedlm_records_the_logprobs_of_delivered_tokens(on_cpu, rng):
     assert out == plain
     assert [one.token_id for one in recorded.tokens] == out
     for one in recorded.tokens:
-        assert one.top[0] == (one.token_id, one.logprob)  # the most probable where it was filled
+        assert one.top[0] == (
+            one.token_id,
+            one.logprob,
+        )  # most probable when filled
         assert one.logprob > one.top[1][1]
 
 

@@ -35,7 +35,7 @@ class Worker:
 
     def join(self) -> list[object]:
         self._thread.join(SOON)
-        assert not self._thread.is_alive(), "the thread still waits"
+        assert not self._thread.is_alive(), "the thread is still waiting"
         if self.error is not None:
             raise self.error
         return self.results
@@ -45,7 +45,7 @@ def until(holds: Callable[[], bool]) -> None:
     """Wait for another thread."""
     end = time.monotonic() + SOON
     while not holds():
-        assert time.monotonic() < end, "nothing happened"
+        assert time.monotonic() < end, "the other thread did not get there in time"
         time.sleep(0.001)
 
 
@@ -85,7 +85,7 @@ def test_a_call_in_the_same_thread_ends_its_earlier_turn_and_frees_the_state():
         raise AssertionError("the step of an ended turn")
     with second.step():
         pass
-    first.end()  # has no say any more
+    first.end()  # has no effect, since the turn has ended
     with second.step():
         pass
     second.end()
@@ -153,7 +153,7 @@ def test_close_waits_for_the_step_and_raises_in_waiting_threads():
         with turn.step():
             in_step.set()
             go_on.wait(SOON)
-            assert not freed, "freed under a step"
+            assert not freed, "the state was freed during a step"
         with turn.step():
             raise AssertionError("a step of a closed model")
 

@@ -87,7 +87,7 @@ def defined(package, rng, setting, max_tokens: int, stops=()) -> tuple[list[int]
         )
         if result.closest > 1e-4:
             return prompt, result
-    raise AssertionError("every prompt hangs on rounding")
+    raise AssertionError("rounding would decide the result of every prompt")
 
 
 CASES = [*(("on_cpu", one) for one in SETTINGS), ("on_gpu", SETTINGS[2]), ("on_gpu", SETTINGS[5])]
@@ -107,7 +107,7 @@ def test_every_pass_equals_that_of_the_definition(request, package, rng, where, 
     assert stats.finish == "length"
     if tau is None:
         assert set(expected.filled) == {1}
-        assert stats.counts.forwards == 16 + 1  # each fills one, and the last commits what is left
+        assert stats.counts.forwards == 16 + 1  # one mask per pass, and the last commit
 
 
 @pytest.mark.parametrize("where", ["on_cpu", "on_gpu"])
@@ -195,7 +195,7 @@ def test_a_stop_id_that_is_not_committed_yet_does_not_end_the_sequence() -> None
     backend = Confident(SEQUENCE, uncertain=[4])
     runs, stats = run(backend, WedlmDecoding(MASK, Wedlm(4)), SEQUENCE[:3], 30, stops=[SEQUENCE[5]])
     assert runs == [[SEQUENCE[3]], [SEQUENCE[4], SEQUENCE[5]]]
-    # The last of the first four is filled, then the one that was added, the gap, and it is closed.
+    # The order of filling: the last of the first four, the position added after it, then the gap.
     assert stats.counts.forwards == 4
 
 

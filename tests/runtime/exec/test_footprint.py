@@ -25,5 +25,5 @@ def test_the_footprint_equals_the_memory_held_after_prefill_and_decode(
     assert (wanted.weights, wanted.kv) == (backend.info.weights_bytes, backend.info.kv_bytes)
     backend.close()
     print(held, wanted)
-    # Buffers are rounded up to 16 bytes each, and the readback's are not the model's.
+    # The backend also rounds buffers up to 16 bytes, and has readback buffers.
     assert wanted.total <= held < 1.02 * wanted.total + 8192

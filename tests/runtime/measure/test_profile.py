@@ -59,7 +59,7 @@ def test_all_passes_are_timed_even_if_they_exceed_a_query_set(device, copies, mo
 
 def test_ticks_are_converted_to_seconds_by_the_adapters_period(device, copies, monkeypatch):
     monkeypatch.setattr(Device, "timestamp_period", 2.5)
-    start = 1 << 60  # where float64 has no single ticks left
+    start = 1 << 60  # too large for float64 to resolve single ticks
     _ticks(monkeypatch, (start, start + 40), (start + 41, start + 42))
     bound = device.bind(as_dispatch(copies))
     timed = Timer(device).run([[bound], [bound]], 1)

@@ -70,7 +70,7 @@ def test_every_op_gives_the_same_results_with_three_sets_of_parameters(
         assert max(1 + len(one.candidates) for one in tuning_keys.values() if one.op == op) >= 3
     others = Tuning()
     for key, tuning_key in tuning_keys.items():
-        # A software adapter takes long over workgroups of many threads.
+        # A software adapter is slow with workgroups of many threads.
         quick = [one for one in tuning_key.candidates if one.as_dict().get("workgroup", 0) <= 256]
         if quick:
             others = others.having(key, quick[rng.integers(len(quick))])
@@ -78,7 +78,7 @@ def test_every_op_gives_the_same_results_with_three_sets_of_parameters(
         one for one in _tuning_keys(package, device, policy, others, LONG).values() if one.is_tuned
     ]
     assert len(changed) > len(tuning_keys) // 2
-    # Tiles of int8 products take the software adapter seconds to compile: tokens alone there.
+    # A software adapter compiles tiled int8 products for seconds, so only decode is tested.
     prompt = [] if policy is INT8 else [rng.integers(0, VOCAB, 70).tolist()]
     ids = rng.integers(0, VOCAB, 3).tolist()
     found = []
@@ -118,8 +118,8 @@ def _scripted(monkeypatch, tuning_key: list[float], pairs: list[list[float]]) ->
     ("pairs", "chosen", "passes"),
     [
         ([[1.0, 0.5], [1.0, 1.0], [1.0, 1.0]], 16, 1),
-        ([[1.0, 0.99]], 32, 0),  # not confirmed
-        ([[1.0, 0.5], [1.0, 1.1], [1.0, 1.1]], 32, 1),  # whole passes take longer
+        ([[1.0, 0.99]], 32, 0),  # the second measurement does not confirm it
+        ([[1.0, 0.5], [1.0, 1.1], [1.0, 1.1]], 32, 1),  # whole passes are slower
     ],
 )
 def test_the_winner_is_measured_again_and_compared_in_whole_passes(
@@ -138,7 +138,7 @@ def test_the_winner_is_measured_again_and_compared_in_whole_passes(
 
 
 def test_a_candidate_with_other_results_never_wins(package, device, monkeypatch):
-    # Its threads are half as many as the scales that they stage, so half of these are missing.
+    # It has half as many threads as scales to stage, so half of the scales are missing.
     wrong, right = Tile(128, 64, 8, 8), Tile(64, 64, 8, 4)
     monkeypatch.setattr(matmul_int8, "CANDIDATES", (wrong, right))
     tuning_keys = tuner._tuning_keys
@@ -150,7 +150,7 @@ def test_a_candidate_with_other_results_never_wins(package, device, monkeypatch)
     monkeypatch.setattr(tuner, "_tuning_keys", one_shape)
     setting = replace(_setting(package, device, "matmul", policy=INT8), context=64)
     setting = replace(setting, passes=(PREFILL,))
-    found = tune(setting, Tuning())  # of more rows than those of `matvec_rows`
+    found = tune(setting, Tuning())  # more rows than `matvec_rows` supports
     (outcome,) = found.outcomes
     verdicts = {one.params: one.verdict for one in outcome.trials}
     assert verdicts[wrong] is Verdict.WRONG

@@ -71,7 +71,7 @@ def test_a_batch_gives_the_sequences_of_single_runs(backend, rng, sampling):
     for ids in all_prompts:
         runs = engine.generate(ids, **options)
         expected.append([one for run in runs for one in run])
-    # An id that ends some sooner, so that others take their slots.
+    # A stop id that ends some sequences early, so that waiting prompts take their place.
     stop = expected[1][4]
     counts = Counts()
     found = engine.generate_batch(
@@ -103,7 +103,7 @@ def test_a_batch_in_int8_is_as_accurate_as_a_single_sequence(device, tmp_path, r
     whole = [[*ids, *(one[at] for one in steps)] for at, ids in enumerate(all_prompts)]
     reference = CpuBackend(package, context=CONTEXT)
     expected = np.concatenate([reference.logits(ids, 0) for ids in whole])
-    assert 1e-5 < relative_error(found, expected) < IN_INT8  # above f32: int8 was really used
+    assert 1e-5 < relative_error(found, expected) < IN_INT8  # so large only with int8
     backend.close()
 
 
@@ -145,7 +145,7 @@ def test_rows_that_continue_the_last_step_need_no_write(backend, rng):
     assert counters.since(before).bytes_written == 0
     assert [[*a, *b] for a, b in zip(begun, rest, strict=True)] == expected
     before = counters.copy()
-    assert batch.greedy(going, 5) == rest  # back where the GPU no longer is
+    assert batch.greedy(going, 5) == rest  # an earlier step than that of the GPU
     assert counters.since(before).bytes_written > 0
 
 

@@ -37,7 +37,7 @@ def test_a_sequence_continues_in_another_backend_with_another_context(package, d
     runs = engine.generate(ids, max_tokens=5, sampling=options)
     sequence = ids + [one for run in runs for one in run]
     slots, cache = engine.save_cache(sequence)
-    assert slots == len(sequence) - 1  # the last one was never run
+    assert slots == len(sequence) - 1  # the last id was never run
     first.close()
     other = opened(package, device, dtype, 61)
     stats = GenerationStats()

@@ -28,8 +28,8 @@ from rdrr_runtime.sampling.params import SamplingParams
 from support.comparison import relative_error
 from support.packages import CONTEXT, VOCAB, llama_manifest, write_random_package
 
-EOS = 49  # outside of what the hash gives
-END = VOCAB  # outside of what the GPU gives
+EOS = 49  # an id that the hash never gives
+END = VOCAB  # an id that the GPU never gives
 
 
 class HashFeed:
@@ -132,7 +132,7 @@ def test_nothing_is_submitted_beyond_the_last_token_or_the_context(rng, most, ah
     runs, counts = run(backend, Autoregressive(4, ahead), prompt, most)
     assert flat(runs) == flat(expected)
     assert (counts.wasted, counts.forwards) == (0, most - 1)
-    full = Hashing(context=len(prompt) + most - 1)  # it checks that no pass goes beyond
+    full = Hashing(context=len(prompt) + most - 1)  # the backend checks that no pass goes beyond
     stats = GenerationStats()
     out = flat(list(Engine(full, [], 64).generate(prompt, max_tokens=99, interval=4, stats=stats)))
     assert out == flat(expected)
@@ -192,7 +192,7 @@ def test_aborting_a_generation_closes_its_strategy_even_if_others_hold_it(rng):
 
         def run(self, job, chooser, counts):
             del job, chooser, counts
-            self.runs = self.generate()  # nothing is collected while this is there
+            self.runs = self.generate()  # this reference prevents garbage collection
             return self.runs
 
         def generate(self):
@@ -266,9 +266,9 @@ def test_on_the_gpu_nothing_is_created_or_written_after_the_second_token(backend
     assert work.bytes_read == 4 * len(delivered)
     reads = counts.readbacks - reads
     assert work.maps == reads
-    rest = 40 - (1 + interval + 2)  # two passes were ahead already
+    rest = 40 - (1 + interval + 2)  # two passes had been submitted before
     if interval == 1:
-        assert work.submits == rest + (reads - 2)  # as were the copies of their ids
+        assert work.submits == rest + (reads - 2)  # and so had the copies of their ids
     else:
         assert work.submits == -(-rest // 2) + reads
 
@@ -310,7 +310,7 @@ def test_on_the_gpu_a_generation_continues_after_a_readback_without_writes(backe
     assert found == expected[:11]
     before = backend.device.counters.copy()
     assert backend.greedy(found[-1:], len(ids) + 10, 4) == expected[11:]
-    assert backend.device.counters.since(before).bytes_written > 0  # a pass has gone ahead
+    assert backend.device.counters.since(before).bytes_written > 0  # a pass had run ahead
 
 
 def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_running_ahead(backend, rng):
@@ -328,7 +328,7 @@ def test_on_the_gpu_samples_penalties_and_logprobs_do_not_depend_on_running_ahea
     plain, recorded = sampled(0, -1, 20)
     assert len(set(plain)) > 5
     for ahead, most in ((1, 20), (2, 17), (6, 18)):
-        ended, _ = sampled(ahead, len(ids) + 6, 20)  # what was submitted then must leave no trace
+        ended, _ = sampled(ahead, len(ids) + 6, 20)  # passes submitted here must leave no trace
         assert ended == [*plain[:6], END]
         found, also = sampled(ahead, -1, most)
         assert found == plain[:most]
@@ -359,7 +359,7 @@ def test_a_fetch_returns_the_contents_at_its_place_in_the_queue_in_any_order(ben
         first, second = fetches[at].take()
         assert np.array_equal(first, contents[at, 8:48])
         assert np.array_equal(second, contents[at, 400:404])
-    fetches.clear()  # the one that was not taken is given up
+    fetches.clear()  # the fetch that was not collected is abandoned
     made = device.counters.buffer_creates
     kept = [readback.begin(slots[:1]) for _ in range(4)]
     assert device.counters.buffer_creates == made

@@ -61,7 +61,7 @@ def test_a_window_in_sequence_order_equals_the_sequence(backend, rng):
     backend.fill(ids[:9], 0)
     ahead = backend.window_logits(ids[9:], 9, wanted=21)
     assert relative_error(ahead, backend.logits(ids, 0, all_rows=True)[9:]) < CLOSE
-    after = backend.greedy([ids[-1]], 29, 3)  # what the window left in the cache goes on
+    after = backend.greedy([ids[-1]], 29, 3)  # continues from the cache that the window filled
     assert after == backend.greedy(ids, 0, 3)
 
 
@@ -94,7 +94,7 @@ def test_a_window_in_int8_is_close_to_torch(device, tmp_path, rng, count):
     backend.fill(ids[: 40 - count], 0)
     found = backend.window_logits(ids[40 - count :], 40 - count, wanted=3)
     expected = CpuBackend(package, context=CONTEXT).logits(ids, 0, all_rows=True)[-3:]
-    assert 1e-5 < relative_error(found, expected) < IN_INT8  # above f32: int8 was really used
+    assert 1e-5 < relative_error(found, expected) < IN_INT8  # so large only with int8
     backend.close()
 
 
