@@ -97,7 +97,7 @@ def _check(plan: Plan, sequences: int) -> None:
         raise UsageError(
             "batches do not support a q8_0 key-value cache",
             expected="f16 or f32",
-            hint="use --kv-dtype f16",
+            hint="use `kv_dtype` f16",
         )
     if not 0 < sequences <= MOST_SEQUENCES:
         raise UsageError(
