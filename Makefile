@@ -21,7 +21,7 @@ MINUTES ?= 60
 PROMPT ?= And it came to pass
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz soak lint types check adapter dawn clean
+.PHONY: help setup demo test fuzz soak docs lint types check adapter dawn clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -67,6 +67,10 @@ soak: $(VENV)/installed-dev adapter ## Load, generate in threads and close for a
 CASES ?= 100000
 fuzz: $(VENV)/installed-dev ## Run hostile cases through every parser (CASES=100000, SEED=N repeats a run).
 	PYTHONPATH=tests $(BIN)/python -m fuzz --cases $(CASES) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+
+docs: $(VENV)/installed-dev ## Build the documentation site in docs/_build/html; a warning is an error.
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 lint: $(VENV)/installed-dev ## Check style, format and the direction of imports.
 	$(BIN)/ruff check .
