@@ -119,12 +119,12 @@ def explain(
     from rdrr_device.device import open_device
     from rdrr_runtime.compile.decision import unhonoured
     from rdrr_runtime.compile.pass_spec import EXPLAINED
-    from rdrr_runtime.exec.plan import plan_on_paper
+    from rdrr_runtime.exec.plan import dry_run_plan
 
     device = open_device(adapter)
     try:
         stored = read_profile(device.info)
-        plan = plan_on_paper(package, device, policy, context, kv_dtype, stored.tuning)
+        plan = dry_run_plan(package, device, policy, context, kv_dtype, stored.tuning)
         choices, passes = plan.decisions(EXPLAINED), plan.passes(EXPLAINED)
         return Explanation(device.info, policy, choices, passes, unhonoured(choices), stored)
     finally:

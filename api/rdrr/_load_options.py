@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rdrr_format.options import check_fields, documented, option, split_pairs
-from rdrr_runtime.decode.turns import PATIENCE
+from rdrr_runtime.decode.turns import DEFAULT_TIMEOUT
 
 BACKENDS = ("auto", "wgpu", "cpu")
 VERIFY = ("cached", "full", "none")
@@ -63,7 +63,7 @@ class LoadOptions:
     )
 
     busy_timeout: float | None = option(
-        PATIENCE,
+        DEFAULT_TIMEOUT,
         "Seconds that a call waits for a generation of another thread; None for as long as it "
         "takes.",
         minimum=0,

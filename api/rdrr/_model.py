@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
+    from rdrr_runtime.decode.interval import Interval
     from rdrr_runtime.decode.strategy import Strategy, StrategyOptions
     from rdrr_runtime.text.chat_template import ChatTemplate
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
@@ -85,7 +86,7 @@ class Model:
         stop: str | Sequence[str] = (),
         stop_ids: Sequence[int] = (),
         context_shift: int | None = None,
-        interval: int = 8,
+        interval: Interval = "auto",
         decode: StrategyOptions | str | None = None,
         **keywords: Any,
     ) -> Generation:
@@ -103,7 +104,8 @@ class Model:
             stop_ids: Ids that end the text besides those of the model.
             context_shift: When the context is full, keep so many first tokens, drop the older
                 half of the others and go on; the text ends there when None.
-            interval: Tokens between two readbacks from the GPU.
+            interval: Tokens between two readbacks from the GPU, or `auto`, which chooses up to 8
+                by the measured speed, so that text comes steadily; ids do not depend on it.
             decode: The decoding strategy, its options as `Speculative()` or its name; one token
                 after the other when None.
             keywords: Fields of `SamplingParams`, as `temperature`, in place of `sampling`.

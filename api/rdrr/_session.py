@@ -18,6 +18,7 @@ from rdrr._generation import Generation
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
+    from rdrr_runtime.decode.interval import Interval
     from rdrr_runtime.engine import Engine
     from rdrr_runtime.sampling.params import SamplingParams
     from rdrr_runtime.text.tokenizer import TextCodec
@@ -75,14 +76,15 @@ class Session:
             self._before += prompt_ids(text, encode)
 
     def generate(
-        self, *, max_tokens: int = 128, stop: str | Sequence[str] = (), interval: int = 8
+        self, *, max_tokens: int = 128, stop: str | Sequence[str] = (), interval: Interval = "auto"
     ) -> Generation:
         """Go on with the text; what came is part of it.
 
         Args:
             max_tokens: Most new tokens.
             stop: A string, or several, that end the generation; their tokens are part of the text.
-            interval: Tokens between two readbacks from the GPU.
+            interval: Tokens between two readbacks from the GPU, or `auto`, which chooses up to 8
+                by the measured speed, so that text comes steadily; ids do not depend on it.
 
         Raises:
             GenerationError: The text is empty or longer than the context.

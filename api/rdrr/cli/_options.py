@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias
+from contextlib import suppress
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from rdrr_format.options import options_of, split_pairs
+from rdrr_runtime.decode.interval import Interval, check_interval
 
 from rdrr._load_options import LoadOptions
 
@@ -40,8 +42,31 @@ ContextShift: TypeAlias = Annotated[
         "and go on; the text ends there without it.",
     ),
 ]
-Interval: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Tokens between two readbacks from the GPU.")
+
+
+def read_interval(word: str) -> Interval:
+    """Return the value of `--interval`.
+
+    Raises:
+        UsageError: It is neither `auto` nor a whole number from 1 on.
+    """
+    interval: Any = word
+    with suppress(ValueError):
+        interval = int(word)
+    check_interval(interval, "--interval")
+    checked: Interval = interval
+    return checked
+
+
+IntervalFlag: TypeAlias = Annotated[
+    Any,  # typer knows no unions
+    typer.Option(
+        "--interval",
+        parser=read_interval,
+        metavar="auto|N",
+        help="Tokens between two readbacks from the GPU; auto chooses up to 8 by the measured "
+        "speed, so that text comes steadily.",
+    ),
 ]
 
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rdrr_format.errors import RdrrError, UsageError
+from rdrr_runtime.decode.interval import AUTO
 from rdrr_runtime.sampling.params import SamplingParams
 
 from rdrr._load_options import LoadOptions
 from rdrr.cli._console import announce, note, print_error
 from rdrr.cli._flags import with_flags
-from rdrr.cli._options import ContextShift, Interval, PackagePath
+from rdrr.cli._options import ContextShift, IntervalFlag, PackagePath
 
 if TYPE_CHECKING:
     from rdrr._chat import Conversation
@@ -44,7 +45,7 @@ def chat(
     sampling: SamplingParams,
     load: LoadOptions,
     context_shift: ContextShift = None,
-    interval: Interval = 8,
+    interval: IntervalFlag = AUTO,
 ) -> int:
     """Talk with a model. Answers go to stdout as they come; /help lists the commands."""
     import rdrr

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rdrr_format.errors import UsageError
+from rdrr_runtime.decode.interval import AUTO
 from rdrr_runtime.sampling.params import SamplingParams
 
 from rdrr._load_options import LoadOptions
@@ -15,7 +16,7 @@ from rdrr._units import format_size
 from rdrr.cli._console import announce, console, facts, note, print_json
 from rdrr.cli._decoding import DecodeFlags
 from rdrr.cli._flags import with_flags
-from rdrr.cli._options import ContextShift, Interval, JsonFlag, PackagePath
+from rdrr.cli._options import ContextShift, IntervalFlag, JsonFlag, PackagePath
 from rdrr.cli._response_format import read_format
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def generate(
     ] = None,
     load: LoadOptions,
     context_shift: ContextShift = None,
-    interval: Interval = 8,
+    interval: IntervalFlag = AUTO,
     decode: DecodeFlags,
     stats: Annotated[bool, typer.Option("--stats", help="Print timings to stderr.")] = False,
     json: JsonFlag = False,

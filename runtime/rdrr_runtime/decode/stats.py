@@ -1,4 +1,4 @@
-"""What is measured of a generation."""
+"""Measurements of a generation."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rdrr_runtime.decode.base import Counts
 
 @dataclass
 class GenerationStats:
-    """Measured while generating; complete once the iterator has ended.
+    """Measurements of one generation, complete once its iterator has ended.
 
     Attributes:
         prompt_tokens: Ids of the prompt.
-        cached_tokens: Those of them that the cache held already, so that they were not run.
-        context_shifts: Times that the context was full and its oldest half was dropped.
-        new_tokens: Ids delivered, an end-of-text included.
-        first_token_seconds: From the start to the first id.
-        total_seconds: From the start to the last id.
+        cached_tokens: Ids of the prompt that were already in the cache and did not run again.
+        context_shifts: Times that the context was full and its older half was dropped.
+        new_tokens: Delivered ids, including an end-of-text id.
+        first_token_seconds: Time from the start to the first id.
+        total_seconds: Time from the start to the last id.
         finish: `stop` (an end-of-text id, or a constraint that is complete), `length`
             (max_tokens), `context` (the context is full), or `running`.
-        counts: Forward passes, wasted ones and readbacks.
+        counts: Counters of forward passes, rows, draft tokens and readbacks.
     """
 
     prompt_tokens: int = 0
@@ -35,24 +35,24 @@ class GenerationStats:
 
     @property
     def prefill_tokens_per_second(self) -> float:
-        """Prompt tokens that were run over the time to first token."""
+        """Prompt tokens that were run, divided by the time to first token."""
         run = self.prompt_tokens - self.cached_tokens
         return run / self.first_token_seconds if self.first_token_seconds else 0.0
 
     @property
     def decode_tokens_per_second(self) -> float:
-        """Delivered tokens after the first over the time after the first."""
+        """Delivered tokens after the first one, divided by the time after the first one."""
         seconds = self.total_seconds - self.first_token_seconds
         return (self.new_tokens - 1) / seconds if seconds > 0 and self.new_tokens > 1 else 0.0
 
     @property
     def tokens_per_forward(self) -> float:
-        """Tokens that came of the passes after the prompt's, for each of these."""
+        """Delivered tokens per forward pass, not counting the passes of the prompt."""
         counts = self.counts
         return (counts.rows - counts.wasted_rows) / counts.forwards if counts.forwards else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures for `--json` and `--stats`."""
+        """Return the figures that `--json` and `--stats` print."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,

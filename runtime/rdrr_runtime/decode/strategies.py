@@ -1,6 +1,7 @@
-"""The table of decoding strategies: the one place besides a strategy's own file that names it.
+"""The table of decoding strategies.
 
-A row gives the options that make the strategy; their fields are its flags on the command line.
+Besides its own file, this is the only place that names a strategy. A row gives the class of its
+options, whose fields are its flags on the command line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rdrr_runtime.decode.strategy import StrategyOptions
 from rdrr_runtime.decode.wedlm import Wedlm
 
 AUTOREGRESSIVE = "ar"
-"""The name of decoding without a strategy of the table: one token after the other."""
+"""The name of plain autoregressive decoding, which has no options and no row in the table."""
 
 STRATEGIES: Mapping[str, type[StrategyOptions]] = MappingProxyType(
     {

@@ -1,6 +1,6 @@
-"""What the engine runs of a prompt, and what it does at the end of the context.
+"""Which ids of a prompt the engine runs, and what it does when the context is full.
 
-The backend's next token is a hash of all that its cache holds: one wrong slot gives another text.
+The backend's next token is a hash of its whole cache, so that one wrong slot changes the sequence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VOCAB = 50
 
 
 class Hashing:
-    """Counts the ids that were run."""
+    """A backend that counts the ids that it runs."""
 
     def __init__(self, context: int) -> None:
         self.info = BackendInfo("fake", None, context, 0, 0)
@@ -56,7 +56,7 @@ def next_id(ids: Sequence[int]) -> int:
     return zlib.crc32(bytes(ids)) % VOCAB
 
 
-def text_after(prompt: Sequence[int], count: int) -> list[int]:
+def ids_after(prompt: Sequence[int], count: int) -> list[int]:
     ids = list(prompt)
     while len(ids) < len(prompt) + count:
         ids.append(next_id(ids))
@@ -64,7 +64,7 @@ def text_after(prompt: Sequence[int], count: int) -> list[int]:
 
 
 def forget(engine: Engine) -> None:
-    """Make an engine run everything anew."""
+    """Make an engine forget its cached ids."""
     with engine.lend():
         pass
 
@@ -76,7 +76,7 @@ def generate(engine: Engine, ids: Sequence[int], **options) -> tuple[list[int], 
 
 
 @pytest.mark.parametrize("sampling", [None, SamplingParams(temperature=1.0, seed=1)], ids=str)
-def test_only_what_the_cache_does_not_hold_is_run_and_the_text_is_the_same(rng, sampling):
+def test_only_ids_that_the_cache_does_not_hold_are_run_with_the_same_result(rng, sampling):
     backend = Hashing(200)
     engine = Engine(backend, [], VOCAB)
     ids = rng.integers(0, VOCAB, 20).tolist()
@@ -86,7 +86,7 @@ def test_only_what_the_cache_does_not_hold_is_run_and_the_text_is_the_same(rng, 
         shared = common(backend.cache, ids)
         before, count = backend.ran, int(rng.integers(1, 12))
         out, stats = generate(engine, ids, max_tokens=count, interval=4, sampling=sampling)
-        assert out == text_after(ids, count)
+        assert out == ids_after(ids, count)
         assert stats.cached_tokens == min(shared, len(ids) - 1)
         assert backend.ran - before == len(ids) - stats.cached_tokens + count - 1
         ids = ids + out
@@ -97,10 +97,10 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
-def test_passes_that_were_wasted_or_broken_off_are_not_taken_for_the_text(rng):
+def test_wasted_or_aborted_passes_do_not_count_as_cached(rng):
     backend = Hashing(200)
     ids = rng.integers(0, VOCAB, 6).tolist()
-    ends = text_after(ids, 3)[-1]
+    ends = ids_after(ids, 3)[-1]
     engine = Engine(backend, [ends], VOCAB)
     out, stats = generate(engine, ids, max_tokens=30, interval=8)
     assert out[-1] == ends
@@ -108,12 +108,12 @@ def test_passes_that_were_wasted_or_broken_off_are_not_taken_for_the_text(rng):
     next(runs)
     runs.close()
     again, stats = generate(Engine(backend, [], VOCAB), ids, max_tokens=3)
-    assert (again, stats.cached_tokens) == (text_after(ids, 3), 0)
+    assert (again, stats.cached_tokens) == (ids_after(ids, 3), 0)
     other, stats = generate(engine, [*ids, *out], max_tokens=1)
-    assert other == text_after([*ids, *out], 1)
+    assert other == ids_after([*ids, *out], 1)
 
 
-def test_after_another_used_the_backend_everything_is_run(rng):
+def test_all_ids_run_again_after_the_backend_was_lent(rng):
     backend = Hashing(50)
     engine = Engine(backend, [], VOCAB)
     ids = rng.integers(0, VOCAB, 9).tolist()
@@ -121,7 +121,7 @@ def test_after_another_used_the_backend_everything_is_run(rng):
     backend.logits([1, 2, 3], 0)
     forget(engine)
     out, stats = generate(engine, ids, max_tokens=5)
-    assert (out, stats.cached_tokens) == (text_after(ids, 5), 0)
+    assert (out, stats.cached_tokens) == (ids_after(ids, 5), 0)
 
 
 def test_two_generations_at_once_are_refused_rather_than_mixed():
@@ -134,11 +134,11 @@ def test_two_generations_at_once_are_refused_rather_than_mixed():
     assert len(list(second)) == 4
 
 
-def test_a_full_context_ends_the_text_unless_it_may_shift(rng):
+def test_a_full_context_ends_the_sequence_unless_it_may_shift(rng):
     ids = rng.integers(0, VOCAB, 10).tolist()
     engine = Engine(Hashing(16), [], VOCAB)
     out, stats = generate(engine, ids, max_tokens=30)
-    assert (out, stats.finish) == (text_after(ids, 7), "context")
+    assert (out, stats.finish) == (ids_after(ids, 7), "context")
     with pytest.raises(GenerationError, match="longer than the context"):
         engine.generate([*ids, *ids], max_tokens=1)
     longer, stats = generate(engine, ids, max_tokens=30, context_shift=4)
@@ -149,7 +149,7 @@ def test_a_full_context_ends_the_text_unless_it_may_shift(rng):
 
 @pytest.mark.parametrize("interval", [1, 5])
 @pytest.mark.parametrize("keep", [0, 3, 8])
-def test_a_shift_goes_on_as_from_what_it_kept(rng, keep, interval):
+def test_a_shift_continues_as_if_the_kept_ids_were_the_prompt(rng, keep, interval):
     context = 16
     ids = rng.integers(0, VOCAB, 40).tolist()
     backend = Hashing(context)
@@ -173,7 +173,7 @@ def test_a_shift_keeps_at_most_half_of_the_context(keep):
     assert list(engine.generate([1], max_tokens=1, context_shift=8))
 
 
-def test_penalties_count_what_was_dropped_too():
+def test_penalties_also_count_dropped_ids():
     seen: list[list[int]] = []
 
     class Sampling(Hashing):
@@ -200,7 +200,7 @@ def test_penalties_count_what_was_dropped_too():
     assert sorted(seen[1]) == sorted([*ids, *out[:7]])
 
 
-def test_on_the_gpu_a_shared_prefix_with_sliding_windows_gives_the_text_of_a_fresh_start(
+def test_on_the_gpu_a_cached_prefix_with_sliding_windows_gives_the_ids_of_a_fresh_start(
     device, tmp_path, rng
 ):
     manifest = llama_manifest()
