@@ -92,7 +92,7 @@ def _environment() -> dict[str, str]:
 def recording(folder: Path) -> Iterator[None]:
     """Write every kernel of which a pipeline is made into `folder`, once for each content."""
     folder.mkdir(parents=True, exist_ok=True)
-    make = Pipelines.of
+    make = Pipelines.get
 
     @wraps(make)
     def make_and_record(self: Pipelines, kernel: Kernel) -> tuple[Any, Any]:
@@ -101,7 +101,7 @@ def recording(folder: Path) -> Iterator[None]:
         return made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pipelines, "of", make_and_record)
+        patch.setattr(Pipelines, "get", make_and_record)
         yield
 
 
