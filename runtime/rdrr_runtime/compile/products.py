@@ -27,7 +27,7 @@ class Family(Enum):
     ONE_ROW = "one row"
     """A norm or a join of partial results before, an activation or an argmax after it."""
     SMALL_BATCH = "small batch"
-    """Rows in int8 as `int8_rows` leaves them; an activation after it."""
+    """Rows in int8 as `quantize_small_batch` leaves them; an activation after it."""
     INT8_TILES = "int8 tiles"
     """Rows in int8 as `quantize_rows` leaves them."""
     GENERAL = "general"

@@ -108,7 +108,7 @@ class Plan:
 
     def passes(self, specs: Sequence[PassSpec] = LOADED) -> tuple[Pass, ...]:
         """Return these passes, without those that the caches cannot serve."""
-        possible = [one for one in specs if not one.is_mapped or self.cache.spec.has_batches]
+        possible = [one for one in specs if not one.is_mapped or self.cache.spec.supports_batches]
         return tuple(
             self._on_paper(one) if one.is_mapped else self.lowered(one) for one in possible
         )

@@ -94,7 +94,9 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
     """
     timer = Timer(setting.device)
     paper = setting.plan(PaperArena(setting.device))
-    wanted = [one for one in setting.passes if not one.is_mapped or paper.cache.spec.has_batches]
+    wanted = [
+        one for one in setting.passes if not one.is_mapped or paper.cache.spec.supports_batches
+    ]
     tuning_keys: dict[str, tuple[PassSpec, AnyTuningKey]] = {}
     for step in wanted:
         for key, pair in _tuning_keys(paper, step, setting.ops).items():

@@ -23,7 +23,7 @@ SCRATCH_BYTES = 8 * GROUPS
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokensRecord(Record):
+class LogitsRecord(Record):
     """Parameters of phases whose workgroups share a row of logits.
 
     Attributes:
@@ -35,7 +35,7 @@ class TokensRecord(Record):
     groups: int
 
 
-class Argmax(TokensRecord):
+class Argmax(LogitsRecord):
     """Parameters of argmax.wgsl."""
 
     shader = "argmax"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.argmax import TokensRecord
+from rdrr_runtime.phases.argmax import LogitsRecord
 from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.phase import Phase, Record, Work
 
@@ -19,7 +19,7 @@ PICK_BYTES = 8
 SCRATCH_BYTES = 16 * GROUPS  # of a row
 
 
-class ArgmaxEntropy(TokensRecord):
+class ArgmaxEntropy(LogitsRecord):
     """Parameters of argmax_entropy.wgsl."""
 
     shader = "argmax_entropy"

@@ -1,4 +1,4 @@
-// out[r, h, :] = sum_j softmax_j(capped(SCALE q[r, h, :] . K[j, :])) V[j, :], over the slots j that
+// out[r, h, :] = sum_j softmax_j(softcapped(SCALE q[r, h, :] . K[j, :])) V[j, :], over the slots j that
 // row r attends to; K and V are those of its sequence and of the key-value head of head h.
 //
 // current           Step
@@ -6,7 +6,7 @@
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 {% if SPLIT %}
 // sums              f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided
-// stats             f32 [rows, HEADS, SPLITS, 2]: largest score, sum of exponentials
+// stats             f32 [rows, HEADS, SPLITS, 2]: running_max score, sum of exponentials
 {% else %}
 // out               {{ VALUE }} [rows, HEADS, HEAD_DIM]
 {% endif %}
@@ -55,7 +55,7 @@ fn score(first: u32) -> f32 {
     for (; i < WORDS; i++) {
         sum += query[i] * k_at(first + i);
     }
-    return capped(SCALE * dot(sum, vec4<f32>(1.0)));
+    return softcapped(SCALE * dot(sum, vec4<f32>(1.0)));
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
@@ -68,28 +68,28 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
     workgroupBarrier();
 
-    let keys_of_row = attended(current.row[row].slot);
+    let keys_of_row = attended_slots(current.row[row].slot);
     let span = (keys_of_row.y - keys_of_row.x + SPLITS - 1u) / SPLITS;
     let low = min(keys_of_row.x + split * span, keys_of_row.y);
     let high = min(low + span, keys_of_row.y);
     let slots = first_slot(current.row[row].sequence, head / (HEADS / KV_HEADS));
 
-    var largest = LOWEST;
+    var running_max = LOWEST;
     var weight_sum = 0.0;
     var acc = vec4<f32>(0.0);
     for (var first = low; first < high; first += WG) {
-        let seen = first + t < high;
+        let valid = first + t < high;
         var s = LOWEST;
-        if (seen) {
+        if (valid) {
             s = score((slots + first + t) * WORDS);
         }
-        let most = max(largest, reduce_max(s, thread));
-        let rescale = exp(largest - most);
-        let p = select(0.0, exp(s - most), seen);
+        let new_max = max(running_max, reduce_max(s, thread));
+        let rescale = exp(running_max - new_max);
+        let p = select(0.0, exp(s - new_max), valid);
         weights[t] = p;
         weight_sum = weight_sum * rescale + p;
         acc *= rescale;
-        largest = most;
+        running_max = new_max;
         workgroupBarrier();
         if (t < LANES * WORDS) {
             let keys = min(WG, high - first);
@@ -122,7 +122,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
     }
 {% if SPLIT %}
     if (t == 0u) {
-        stats[at * SPLITS + split] = vec2<f32>(largest, total);
+        stats[at * SPLITS + split] = vec2<f32>(running_max, total);
     }
 {% endif %}
 }

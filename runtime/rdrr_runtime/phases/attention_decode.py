@@ -148,7 +148,7 @@ def attention_decode(
 
 def _threads(ctx: OpContext, spec: AttentionSpec) -> int:
     """Threads of a workgroup, 0 where none fit."""
-    is_long = spec.cache.reach(spec.window) > SPLIT.most * SPLIT.keys
+    is_long = spec.cache.max_keys(spec.window) > SPLIT.most * SPLIT.keys
     able = (one for one in WORKGROUPS[not is_long :] if _fits(ctx, spec, one))
     return next(able, 0)
 

@@ -70,7 +70,7 @@ class AttentionSpec:
     @property
     def splits(self) -> int:
         """Splits of the keys of a full context."""
-        return max(1, min(self.split.most, -(-self.cache.reach(self.window) // self.split.keys)))
+        return max(1, min(self.split.most, -(-self.cache.max_keys(self.window) // self.split.keys)))
 
     @property
     def shape(self) -> str:

@@ -1,4 +1,4 @@
-// out[r, h, :] = sum_j softmax_j(capped(SCALE q[r, h, :] . K[j, :])) V[j, :], over the slots j that
+// out[r, h, :] = sum_j softmax_j(softcapped(SCALE q[r, h, :] . K[j, :])) V[j, :], over the slots j that
 // row r attends to; K and V are those of its sequence and of the key-value head of head h.
 //
 // current           Step
@@ -41,14 +41,14 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let mine = t / 8u;
     let lane = t % 8u;
     let own_row = min(row + mine, last_row);
-    let keys_of_row = attended(current.row[own_row].slot);
-    let tile_start = attended(current.row[row].slot).x;
-    let tile_end = attended(current.row[last_row].slot).y;
+    let keys_of_row = attended_slots(current.row[own_row].slot);
+    let tile_start = attended_slots(current.row[row].slot).x;
+    let tile_end = attended_slots(current.row[last_row].slot).y;
     let slots = first_slot(current.row[row].sequence, head / (HEADS / KV_HEADS));
 
     // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
     // arrays out of registers.
-    var largest = LOWEST;
+    var running_max = LOWEST;
     var weight_sum = 0.0;  // over the keys of this thread
 {% for w in range(OWN_WORDS) %}
     var acc{{ w }} = vec4<f32>(0.0);
@@ -70,23 +70,23 @@ fn phase(item: u32, row: u32, thread: Thread) {
             sum{{ u }} += query * tile_unpack(tile[(lane + {{ 8 * u }}u) * STRIDE + i]);
 {% endfor %}
         }
-        var most = largest;
+        var new_max = running_max;
 {% for u in range(KEYS_PER_THREAD) %}
         let slot{{ u }} = first + lane + {{ 8 * u }}u;
-        let seen{{ u }} = slot{{ u }} >= keys_of_row.x && slot{{ u }} < keys_of_row.y;
-        let s{{ u }} = select(LOWEST, capped(dot(sum{{ u }}, vec4<f32>(1.0))), seen{{ u }});
-        most = max(most, s{{ u }});
+        let visible{{ u }} = slot{{ u }} >= keys_of_row.x && slot{{ u }} < keys_of_row.y;
+        let s{{ u }} = select(LOWEST, softcapped(dot(sum{{ u }}, vec4<f32>(1.0))), visible{{ u }});
+        new_max = max(new_max, s{{ u }});
 {% endfor %}
-        shared_values[t] = most;
+        shared_values[t] = new_max;
         workgroupBarrier();
 {% for l in range(8) %}
-        most = max(most, shared_values[mine * 8u + {{ l }}u]);
+        new_max = max(new_max, shared_values[mine * 8u + {{ l }}u]);
 {% endfor %}
-        let rescale = exp(largest - most);
-        largest = most;
+        let rescale = exp(running_max - new_max);
+        running_max = new_max;
         weight_sum *= rescale;
 {% for u in range(KEYS_PER_THREAD) %}
-        let p{{ u }} = select(0.0, exp(s{{ u }} - most), seen{{ u }});
+        let p{{ u }} = select(0.0, exp(s{{ u }} - new_max), visible{{ u }});
         weights[mine * KEYS + lane + {{ 8 * u }}u] = p{{ u }};
         weight_sum += p{{ u }};
 {% endfor %}

@@ -8,7 +8,7 @@ from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.formats import GpuFormat, Planes
+from rdrr_runtime.phases.formats import GpuFormat, PlaneOffsets
 from rdrr_runtime.phases.gpu_weight import GpuWeight, Part
 from rdrr_runtime.phases.phase import Record, choice
 
@@ -23,7 +23,7 @@ class WeightsRecord(Record):
     """
 
     formats: tuple[GpuFormat, ...] = choice()
-    planes: tuple[Planes, ...]
+    planes: tuple[PlaneOffsets, ...]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BoundWeights:
         pairs = zip(self.weights, self.parts, strict=True)
         return {
             "formats": tuple(one.form for one in self.weights),
-            "planes": tuple(one.places(part) for one, part in pairs),
+            "planes": tuple(one.plane_offsets(part) for one, part in pairs),
         }
 
     @property
@@ -58,12 +58,12 @@ class BoundWeights:
         return {f"weight{index}": part.slice for index, part in enumerate(self.parts)}
 
 
-def whole(weights: Iterable[GpuWeight]) -> BoundWeights:
+def bind_whole(weights: Iterable[GpuWeight]) -> BoundWeights:
     """Return matrices of one part each as a phase binds them."""
     weights = tuple(weights)
     return BoundWeights(weights, tuple(one.parts[0] for one in weights))
 
 
-def in_parts(weight: GpuWeight) -> tuple[BoundWeights, ...]:
+def bind_parts(weight: GpuWeight) -> tuple[BoundWeights, ...]:
     """Return the parts of a matrix as phases of their own bind them."""
     return tuple(BoundWeights((weight,), (part,)) for part in weight.parts)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
 
-from rdrr_runtime.phases.bound_weights import WeightsRecord, in_parts
+from rdrr_runtime.phases.bound_weights import WeightsRecord, bind_parts
 from rdrr_runtime.phases.context import OpContext, need_multiple
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.phase import Phase, Work, choice
-from rdrr_runtime.phases.weight_units import halves_of, need_rows
+from rdrr_runtime.phases.weight_checks import half_units, need_rows
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def embed(
     need_rows(table, label)
     need_multiple(f"{label}: hidden size", table.k, 4)
     ctx.need_values(f"{label}: x", x, ctx.max_rows * table.k)
-    units = halves_of(table.k)
+    units = half_units(table.k)
     dtype = table.dtype.name.lower()
     tuning_key = ctx.tuning_key(
         f"dequant embed.{dtype} {table.n}x{table.k}, {ctx.max_rows} rows",
@@ -77,7 +77,7 @@ def embed(
         (one for one in CANDIDATES if one.workgroup <= ctx.max_threads),
     )
     made = []
-    for bound in in_parts(table):
+    for bound in bind_parts(table):
         part = bound.parts[0]
         record = EmbedRecord(
             threads=tuning_key.used.workgroup,

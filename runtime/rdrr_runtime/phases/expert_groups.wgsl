@@ -5,7 +5,7 @@
 // routes   Route [rows, TOP_K]
 // groups   u32 [experts, 1 + MAX_ROWS]
 //
-// An item is an expert, which a row goes to at most once; a thread looks at a row at a time.
+// An item is an expert, which a row matches to at most once; a thread looks at a row at a time.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/route.wgsl" %}
 var<storage, read> current: Step;
@@ -15,7 +15,7 @@ var<storage, read_write> groups: array<u32>;
 override TOP_K: u32;
 override MAX_ROWS: u32;
 
-var<workgroup> goes: array<u32, WG>;
+var<workgroup> matches: array<u32, WG>;
 
 fn phase(item: u32, thread: Thread) {
     let first = item * (1u + MAX_ROWS);
@@ -33,18 +33,18 @@ fn phase(item: u32, thread: Thread) {
                 }
             }
         }
-        goes[thread.index] = found;
+        matches[thread.index] = found;
         workgroupBarrier();
         var before = 0u;
-        var all = 0u;
+        var total = 0u;
         for (var i = 0u; i < WG; i++) {
-            before += select(0u, goes[i], i < thread.index);
-            all += goes[i];
+            before += select(0u, matches[i], i < thread.index);
+            total += matches[i];
         }
         if (found == 1u) {
             groups[first + 1u + count + before] = route;
         }
-        count += all;
+        count += total;
         workgroupBarrier();
     }
     if (thread.index == 0u) {

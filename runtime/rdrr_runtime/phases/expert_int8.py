@@ -1,20 +1,20 @@
 """Products of a few token rows with the experts that they were routed to, in int8.
 
 A route reads its expert's weights by itself, as in `expert_linear`. The kernel is that of
-`matvec_rows`, and the rows come from `int8_rows`.
+`matvec_rows`, and the rows come from `quantize_small_batch`.
 """
 
 from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import whole
+from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.folding import Output
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import int8_rows_bytes, units_of
 from rdrr_runtime.phases.matvec_record import MatvecRows, RowsMatrix
 from rdrr_runtime.phases.phase import Phase, Work
+from rdrr_runtime.phases.quantize_small_batch import small_batch_bytes, units_of
 from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
 
 WORKGROUP = 128
@@ -31,7 +31,7 @@ def expert_int8(
     *,
     label: str,
 ) -> list[Phase]:
-    """Multiply rows by their experts; `unread_by_row` must not refuse them.
+    """Multiply rows by their experts; `weights_refusal` must not refuse them.
 
         gate        y[r, s, :] = act(W_gate[e] x[r, :]) W_up[e] x[r, :]
         store, add  y[r, :] = sum_s w W[e] x[r, s, :] (+ y), w the weight of row r's s-th route
@@ -40,7 +40,7 @@ def expert_int8(
         ctx: Where it is lowered to.
         stacks: [experts * N, K], blocks along K; for `gate`, gates and ups.
         routed: Where each row goes.
-        x: As `int8_rows` leaves it, [rows, K] for `gate`, else [rows, top_k, K].
+        x: As `quantize_small_batch` leaves it, [rows, K] for `gate`, else [rows, top_k, K].
         output: One y, f32 [rows, top_k, N] for `gate`, else [rows, N]; no bias.
         label: What the op is.
 
@@ -51,9 +51,9 @@ def expert_int8(
     outputs = expert_outputs(stacks[0], routed, label)
     read, left = (1, routed.top_k) if gate else (routed.top_k, 1)
     need_routes(ctx, routed, label)
-    need_floats(f"{label}: x", x, int8_rows_bytes(ctx.max_rows * read, k) // 4)
+    need_floats(f"{label}: x", x, small_batch_bytes(ctx.max_rows * read, k) // 4)
     need_floats(f"{label}: y", output.ys[0], ctx.max_rows * left * outputs)
-    bound, experts = whole(stacks), "each" if gate else "sum"
+    bound, experts = bind_whole(stacks), "each" if gate else "sum"
     record = MatvecRows(
         threads=min(WORKGROUP, ctx.max_threads),
         variant=f"experts.{experts}.{bound.types}.int8",

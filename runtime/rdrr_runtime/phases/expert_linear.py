@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import in_parts
+from rdrr_runtime.phases.bound_weights import bind_parts
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.formats import HALF
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import GemvRow, float_fields
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.routing import Routed, expert_outputs, need_routes
-from rdrr_runtime.phases.weight_units import halves_of, power_of_two
+from rdrr_runtime.phases.weight_checks import half_units, power_of_two
 
 
 def expert_linear(
@@ -54,10 +54,10 @@ def expert_linear(
     ctx.need_values(f"{label}: x", x, ctx.max_rows * read * weight.k)
     ctx.need_values(f"{label}: y", y, ctx.max_rows * left * outputs)
     experts, made = "sum" if by_route else "each", []
-    for bound in in_parts(weight):
+    for bound in bind_parts(weight):
         part = bound.parts[0]
         record = GemvRow(
-            threads=power_of_two(halves_of(weight.k), 32, 128),
+            threads=power_of_two(half_units(weight.k), 32, 128),
             variant=f"experts.{experts}.{bound.types}",
             experts=experts,
             rows=1,

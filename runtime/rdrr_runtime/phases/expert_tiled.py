@@ -12,13 +12,13 @@ from typing import Any
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import BoundWeights, in_parts
+from rdrr_runtime.phases.bound_weights import BoundWeights, bind_parts
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import LinearRecord, MatmulInt8, MatmulTiled, float_fields
 from rdrr_runtime.phases.matmul_int8 import TINY, steps_of
 from rdrr_runtime.phases.phase import Phase, Work
-from rdrr_runtime.phases.quantize_rows import Int8Rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows
 from rdrr_runtime.phases.routing import Routed, expert_outputs, groups_bytes
 
 MIN_ROWS = 32
@@ -37,7 +37,7 @@ def expert_tiled(
     weight: GpuWeight,
     routed: Routed,
     groups: BufferSlice,
-    x: BufferSlice | Int8Rows,
+    x: BufferSlice | QuantizedRows,
     y: BufferSlice,
     *,
     by_route: bool,
@@ -47,7 +47,7 @@ def expert_tiled(
 
     Args:
         ctx: Where it is lowered to.
-        weight: [experts * N, K]; where x is in int8, `unread_by_row` must not refuse it.
+        weight: [experts * N, K]; where x is in int8, `weights_refusal` must not refuse it.
         routed: Where each row goes.
         groups: As `expert_groups` leaves it.
         x: [rows, K], or [rows, top_k, K] with `by_route`.
@@ -63,7 +63,7 @@ def expert_tiled(
     need_floats(f"{label}: groups", groups, groups_bytes(ctx, routed.experts) // 4)
     ctx.need_values(f"{label}: y", y, routes * outputs)
     operands = {"groups": groups, "y": y}
-    if isinstance(x, Int8Rows):
+    if isinstance(x, QuantizedRows):
         operands |= {"x": x.q, "x_scales": x.scales}
     else:
         ctx.need_values(f"{label}: x", x, (routes if by_route else ctx.max_rows) * weight.k)
@@ -77,17 +77,17 @@ def expert_tiled(
     }
     work = Work(-(-outputs // TINY.outputs) * routed.experts, TINY.rows)
     made = []
-    for bound in in_parts(weight):
+    for bound in bind_parts(weight):
         record = _record(ctx, bound, x, same)
         made.append(Phase(record, {**operands, **bound.buffers}, work, label))
     return made
 
 
 def _record(
-    ctx: OpContext, bound: BoundWeights, x: BufferSlice | Int8Rows, same: dict[str, Any]
+    ctx: OpContext, bound: BoundWeights, x: BufferSlice | QuantizedRows, same: dict[str, Any]
 ) -> LinearRecord:
     weight, part = bound.weights[0], bound.parts[0]
-    if isinstance(x, Int8Rows):
+    if isinstance(x, QuantizedRows):
         sizes = {"first": 0, "outputs": same["n"], "rows": x.rows, "steps": steps_of(weight.k)}
         return MatmulInt8(**same, **sizes, **bound.fields, **TINY.fields)
     return MatmulTiled(

@@ -9,7 +9,7 @@ Its codes always run along K, in units of 64 codes of one output:
     high     the bits above: 5-bit codes 2 words a unit, one for 32 codes, bit t of byte i being of
              code 4 t + i; 6-bit codes 4 words, one for 16 codes, bits 2 t and 2 t + 1 of byte i
     scales   of each group of 16 or 32 weights
-    common   with two levels, the factor of the scales of 256 weights
+    super_scales   with two levels, the factor of the scales of 256 weights
 
 Signed codes are in two's complement, so a shader that moves them to the top of their bytes has
 int8, 2^(8 - bits) times the code; the scales are divided by as much. A factor is one word: an f32,
@@ -21,7 +21,7 @@ minimum.
             of its groups, one      minimums; with one level a factor for each k
             word; with one level
             a factor a group
-    common  of 4 units: a factor    of 256 outputs: an f32 for each k, then those of the minimums
+    super   of 4 units: a factor    of 256 outputs: an f32 for each k, then those of the minimums
 
 All planes are addressed by the unit's number, row * units of a row + unit, or by the group's.
 
@@ -45,25 +45,25 @@ UNIT = 64
 HALF = 32
 """Weights that shaders dequantize at a time."""
 
-COMMON = 256
+SUPERBLOCK = 256
 """Weights that share the factor of their scales."""
 
 
 @dataclass(frozen=True)
-class Planes:
+class PlaneOffsets:
     """Where shaders find what they read of a matrix; constants of `snippets/weights.wgsl`.
 
     Attributes:
         row_units: Units of a row.
         high: Where the plane begins, in words of 16 bytes, or None where there is none.
         scales: The same.
-        common: The same.
+        super_scales: The same.
     """
 
     row_units: int
     high: int | None = None
     scales: int | None = None
-    common: int | None = None
+    super_scales: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class GpuFormat:
     Attributes:
         bits: Of a code, or of a single value.
         group: Weights that share a scale; 0 for single values.
-        levels: 2 where the scales of groups are bytes with a common factor.
+        levels: 2 where the scales of groups are bytes with a super_scales factor.
         minimum: `subtracted` from the scaled code or `added` to it; empty where there is none.
         signed: Codes are in two's complement.
         column: Groups lie along N, and not along K.
@@ -106,7 +106,7 @@ class GpuFormat:
     @property
     def step(self) -> int:
         """Multiple of which the rows of a part begin, so that planes are cut at whole groups."""
-        return COMMON if self.column and self.levels == 2 else HALF
+        return SUPERBLOCK if self.column and self.levels == 2 else HALF
 
     def units(self, k: int, *, padded: int = 1) -> int:
         """Units of a row of `k` inputs, whose blocks hold `padded` weights."""
@@ -115,7 +115,7 @@ class GpuFormat:
         return -(-(-(-k // padded) * padded) // self.unit)
 
     def plane_sizes(self, rows: int, units: int) -> tuple[int, int, int, int]:
-        """Return the words of 16 bytes of the planes of some rows: low, high, scales, common."""
+        """Return the words of 16 bytes of the planes: low, high, scales, super_scales."""
         if self.values:
             return rows * units, 0, 0, 0
         every = rows * units
@@ -124,11 +124,11 @@ class GpuFormat:
         low = every * (4 if self.bits == 8 else 2)
         high = -(-every * self.high // 2)
         if self.column:
-            groups, fours = -(-rows // self.group), units * UNIT // 4
+            groups, quads = -(-rows // self.group), units * UNIT // 4
             if self.levels == 1:
-                return low, high, groups * fours, 0
-            blocks = -(-rows // COMMON)
-            return low, high, groups * self.factors * fours // 4, blocks * self.factors * fours
+                return low, high, groups * quads, 0
+            blocks = -(-rows // SUPERBLOCK)
+            return low, high, groups * self.factors * quads // 4, blocks * self.factors * quads
         if self.levels == 1:
             return low, high, -(-every // 2), 0
         return low, high, -(-every // 4), -(-every // 16)
@@ -137,14 +137,14 @@ class GpuFormat:
         """Return the bytes of some rows."""
         return 16 * sum(self.plane_sizes(rows, units))
 
-    def places(self, rows: int, units: int) -> Planes:
+    def plane_offsets(self, rows: int, units: int) -> PlaneOffsets:
         """Return where shaders find the planes of a matrix of some rows."""
         low, high, scales, _ = self.plane_sizes(rows, units)
-        return Planes(
+        return PlaneOffsets(
             row_units=units,
             high=low if self.high else None,
             scales=None if self.values else low + high,
-            common=low + high + scales if self.levels == 2 else None,
+            super_scales=low + high + scales if self.levels == 2 else None,
         )
 
 

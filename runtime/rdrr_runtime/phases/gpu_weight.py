@@ -11,7 +11,7 @@ from rdrr_format.dtypes import DType
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 
-from rdrr_runtime.phases.formats import FORMATS, UNIT, GpuFormat, Planes, format_of
+from rdrr_runtime.phases.formats import FORMATS, UNIT, GpuFormat, PlaneOffsets, format_of
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class GpuWeight:
         """Rows of a part that carry meaning, of a single matrix."""
         return min(part.rows, self.n - part.first_row)
 
-    def places(self, part: Part) -> Planes:
+    def plane_offsets(self, part: Part) -> PlaneOffsets:
         """Return where shaders find what they read of a part."""
-        return self.form.places(part.rows, self.units)
+        return self.form.plane_offsets(part.rows, self.units)
 
 
 def allocate_weight(

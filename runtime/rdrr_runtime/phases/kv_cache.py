@@ -116,14 +116,14 @@ class KvSpec:
     dtype: str = "f16"
     sequences: int = 1
 
-    def reach(self, window: int) -> int:
+    def max_keys(self, window: int) -> int:
         """Most keys that a row attends to; `window` is 0 for all."""
         return min(window or self.context, self.context)
 
     def shape(self, heads: int, window: int) -> str:
         """Query heads, cache and keys, for tuning keys."""
         heads_of = f"{heads}/{self.kv_heads}x{self.head_dim}"
-        return f"{self.dtype} {heads_of}, {self.reach(window)} keys"
+        return f"{self.dtype} {heads_of}, {self.max_keys(window)} keys"
 
     @staticmethod
     def make(kv_heads: int, head_dim: int, context: int, dtype: str) -> KvSpec:
@@ -147,7 +147,7 @@ class KvSpec:
         return KvSpec(kv_heads, head_dim, context, dtype)
 
     @property
-    def has_batches(self) -> bool:
+    def supports_batches(self) -> bool:
         """Whether rows of several sequences can be stored and read in one pass."""
         return KV_TYPES[self.dtype].block == 1
 
@@ -164,7 +164,7 @@ class KvSpec:
 
     def parameters(self, ctx: OpContext) -> dict[str, Any]:
         """Return the fields of a `CacheRecord`."""
-        scales_at = None if self.has_batches else self.elements // 4
+        scales_at = None if self.supports_batches else self.elements // 4
         constants = KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
         return {"kv": self.dtype, "value": ctx.values, "cache": constants}
 

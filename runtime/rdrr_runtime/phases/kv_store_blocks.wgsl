@@ -19,11 +19,11 @@ var<storage, read_write> v_cache: array<KvWord>;
 {% for cache in ("k", "v") %}
 // f16 bits of the scale of the block that begins at vector i.
 fn {{ cache }}_scale(i: u32) -> u32 {
-    var most = 0.0;
+    var amax = 0.0;
     for (var j = 0u; j < 8u; j++) {
-        most = max(most, largest_of(vec4<f32>({{ cache }}[i + j])));
+        amax = max(amax, abs_max(vec4<f32>({{ cache }}[i + j])));
     }
-    return scale_bits(most);
+    return scale_bits(amax);
 }
 
 {% endfor %}

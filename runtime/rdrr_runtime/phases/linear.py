@@ -14,13 +14,13 @@ from typing import Any
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey, Params
 
-from rdrr_runtime.phases.bound_weights import BoundWeights, in_parts
+from rdrr_runtime.phases.bound_weights import BoundWeights, bind_parts
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.formats import HALF
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import FloatRecord, GemvRow, MatmulTiled, float_fields
 from rdrr_runtime.phases.phase import Phase, Work
-from rdrr_runtime.phases.weight_units import halves_of, need_rows, power_of_two
+from rdrr_runtime.phases.weight_checks import half_units, need_rows, power_of_two
 
 ENOUGH_TILES = 200  # workgroups of the wide tile that fill the largest GPUs
 WIDE_BYTES = 24_576  # workgroup memory of the wide tile
@@ -150,7 +150,7 @@ def linear(
     call = _Call(ctx, weight, x, y, bias, accumulate, single_row, logits, label)
     many = tiled if tiled is not None else rows > GEMV_ROWS
     lower = _matmul_tiled if many else _gemv_row
-    return [lower(call, bound, rows) for bound in in_parts(weight)]
+    return [lower(call, bound, rows) for bound in bind_parts(weight)]
 
 
 def _gemv_row(call: _Call, bound: BoundWeights, rows: int) -> Phase:
@@ -158,7 +158,7 @@ def _gemv_row(call: _Call, bound: BoundWeights, rows: int) -> Phase:
     item_rows = power_of_two(rows, 1, GEMV_ROWS)
     tuning_key = call.ctx.tuning_key(
         call.tuning_name("gemv_row", rows),
-        GemvTuning(power_of_two(halves_of(weight.k), 32, 128)),
+        GemvTuning(power_of_two(half_units(weight.k), 32, 128)),
         (one for one in GEMV_CANDIDATES if one.workgroup <= call.ctx.max_threads),
     )
     record = GemvRow(

@@ -8,7 +8,7 @@ from typing import Any
 from rdrr_runtime.phases.bound_weights import BoundWeights, WeightsRecord
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.phase import choice
-from rdrr_runtime.phases.weight_units import halves_of
+from rdrr_runtime.phases.weight_checks import half_units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,5 +126,5 @@ def float_fields(ctx: OpContext, bound: BoundWeights) -> dict[str, Any]:
         "value": ctx.values,
         "y": ctx.values,
         "k": k,
-        "units": halves_of(k),
+        "units": half_units(k),
     }

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.argmax import TokensRecord
+from rdrr_runtime.phases.argmax import LogitsRecord
 from rdrr_runtime.phases.phase import Phase, Work
 from rdrr_runtime.phases.state import State
 from rdrr_runtime.sampling.logprobs import MAX_TOP, TokenLogprobs
@@ -24,7 +24,7 @@ THREADS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogprobsRecord(TokensRecord):
+class LogprobsRecord(LogitsRecord):
     """Parameters of logprobs.wgsl.
 
     Attributes:

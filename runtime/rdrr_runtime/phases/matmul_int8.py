@@ -15,15 +15,15 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import Params
 from rdrr_format.errors import DeviceError
 
-from rdrr_runtime.phases.bound_weights import in_parts
+from rdrr_runtime.phases.bound_weights import bind_parts
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.formats import FORMATS, GpuFormat
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.linear_records import MatmulInt8
 from rdrr_runtime.phases.phase import Phase, Work
-from rdrr_runtime.phases.quantize_rows import Int8Rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows
 from rdrr_runtime.phases.row_scales import SCALED_TYPES
-from rdrr_runtime.phases.weight_units import readable
+from rdrr_runtime.phases.weight_checks import readable
 
 MIN_ROWS = 9
 """Token rows of a pass from which tiles beat reading each weight once a row."""
@@ -75,7 +75,7 @@ def steps_of(k: int) -> int:
 
 
 def planes(form: GpuFormat) -> int:
-    """Planes of int8 that make a weight; two where each row has a scale."""
+    """PlaneOffsets of int8 that make a weight; two where each row has a scale."""
     return 2 if form.values or form.column else 1
 
 
@@ -95,10 +95,10 @@ def refusal(ctx: OpContext, weight: GpuWeight) -> str | None:
     least = 2 if weight.by_column else MIN_ROWS
     if ctx.max_rows < least:
         return f"tiles begin at {least} token rows, and the pass has {ctx.max_rows}"
-    return _unreadable(weight)
+    return _unreadable_reason(weight)
 
 
-def _unreadable(weight: GpuWeight) -> str | None:
+def _unreadable_reason(weight: GpuWeight) -> str | None:
     """Return why a matrix cannot be multiplied; None if it can."""
     if not readable(weight):
         return f"its {weight.dtype} values are stored by column"
@@ -147,7 +147,7 @@ def _count(ctx: OpContext, tile: Tile, outputs: int) -> int:
 def matmul_int8(
     ctx: OpContext,
     weight: GpuWeight,
-    x: Int8Rows,
+    x: QuantizedRows,
     y: BufferSlice,
     *,
     bias: BufferSlice | None = None,
@@ -173,7 +173,7 @@ def matmul_int8(
         FormatError: A buffer is too small.
     """
     form = weight.form
-    if _unreadable(weight) is not None or weight.k != x.k:
+    if _unreadable_reason(weight) is not None or weight.k != x.k:
         raise DeviceError(
             "no int8 kernel reads this matrix",
             where=label,
@@ -193,7 +193,7 @@ def matmul_int8(
     operands = {"x": x.q, "x_scales": x.scales, "row_scales": weight.row_scales, "bias": bias}
     buffers = {key: one for key, one in operands.items() if one is not None}
     made = []
-    for bound in in_parts(weight):
+    for bound in bind_parts(weight):
         part = bound.parts[0]
         record = MatmulInt8(
             variant=name,

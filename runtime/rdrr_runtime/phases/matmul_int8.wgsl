@@ -75,7 +75,7 @@ var<workgroup> scale_w: array<{{ "vec2<f32>" if MINIMUM else "f32" }}, {{ TILE_N
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/tile.wgsl" %}
 
-{% include "snippets/int8_sums.wgsl" %}
+{% include "snippets/int8_dot.wgsl" %}
 
 {% if EXPERTS %}
 // Which route is the m-th of an expert's `count`.
@@ -217,15 +217,15 @@ fn phase(item: u32, row: u32, thread: Thread) {
                 let s = scale_x[at + {{ g * TILE_M }}u];
 {% for n in range(TN) %}
 {% if PLANES == 2 %}
-                let high{{ n }} = add16(add16(0i, a{{ n }}, c), b{{ n }}, d);
-                acc{{ m }}_{{ n }} += s * f32(add16(add16(256i * high{{ n }}, e{{ n }}, c), f{{ n }}, d));
+                let high{{ n }} = dot16(dot16(0i, a{{ n }}, c), b{{ n }}, d);
+                acc{{ m }}_{{ n }} += s * f32(dot16(dot16(256i * high{{ n }}, e{{ n }}, c), f{{ n }}, d));
 {% elif GROUP == 16 %}
-                acc{{ m }}_{{ n }} += s * (w{{ n }} * to_f32(add16(ORIGIN, a{{ n }}, c)) + v{{ n }} * to_f32(add16(ORIGIN, b{{ n }}, d)));
+                acc{{ m }}_{{ n }} += s * (w{{ n }} * magic_to_f32(dot16(MAGIC_BITS, a{{ n }}, c)) + v{{ n }} * magic_to_f32(dot16(MAGIC_BITS, b{{ n }}, d)));
 {% elif MINIMUM %}
-                acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * to_f32(add16(add16(ORIGIN, a{{ n }}, c), b{{ n }}, d));
+                acc{{ m }}_{{ n }} += (s.x * w{{ n }}.x) * magic_to_f32(dot16(dot16(MAGIC_BITS, a{{ n }}, c), b{{ n }}, d));
                 acc{{ m }}_{{ n }} -= s.y * w{{ n }}.y;
 {% else %}
-                acc{{ m }}_{{ n }} += (s * w{{ n }}) * to_f32(add16(add16(ORIGIN, a{{ n }}, c), b{{ n }}, d));
+                acc{{ m }}_{{ n }} += (s * w{{ n }}) * magic_to_f32(dot16(dot16(MAGIC_BITS, a{{ n }}, c), b{{ n }}, d));
 {% endif %}
 {% endfor %}
             }

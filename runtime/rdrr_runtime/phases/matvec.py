@@ -11,9 +11,9 @@ from __future__ import annotations
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.tuning import AnyTuningKey
 
-from rdrr_runtime.phases.bound_weights import whole
+from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.folding import Input, Output
+from rdrr_runtime.phases.fusion import Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec_record import Matvec, MatvecMatrix
 from rdrr_runtime.phases.matvec_tuning import (
@@ -29,7 +29,7 @@ from rdrr_runtime.phases.matvec_tuning import (
     staged_bytes,
 )
 from rdrr_runtime.phases.phase import Phase, Work
-from rdrr_runtime.phases.weight_units import unread
+from rdrr_runtime.phases.weight_checks import unreadable_reason
 
 MAX_OUTPUT_GROUPS = 4 * MAX_WORKGROUPS
 """Entries of `best` that a `best` phase may write."""
@@ -61,7 +61,7 @@ def refusal(
         return f"K is {weights[0].k}, no multiple of 4"
     if len({one.by_column for one in weights}) > 1:
         return "some of its matrices are row-major, others column-major"
-    found = next(filter(None, (unread(one, int8=int8) for one in weights)), None)
+    found = next(filter(None, (unreadable_reason(one, int8=int8) for one in weights)), None)
     return found or _too_large(ctx, weights, int8=int8, partials=partials, gate=gate)
 
 
@@ -114,7 +114,7 @@ def matvec(
     """
     gate, column, k = output.kind == "gate", weights[0].by_column, weights[0].k
     outputs = sum(one.n for one in weights) // (2 if gate else 1)
-    bound = whole(weights)
+    bound = bind_whole(weights)
     how = f"{'.column' if column else ''}{'.int8' if int8 else ''}"
     variant = f"{bound.types}.{source.kind}.{output.kind}{how}"
     if column:
@@ -177,6 +177,6 @@ def _matrix(weight: GpuWeight, tiles: int, team: int) -> MatvecMatrix:
     return MatvecMatrix(weight.n, tiles, units, -(-units // team), units % team == 0)
 
 
-def leaves_int8(ctx: OpContext, outputs: int) -> bool:
+def can_quantize_output(ctx: OpContext, outputs: int) -> bool:
     """Return whether a `gate` phase can leave its outputs in int8: whole groups of 16 a step."""
     return outputs % 16 == 0 and (min(WORKGROUP, ctx.max_threads) // TEAM * 2) % 16 == 0

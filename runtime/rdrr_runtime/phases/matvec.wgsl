@@ -80,10 +80,10 @@ override PARTIALS: u32;          // heads times SPLITS
 
 {% include "snippets/weights.wgsl" %}
 
-{% include "snippets/one_row_input.wgsl" %}
+{% include "snippets/matvec_input.wgsl" %}
 {% include "snippets/stage.wgsl" %}
 {% if INT8 %}
-{% include "snippets/int8_sums.wgsl" %}
+{% include "snippets/int8_dot.wgsl" %}
 {% endif %}
 {% for F in FORMATS %}
 {% set S = loop.index0 %}
@@ -103,32 +103,32 @@ var<workgroup> gated: array<f32, ROWS>;
 {% endif %}
 {% if INPUT == "norm" or COLUMN %}
 {% set KEPT = "vec3<f32>" if COLUMN else "f32" %}
-var<workgroup> kept: array<{{ KEPT }}, WG>;  // sums of squares{{ ", of minimums of gate, and of up" if COLUMN }}
+var<workgroup> shared_totals: array<{{ KEPT }}, WG>;  // sums of squares{{ ", of minimums of gate, and of up" if COLUMN }}
 
-// Leaves sums for `kept_sums`, which may be called after a barrier.
-fn keep(sums: {{ KEPT }}, thread: Thread) {
+// Leaves sums for `workgroup_totals`, which may be called after a barrier.
+fn publish_totals(sums: {{ KEPT }}, thread: Thread) {
 {% if SUBGROUPS %}
     let total = subgroupAdd(sums);
     if (thread.lane == 0u) {
-        kept[thread.subgroup] = total;
+        shared_totals[thread.subgroup] = total;
     }
 {% else %}
-    kept[thread.index] = sums;
+    shared_totals[thread.index] = sums;
     workgroupBarrier();
     if (thread.index < 16u) {
         var total = {{ KEPT }}(0.0);
         for (var i = thread.index; i < WG; i += 16u) {
-            total += kept[i];
+            total += shared_totals[i];
         }
-        kept[thread.index] = total;
+        shared_totals[thread.index] = total;
     }
 {% endif %}
 }
 
-fn kept_sums(thread: Thread) -> {{ KEPT }} {
+fn workgroup_totals(thread: Thread) -> {{ KEPT }} {
     var total = {{ KEPT }}(0.0);
     for (var i = 0u; i < {{ "thread.subgroups" if SUBGROUPS else "16u" }}; i++) {
-        total += kept[i];
+        total += shared_totals[i];
     }
     return total;
 }
@@ -142,17 +142,17 @@ fn kept_sums(thread: Thread) -> {{ KEPT }} {
 {% if INT8_OUT %}
 
 // A tile's outputs as int8: they are whole groups of 16, so each group has one scale.
-fn leave_int8(tile: u32, thread: u32) {
+fn store_int8(tile: u32, thread: u32) {
     let word = tile * (ROWS / 4u) + thread;
     if (thread >= ROWS / 4u || 4u * word >= {{ "N0 / 2u" if MATRICES == 1 else "N0" }}) {
         return;
     }
     let group = thread / 4u * 16u;
-    var most = 0.0;
+    var amax = 0.0;
     for (var i = 0u; i < 16u; i++) {
-        most = max(most, abs(gated[group + i]));
+        amax = max(amax, abs(gated[group + i]));
     }
-    let inverse = select(0.0, 127.0 / most, most > 0.0);
+    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     let at = 4u * thread;
     let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
     y[word] = pack4xI8(vec4<i32>(round(v * inverse)));
@@ -161,7 +161,7 @@ fn leave_int8(tile: u32, thread: u32) {
         for (var i = 0u; i < 16u; i++) {
             all += i32(round(gated[group + i] * inverse));
         }
-        y_scales[word / 4u] = vec2<f32>(most / 127.0, bitcast<f32>(all));
+        y_scales[word / 4u] = vec2<f32>(amax / 127.0, bitcast<f32>(all));
     }
 }
 {% endif %}
@@ -176,7 +176,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     }
 {% endif %}
 {% if INPUT == "combine" %}
-    prepare(thread.index);
+    load_split_factors(thread.index);
 {% endif %}
 {% if not COLUMN %}
 {% if INPUT == "quantized" %}
@@ -185,9 +185,9 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
     let totals = stage(thread, subgroup_size, 0u, 0u, 0u);
 {% endif %}
 {% if INPUT == "norm" %}
-    keep(totals.x, thread);
+    publish_totals(totals.x, thread);
     workgroupBarrier();
-    let factor = inverseSqrt(kept_sums(thread) / f32(K) + EPS);
+    let factor = inverseSqrt(workgroup_totals(thread) / f32(K) + EPS);
 {% else %}
     workgroupBarrier();
     let factor = 1.0;
@@ -225,9 +225,9 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
 {% if GATE %}
             let totals1 = stage(thread, subgroup_size, {{ s_up }}u, up + tile_row, 1u);
 {% endif %}
-            keep(vec3<f32>(totals0, {{ "totals1.y" if GATE else "0.0" }}), thread);
+            publish_totals(vec3<f32>(totals0, {{ "totals1.y" if GATE else "0.0" }}), thread);
             workgroupBarrier();
-            let total = kept_sums(thread);
+            let total = workgroup_totals(thread);
             minimums = total.yz;
 {% if INPUT == "norm" %}
             factor = inverseSqrt(total.x / f32(K) + EPS);
@@ -272,7 +272,7 @@ fn phase(item: u32, thread: Thread, subgroup_size: u32) {
         }
 {% if INT8_OUT %}
         workgroupBarrier();
-        leave_int8(tile, thread.index);
+        store_int8(tile, thread.index);
 {% endif %}
 {% if COLUMN or INT8_OUT %}
         workgroupBarrier();  // all have read what the next tile overwrites

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdrr_runtime.phases.bound_weights import WeightsRecord
-from rdrr_runtime.phases.folding import InputRecord
+from rdrr_runtime.phases.fusion import InputRecord
 from rdrr_runtime.phases.phase import choice
 
 

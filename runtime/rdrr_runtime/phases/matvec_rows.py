@@ -1,8 +1,8 @@
 """Matrices times a small batch of token rows in int8, each weight read once for all of them.
 
 Between `matvec`, which takes one row through everything around the product, and `matmul_int8`,
-whose tiles want many rows. The rows come in int8 from `int8_rows`; a phase stores, adds to the
-residual stream or gates. Only blocks along K; only matrices in one part.
+whose tiles want many rows. The rows come in int8 from `quantize_small_batch`; a phase stores, adds
+to the residual stream or gates. Only blocks along K; only matrices in one part.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import whole
+from rdrr_runtime.phases.bound_weights import bind_whole
 from rdrr_runtime.phases.context import OpContext, need_floats
-from rdrr_runtime.phases.folding import Output
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import UNIT, int8_rows_bytes, units_of
 from rdrr_runtime.phases.matvec_record import MatvecRows, RowsMatrix
 from rdrr_runtime.phases.matvec_rows_tuning import (
     INT8_WORKGROUP,
@@ -24,17 +23,18 @@ from rdrr_runtime.phases.matvec_rows_tuning import (
     at_a_time,
     rows_tuning,
 )
-from rdrr_runtime.phases.phase import MOST_BUFFERS, Phase, Work
-from rdrr_runtime.phases.weight_units import unread
+from rdrr_runtime.phases.phase import MAX_BUFFERS, Phase, Work
+from rdrr_runtime.phases.quantize_small_batch import UNIT, small_batch_bytes, units_of
+from rdrr_runtime.phases.weight_checks import unreadable_reason
 
 MAX_ROWS = 32
 """Token rows of a pass up to which this beats tiles."""
 
-MOST_MATRICES = 3
+MAX_MATRICES = 3
 """Matrices that share a phase."""
 
 
-def rows_held(rows: int) -> int:
+def padded_batch_rows(rows: int) -> int:
     """Return the rows that the buffer of a pass of `rows` must hold: whole steps of the kernel."""
     return -(-rows // ROWS_AT_A_TIME) * ROWS_AT_A_TIME
 
@@ -57,25 +57,25 @@ def refusal(
     inputs = sorted({one.k for one in weights})
     if len(inputs) > 1:
         return f"its matrices have different inputs, {' and '.join(map(str, inputs))}"
-    if len(weights) > MOST_MATRICES:
-        return f"it takes up to {MOST_MATRICES} matrices, and there are {len(weights)}"
+    if len(weights) > MAX_MATRICES:
+        return f"it takes up to {MAX_MATRICES} matrices, and there are {len(weights)}"
     buffers = 2 + len(weights) + (len(weights) if apart else 1) + bias
-    if buffers > MOST_BUFFERS:
-        return f"it would bind {buffers} buffers, more than {MOST_BUFFERS}"
-    return unread_by_row(ctx, weights)
+    if buffers > MAX_BUFFERS:
+        return f"it would bind {buffers} buffers, more than {MAX_BUFFERS}"
+    return weights_refusal(ctx, weights)
 
 
-def unread_by_row(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
+def weights_refusal(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
     """Return why matrices, or those of experts, cannot be multiplied here; None if they can."""
     if ctx.values != "f32":
         return f"it takes activations in f32, and the pass has {ctx.values}"
     column = next((one for one in weights if one.by_column), None)
     if column is not None:
         return f"it reads blocks along K, and a matrix in {column.dtype} is column-major"
-    return next(filter(None, (unread(one, int8=True) for one in weights)), None)
+    return next(filter(None, (unreadable_reason(one, int8=True) for one in weights)), None)
 
 
-def leaves_int8(ctx: OpContext, outputs: int) -> bool:
+def can_quantize_output(ctx: OpContext, outputs: int) -> bool:
     """Return whether a `gate` phase can leave its outputs in int8: they are whole units."""
     return outputs % UNIT == 0 and ctx.max_threads >= INT8_WORKGROUP
 
@@ -94,7 +94,7 @@ def matvec_rows(
     Args:
         ctx: Where it is lowered to.
         weights: One to three matrices [N, K] of one K; for `gate`, gate and up, or both in one.
-        x: As `int8_rows` leaves it, with room for `rows_held` rows.
+        x: As `quantize_small_batch` leaves it, with room for `padded_batch_rows` rows.
         output: What becomes of the products.
         label: What the op is.
         tuning: Instead of the parameters that are in force.
@@ -106,7 +106,7 @@ def matvec_rows(
     sizes = [sum(one.n for one in weights) // 2] if gate else [one.n for one in weights]
     joined = len(output.ys) < len(sizes)
     _need_room(ctx, x, output, [sum(sizes)] if joined else sizes, k, label)
-    bound = whole(weights)
+    bound = bind_whole(weights)
     variant = f"{bound.types}.{output.kind}"
     tuning_key = rows_tuning(ctx, variant, sum(sizes), k, gate=gate, int8_out=output.int8)
     used = tuning or tuning_key.used
@@ -151,9 +151,9 @@ def _need_room(
         FormatError: A buffer is too small.
     """
     rows = ctx.max_rows
-    need_floats(f"{label}: x", x, int8_rows_bytes(rows_held(rows), k) // 4)
+    need_floats(f"{label}: x", x, small_batch_bytes(padded_batch_rows(rows), k) // 4)
     for y, size in zip(output.ys, sizes, strict=True):
-        words = int8_rows_bytes(1, size) // 4 if output.int8 else size
+        words = small_batch_bytes(1, size) // 4 if output.int8 else size
         need_floats(f"{label}: y", y, rows * words)
     if output.bias is not None:
         need_floats(f"{label}: bias", output.bias, sum(sizes))

@@ -11,11 +11,11 @@
 //      add      y[r, n] += v[r, n] (+ bias[n])
 //      gate     y[r, n] = act(v_gate[r, n]) v_up[r, n], gate and up one matrix of 2 N rows, or two of N
 {% if WIDTH %}
-//               and left as int8_rows would leave it, an item having whole groups of 32 outputs
+//               and left as quantize_small_batch would store_int8 it, an item having whole groups of 32 outputs
 {% endif %}
 //
 // current  Step, only without experts
-// x        vec4<u32> {{ "[rows, TOP_K, 5, UNITS]" if EXPERTS == "sum" else "[rows, 5, UNITS]" }} as int8_rows leaves it: of each 64 inputs four times 16 codes
+// x        vec4<u32> {{ "[rows, TOP_K, 5, UNITS]" if EXPERTS == "sum" else "[rows, 5, UNITS]" }} as quantize_small_batch leaves it: of each 64 inputs four times 16 codes
 //          and, as f32, twice the scale of 32 of them and that scale times the sum of their codes
 // weight   one of FORMATS each, blocks along K, see formats.py{% if EXPERTS %}: N rows of each of EXPERT_COUNT{% endif %}
 
@@ -89,7 +89,7 @@ var<workgroup> staged: array<vec4<u32>, {{ 5 * ROWS }}u * UNITS>;
 var<workgroup> gated: array<f32, {{ ROWS * WIDTH }}>;  // [rows, {{ WIDTH }} outputs]
 {% endif %}
 
-{% include "snippets/int8_sums.wgsl" %}
+{% include "snippets/int8_dot.wgsl" %}
 
 {% macro fetch(s, o, unit) %}
 {% if GATE %}
@@ -194,8 +194,8 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
         {
             let upper = (lane & {{ left.lanes }}u) != 0u;
 {% for r in range(left.rows) %}
-            let give{{ r }} = select(acc{{ r + left.rows }}, acc{{ r }}, upper);
-            acc{{ r }} = select(acc{{ r }}, acc{{ r + left.rows }}, upper) + subgroupShuffleXor(give{{ r }}, {{ left.lanes }}u);
+            let outgoing{{ r }} = select(acc{{ r + left.rows }}, acc{{ r }}, upper);
+            acc{{ r }} = select(acc{{ r }}, acc{{ r + left.rows }}, upper) + subgroupShuffleXor(outgoing{{ r }}, {{ left.lanes }}u);
 {% endfor %}
         }
 {% else %}
@@ -223,19 +223,19 @@ fn phase(item: u32, row: u32, thread: Thread, subgroup_size: u32) {
         let r = i / {{ WIDTH // 4 }}u;
         let word = i % {{ WIDTH // 4 }}u;
         if (row + r < current.rows && item * {{ WIDTH }}u + 4u * word < OUTPUT_ROWS) {
-            leave(row + r, item * {{ WIDTH }}u + 4u * word, r * {{ WIDTH }}u + 4u * word);
+            store_int8(row + r, item * {{ WIDTH }}u + 4u * word, r * {{ WIDTH }}u + 4u * word);
         }
     }
 }
 
 // Put the four outputs of a row from n on into int8; they are gated[at] and the following.
-fn leave(row: u32, n: u32, at: u32) {
+fn store_int8(row: u32, n: u32, at: u32) {
     let first = at / 32u * 32u;
-    var most = 0.0;
+    var amax = 0.0;
     for (var i = 0u; i < 32u; i++) {
-        most = max(most, abs(gated[first + i]));
+        amax = max(amax, abs(gated[first + i]));
     }
-    let inverse = select(0.0, 127.0 / most, most > 0.0);
+    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     let v = vec4<f32>(gated[at], gated[at + 1u], gated[at + 2u], gated[at + 3u]);
     let units = OUTPUT_ROWS / 64u;
     let unit = 5u * row * units + n / 64u;
@@ -246,7 +246,7 @@ fn leave(row: u32, n: u32, at: u32) {
         for (var i = 0u; i < 32u; i++) {
             sum += i32(round(gated[first + i] * inverse));
         }
-        let scale = most / 127.0;
+        let scale = amax / 127.0;
         let target_word = 4u * (unit + 4u * units) + n % 64u / 32u * 2u;
         y0[target_word] = bitcast<u32>(scale);
         y0[target_word + 1u] = bitcast<u32>(scale * f32(sum));
@@ -257,11 +257,11 @@ fn leave(row: u32, n: u32, at: u32) {
         return;
     }
 {% if EXPERTS %}
-    finish({{ ITEM }}, team, {{ "route" if EXPERTS == "each" else "row" }}, acc0);
+    store({{ ITEM }}, team, {{ "route" if EXPERTS == "each" else "row" }}, acc0);
 {% else %}
 {% for r in range([ROWS // T, 1] | max) %}
     if (row + own + {{ r }}u < current.rows) {
-        finish(item, team, row + own + {{ r }}u, acc{{ r }});
+        store(item, team, row + own + {{ r }}u, acc{{ r }});
     }
 {% endfor %}
 {% endif %}
@@ -298,7 +298,7 @@ fn sum_rows(
 {% if not WIDTH %}
 
 // Write a team's sums of one row{{ " or route" if EXPERTS }}.
-fn finish(item: u32, team: u32, row: u32, sums: Sums) {
+fn store(item: u32, team: u32, row: u32, sums: Sums) {
 {% if GATE %}
     let first = (item * TEAMS + team) * {{ OUTPUTS // 2 }}u;
 {% for p in range(OUTPUTS // 2) %}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from rdrr_device.tuning import Params, TuningKey
 
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.int8_rows import int8_rows_bytes, units_of
-from rdrr_runtime.phases.weight_units import power_of_two
+from rdrr_runtime.phases.quantize_small_batch import small_batch_bytes, units_of
+from rdrr_runtime.phases.weight_checks import power_of_two
 
 ROWS_AT_A_TIME = 16
 """Token rows whose sums a thread holds, at most; more are taken by further items."""
@@ -56,7 +56,7 @@ class RowsTuning(Params):
     def storage(self, rows: int, k: int) -> int:
         """Return the bytes of workgroup memory, or more, in a pass of `rows` over K inputs."""
         held = at_a_time(rows, self.rows)
-        staged = int8_rows_bytes(held, k) if self.staged else 0
+        staged = small_batch_bytes(held, k) if self.staged else 0
         return staged + 4 * self.outputs * self.workgroup + 4 * held * self.outputs_of_gate
 
 

@@ -37,7 +37,7 @@ class MatvecTuning(Params):
     team: int = TEAM
     groups: int = MAX_WORKGROUPS
 
-    def leaves_int8(self) -> bool:
+    def can_quantize_output(self) -> bool:
         """Return whether a step of gated pairs is whole groups of 16 outputs."""
         return (self.workgroup // self.team * 2) % 16 == 0
 
@@ -67,7 +67,7 @@ COLUMN_CANDIDATES = tuple(MatvecTuning(groups=groups) for groups in (132, 264, 5
 ENOUGH_TILES = 512
 """Tiles of 32 outputs of a column matrix from which on they beat twice as many of 16."""
 
-MOST_SUMS = 4
+MAX_SUMS = 4
 """Outputs of a team at once, those of up included."""
 
 
@@ -109,7 +109,7 @@ def division(
     rows, teams = group_of(weights), min(tuning.workgroup, ctx.max_threads) // team
     if rows == 32 and outputs // 32 < ENOUGH_TILES and not gate:
         rows = 16
-    while rows // teams * (2 if gate else 1) > MOST_SUMS:
+    while rows // teams * (2 if gate else 1) > MAX_SUMS:
         rows //= 2
     teams = min(teams, rows)
     return teams * team, team, rows // teams
@@ -137,7 +137,7 @@ def row_tuning(
 
     def fits(one: MatvecTuning) -> bool:
         needed = staged_bytes(k, int8=int8, partials=partials, workgroup=one.workgroup)
-        whole = not int8_out or one.leaves_int8()
+        whole = not int8_out or one.can_quantize_output()
         return whole and needed <= ctx.workgroup_storage and one.workgroup <= ctx.max_threads
 
     return ctx.tuning_key(

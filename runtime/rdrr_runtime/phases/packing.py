@@ -27,7 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 CHUNK_BYTES = 32 << 20
 """Bytes of stored blocks on the device at a time."""
 
-UNDER_WAY_BYTES = 128 << 20
+IN_FLIGHT_BYTES = 128 << 20
 """Bytes of stored blocks that may be on their way to the device."""
 
 _HOST_BYTES = 16 << 20  # host memory that padding may take at a time
@@ -40,7 +40,7 @@ def staging_bytes(largest: int, total: int) -> int:
         largest: Stored bytes of the largest matrix.
         total: Stored bytes of all weights.
     """
-    return min(largest, CHUNK_BYTES) + TARGET_BYTES + min(total, UNDER_WAY_BYTES)
+    return min(largest, CHUNK_BYTES) + TARGET_BYTES + min(total, IN_FLIGHT_BYTES)
 
 
 def upload_weight(
@@ -173,7 +173,7 @@ class Uploader:
         if self._staging is None or self._staging.size < data.size:
             self._staging = self._passing.empty("blocks", data.size)
         self._under_way += data.size
-        if self._under_way > UNDER_WAY_BYTES:  # a device that is slower than its host
+        if self._under_way > IN_FLIGHT_BYTES:  # a device that is slower than its host
             self._passing.wait()
             self._under_way = data.size
         self._passing.write(self._staging, data)

@@ -24,12 +24,12 @@ from rdrr_device.kernels import Work
 from rdrr_device.shaders import Access, Binding, ShaderFolder, overrides, storage
 from rdrr_device.tuning import AnyTuningKey
 
-__all__ = ["FOLDER", "MOST_BUFFERS", "Number", "Phase", "Record", "Work", "choice"]
+__all__ = ["FOLDER", "MAX_BUFFERS", "Number", "Phase", "Record", "Work", "choice"]
 
 FOLDER = ShaderFolder("rdrr_runtime.phases")
 """The WGSL of this folder, and the snippets that it includes."""
 
-MOST_BUFFERS = 8
+MAX_BUFFERS = 8
 """Storage buffers of a phase: what every WebGPU device binds."""
 
 Number = float | int | bool
@@ -142,8 +142,8 @@ class Phase:
         declared = {one.name for one in self.bindings}
         if declared != set(self.buffers):
             raise ValueError(f"{record.name} binds {sorted(declared)}, not {sorted(self.buffers)}")
-        if len(declared) > MOST_BUFFERS:
-            raise ValueError(f"{record.name} binds {len(declared)} buffers, not {MOST_BUFFERS}")
+        if len(declared) > MAX_BUFFERS:
+            raise ValueError(f"{record.name} binds {len(declared)} buffers, not {MAX_BUFFERS}")
         known, needed = overrides(record.source)
         given = set(record.constants)
         if not needed <= given <= known:

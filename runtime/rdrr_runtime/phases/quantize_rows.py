@@ -9,12 +9,12 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work
 
-ROW_TILE = 128  # rows of an Int8Rows come in multiples, so that no tile reads beyond them
+ROW_TILE = 128  # rows of an QuantizedRows come in multiples, so that no tile reads beyond them
 K_TILE = 256  # inputs come in multiples: no block of any type reaches further
 
 
 @dataclass(frozen=True)
-class Int8Rows:
+class QuantizedRows:
     """Token rows in int8, 32 elements to a scale.
 
     Attributes:
@@ -73,7 +73,7 @@ def int8_sizes(rows: int, k: int) -> tuple[int, int]:
 
 
 def quantize_rows(
-    ctx: OpContext, x: BufferSlice, target: Int8Rows, *, per_row: int = 1, label: str
+    ctx: OpContext, x: BufferSlice, target: QuantizedRows, *, per_row: int = 1, label: str
 ) -> list[Phase]:
     """Token rows as int8.
 

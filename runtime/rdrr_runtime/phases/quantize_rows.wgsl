@@ -25,9 +25,9 @@ fn load(row: u32, i: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), x[(row * K + select(0u, i, inside)) / 4u], inside);
 }
 
-fn largest(v: vec4<f32>) -> f32 {
-    let most = max(abs(v.xy), abs(v.zw));
-    return max(most.x, most.y);
+fn abs_max(v: vec4<f32>) -> f32 {
+    let amax = max(abs(v.xy), abs(v.zw));
+    return max(amax.x, amax.y);
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
@@ -37,12 +37,12 @@ fn phase(item: u32, row: u32, thread: Thread) {
     if (own >= current.rows * PER_ROW) {
         return;
     }
-    var most = 0.0;
+    var amax = 0.0;
 {% for i in range(8) %}
     let v{{ i }} = load(own, group * 32u + {{ 4 * i }}u);
-    most = max(most, largest(v{{ i }}));
+    amax = max(amax, abs_max(v{{ i }}));
 {% endfor %}
-    let inverse = select(0.0, 127.0 / most, most > 0.0);
+    let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     var sums = vec4<i32>(0);
 {% for i in range(8) %}
     let q{{ i }} = vec4<i32>(round(v{{ i }} * inverse));
@@ -51,6 +51,6 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let at = 2u * group * ROWS + own;
     q[at] = vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
     q[at + ROWS] = vec4<u32>(pack4xI8(q4), pack4xI8(q5), pack4xI8(q6), pack4xI8(q7));
-    let scale = most / 127.0;
+    let scale = amax / 127.0;
     scales[group * ROWS + own] = vec2<f32>(scale, scale * f32(sums.x + sums.y + sums.z + sums.w));
 }

@@ -133,7 +133,7 @@ def _step(
     threads: int,
     label: str,
 ) -> RepackStep:
-    planes = weight.places(part)
+    planes = weight.plane_offsets(part)
     record = Repack(
         variant=f"{weight.dtype.name.lower()}.{weight.layout.value}",
         form=weight.form,
@@ -142,6 +142,6 @@ def _step(
         block_bytes=weight.dtype.block_bytes,
     )
     buffers = {"blocks": chunk.blocks, "planes": part.slice, "chunk": chunk.target}
-    begin = [one or 0 for one in (planes.high, planes.scales, planes.common)]
+    begin = [one or 0 for one in (planes.high, planes.scales, planes.super_scales)]
     phase = Phase(record, buffers, Work(-(-threads // WORKGROUP)), f"{label}.repack")
     return RepackStep(np.array([*target, *begin], np.uint32), phase)

@@ -14,7 +14,7 @@ from rdrr_device.tuning import Params
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.weight_units import power_of_two
+from rdrr_runtime.phases.weight_checks import power_of_two
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rdrr_format.errors import FormatError
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.phase import Phase, Record, Work, choice
-from rdrr_runtime.phases.weight_units import need_rows, power_of_two
+from rdrr_runtime.phases.weight_checks import need_rows, power_of_two
 
 ROUTE_WORDS = 2
 """32-bit words of a route: the expert's number and its routing weight."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.bound_weights import WeightsRecord, in_parts
+from rdrr_runtime.phases.bound_weights import WeightsRecord, bind_parts
 from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.phase import Phase, Work, choice
@@ -48,7 +48,7 @@ def row_scales(weight: GpuWeight, scales: BufferSlice, *, label: str) -> list[Ph
     """
     need_floats(f"{label}: row scales", scales, weight.n)
     made = []
-    for bound in in_parts(weight):
+    for bound in bind_parts(weight):
         part = bound.parts[0]
         record = RowScales(
             threads=WORKGROUP, variant=bound.types, first=part.first_row, **bound.fields

@@ -1,4 +1,4 @@
-// scales[FIRST + n] = largest |w| of row n / 32639, so that a weight is at most 16 bits of it.
+// scales[FIRST + n] = abs_max |w| of row n / 32639, so that a weight is at amax 16 bits of it.
 //
 // weight0 rows of single values, padded with zeros, or of blocks along N; see formats.py
 // scales  f32 [N]
@@ -16,28 +16,28 @@ override FIRST: u32;
 {% include "snippets/weights.wgsl" %}
 {% include "snippets/reduce_max.wgsl" %}
 
-fn largest(v: vec4<f32>) -> f32 {
-    let most = max(abs(v.xy), abs(v.zw));
-    return max(most.x, most.y);
+fn abs_max(v: vec4<f32>) -> f32 {
+    let amax = max(abs(v.xy), abs(v.zw));
+    return max(amax.x, amax.y);
 }
 
 fn phase(item: u32, thread: Thread) {
-    var most = 0.0;
+    var amax = 0.0;
 {% if F.column %}
     for (var i = thread.index; i < 2u * ROW_UNITS0; i += WG) {
         let unit = weights0(item, i);
 {% for i in range(8) %}
-        most = max(most, largest(unit[{{ i }}]));
+        amax = max(amax, abs_max(unit[{{ i }}]));
 {% endfor %}
     }
 {% else %}
     for (var i = thread.index; i < ROW_UNITS0; i += WG) {
         let word = weight0[item * ROW_UNITS0 + i];
-        most = max(most, max(largest(quad_{{ F.values }}(word.xy)), largest(quad_{{ F.values }}(word.zw))));
+        amax = max(amax, max(abs_max(quad_{{ F.values }}(word.xy)), abs_max(quad_{{ F.values }}(word.zw))));
     }
 {% endif %}
-    most = reduce_max(most, thread);
+    amax = reduce_max(amax, thread);
     if (thread.index == 0u) {
-        scales[FIRST + item] = most / 32639.0;
+        scales[FIRST + item] = amax / 32639.0;
     }
 }

@@ -3,8 +3,8 @@
 The phases of one token, all but the last over the whole vocabulary:
 
     sample_scores     adjusted scores, as words that sort like them
-    sample_narrow x4  the least score that top-k keeps, eight bits at a time
-    sample_narrow x4  likewise for top-p, among those
+    sample_radix_select x4  the least score that top-k keeps, eight bits at a time
+    sample_radix_select x4  likewise for top-p, among those
     sample_gumbel     the largest score + noise of those kept: a sample of their softmax
     choose_best       the winner becomes the next token
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from rdrr_device.buffers import BufferSlice
 
-from rdrr_runtime.phases.argmax import TokensRecord, choose_best
+from rdrr_runtime.phases.argmax import LogitsRecord, choose_best
 from rdrr_runtime.phases.context import need_floats
 from rdrr_runtime.phases.phase import Phase, Record, Work
 from rdrr_runtime.phases.sample_buffers import BINS, ENTRIES, LEVELS, SampleBuffers
@@ -33,7 +33,7 @@ SET_THREADS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleScores(TokensRecord):
+class SampleScores(LogitsRecord):
     """Parameters of sample_scores.wgsl.
 
     Attributes:
@@ -45,22 +45,22 @@ class SampleScores(TokensRecord):
     counts_stride: int
 
 
-class SampleNarrow(TokensRecord):
-    """Parameters of sample_narrow.wgsl, which has `BINS` threads."""
+class SampleRadixSelect(LogitsRecord):
+    """Parameters of sample_radix_select.wgsl, which has `BINS` threads."""
 
-    shader = "sample_narrow"
+    shader = "sample_radix_select"
 
 
-class SampleGumbel(TokensRecord):
+class SampleGumbel(LogitsRecord):
     """Parameters of sample_gumbel.wgsl, which has as many."""
 
     shader = "sample_gumbel"
 
 
-class SetTokens(Record):
-    """Parameters of set_tokens.wgsl: none but the threads."""
+class ScatterEntries(Record):
+    """Parameters of scatter_entries.wgsl: none but the threads."""
 
-    shader = "set_tokens"
+    shader = "scatter_entries"
 
 
 def sample(
@@ -89,7 +89,7 @@ def sample(
     first = SampleScores(
         threads=BINS, width=width, groups=groups, counts_stride=buffers.counts_stride
     )
-    narrow = SampleNarrow(threads=BINS, width=width, groups=groups)
+    narrow = SampleRadixSelect(threads=BINS, width=width, groups=groups)
     last = SampleGumbel(threads=BINS, width=width, groups=groups)
     shared = {
         "current": state.step,
@@ -98,7 +98,7 @@ def sample(
         "selections": buffers.selections,
     }
     tokens = {"logits": logits, "counts": buffers.counts, "bias": buffers.bias}
-    by_count, by_probability = chain_of(options)
+    by_count, by_probability = searches_of(options)
     *searching, end = (
         {**shared, "stage": buffers.stage(index, LEVELS * by_count)}
         for index in range(LEVELS * (by_count + by_probability) + 1)
@@ -113,17 +113,17 @@ def sample(
     ]
 
 
-def set_tokens(buffers: SampleBuffers, label: str, sequence: int = 0) -> Phase:
+def scatter_entries(buffers: SampleBuffers, label: str, sequence: int = 0) -> Phase:
     """Put the sparse list in `entries` where the counts of a sequence and the bias are kept."""
     operands = {
         "entries": buffers.entries,
         "counts": buffers.counts_of(sequence),
         "bias": buffers.bias,
     }
-    record = SetTokens(threads=SET_THREADS)
+    record = ScatterEntries(threads=SET_THREADS)
     return Phase(record, operands, Work(-(-ENTRIES // SET_THREADS)), label)
 
 
-def chain_of(options: SamplingParams) -> tuple[bool, bool]:
+def searches_of(options: SamplingParams) -> tuple[bool, bool]:
     """Return whether there is a search for top-k and for top-p, which the phases depend on."""
     return bool(options.top_k), options.top_p is not None and options.top_p < 1

@@ -129,7 +129,7 @@ def pack_params(options: SamplingParams, seed: int, *, masked: bool) -> U32:
 
 
 def pack_entries(entries: Sequence[Entry]) -> Iterator[U32]:
-    """Yield sparse lists as `set_tokens` reads them, each of at most `ENTRIES` tokens."""
+    """Yield sparse lists as `scatter_entries` reads them, each of at most `ENTRIES` tokens."""
     for start in range(0, len(entries), ENTRIES):
         part = entries[start : start + ENTRIES]
         table = np.zeros((len(part), 3), np.uint32)

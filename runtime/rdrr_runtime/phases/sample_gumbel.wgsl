@@ -1,4 +1,4 @@
-// best[r, g] = of the tokens that top-k, top-p and min-p keep, workgroup g's largest score + noise:
+// best[r, g] = of the tokens that top-k, top-p and min-p keep, workgroup g's row_max_key score + noise:
 // with Gumbel noise, a sample of their softmax.
 //
 // current     Step
@@ -22,15 +22,15 @@ var<storage, read_write> best: array<Candidate>;
 override WIDTH: u32;
 override GROUPS: u32;
 
-{% include "snippets/narrow.wgsl" %}
+{% include "snippets/radix_select.wgsl" %}
 {% include "snippets/candidate.wgsl" %}
 {% include "snippets/noise.wgsl" %}
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let t = thread.index;
     let own = params[current.row[row].sequence];
-    let search = narrowed(stage, row, own.top_k, own.top_p, t);
-    let least = score_of(largest(row, t)) + own.log_min_p;
+    let search = refined_search(stage, row, own.top_k, own.top_p, t);
+    let least = score_of(row_max_key(row, t)) + own.log_min_p;
     var mine = Candidate(LOWEST, WIDTH - 1u);
     for (var i = item * WG + t; i < WIDTH; i += GROUPS * WG) {
         let key = keys[row * WIDTH + i];

@@ -1,5 +1,5 @@
 // keys[r, i] = key of (logit after penalties and bias) / temperature, 0 where the mask forbids i; of
-// selections[r] the largest key of each workgroup, and the bins are emptied.
+// selections[r] the workgroup_max key of each workgroup, and the bins are emptied.
 //
 //   seen c times:  x = x > 0 ? x / repeat : x * repeat;  x -= presence + c * frequency
 //   then           x += bias[i]
@@ -30,7 +30,7 @@ override WIDTH: u32;
 override GROUPS: u32;
 override COUNTS_STRIDE: u32;
 
-const LARGEST = 3e38;
+const MAX_SCORE = 3e38;
 
 fn adjusted(logit: f32, i: u32, sequence: u32) -> f32 {
     var x = logit;
@@ -39,7 +39,7 @@ fn adjusted(logit: f32, i: u32, sequence: u32) -> f32 {
         x *= select(params[sequence].repeat, params[sequence].inverse_repeat, x > 0.0);
         x -= params[sequence].presence + f32(seen) * params[sequence].frequency;
     }
-    return clamp((x + bias[i]) * params[sequence].inverse_temperature, -LARGEST, LARGEST);
+    return clamp((x + bias[i]) * params[sequence].inverse_temperature, -MAX_SCORE, MAX_SCORE);
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
@@ -48,17 +48,17 @@ fn phase(item: u32, row: u32, thread: Thread) {
         atomicStore(&selections[row].bins[i], 0u);
     }
     let sequence = current.row[row].sequence;
-    var top = 0u;
+    var max_key = 0u;
     for (var i = first; i < WIDTH; i += GROUPS * WG) {
         var key = key_of(adjusted(logits[row * WIDTH + i], i, sequence));
         if (params[sequence].masked == 1u && ((mask[i / 32u] >> (i % 32u)) & 1u) == 0u) {
             key = 0u;
         }
         keys[row * WIDTH + i] = key;
-        top = max(top, key);
+        max_key = max(max_key, key);
     }
-    let largest = largest_key(top, thread.index);
+    let workgroup_max = workgroup_max_key(max_key, thread.index);
     if (thread.index == 0u) {
-        selections[row].tops[item] = largest;
+        selections[row].max_keys[item] = workgroup_max;
     }
 }

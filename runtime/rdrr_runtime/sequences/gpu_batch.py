@@ -93,7 +93,7 @@ class GpuBatch(GpuSequences):
 
 
 def _check(plan: Plan, sequences: int) -> None:
-    if not plan.cache.spec.has_batches:
+    if not plan.cache.spec.supports_batches:
         raise UsageError(
             "a batch has no cache in q8_0", expected="f16 or f32", hint="use --kv-dtype f16"
         )

@@ -12,12 +12,12 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
-from rdrr_runtime.phases.folding import Output
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight, allocate_weight
-from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.matvec_rows import unread_by_row
+from rdrr_runtime.phases.matvec_rows import weights_refusal
 from rdrr_runtime.phases.packing import Uploader
-from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 from rdrr_runtime.phases.routing import Routed, expert_combine, expert_groups, router_topk
 from rdrr_runtime.phases.sigmoid_gate import sigmoid_gate
 from rdrr_runtime.reference import ops
@@ -286,11 +286,11 @@ def test_what_stands_in_the_way_of_int8_experts_is_said(bench, rng, monkeypatch)
     monkeypatch.setattr(type(bench.arena), "max_binding", blocks.size // 2)
     split, _ = stacked(bench, rng, "Q8_0", 3, (32, k))
     halves = bench.context(1, values="f16")
-    assert unread_by_row(ctx, [blocks, blocks]) is None
-    assert "F16 has no codes" in unread_by_row(ctx, [blocks, values])
-    assert "column-major" in unread_by_row(ctx, [columns, blocks])
-    assert f"a matrix of {split.size} bytes" in unread_by_row(ctx, [split])
-    assert "f16" in unread_by_row(halves, [blocks])
+    assert weights_refusal(ctx, [blocks, blocks]) is None
+    assert "F16 has no codes" in weights_refusal(ctx, [blocks, values])
+    assert "column-major" in weights_refusal(ctx, [columns, blocks])
+    assert f"a matrix of {split.size} bytes" in weights_refusal(ctx, [split])
+    assert "f16" in weights_refusal(halves, [blocks])
 
 
 @pytest.mark.parametrize(("dtype", "rows", "k"), INT8_CASES)
@@ -300,10 +300,10 @@ def test_experts_in_int8_equal_the_product_of_quantized_rows(any_bench, rng, dty
     ups, up_values = stacked(any_bench, rng, dtype, experts, (n, k))
     routes, ids, _ = routed(any_bench, rng, rows, experts, top_k)
     x, y = normal(rng, rows, k), any_bench.poisoned(rows, top_k, n)
-    ctx, target = any_bench.context(rows), any_bench.poisoned(int8_rows_bytes(rows, k) // 4)
+    ctx, target = any_bench.context(rows), any_bench.poisoned(small_batch_bytes(rows, k) // 4)
     output = Output((y,), "gate", activation="silu")
     made = [
-        *int8_rows(ctx, any_bench.upload(x), target, k=k, label="t"),
+        *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, label="t"),
         *expert_int8(ctx, (gates, ups), routes, target, output, label="t"),
     ]
     any_bench.run(made, rows)
@@ -324,10 +324,10 @@ def test_routes_in_int8_are_summed_by_their_weights(any_bench, rng, dtype, rows,
     expected = np.einsum("rsnk,rsk,rs->rn", values[ids], near, shares)
     before *= np.float32(np.abs(expected).max())
     y = any_bench.upload(before) if accumulate else any_bench.poisoned(rows, n)
-    target = any_bench.poisoned(int8_rows_bytes(rows * top_k, k) // 4)
+    target = any_bench.poisoned(small_batch_bytes(rows * top_k, k) // 4)
     ctx, output = any_bench.context(rows), Output((y,), "add" if accumulate else "store")
     made = [
-        *int8_rows(ctx, any_bench.upload(x), target, k=k, per_row=top_k, label="t"),
+        *quantize_small_batch(ctx, any_bench.upload(x), target, k=k, per_row=top_k, label="t"),
         *expert_int8(ctx, (downs,), routes, target, output, label="t"),
     ]
     any_bench.run(made, rows)
@@ -348,7 +348,7 @@ def test_rows_of_an_expert_in_int8_equal_the_product_of_quantized_rows(
     x, y = normal(rng, held, per_row, k), bench.poisoned(held, top_k, n)
     sizes = int8_sizes(held * per_row, k)
     q, scales = (bench.upload(np.full(size, 0xFF, np.uint8)) for size in sizes)
-    target = Int8Rows(q, scales, padded_rows(held * per_row), k)
+    target = QuantizedRows(q, scales, padded_rows(held * per_row), k)
     made = [
         *quantize_rows(ctx, bench.upload(x), target, per_row=per_row, label="t"),
         *expert_tiled(ctx, weight, routes, groups, target, y, by_route=by_route, label="t"),

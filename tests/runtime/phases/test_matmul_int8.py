@@ -26,7 +26,7 @@ from rdrr_runtime.phases.matmul_int8 import (
     refusal,
 )
 from rdrr_runtime.phases.packing import upload_weight
-from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded, quantize_rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded, quantize_rows
 from rdrr_runtime.phases.row_scales import SCALED_TYPES, row_scales
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
@@ -37,11 +37,11 @@ SCALINGS = ("Q8_0", "Q4_K", "Q6_K", "F16", "Q4_K by column")
 """One type for each way in which codes are scaled."""
 
 
-def rows_of(bench: Bench, max_rows: int, k: int) -> Int8Rows:
+def rows_of(bench: Bench, max_rows: int, k: int) -> QuantizedRows:
     """Buffers full of ones bits: NaN scales, so that a read of what nobody wrote is seen."""
     sizes = int8_sizes(max_rows, k)
     q, scales = (bench.upload(np.full(size, 0xFF, np.uint8)) for size in sizes)
-    return Int8Rows(q, scales, padded(max_rows, 128), k)
+    return QuantizedRows(q, scales, padded(max_rows, 128), k)
 
 
 def stored(

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.folding import Input, Output
 from rdrr_runtime.phases.formats import FORMATS
+from rdrr_runtime.phases.fusion import Input, Output
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.matvec import (
     MAX_OUTPUT_GROUPS,
-    leaves_int8,
+    can_quantize_output,
     matvec,
     refusal,
 )
@@ -223,8 +223,8 @@ def test_column_major_products_equal_their_formula(
 def test_a_gate_can_hand_its_outputs_on_in_int8(any_bench: Bench, rng: np.random.Generator) -> None:
     operands, ctx = Operands(any_bench, rng), any_bench.context(1)
     hidden, inner, outputs = 256, 512, 96
-    assert leaves_int8(ctx, inner)
-    assert not leaves_int8(ctx, inner + 8)
+    assert can_quantize_output(ctx, inner)
+    assert not can_quantize_output(ctx, inner + 8)
     gates = [operands.matrix("Q4_K", inner, hidden) for _ in range(2)]
     down = operands.matrix("Q6_K", outputs, inner)
     source = operands.source("norm", hidden, gates)

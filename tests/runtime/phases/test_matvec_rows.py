@@ -9,13 +9,18 @@ import pytest
 from rdrr_device.buffers import BufferSlice
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
-from rdrr_runtime.phases.folding import Output, RowNorm, RowParts
+from rdrr_runtime.phases.fusion import AttentionSplits, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.matmul_int8 import TYPES
-from rdrr_runtime.phases.matvec_rows import leaves_int8, matvec_rows, refusal, rows_held
+from rdrr_runtime.phases.matvec_rows import (
+    can_quantize_output,
+    matvec_rows,
+    padded_batch_rows,
+    refusal,
+)
 from rdrr_runtime.phases.matvec_rows_tuning import RowsTuning
 from rdrr_runtime.phases.packing import upload_weight
+from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 from support.gpu import F32, TOLERANCE, Bench, in_int8, normal, random_tensor, relative_error
 
 EPS = 1e-5
@@ -34,13 +39,13 @@ def stored(
 
 def room(bench: Bench, rows: int, k: int) -> BufferSlice:
     """All bits set: NaN scales, so that a read of what nobody wrote is seen."""
-    size = int8_rows_bytes(rows_held(rows), k)
+    size = small_batch_bytes(padded_batch_rows(rows), k)
     return bench.upload(np.full(size, 0xFF, np.uint8))
 
 
 def staged(bench: Bench, ctx, x: F32, norm: RowNorm | None = None) -> tuple[BufferSlice, list]:
     target = room(bench, *x.shape)
-    made = int8_rows(ctx, bench.upload(x), target, k=x.shape[1], before=norm, label="t")
+    made = quantize_small_batch(ctx, bench.upload(x), target, k=x.shape[1], before=norm, label="t")
     return target, made
 
 
@@ -129,8 +134,8 @@ def test_gated_pairs_can_be_handed_on_in_int8(bench, rng, rows) -> None:
     ups, up_values = stored(bench, rng, "Q4_K", inner, hidden)
     downs, down_values = stored(bench, rng, "Q4_K", n, inner)
     x, ctx, y = normal(rng, rows, hidden), bench.context(rows), bench.poisoned(rows, n)
-    assert leaves_int8(ctx, inner)
-    assert not leaves_int8(ctx, inner + 32)
+    assert can_quantize_output(ctx, inner)
+    assert not can_quantize_output(ctx, inner + 32)
     target, launches = staged(bench, ctx, x)
     handed = room(bench, rows, inner)
     output = Output((handed,), "gate", activation="silu", int8=True)
@@ -230,9 +235,9 @@ def test_parts_of_attention_are_joined_before_they_are_put_into_int8(any_bench, 
     weight, values = stored(any_bench, rng, "Q8_0", n, k)
     ctx, y = any_bench.context(rows), any_bench.poisoned(rows, n)
     target = room(any_bench, rows, k)
-    given = RowParts(any_bench.upload(stats), splits, head_dim)
+    given = AttentionSplits(any_bench.upload(stats), splits, head_dim)
     launches = [
-        *int8_rows(ctx, any_bench.upload(parts), target, k=k, before=given, label="t"),
+        *quantize_small_batch(ctx, any_bench.upload(parts), target, k=k, before=given, label="t"),
         *matvec_rows(ctx, (weight,), target, Output((y,)), label="t"),
     ]
     any_bench.run(launches, rows)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 from rdrr_runtime.phases.batch_advance import batch_advance
-from rdrr_runtime.phases.sample import sample, set_tokens
+from rdrr_runtime.phases.sample import sample, scatter_entries
 from rdrr_runtime.phases.sample_buffers import (
     PARAM_WORDS,
     SampleBuffers,
@@ -43,7 +43,7 @@ def begin(
     device.clear(buffers.bias)
     for words in pack_entries(entries_of(options, seen)):
         device.write(buffers.entries, words)
-        bench.run([set_tokens(buffers, "set", sequence)], 1)
+        bench.run([scatter_entries(buffers, "set", sequence)], 1)
     if mask is not None:
         device.write(buffers.mask, mask)
 

@@ -6,7 +6,7 @@
 struct Half{{ S }} {
     low: vec4<u32>,
 {% if F.bits == 8 %}
-    more: vec4<u32>,
+    last16: vec4<u32>,
 {% elif F.high %}
     high: vec2<u32>,
 {% endif %}
@@ -46,9 +46,9 @@ fn halves{{ S }}(unit: u32) -> Halves{{ S }} {
 
 // The first and the last 16 codes of a half, in order, each in a byte.
 {% for second in range(2) %}
-fn {{ "last" if second else "first" }}{{ S }}(half: Half{{ S }}) -> vec4<u32> {
+fn {{ "last" if second else "first" }}_codes{{ S }}(half: Half{{ S }}) -> vec4<u32> {
 {% if F.bits == 8 %}
-    return half.{{ "more" if second else "low" }};
+    return half.{{ "last16" if second else "low" }};
 {% else %}
 {% set by = 4 * second - at %}
 {% set low = "half.low" if by == 0 else "(half.low " ~ (">> " if by > 0 else "<< ") ~ "vec4<u32>(" ~ by | abs ~ "u))" %}

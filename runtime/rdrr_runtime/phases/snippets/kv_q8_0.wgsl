@@ -23,15 +23,15 @@ fn {{ cache }}_tile(i: u32) -> TileWord {
 }
 {% endfor %}
 
-fn largest_of(v: vec4<f32>) -> f32 {
+fn abs_max(v: vec4<f32>) -> f32 {
     let a = abs(v);
     return max(max(a.x, a.y), max(a.z, a.w));
 }
 
-// f16 bits of the scale of elements up to `most`. Subnormal ones are made by hand, since
+// f16 bits of the scale of elements up to `amax`. Subnormal ones are made by hand, since
 // pack2x16float may flush them to zero.
-fn scale_bits(most: f32) -> u32 {
-    let scale = min(most / 127.0, 65504.0);
+fn scale_bits(amax: f32) -> u32 {
+    let scale = min(amax / 127.0, 65504.0);
     let tiny = u32(round(scale * 16777216.0));  // in units of 2^-24
     return select(pack2x16float(vec2<f32>(scale, 0.0)), tiny, scale < 6.103515625e-5);
 }

@@ -6,16 +6,16 @@ const BINS = 256u;  // and threads of a workgroup
 const MAX_GROUPS = 64u;
 
 // A threshold under search: tokens below `low` are out already; those between agree with `prefix`
-// in the bits of the levels done. `goal` of the weight above the threshold is still to be found.
+// in the bits of the levels done. `remaining` of the weight above the threshold is still to be found.
 struct Search {
     low: u32,
     prefix: u32,
-    goal: f32,
+    remaining: f32,
     pad: u32,
 }
 
 struct Selection {
-    tops: array<u32, MAX_GROUPS>,      // largest key of each workgroup
+    max_keys: array<u32, MAX_GROUPS>,      // largest key of each workgroup
     searches: array<Search, STAGES>,   // as each stage began
     bins: array<atomic<u32>, 2u * STAGES * BINS>,  // of each stage, in two words
 }
@@ -23,7 +23,7 @@ struct Selection {
 var<workgroup> shared_keys: array<u32, BINS>;
 
 // Largest of the keys of a workgroup's threads, valid in all of them.
-fn largest_key(mine: u32, thread: u32) -> u32 {
+fn workgroup_max_key(mine: u32, thread: u32) -> u32 {
     shared_keys[thread] = mine;
     for (var half = BINS / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();

@@ -2,18 +2,18 @@
 {% if PLANES == 1 %}
 struct Raw {
     codes: Half0,
-    head: Head0,
+    scale_words: ScaleWords0,
 }
 
 fn fetch(row: u32, step: u32, part: u32) -> Raw {
     let unit = row * ROW_UNITS0 + step;
-    return Raw(half0(unit, part), head0(unit));
+    return Raw(half0(unit, part), scale_words0(unit));
 }
 
 fn unpack(raw: Raw, at: u32, part: u32) {
-    tile_w[at + 2u * part * {{ TILE_N }}u] = first0(raw.codes);
-    tile_w[at + (2u * part + 1u) * {{ TILE_N }}u] = last0(raw.codes);
-    let s = scales0(raw.head, part);
+    tile_w[at + 2u * part * {{ TILE_N }}u] = first_codes0(raw.codes);
+    tile_w[at + (2u * part + 1u) * {{ TILE_N }}u] = last_codes0(raw.codes);
+    let s = scales0(raw.scale_words, part);
 {% if GROUP == 16 %}
     scale_w[at + 2u * part * {{ TILE_N }}u] = s.x;
     scale_w[at + (2u * part + 1u) * {{ TILE_N }}u] = s.y;

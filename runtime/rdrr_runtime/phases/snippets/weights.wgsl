@@ -11,7 +11,7 @@ override HIGH{{ S }}: u32;             // where the planes begin, in words of 16
 override SCALES{{ S }}: u32;
 {% endif %}
 {% if F.levels == 2 %}
-override COMMON{{ S }}: u32;
+override SUPER_SCALES{{ S }}: u32;
 {% endif %}
 {% endfor %}
 
@@ -27,10 +27,10 @@ override COMMON{{ S }}: u32;
 
 {% endif %}
 {% if F.column %}
-{% include "snippets/column_scales.wgsl" %}
+{% include "snippets/scales_along_n.wgsl" %}
 
 {% elif not F.values %}
-{% include "snippets/row_scales.wgsl" %}
+{% include "snippets/scales_along_k.wgsl" %}
 
 {% endif %}
 {% if DEQUANTIZED is defined %}

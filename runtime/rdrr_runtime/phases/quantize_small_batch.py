@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from rdrr_device.buffers import BufferSlice
 
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
-from rdrr_runtime.phases.folding import InputRecord, RowNorm, RowParts
+from rdrr_runtime.phases.fusion import AttentionSplits, InputRecord, RowNorm
 from rdrr_runtime.phases.phase import Phase, Work, choice
-from rdrr_runtime.phases.weight_units import power_of_two
+from rdrr_runtime.phases.weight_checks import power_of_two
 
 UNIT = 64
 """Elements of a unit; rows are padded with zeros to whole units."""
@@ -25,8 +25,8 @@ MAX_WORKGROUP = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Int8Input(InputRecord):
-    """Parameters of int8_rows.wgsl.
+class QuantizeSmallBatch(InputRecord):
+    """Parameters of quantize_small_batch.wgsl.
 
     Attributes:
         subgroups: Whether sums go through subgroup operations.
@@ -37,7 +37,7 @@ class Int8Input(InputRecord):
         steps: Steps of an item over its elements.
     """
 
-    shader = "int8_rows"
+    shader = "quantize_small_batch"
     trusted = True
 
     subgroups: bool = choice()
@@ -53,18 +53,18 @@ def units_of(k: int) -> int:
     return -(-k // UNIT)
 
 
-def int8_rows_bytes(rows: int, k: int) -> int:
+def small_batch_bytes(rows: int, k: int) -> int:
     """Bytes of `rows` rows of `k` elements."""
     return 4 * UNIT_WORDS * rows * units_of(k)
 
 
-def int8_rows(
+def quantize_small_batch(
     ctx: OpContext,
     x: BufferSlice,
     y: BufferSlice,
     *,
     k: int,
-    before: RowNorm | RowParts | None = None,
+    before: RowNorm | AttentionSplits | None = None,
     per_row: int = 1,
     label: str,
 ) -> list[Phase]:
@@ -73,7 +73,7 @@ def int8_rows(
     Args:
         ctx: Where it is lowered to.
         x: f32 [rows, per_row, K]; of partial results [rows, heads, splits, head_dim].
-        y: Where to put them, at least `int8_rows_bytes`.
+        y: Where to put them, at least `small_batch_bytes`.
         k: Elements of a row.
         before: The norm that is taken first, or how partial results are joined first.
         per_row: Vectors of K elements in a token row.
@@ -84,18 +84,18 @@ def int8_rows(
     """
     need_multiple(f"{label}: K", k, 4)
     need_floats(f"{label}: x", x, ctx.max_rows * per_row * k)
-    need_floats(f"{label}: y", y, int8_rows_bytes(ctx.max_rows * per_row, k) // 4)
+    need_floats(f"{label}: y", y, small_batch_bytes(ctx.max_rows * per_row, k) // 4)
     chunks = 4 * units_of(k)  # a thread takes one of them at a time
     threads = power_of_two(chunks, 32, min(MAX_WORKGROUP, ctx.max_threads))
     steps = -(-chunks // threads)
     whole = isinstance(before, RowNorm)  # a vector is one item
     if isinstance(before, RowNorm):
         need_floats(f"{label}: gain", before.gain, k)
-    if isinstance(before, RowParts):
+    if isinstance(before, AttentionSplits):
         need_multiple(f"{label}: head dimension", before.head_dim, 16)
         need_floats(f"{label}: x", x, ctx.max_rows * k * before.splits)
     kind = "plain" if before is None else before.kind
-    record = Int8Input(
+    record = QuantizeSmallBatch(
         threads=threads,
         variant=kind,
         input=kind,

@@ -29,7 +29,7 @@ def need_rows(weight: GpuWeight, label: str) -> None:
         )
 
 
-def unread(weight: GpuWeight, *, int8: bool) -> str | None:
+def unreadable_reason(weight: GpuWeight, *, int8: bool) -> str | None:
     """Return why a product that binds a whole matrix cannot read it; None if it can."""
     if not readable(weight):
         return f"its {weight.dtype} values are stored by column"
@@ -40,7 +40,7 @@ def unread(weight: GpuWeight, *, int8: bool) -> str | None:
     return None
 
 
-def halves_of(k: int) -> int:
+def half_units(k: int) -> int:
     """Return the half units, of 32 weights, of a row of `k` inputs."""
     return -(-k // HALF)
 

@@ -2,7 +2,7 @@
 // and whose next eight bits are b: one level of the search for it.
 //
 // Every workgroup first works out for itself what the level before has found. Weights are whole
-// numbers (tokens, or probabilities over the largest in units of 2^-29), in two words of 16 bits
+// numbers (tokens, or probabilities over the row_max_key in units of 2^-29), in two words of 16 bits
 // and a carry, so that the sums do not depend on the order of the additions.
 //
 // current     Step
@@ -24,20 +24,20 @@ var<storage, read_write> selections: array<Selection>;
 override WIDTH: u32;
 override GROUPS: u32;
 
-{% include "snippets/narrow.wgsl" %}
+{% include "snippets/radix_select.wgsl" %}
 
 var<workgroup> local_bins: array<atomic<u32>, 2u * BINS>;
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let t = thread.index;
     let sequence = current.row[row].sequence;
-    let search = narrowed(stage, row, params[sequence].top_k, params[sequence].top_p, t);
+    let search = refined_search(stage, row, params[sequence].top_k, params[sequence].top_p, t);
     if (item == 0u && t == 0u) {
         selections[row].searches[stage.index] = search;
     }
     atomicStore(&local_bins[2u * t], 0u);
     atomicStore(&local_bins[2u * t + 1u], 0u);
-    let top = score_of(largest(row, t));
+    let top = score_of(row_max_key(row, t));
     let shift = 8u * (LEVELS - 1u - stage.index % LEVELS);
     let counts_tokens = stage.index < stage.counting;
     for (var i = item * WG + t; i < WIDTH; i += GROUPS * WG) {

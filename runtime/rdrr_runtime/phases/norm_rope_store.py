@@ -13,19 +13,19 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.head_transform import HeadTransform, TransformRecord
 from rdrr_runtime.phases.kv_cache import KV_TYPES, CacheRecord, KvSpec, LayerCache
 from rdrr_runtime.phases.phase import Phase, Work, choice
-from rdrr_runtime.phases.weight_units import power_of_two
+from rdrr_runtime.phases.weight_checks import power_of_two
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceRows(CacheRecord, TransformRecord):
-    """Parameters of place_rows.wgsl.
+class NormRopeStore(CacheRecord, TransformRecord):
+    """Parameters of norm_rope_store.wgsl.
 
     Attributes:
         subgroups: Whether sums go through subgroup operations.
         heads: Query heads.
     """
 
-    shader = "place_rows"
+    shader = "norm_rope_store"
     trusted = True
 
     subgroups: bool = choice()
@@ -38,7 +38,7 @@ def refusal(cache: KvSpec) -> str | None:
     return None if block == 1 else f"a cache in {cache.dtype} is stored in blocks of {block}"
 
 
-def place_rows(
+def norm_rope_store(
     ctx: OpContext,
     projected: tuple[BufferSlice, BufferSlice, BufferSlice],
     held: LayerCache,
@@ -74,7 +74,7 @@ def place_rows(
         **held.buffers,
         **transform.buffers,
     }
-    record = PlaceRows(
+    record = NormRopeStore(
         threads=power_of_two(cache.head_dim // 2, 32, 128),
         variant=cache.dtype,
         subgroups=ctx.subgroups,

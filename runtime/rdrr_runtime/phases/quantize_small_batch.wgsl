@@ -37,7 +37,7 @@ override HEAD_DIM: u32;
 {% if INPUT == "norm" %}
 {% include "snippets/reduce_sum.wgsl" %}
 {% endif %}
-var<workgroup> largest: array<f32, WG>;
+var<workgroup> chunk_max: array<f32, WG>;
 var<workgroup> sums: array<i32, WG>;
 
 {% if INPUT == "combine" %}
@@ -49,7 +49,7 @@ fn load(vector: u32, i: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), x[(vector * K + select(0u, i, inside)) / 4u], inside);
 }
 
-fn most_of(v: vec4<f32>) -> f32 {
+fn abs_max(v: vec4<f32>) -> f32 {
     let a = abs(v);
     return max(max(a.x, a.y), max(a.z, a.w));
 }
@@ -75,25 +75,25 @@ fn phase(item: u32, row: u32, thread: Thread) {
         if (16u * chunk < K) {
             let words = HEAD_DIM / 4u;
             let head = (vector * K + 16u * chunk) / HEAD_DIM * SPLITS;
-            var most = LOWEST;
+            var max_score = LOWEST;
             for (var s = 0u; s < SPLITS; s++) {
-                let part = stats[head + s];
-                most = max(most, select(LOWEST, part.x, part.y > 0.0));
+                let split = stats[head + s];
+                max_score = max(max_score, select(LOWEST, split.x, split.y > 0.0));
             }
-            var mass = 0.0;
+            var denominator = 0.0;
             for (var s = 0u; s < SPLITS; s++) {
-                let part = stats[head + s];
-                if (part.y > 0.0) {  // a part without keys holds what was there before
-                    let share = exp(part.x - most);
+                let split = stats[head + s];
+                if (split.y > 0.0) {  // a split without keys holds what was there before
+                    let weight = exp(split.x - max_score);
                     let at = (head + s) * words + 4u * chunk % words;
-                    mass += share * part.y;
+                    denominator += weight * split.y;
 {% for i in range(4) %}
-                    v{{ i }} += share * x[at + {{ i }}u];
+                    v{{ i }} += weight * x[at + {{ i }}u];
 {% endfor %}
                 }
             }
 {% for i in range(4) %}
-            v{{ i }} /= mass;
+            v{{ i }} /= denominator;
 {% endfor %}
         }
 {% else %}
@@ -105,10 +105,10 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
 {% endif %}
         workgroupBarrier();  // an earlier step may still be reading
-        largest[t] = max(max(most_of(v0), most_of(v1)), max(most_of(v2), most_of(v3)));
+        chunk_max[t] = max(max(abs_max(v0), abs_max(v1)), max(abs_max(v2), abs_max(v3)));
         workgroupBarrier();
-        let most = max(largest[t], largest[t ^ 1u]);
-        let inverse = select(0.0, 127.0 / most, most > 0.0);
+        let amax = max(chunk_max[t], chunk_max[t ^ 1u]);
+        let inverse = select(0.0, 127.0 / amax, amax > 0.0);
 {% for i in range(4) %}
         let q{{ i }} = vec4<i32>(round(v{{ i }} * inverse));
 {% endfor %}
@@ -121,7 +121,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
             y[at + chunk % 4u * UNITS] =
                 vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
             if (t % 4u == 0u) {
-                let scale = vec2<f32>(most, max(largest[t + 2u], largest[t + 3u])) / 127.0;
+                let scale = vec2<f32>(amax, max(chunk_max[t + 2u], chunk_max[t + 3u])) / 127.0;
                 let sum = vec2<f32>(vec2<i32>(sums[t] + sums[t + 1u], sums[t + 2u] + sums[t + 3u]));
                 y[at + 4u * UNITS] =
                     bitcast<vec4<u32>>(vec4<f32>(scale.x, scale.x * sum.x, scale.y, scale.y * sum.y));

@@ -1,12 +1,12 @@
 // Sums of the codes' products as f32. They start from the bits of 1.5 * 2^23, where adding an integer
 // to the bits adds it to the value: one subtraction converts.
-const ORIGIN = 0x4b400000i;
+const MAGIC_BITS = 0x4b400000i;
 
-fn add16(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
+fn dot16(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {
     return sum + dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)
         + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
-fn to_f32(sum: i32) -> f32 {
+fn magic_to_f32(sum: i32) -> f32 {
     return bitcast<f32>(sum) - 12582912.0;
 }

@@ -57,7 +57,7 @@ class RowNorm:
 
 
 @dataclass(frozen=True)
-class RowParts:
+class AttentionSplits:
     """The partial results of split attention that the rows are joined from.
 
     Attributes:
@@ -88,7 +88,8 @@ class Input:
     """What the matrices are multiplied by.
 
     Attributes:
-        x: [rows, K]; with `RowParts`, the partial results, f32 [rows, heads, splits, head_dim].
+        x: [rows, K]; with `AttentionSplits` the partial results, f32
+            [rows, heads, splits, head_dim].
         before: The norm that is taken first, or how partial results are joined first.
         int8: x is in int8 already, as a gated product leaves it, see `Output`.
         scales: f32 and u32 of each 16 inputs of one row in int8, else None.
@@ -96,7 +97,7 @@ class Input:
     """
 
     x: BufferSlice
-    before: RowNorm | RowParts | None = None
+    before: RowNorm | AttentionSplits | None = None
     int8: bool = False
     scales: BufferSlice | None = None
     name: str = ""
@@ -111,7 +112,7 @@ class Input:
     def partials(self, k: int) -> int:
         """Return how many partial results are joined for a row, of all heads together."""
         joins = self.before
-        return k // joins.head_dim * joins.splits if isinstance(joins, RowParts) else 0
+        return k // joins.head_dim * joins.splits if isinstance(joins, AttentionSplits) else 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Output:
         bias: f32, one for each output of all matrices, or None.
         activation: `silu` or `gelu_tanh`, for `gate`.
         best: f32 and u32, one pair for each item, for `best`.
-        int8: Leave the gated pairs in int8: of a small batch as `int8_rows` would.
+        int8: Leave the gated pairs in int8: of a small batch as `quantize_small_batch` would.
         scales: Where the scales of one row in int8 go, else None.
     """
 

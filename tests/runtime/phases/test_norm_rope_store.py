@@ -11,8 +11,8 @@ from rdrr_runtime.exec.traffic import traffic
 from rdrr_runtime.phases.head_transform import HeadTransform
 from rdrr_runtime.phases.kv_cache import KvSpec, LayerCache
 from rdrr_runtime.phases.kv_store import kv_store
+from rdrr_runtime.phases.norm_rope_store import norm_rope_store, refusal
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.place_rows import place_rows, refusal
 from rdrr_runtime.phases.rmsnorm import rms_norm_in_place
 from rdrr_runtime.phases.rope import rope
 from support.gpu import normal, relative_error
@@ -63,7 +63,7 @@ def test_one_phase_does_what_three_do(
         transform = HeadTransform(
             pairs, table if pairs else None, bench.upload(gains) if normed else None, EPS, 1.0
         )
-        return place_rows(
+        return norm_rope_store(
             ctx,
             tuple(buffers),
             LayerCache(*caches),
@@ -102,7 +102,9 @@ def placed(bench, rows: int, cache: KvSpec, transform: HeadTransform) -> list[Ph
     x = bench.poisoned(4096)
     caches = LayerCache(bench.poisoned(64 * CONTEXT), bench.poisoned(64 * CONTEXT))
     ctx = bench.context(rows)
-    return place_rows(ctx, (x, x, x), caches, heads=2, cache=cache, transform=transform, label="t")
+    return norm_rope_store(
+        ctx, (x, x, x), caches, heads=2, cache=cache, transform=transform, label="t"
+    )
 
 
 def test_only_the_new_slots_count_as_traffic(bench) -> None:
