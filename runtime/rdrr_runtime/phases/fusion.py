@@ -1,4 +1,4 @@
-"""What a product of one row or of a small batch folds in: the ops right before and after it."""
+"""The ops that a product of one row or of a small batch fuses: its prologue and its epilogue."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rdrr_runtime.phases.phase import Record, choice
 
 @dataclass(frozen=True, kw_only=True)
 class InputRecord(Record):
-    """Parameters of a shader that takes its input through what comes before a product.
+    """Parameters of a shader that applies a fused op to the input of a product.
 
     Attributes:
-        input: `Input.kind`.
-        eps: Added to the mean square, for `norm`.
-        offset: Added to the gain, for `norm`.
-        splits: Partial results of each head, for `combine`.
-        head_dim: Width of a head, for `combine`.
+        input: Which op is fused, see `Input.kind`.
+        eps: For `norm`: epsilon added to the mean square.
+        offset: For `norm`: number added to the gain.
+        splits: For `combine`: partial results of each head.
+        head_dim: For `combine`: head dimension.
     """
 
     input: str = choice()
@@ -31,12 +31,12 @@ class InputRecord(Record):
 
 @dataclass(frozen=True)
 class RowNorm:
-    """The norm before a product.
+    """The RMSNorm before a product.
 
     Attributes:
-        gain: f32 [K].
-        eps: Added to the mean square.
-        offset: Added to the gain.
+        gain: Norm weight, f32 [K].
+        eps: Epsilon added to the mean square.
+        offset: Number added to the gain (Gemma: 1).
     """
 
     kind: ClassVar[str] = "norm"
@@ -47,23 +47,23 @@ class RowNorm:
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
-        """The operands by the names that shaders give them."""
+        """Operands by the names under which shaders declare them."""
         return {"gain": self.gain}
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of `InputRecord`."""
+        """Field values of an `InputRecord`."""
         return {"eps": self.eps, "offset": self.offset}
 
 
 @dataclass(frozen=True)
 class AttentionSplits:
-    """The partial results of split attention that the rows are joined from.
+    """The partial results of split attention, combined when a product reads its input.
 
     Attributes:
-        stats: f32 [rows, heads, splits, 2] as the attention leaves it.
+        stats: f32 [rows, heads, splits, 2], maximum score and exp sum, as attention writes it.
         splits: Partial results of each head.
-        head_dim: Width of a head, a multiple of 16.
+        head_dim: Head dimension, a multiple of 16.
     """
 
     kind: ClassVar[str] = "combine"
@@ -74,26 +74,26 @@ class AttentionSplits:
 
     @property
     def buffers(self) -> dict[str, BufferSlice]:
-        """The operands by the names that shaders give them."""
+        """Operands by the names under which shaders declare them."""
         return {"stats": self.stats}
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of `InputRecord`."""
+        """Field values of an `InputRecord`."""
         return {"splits": self.splits, "head_dim": self.head_dim}
 
 
 @dataclass(frozen=True)
 class Input:
-    """What the matrices are multiplied by.
+    """The input of a product, with the op that is fused before it.
 
     Attributes:
         x: [rows, K]; with `AttentionSplits` the partial results, f32
             [rows, heads, splits, head_dim].
-        before: The norm that is taken first, or how partial results are joined first.
-        int8: x is in int8 already, as a gated product leaves it, see `Output`.
-        scales: f32 and u32 of each 16 inputs of one row in int8, else None.
-        name: What it is, for the label of the phase that rounds a small batch to int8.
+        before: The norm to apply first, or the partial results to combine first; None for neither.
+        int8: Whether x is already in int8, as a gated product writes it, see `Output`.
+        scales: For one row in int8: (f32 scale, i32 sum of the codes) [K / 16]; None otherwise.
+        name: Name of the value, for the label of the phase that quantizes a small batch to int8.
     """
 
     x: BufferSlice
@@ -104,30 +104,33 @@ class Input:
 
     @property
     def kind(self) -> str:
-        """`plain`, `norm`, `combine` or `quantized`."""
+        """The fused op: `plain` (none), `norm`, `combine`, or `quantized` for an int8 input."""
         if self.before is not None:
             return self.before.kind
         return "quantized" if self.int8 else "plain"
 
     def partials(self, k: int) -> int:
-        """Return how many partial results are joined for a row, of all heads together."""
+        """Return the number of partial results combined for a row, over all heads together."""
         joins = self.before
         return k // joins.head_dim * joins.splits if isinstance(joins, AttentionSplits) else 0
 
 
 @dataclass(frozen=True)
 class Output:
-    """What becomes of the products.
+    """The output of a product, with the op that is fused after it.
 
     Attributes:
-        ys: [rows, N], one for the outputs of all matrices side by side or, of a small batch, one
-            for each matrix; for `gate` one, of the gated pairs. f32 for `best`.
-        kind: `store`, `add` (to y) or `gate`, and of one row `best`: the largest output too.
-        bias: f32, one for each output of all matrices, or None.
-        activation: `silu` or `gelu_tanh`, for `gate`.
-        best: f32 and u32, one pair for each item, for `best`.
-        int8: Leave the gated pairs in int8: of a small batch as `quantize_small_batch` would.
-        scales: Where the scales of one row in int8 go, else None.
+        ys: Results [rows, N]. One buffer for the outputs of all matrices side by side or, for a
+            small batch, one buffer for each matrix; for `gate` one buffer of the gated pairs. f32
+            for `best`.
+        kind: `store`, `add` (to y), `gate` (activation(gate) * up), or for one row `best` (store
+            and also find the largest output).
+        bias: f32, one value for each output of all matrices, or None.
+        activation: For `gate`: `silu` or `gelu_tanh`.
+        best: For `best`: (f32 value, u32 index) of the largest output of each item.
+        int8: For `gate`: quantize the gated pairs to int8; a small batch gets the layout that
+            `quantize_small_batch` writes.
+        scales: For one row in int8: buffer for the scales, see `Input.scales`; None otherwise.
     """
 
     ys: tuple[BufferSlice, ...]

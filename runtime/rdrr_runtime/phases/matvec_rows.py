@@ -1,8 +1,9 @@
-"""Matrices times a small batch of token rows in int8, each weight read once for all of them.
+"""Int8 products of matrices with a small batch of token rows; each weight is read once for all.
 
-Between `matvec`, which takes one row through everything around the product, and `matmul_int8`,
-whose tiles want many rows. The rows come in int8 from `quantize_small_batch`; a phase stores, adds
-to the residual stream or gates. Only blocks along K; only matrices in one part.
+This kernel fills the gap between `matvec`, which takes one row, and `matmul_int8`, whose tiles need
+many rows. `quantize_small_batch` provides the rows in int8. The phase stores the outputs, adds them
+to the residual stream or gates them. It reads only blocks along K, and only matrices with a single
+part.
 """
 
 from __future__ import annotations
@@ -28,35 +29,38 @@ from rdrr_runtime.phases.quantize_small_batch import UNIT, small_batch_bytes, un
 from rdrr_runtime.phases.weight_checks import unreadable_reason
 
 MAX_ROWS = 32
-"""Token rows of a pass up to which this beats tiles."""
+"""Most token rows of a pass for which this kernel is faster than tiles."""
 
 MAX_MATRICES = 3
-"""Matrices that share a phase."""
+"""Most matrices of a phase."""
 
 
 def padded_batch_rows(rows: int) -> int:
-    """Return the rows that the buffer of a pass of `rows` must hold: whole steps of the kernel."""
+    """Return the rows that the int8 input of a pass of `rows` rows must have room for.
+
+    The kernel reads a multiple of `ROWS_AT_A_TIME` rows.
+    """
     return -(-rows // ROWS_AT_A_TIME) * ROWS_AT_A_TIME
 
 
 def refusal(
     ctx: OpContext, weights: Sequence[GpuWeight], *, apart: bool = False, bias: bool = False
 ) -> str | None:
-    """Return what stands in the way of a product with these matrices; None if nothing does.
+    """Return why the kernel cannot multiply these matrices, or None if it can.
 
     Args:
-        ctx: Where it is lowered to.
+        ctx: Lowering context.
         weights: The matrices [N, K].
-        apart: Whether each has a y of its own.
+        apart: Whether each matrix has a y of its own.
         bias: Whether a bias is added.
     """
     if not 2 <= ctx.max_rows <= MAX_ROWS:
         return f"it takes 2 to {MAX_ROWS} token rows, and the pass has {ctx.max_rows}"
     if weights[0].k % 4:
-        return f"K is {weights[0].k}, no multiple of 4"
+        return f"K is {weights[0].k}, not a multiple of 4"
     inputs = sorted({one.k for one in weights})
     if len(inputs) > 1:
-        return f"its matrices have different inputs, {' and '.join(map(str, inputs))}"
+        return f"its matrices have different numbers of inputs, {' and '.join(map(str, inputs))}"
     if len(weights) > MAX_MATRICES:
         return f"it takes up to {MAX_MATRICES} matrices, and there are {len(weights)}"
     buffers = 2 + len(weights) + (len(weights) if apart else 1) + bias
@@ -66,17 +70,17 @@ def refusal(
 
 
 def weights_refusal(ctx: OpContext, weights: Sequence[GpuWeight]) -> str | None:
-    """Return why matrices, or those of experts, cannot be multiplied here; None if they can."""
+    """Return why this kernel and `expert_int8` cannot read these matrices, or None if they can."""
     if ctx.values != "f32":
         return f"it takes activations in f32, and the pass has {ctx.values}"
     column = next((one for one in weights if one.by_column), None)
     if column is not None:
-        return f"it reads blocks along K, and a matrix in {column.dtype} is column-major"
+        return f"it reads blocks along K, and a {column.dtype} matrix is column-major"
     return next(filter(None, (unreadable_reason(one, int8=True) for one in weights)), None)
 
 
 def can_quantize_output(ctx: OpContext, outputs: int) -> bool:
-    """Return whether a `gate` phase can leave its outputs in int8: they are whole units."""
+    """Return whether a `gate` phase can write int8: only if the outputs are whole units of 64."""
     return outputs % UNIT == 0 and ctx.max_threads >= INT8_WORKGROUP
 
 
@@ -89,15 +93,16 @@ def matvec_rows(
     label: str,
     tuning: RowsTuning | None = None,
 ) -> list[Phase]:
-    """One product, which `refusal` must not refuse.
+    """Lower a fused product of a small batch to one phase; `refusal` must return None for it.
 
     Args:
-        ctx: Where it is lowered to.
-        weights: One to three matrices [N, K] of one K; for `gate`, gate and up, or both in one.
-        x: As `quantize_small_batch` leaves it, with room for `padded_batch_rows` rows.
-        output: What becomes of the products.
-        label: What the op is.
-        tuning: Instead of the parameters that are in force.
+        ctx: Lowering context.
+        weights: One to three matrices [N, K] with the same K; for `gate`, gate and up, or one
+            matrix with both.
+        x: Output of `quantize_small_batch`, with room for `padded_batch_rows` rows.
+        output: Output of the product, with the op fused after it.
+        label: Name of the op, for messages and profiles.
+        tuning: Tuning parameters to use instead of the tuned or default ones.
 
     Raises:
         FormatError: A buffer is too small.
@@ -145,7 +150,7 @@ def _need_room(
     k: int,
     label: str,
 ) -> None:
-    """Check the sizes of the operands; `sizes` are the outputs of each y.
+    """Check that the operands are large enough; `sizes` are the outputs of each y.
 
     Raises:
         FormatError: A buffer is too small.
@@ -162,7 +167,7 @@ def _need_room(
 def _matrices(
     weights: Sequence[GpuWeight], step: int, *, gate: bool
 ) -> tuple[tuple[RowsMatrix, ...], int]:
-    """Return the constants of each matrix, and the items of all; an item has `step` outputs."""
+    """Return the constants of each matrix, and the total number of items of `step` outputs."""
     if gate:
         pairs = sum(one.n for one in weights) // 2
         return tuple(RowsMatrix(one.n, 0) for one in weights), -(-pairs // step)

@@ -1,7 +1,8 @@
-"""A small batch of token rows in int8, after their norm: what `matvec_rows` multiplies.
+"""Quantization of a small batch of token rows to int8, the input of `matvec_rows`.
 
-`quantize_rows` leaves the rows of long prompts in the order of its tiles; here the inputs of a row
-follow each other, so that neighbouring threads read neighbouring words.
+The norm before a product, or the combination of the partial results of attention, is fused. In
+contrast to `quantize_rows`, whose layout follows the tiles of `matmul_int8`, the elements of a row
+are contiguous here, so that neighbouring threads read neighbouring words.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from rdrr_runtime.phases.phase import Phase, Work, choice
 from rdrr_runtime.phases.weight_checks import power_of_two
 
 UNIT = 64
-"""Elements of a unit; rows are padded with zeros to whole units."""
+"""Elements of a unit; rows are zero-padded to whole units."""
 
 UNIT_WORDS = 20
-"""32-bit words of a unit: 16 of codes, and two scales with their sums."""
+"""32-bit words of a unit: 16 of codes, and a scale and a sum for each half of the unit."""
 
 MAX_WORKGROUP = 256
 
@@ -29,12 +30,12 @@ class QuantizeSmallBatch(InputRecord):
     """Parameters of quantize_small_batch.wgsl.
 
     Attributes:
-        subgroups: Whether sums go through subgroup operations.
+        subgroups: Whether reductions use subgroup operations.
         k: Elements of a vector.
-        units: Units of a vector, zeros after K included.
+        units: Units of a vector, zero padding after K included.
         per_row: Vectors of a token row.
         vector_items: Items of a vector.
-        steps: Steps of an item over its elements.
+        steps: Iterations of an item; each thread quantizes 16 elements in each.
     """
 
     shader = "quantize_small_batch"
@@ -49,12 +50,12 @@ class QuantizeSmallBatch(InputRecord):
 
 
 def units_of(k: int) -> int:
-    """Units of a row of `k` elements."""
+    """Return the units of a row of `k` elements."""
     return -(-k // UNIT)
 
 
 def small_batch_bytes(rows: int, k: int) -> int:
-    """Bytes of `rows` rows of `k` elements."""
+    """Return the bytes of `rows` quantized rows of `k` elements."""
     return 4 * UNIT_WORDS * rows * units_of(k)
 
 
@@ -68,27 +69,28 @@ def quantize_small_batch(
     per_row: int = 1,
     label: str,
 ) -> list[Phase]:
-    """Token rows as int8, with one scale for 32 elements.
+    """Quantize a small batch of token rows to int8, with one scale for each 32 elements.
 
     Args:
-        ctx: Where it is lowered to.
-        x: f32 [rows, per_row, K]; of partial results [rows, heads, splits, head_dim].
-        y: Where to put them, at least `small_batch_bytes`.
-        k: Elements of a row.
-        before: The norm that is taken first, or how partial results are joined first.
-        per_row: Vectors of K elements in a token row.
-        label: What the op is.
+        ctx: Lowering context.
+        x: f32 [rows, per_row, K]; with `AttentionSplits` f32 [rows, heads, splits, head_dim].
+        y: Buffer for the result, at least `small_batch_bytes`; the layout is that of
+            quantize_small_batch.wgsl.
+        k: Elements of a vector.
+        before: The norm to apply first, or the partial results to combine first; None for neither.
+        per_row: Vectors of a token row.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: K is no multiple of 4, or a buffer is too small.
+        FormatError: K is not a multiple of 4, or a buffer is too small.
     """
     need_multiple(f"{label}: K", k, 4)
     need_floats(f"{label}: x", x, ctx.max_rows * per_row * k)
     need_floats(f"{label}: y", y, small_batch_bytes(ctx.max_rows * per_row, k) // 4)
-    chunks = 4 * units_of(k)  # a thread takes one of them at a time
+    chunks = 4 * units_of(k)  # of 16 elements; a thread quantizes one in each step
     threads = power_of_two(chunks, 32, min(MAX_WORKGROUP, ctx.max_threads))
     steps = -(-chunks // threads)
-    whole = isinstance(before, RowNorm)  # a vector is one item
+    whole = isinstance(before, RowNorm)  # the norm needs all elements of a vector in one item
     if isinstance(before, RowNorm):
         need_floats(f"{label}: gain", before.gain, k)
     if isinstance(before, AttentionSplits):

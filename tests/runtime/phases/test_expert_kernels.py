@@ -269,7 +269,7 @@ def test_what_experts_cannot_be_is_refused(bench, rng):
     weight, _ = stacked(bench, rng, "F16", 2, (4, 64), Layout.COLUMN)
     routes, _, _ = routed(bench, rng, 1, 2, 1)
     x = bench.poisoned(64)
-    with pytest.raises(FormatError, match="by column"):
+    with pytest.raises(FormatError, match="column-major"):
         expert_linear(
             bench.context(1), weight, routes, x, bench.poisoned(8), by_route=False, label="t"
         )

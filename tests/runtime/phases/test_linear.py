@@ -16,8 +16,8 @@ from rdrr_runtime.reference import ops
 from support.gpu import F32, TOLERANCE, Bench, normal, random_tensor, relative_error
 
 # A driver compiles a kernel anew for each shape, which takes the software adapter about a second,
-# so each stored form meets few cases: (rows, N, K) with K that is no multiple of 256 nor of 64,
-# N that is no multiple of a tile, and rows for each size of a kernel.
+# so each stored form meets few cases: (rows, N, K) with K that is not a multiple of 256 nor of 64,
+# N that is not a multiple of a tile, and rows for each size of a kernel.
 GEMV = [(1, 67, 384), (5, 100, 576)]
 TILED = [(33, 67, 384)]
 MORE = [(2, 260, 256), (33, 100, 320), (70, 130, 36)]

@@ -242,12 +242,12 @@ def test_a_product_says_what_stands_in_its_way(bench, rng) -> None:
     few, many = bench.context(8), bench.context(9)
     assert [refusal(many, one) for one in (blocks, columns, half)] == [None] * 3
     assert refusal(few, columns) is None
-    assert refusal(few, blocks) == "tiles begin at 9 token rows, and the pass has 8"
-    assert refusal(bench.context(1), columns) == "tiles begin at 2 token rows, and the pass has 1"
+    assert refusal(few, blocks) == "tiles need 9 token rows, and the pass has 8"
+    assert refusal(bench.context(1), columns) == "tiles need 2 token rows, and the pass has 1"
     without = replace(half, row_scales=None)
-    assert refusal(many, without) == "the rows of its matrix have no scales"
+    assert refusal(many, without) == "its matrix has no row scales"
     assert refusal(many, replace(half, layout=Layout.COLUMN)) == (
-        "its F16 values are stored by column"
+        "its F16 values are stored column-major"
     )
     assert refusal(many, f32) == "no int8 tiles read F32"
 

@@ -265,13 +265,13 @@ def test_a_product_says_what_stands_in_its_way(bench: Bench, rng: np.random.Gene
 
     assert refused(half) == "F16 has no codes that could be multiplied in int8"
     assert "others column-major" in refused(weight, column)
-    assert "8 outputs, no multiple of the 32" in refused(column, column, gate=True)
+    assert "8 outputs, not a multiple of the 32" in refused(column, column, gate=True)
     assert "Q4_K and Q8_0" in refused(column, other, gate=True)
     assert "the pass has 2" in refused(weight, ctx=bench.context(2))
     small = replace(ctx, workgroup_storage=1024)
     assert "exceeds the device's 1024 bytes of workgroup memory" in refused(weight, ctx=small)
     assert "exceeds the device's" in refused(weight, partials=1 << 16)
-    assert refused(replace(weight, k=254)) == "K is 254, no multiple of 4"
+    assert refused(replace(weight, k=254)) == "K is 254, not a multiple of 4"
 
 
 @pytest.mark.parametrize("layout", [Layout.ROW, Layout.COLUMN])

@@ -129,7 +129,7 @@ def test_rope_equals_torch_and_leaves_the_rest(bench, rng, head_dim, rotary) -> 
 
 def test_more_rotating_elements_than_a_head_has_are_refused(bench) -> None:
     x = bench.poisoned(1, 64)
-    with pytest.raises(FormatError, match="more elements rotate"):
+    with pytest.raises(FormatError, match="more elements are rotated"):
         rope(bench.context(1), x, x, heads=1, head_dim=64, rotary_dim=66, label="t")
 
 

@@ -115,7 +115,7 @@ def test_only_the_new_slots_count_as_traffic(bench) -> None:
 def test_more_rotating_elements_than_a_head_has_are_refused(bench) -> None:
     cache, table = KvSpec(1, 64, CONTEXT, "f32"), bench.poisoned(4096)
     assert placed(bench, 1, cache, HeadTransform(32, table))
-    with pytest.raises(FormatError, match="more elements rotate"):
+    with pytest.raises(FormatError, match="more elements are rotated"):
         placed(bench, 1, cache, HeadTransform(33, table))
 
 

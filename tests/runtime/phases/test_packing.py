@@ -47,12 +47,12 @@ def test_flat_blocks_that_cross_rows_within_a_unit_are_refused(bench, rng, dtype
 def test_missing_bytes_of_flat_blocks_are_refused(bench, rng, change) -> None:
     raw, _ = random_tensor(rng, "Q4_K", Layout.FLAT, (5, 384))
     cut = raw[: -(144 if change == "an end too early" else 3)]
-    message = "ends early" if change == "an end too early" else "do not fit the shape"
+    message = "is truncated" if change == "an end too early" else "does not match the shape"
     with pytest.raises(FormatError, match=message):
         upload_weight(bench.arena, DTYPES["Q4_K"], Layout.FLAT, (5, 384), cut, "w")
 
 
-@pytest.mark.parametrize(("cut", "message"), [(34, "ends early"), (3, "do not fit")])
+@pytest.mark.parametrize(("cut", "message"), [(34, "is truncated"), (3, "does not match")])
 def test_missing_bytes_are_refused(bench, rng, cut, message) -> None:
     raw, _ = random_tensor(rng, "Q8_0", Layout.ROW, (4, 32))
     with pytest.raises(FormatError, match=message):
