@@ -1,19 +1,19 @@
-// out[r, h, :] = sum_j softmax_j(softcapped(SCALE q[r, h, :] . K[j, :])) V[j, :], over the slots j that
-// row r attends to; K and V are those of its sequence and of the key-value head of head h.
+// out[r, h, :] = sum_j softmax_j(softcapped(SCALE q[r, h, :] . K[j, :])) V[j, :] over the slots j that
+// row r attends to, with the keys K and values V of its sequence and of the key-value head of head h.
 //
 // current           Step
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 {% if SPLIT %}
-// sums              f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided
-// stats             f32 [rows, HEADS, SPLITS, 2]: running_max score, sum of exponentials
+// sums              f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided by the exp sum
+// stats             f32 [rows, HEADS, SPLITS, 2]: maximum score, exp sum
 {% else %}
 // out               {{ VALUE }} [rows, HEADS, HEAD_DIM]
 {% endif %}
 //
-// An item is a head and a split of the keys of a row. WG keys at a time: each thread scores one key,
-// then the threads share the sum over values. Online softmax (Milakov and Gimelshein 2018, arXiv
-// 1805.02867), in f32.
+// An item is one head and one split of the keys of a row. It processes WG keys at a time: each thread
+// computes the score of one key, then the threads together compute the weighted sum of the values.
+// Online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867). Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 {% include "snippets/kv.wgsl" %}
@@ -32,7 +32,7 @@ var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 override SPLITS: u32;
 
 override WORDS = HEAD_DIM / 4u;
-override LANES = WG / WORDS;  // threads that share one word of the output
+override LANES = WG / WORDS;  // threads that share one vector of 4 output elements
 
 var<workgroup> query: array<vec4<f32>, WORDS>;
 var<workgroup> weights: array<f32, WG>;

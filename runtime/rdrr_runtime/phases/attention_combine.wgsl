@@ -1,11 +1,11 @@
-// Join the splits of attention: out = sum_s e_s sums_s / sum_s e_s weights_s,
-// e_s = exp(largest_s - max_s largest_s). An empty split has denominator 0 and sums 0.
+// Combine the partial results of split attention: with (m_s, l_s) = stats[s] and m = max_s m_s,
+// out = sum_s e^(m_s - m) sums_s / sum_s e^(m_s - m) l_s. An empty split has l_s = 0 and sums_s = 0.
 //
-// sums   f32 [rows, HEADS, SPLITS, HEAD_DIM]
-// stats  f32 [rows, HEADS, SPLITS, 2]: max_score score, sum of exponentials (the denominator)
+// sums   f32 [rows, HEADS, SPLITS, HEAD_DIM], not yet divided by the exp sum
+// stats  f32 [rows, HEADS, SPLITS, 2]: maximum score m_s, exp sum l_s
 // out    {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
-// An item is a head of a row; a thread joins 4 elements, in f32.
+// An item is one head of a row; each thread combines 4 elements. Accumulates in f32.
 {% include "snippets/value.wgsl" %}
 var<storage, read> sums: array<vec4<f32>>;
 var<storage, read> stats: array<vec2<f32>>;

@@ -1,14 +1,14 @@
-// out[r, h, :] = sum_j softmax_j(softcapped(SCALE q[r, h, :] . K[j, :])) V[j, :], over the slots j that
-// row r attends to; K and V are those of its sequence and of the key-value head of head h.
+// out[r, h, :] = sum_j softmax_j(softcapped(SCALE q[r, h, :] . K[j, :])) V[j, :] over the slots j that
+// row r attends to, with the keys K and values V of its sequence and of the key-value head of head h.
 //
 // current           Step
 // q                 {{ VALUE }} [rows, HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 // out               {{ VALUE }} [rows, HEADS, HEAD_DIM]
 //
-// An item is a head of TILE_ROWS rows, which are in ascending slots of one sequence; 8 threads serve a
-// row. Of {{ 8 * KEYS_PER_THREAD }} keys at a time, first the keys, then the values are read into workgroup memory once for
-// all rows. Online softmax in f32.
+// An item is one head of TILE_ROWS rows, which are in ascending slots of one sequence; 8 threads work
+// on each row. In steps of {{ 8 * KEYS_PER_THREAD }} slots, first the keys and then the values are loaded into workgroup
+// memory, once for all rows. Online softmax. Accumulates in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 {% include "snippets/kv.wgsl" %}
@@ -21,14 +21,14 @@ var<storage, read_write> out: array<vec4<{{ VALUE }}>>;
 
 override TILE_ROWS = WG / 8u;
 override WORDS = HEAD_DIM / 4u;
-override STRIDE = WORDS + 1u;  // of a key in the tile, so that 8 keys lie in different banks
+override STRIDE = WORDS + 1u;  // from one key of the tile to the next, so that 8 keys lie in different banks
 
 const KEYS = {{ 8 * KEYS_PER_THREAD }}u;
 
 var<workgroup> queries: array<vec4<f32>, TILE_ROWS * WORDS>;
 var<workgroup> tile: array<TileWord, KEYS * STRIDE>;
 var<workgroup> weights: array<f32, TILE_ROWS * KEYS>;
-var<workgroup> shared_values: array<f32, WG>;  // one of each thread
+var<workgroup> shared_values: array<f32, WG>;  // one value of each thread, for reductions over a row
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let head = item;
@@ -46,8 +46,8 @@ fn phase(item: u32, row: u32, thread: Thread) {
     let tile_end = attended_slots(current.row[last_row].slot).y;
     let slots = first_slot(current.row[row].sequence, head / (HEADS / KV_HEADS));
 
-    // Unrolled by the template: naga bounds every loop, and indices that are no constants keep
-    // arrays out of registers.
+    // The template unrolls these loops: naga adds a bound to every loop, and arrays that are indexed
+    // by a variable are not kept in registers.
     var running_max = LOWEST;
     var weight_sum = 0.0;  // over the keys of this thread
 {% for w in range(OWN_WORDS) %}
@@ -56,7 +56,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endfor %}
     for (var first = tile_start; first < tile_end; first += KEYS) {
         let keys = min(KEYS, tile_end - first);
-        workgroupBarrier();  // the values of the tile before have been read
+        workgroupBarrier();  // until all threads have read the values of the previous tile
         for (var i = t; i < keys * WORDS; i += WG) {
             tile[(i / WORDS) * STRIDE + i % WORDS] = k_tile((slots + first) * WORDS + i);
         }

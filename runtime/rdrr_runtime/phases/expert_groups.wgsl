@@ -1,11 +1,12 @@
-// groups[e] = the number of rows that go to expert e, then their routes r TOP_K + s in the order of
-// the rows.
+// groups[e] = the number of rows that are routed to expert e, followed by their routes r TOP_K + s in
+// ascending order of the rows r.
 //
 // current  Step
 // routes   Route [rows, TOP_K]
 // groups   u32 [experts, 1 + MAX_ROWS]
 //
-// An item is an expert, which a row matches to at most once; a thread looks at a row at a time.
+// An item is one expert. Each thread checks one row at a time; a row is routed to an expert at most
+// once.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/route.wgsl" %}
 var<storage, read> current: Step;
@@ -20,7 +21,7 @@ var<workgroup> matches: array<u32, WG>;
 fn phase(item: u32, thread: Thread) {
     let first = item * (1u + MAX_ROWS);
     let rows = min(current.rows, MAX_ROWS);
-    var count = 0u;  // alike in every thread
+    var count = 0u;  // routes found so far, the same in every thread
     for (var row0 = 0u; row0 < rows; row0 += WG) {
         let row = row0 + thread.index;
         var route = 0u;

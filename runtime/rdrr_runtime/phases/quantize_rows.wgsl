@@ -1,13 +1,13 @@
-// Token rows in int8: x = scale q for each 32 elements of a row, scale = max|x| / 127.
+// Quantize token rows to int8: x = scale q for each 32 elements of a vector, with scale = max|x| / 127.
 //
 // current  Step
-// x        f32 [rows, PER_ROW, K]: PER_ROW rows here for each token row
-// q        int8 by 16 [K_PADDED / 16, ROWS]: a row's next 16 elements lie ROWS words of 16 bytes on
-// scales   [K_PADDED / 32, ROWS] pairs f32: scale, and scale times the sum of q
+// x        f32 [rows, PER_ROW, K]; a token row has PER_ROW vectors
+// q        16 int8 codes a vec4<u32>, [K_PADDED / 16, ROWS], ROWS counting vectors
+// scales   vec2<f32> [K_PADDED / 32, ROWS]: scale, and scale times the sum of the codes
 //
-// An item is 8 of the PER_ROW rows of 8 token rows, by 8 groups of 32 elements, the groups of a row
-// first; a thread takes 32 elements of a row. Elements from K on are zeros; rows beyond the step are
-// left alone.
+// A call covers 8 token rows, which have 8 PER_ROW vectors. An item is 8 of these vectors by 8 groups of
+// 32 elements; the items of the same vectors come first. Each thread quantizes 32 elements of a vector.
+// Elements from K on are zeros; vectors beyond the rows of the step are left unchanged.
 {% include "snippets/step.wgsl" %}
 
 var<storage, read> current: Step;
@@ -31,7 +31,7 @@ fn abs_max(v: vec4<f32>) -> f32 {
 }
 
 fn phase(item: u32, row: u32, thread: Thread) {
-    let items = K_PADDED / 256u;  // of 8 rows
+    let items = K_PADDED / 256u;  // items of 8 vectors
     let own = row * PER_ROW + item / items * 8u + thread.index % 8u;
     let group = item % items * 8u + thread.index / 8u;
     if (own >= current.rows * PER_ROW) {

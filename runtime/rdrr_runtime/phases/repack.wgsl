@@ -1,32 +1,32 @@
-// planes = blocks: the stored blocks of a matrix, repacked without loss as `formats.py` describes.
+// planes = blocks: repack the stored blocks of a matrix without loss into the layout of formats.py.
 //
-// blocks   bytes of a chunk of stored rows of chunk.blocks blocks each
-// planes   words of the whole half, of which the units of the chunk are written
-// chunk    what of it goes where
+// blocks   bytes of a chunk of stored rows, each of chunk.blocks blocks
+// planes   words of the whole part, of which the units of the chunk are written
+// chunk    sizes of the chunk, and where it is written
 //
 {% set F, B = FORM, STORED %}
 {% if F.column %}
-// A stored row is one input for many outputs. A thread makes 32 codes of one output, or the scales or
-// common factors of quad inputs for one group of outputs. Inputs after the last are zeros.
+// A stored row holds the weights of one input for many outputs. A thread writes 32 codes of one output,
+// or the scales or super-block scales of four inputs for a group of outputs. Padding inputs are zeros.
 {% else %}
-// A stored row is one output, or one block where blocks cross rows. A thread makes 32 codes of it; the
-// first of a unit makes its scales too. Codes after the last block are zeros.
+// A stored row holds one output, or one block if flat blocks cross rows. A thread writes 32 codes of it;
+// the first thread of a unit also writes the scales. Codes after the last block are zeros.
 {% endif %}
 // An item is the work of WG threads.
 var<storage, read> blocks: array<u32>;
 var<storage, read_write> planes: array<u32>;
 var<storage, read> chunk: Chunk;
 
-// Not overrides: a pipeline serves every matrix of a type.
+// These are not overrides, so that one pipeline serves every matrix of a type.
 struct Chunk {
-    blocks: u32,         // of a stored row
-    skip: u32,           // {{ "blocks of a row" if F.column else "stored rows" }} before those of this half
-    outputs: u32,        // rows of planes that are made
-    first_output: u32,   // the first of them in the half
+    blocks: u32,         // blocks of a stored row
+    skip: u32,           // {{ "blocks of a row" if F.column else "stored rows" }} before those of this part
+    outputs: u32,        // rows of the planes to write
+    first_output: u32,   // index of the first of them in the part
     row_units: u32,      // units of a row
     rows: u32,           // stored rows of the chunk
     first: u32,          // unit of a row that the chunk begins with
-    high: u32,           // where the planes begin, in words of 16 bytes
+    high: u32,           // offsets of the planes, in words of 16 bytes
     scales: u32,
     super_scales: u32,
 }
@@ -41,7 +41,7 @@ fn half_at(at: u32) -> u32 {
     return byte_at(at) | (byte_at(at + 1u) << 8u);
 }
 
-// Where the block with an element of a stored row begins.
+// Byte offset of the block that holds an element of a stored row.
 fn block_of(row: u32, element: u32) -> u32 {
     return (row * chunk.blocks + element / {{ BLOCK }}u) * {{ BLOCK_BYTES }}u;
 }
@@ -57,7 +57,7 @@ fn exists(row: u32, element: u32) -> bool {
     let found = (byte >> (e / {{ field.run }}u % {{ field.stack }}u * {{ field.step }}u)) & {{ 2 ** field.bits - 1 }}u;
 {% endmacro %}
 {% set lowest = B.codes[0].bits %}
-// The lower {{ lowest }} bits of the code of an element of a stored row; zero where there is none.
+// The lower {{ lowest }} bits of the code of an element of a stored row; zero for a padding element.
 fn low_bits(row: u32, element: u32) -> u32 {
     if (!exists(row, element)) {
         return 0u;
@@ -66,7 +66,7 @@ fn low_bits(row: u32, element: u32) -> u32 {
 }
 {% if F.high %}
 
-// The bits above.
+// The bits of the code above those of `low_bits`.
 fn high_bits(row: u32, element: u32) -> u32 {
     if (!exists(row, element)) {
         return 0u;
@@ -75,7 +75,7 @@ fn high_bits(row: u32, element: u32) -> u32 {
 }
 {% endif %}
 
-// A factor of a block at `base`: the f32 of its scale, or its scale and minimum as they are.
+// The factor of the block at `base`: its scale as f32, or its f16 scale and f16 minimum as stored.
 fn factor(base: u32) -> u32 {
 {% if F.minimum %}
     return half_at(base + {{ B.scale }}u) | (half_at(base + {{ B.minimum }}u) << 16u);
@@ -85,7 +85,7 @@ fn factor(base: u32) -> u32 {
 }
 
 {% if F.levels == 2 %}
-// Byte of scale, and in bits 8 to 15 byte of minimum, of group `group` of the block at `base`.
+// Scale (bits 0 to 7) and minimum (bits 8 to 15) of group `group` of the block at `base`.
 fn group_scale(base: u32, group: u32) -> u32 {
 {% if B.groups.encoding == "int8" %}
     return byte_at(base + {{ B.groups.offset }}u + group);
@@ -102,9 +102,9 @@ fn group_scale(base: u32, group: u32) -> u32 {
 }
 {% endif %}
 
-// Element i of 32 codes: its stored row is {{ "row + i" if F.column else "row" }}, there it is element {{ "element" if F.column else "element + i" }}.
+// Element i of the 32 codes is element {{ "element" if F.column else "element + i" }} of stored row {{ "row + i" if F.column else "row" }}.
 {% set at = "row + %s, element" if F.column else "row, element + %s" %}
-// Write half `half` of a unit.
+// Write the 32 codes of half `half` of a unit.
 fn put_codes(unit: u32, half: u32, row: u32, element: u32) {
 {% set words = 8 if F.bits == 8 else 4 %}
     for (var word = 0u; word < {{ words }}u; word++) {
@@ -133,13 +133,13 @@ fn put_codes(unit: u32, half: u32, row: u32, element: u32) {
 }
 {% if F.column %}
 
-// 32 codes of output `n` of the half: half `half` of the chunk's.
+// Write 32 codes of output `n` of the part: half unit `half` of the chunk.
 fn put_column_codes(n: u32, half: u32) {
     let unit = (chunk.first_output + n) * chunk.row_units + chunk.first + half / 2u;
     put_codes(unit, half % 2u, 32u * half, chunk.skip * {{ BLOCK }}u + n);
 }
 
-// The scales of a group of outputs for inputs 4 quad to 4 quad + 3 of the chunk.
+// Write the scales of a group of outputs for inputs 4 quad to 4 quad + 3 of the chunk.
 fn put_scales(group: u32, quad: u32) {
     let own = chunk.first_output / {{ F.group }}u + group;
     let n = chunk.skip * {{ BLOCK }}u + group * {{ F.group }}u;
@@ -168,7 +168,7 @@ fn put_scales(group: u32, quad: u32) {
 }
 {% if F.levels == 2 %}
 
-// The common factors of a block of outputs for quad inputs of the chunk.
+// Write the super-block scales of a block of outputs for inputs 4 quad to 4 quad + 3 of the chunk.
 fn put_super_scales(block: u32, quad: u32) {
     let own = chunk.first_output / {{ BLOCK }}u + block;
     let at = chunk.super_scales + own * ({{ 16 * F.factors }}u * chunk.row_units) + 16u * chunk.first + quad;
@@ -211,7 +211,7 @@ fn phase(item: u32, thread: Thread) {
 }
 {% else %}
 
-// The scales of a unit of a stored row, and the factor that quad units share.
+// Write the scales of a unit of a stored row, and the super-block scale that four units share.
 fn put_scales(unit: u32, row: u32, element: u32) {
     let base = block_of(row, element);
 {% if F.levels == 2 %}

@@ -1,9 +1,9 @@
-// scales[FIRST + n] = abs_max |w| of row n / 32639, so that a weight is at amax 16 bits of it.
+// scales[FIRST + n] = max|w| of row n / 32639, the scale with which weights are rounded to 16 bits.
 //
-// weight0 rows of single values, padded with zeros, or of blocks along N; see formats.py
-// scales  f32 [N]
+// weight0  zero-padded rows of unquantized values, or blocks along N; layout as in formats.py
+// scales   f32 [N]
 //
-// An item is a row. 32639 is 127 * 256 + 127: both bytes of a weight then fit int8.
+// An item is one row. The divisor is 127 * 256 + 127 = 32639, so that both bytes of a weight fit int8.
 {% set F = FORMATS[0] %}
 var<storage, read> weight0: array<vec4<u32>>;
 var<storage, read_write> scales: array<f32>;

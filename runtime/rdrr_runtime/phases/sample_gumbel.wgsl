@@ -1,9 +1,9 @@
-// best[r, g] = of the tokens that top-k, top-p and min-p keep, workgroup g's row_max_key score + noise:
-// with Gumbel noise, a sample of their softmax.
+// best[r, g] = the largest score + noise of workgroup g, over the tokens that top-k, top-p and min-p
+// keep. With Gumbel noise the overall largest is a sample of their softmax.
 //
 // current     Step
 // params      Params [sequences]
-// stage       Stage: after the last one
+// stage       Stage after the last level of the radix selects
 // keys        u32 [rows, WIDTH]
 // selections  Selection [rows]
 // best        (f32, u32) [rows, GROUPS]: value and index

@@ -1,13 +1,14 @@
-// keys[r, i] = key of (logit after penalties and bias) / temperature, 0 where the mask forbids i; of
-// selections[r] the workgroup_max key of each workgroup, and the bins are emptied.
+// keys[r, i] = sortable key of the score (logit with penalties and bias) / temperature, or 0 if the mask
+// forbids token i. Also writes the largest key of each workgroup to selections[r] and clears its bins.
 //
-//   seen c times:  x = x > 0 ? x / repeat : x * repeat;  x -= presence + c * frequency
-//   then           x += bias[i]
+//   if the sequence has seen token i c > 0 times:
+//            x = x > 0 ? x / repeat : x * repeat;  x -= presence + c * frequency
+//   then     x += bias[i]
 //
 // current     Step
 // params      Params [sequences]
 // logits      f32 [rows, WIDTH]
-// counts      u32 [sequences, COUNTS_STRIDE]: times that a token was seen
+// counts      u32 [sequences, COUNTS_STRIDE]: how often the sequence has seen each token
 // bias        f32 [WIDTH]
 // mask        u32 [ceil(WIDTH / 32)]: bit i mod 32 of word i / 32
 // keys        u32 [rows, WIDTH]

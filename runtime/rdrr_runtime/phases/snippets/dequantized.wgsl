@@ -1,8 +1,8 @@
-// 32 weights of a row of matrix {{ S }}, inputs 32 half to 32 half + 31.
+// Dequantize 32 weights of a row of matrix {{ S }}: inputs 32 half to 32 half + 31.
 fn weights{{ S }}(row: u32, half: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;
 {% if F.values %}
-    // A row may end before its 32 weights do; what is read instead is multiplied by zero.
+    // A row may end within the 32 weights; the values read instead are multiplied by zero.
     let first = row * ROW_UNITS{{ S }};
     let last = ROW_UNITS{{ S }} - 1u;
 {% endif %}

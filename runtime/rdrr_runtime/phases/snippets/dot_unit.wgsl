@@ -1,4 +1,4 @@
-// The product of a unit of matrix {{ S }} with the input staged from there on.
+// Dot product of a unit of a row of matrix {{ S }} with the staged inputs of that unit.
 {% if F.values %}
 fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
     let w = weight{{ S }}[row * ROW_UNITS{{ S }} + unit];
@@ -14,7 +14,7 @@ fn dot_unit{{ S }}(row: u32, unit: u32, stage: u32) -> f32 {
 {% if not F.column %}
     let scale_words = scale_words{{ S }}(row * ROW_UNITS{{ S }} + unit);
 {% endif %}
-    let part = stage * (K_STAGED / 16u) + 4u * unit;  // of 16 elements
+    let part = stage * (K_STAGED / 16u) + 4u * unit;  // index of the first 16 elements
 {% set sixteens = ["first_codes" ~ S ~ "(raw.first)", "last_codes" ~ S ~ "(raw.first)", "first_codes" ~ S ~ "(raw.second)", "last_codes" ~ S ~ "(raw.second)"] %}
 {% if INT8 %}
     let by16 = vec4<f32>(scales[part], scales[part + 1u], scales[part + 2u], scales[part + 3u]);

@@ -1,5 +1,5 @@
-// Sums of the codes' products as f32. They start from the bits of 1.5 * 2^23, where adding an integer
-// to the bits adds it to the value: one subtraction converts.
+// Int8 dot products whose i32 sum is converted to f32 by a single subtraction. The sum starts at the bits
+// of the f32 number 1.5 * 2^23: near it, adding an integer to the bits adds the integer to the value.
 const MAGIC_BITS = 0x4b400000i;
 
 fn dot16(sum: i32, a: vec4<u32>, b: vec4<u32>) -> i32 {

@@ -1,13 +1,14 @@
-// The input of a product with one token row, four elements at a time: as it is, with the gain of its
-// norm (whose common factor is applied at the end), or joined from the partial results of attention.
+// The input of a product with one token row, four elements at a time: unchanged, or multiplied by the gain
+// of its norm (the inverse root mean square is applied to the sums), or combined from the partial results
+// of attention.
 {% if INPUT == "combine" %}
-var<workgroup> split_max: array<f32, PARTIALS>;  // abs_max score of each split of each head
+var<workgroup> split_max: array<f32, PARTIALS>;  // maximum score of each split of each head
 var<workgroup> split_sum: array<f32, PARTIALS>;
 var<workgroup> split_factor: array<f32, PARTIALS>;
-var<workgroup> live_splits: u32;  // splits that have keys: equally many in all heads of a token
+var<workgroup> live_splits: u32;  // splits that have keys; the same number for all heads of a token
 
-// Two reads of memory and no loop but over the splits of a head, all heads at once: the whole
-// workgroup waits for this.
+// Compute the factor of each split. The whole workgroup waits for this, so each thread makes few reads of
+// memory and the only loop is over the splits of a head.
 fn load_split_factors(t: u32) {
     for (var i = t; i < PARTIALS; i += WG) {
         let found = stats[i];
@@ -38,7 +39,8 @@ fn load_split_factors(t: u32) {
 {% endif %}
 
 {% if INPUT != "quantized" %}
-// Four inputs from element 4 i on, without the norm's common factor, whose squares it adds to totals.x.
+// Inputs 4 i to 4 i + 3. With a norm, adds their squares to totals.x and does not apply the inverse root
+// mean square.
 fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     if (4u * i >= K) {
         return vec4<f32>(0.0);
@@ -51,7 +53,7 @@ fn input(i: u32, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     let width = HEAD_DIM / 4u;
     let first = i / width * SPLITS;
     var sum = vec4<f32>(0.0);
-    // Four at a time, so that their loads overlap. Splits without keys come last; their factor is 0.
+    // Four splits at a time, so that their loads overlap. Splits without keys are last; their factor is 0.
     for (var s = 0u; s < live_splits; s += 4u) {
 {% for j in range(4) %}
         let factor{{ j }} = split_factor[first + min(s + {{ j }}u, SPLITS - 1u)];

@@ -1,7 +1,7 @@
-// One step of the search for a threshold: which bin of the last histogram holds it.
+// Evaluates a level of a radix select: which bin of the last histogram contains the threshold.
 struct Stage {
-    index: u32,    // stages before it
-    counting: u32, // stages that count tokens (top-k); those after weigh probabilities (top-p)
+    index: u32,    // number of stages before this one
+    counting: u32, // number of stages that count tokens (top-k); later ones sum probabilities (top-p)
 }
 
 var<workgroup> sums: array<f32, BINS>;
@@ -13,14 +13,14 @@ fn bin_weight(row: u32, stage: u32, bin: u32) -> f32 {
     return f32(low) + 65536.0 * f32(atomicLoad(&selections[row].bins[at + 1u]));
 }
 
-// The search as the histogram of the stage before leaves it; the same in every workgroup.
+// The search after the histogram of the previous stage; the same in every workgroup.
 fn refined_search(stage: Stage, row: u32, top_k: f32, top_p: f32, thread: u32) -> Search {
     if (stage.index == 0u) {
         return Search(1u, 0u, top_k, 0u);
     }
     let last = stage.index - 1u;
     let level = last % LEVELS;
-    // Thread t has the bin of the t-th row_max_key scores.
+    // Thread t reads the bin with the t-th largest scores; then a prefix sum over all bins.
     sums[thread] = bin_weight(row, last, BINS - 1u - thread);
     if (thread == 0u) {
         atomicStore(&chosen_bin, BINS);
@@ -43,7 +43,7 @@ fn refined_search(stage: Stage, row: u32, top_k: f32, top_p: f32, thread: u32) -
         atomicMin(&chosen_bin, thread);
     }
     workgroupBarrier();
-    // In no bin: all tokens are kept, and the last bin leaves none out.
+    // If no bin contains the threshold, all tokens are kept: the last bin excludes none.
     let bin = min(atomicLoad(&chosen_bin), BINS - 1u);
     if (bin > 0u) {
         search.remaining -= sums[bin - 1u];
@@ -56,7 +56,7 @@ fn refined_search(stage: Stage, row: u32, top_k: f32, top_p: f32, thread: u32) -
     return search;
 }
 
-// Key of the row's row_max_key score.
+// Key of the largest score of a row.
 fn row_max_key(row: u32, thread: u32) -> u32 {
     var key = 0u;
     if (thread < GROUPS) {

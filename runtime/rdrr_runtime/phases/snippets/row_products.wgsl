@@ -1,5 +1,5 @@
-{# Adds to {{ to }} the product of 64 inputs of a row, c0 to c3 and `scale` of quantize_small_batch, with the weights
-   of output {{ o }} that row_registers.wgsl has named. #}
+{# Adds to {{ to }} the product of 64 inputs of a row (the codes c0 to c3 and `scale` that
+   quantize_small_batch wrote) with 64 weights of output {{ o }}, which row_registers.wgsl has unpacked. #}
 {% for h in range(2) %}
 {% set code = "code" ~ m ~ "_" ~ o ~ "_" %}
 {% set factor = "weight_scale" ~ m ~ "_" ~ o ~ "_" ~ h %}

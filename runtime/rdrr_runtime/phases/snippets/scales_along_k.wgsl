@@ -1,4 +1,4 @@
-// Scales of matrix {{ S }}, whose groups lie along K.
+// Scales of matrix {{ S }}, whose groups lie along K: the words that hold the scales of a unit.
 struct ScaleWords{{ S }} {
 {% if F.levels == 2 %}
     scales: u32,
@@ -20,7 +20,7 @@ fn scale_words{{ S }}(unit: u32) -> ScaleWords{{ S }} {
 {% endif %}
 }
 
-// Of 32 codes, half `part` of a unit: {{ "the scales of the first and the last 16" if F.group == 16 else "scale and what is subtracted" }}.
+// Of half `part` of a unit (32 codes): {{ "the scales of the first and the last 16 codes" if F.group == 16 else "the scale, and the minimum to subtract" }}.
 fn scales{{ S }}(scale_words: ScaleWords{{ S }}, part: u32) -> vec2<f32> {
 {% if F.levels == 2 %}
     let bytes = scale_words.scales >> (16u * part);

@@ -1,4 +1,4 @@
-// Scales of matrix {{ S }}, whose groups lie along N: of four inputs for a group of outputs.
+// Scales of matrix {{ S }}, whose groups lie along N: those of four inputs for a group of outputs.
 struct QuadScales{{ S }} {
     scale: vec4<f32>,
 {% if F.minimum %}
@@ -6,7 +6,7 @@ struct QuadScales{{ S }} {
 {% endif %}
 }
 
-// Where the scales of an output's group lie.
+// Offsets of the scales (x) and of the super-block scales (y) of the group that an output belongs to.
 fn group{{ S }}(output: u32) -> vec2<u32> {
     let quads = 16u * ROW_UNITS{{ S }};
 {% if F.levels == 2 %}
@@ -21,7 +21,7 @@ fn group{{ S }}(output: u32) -> vec2<u32> {
 
 {% if F.levels == 2 %}
 {% set BYTES = "vec2<u32>" if F.minimum else "u32" %}
-// Of the inputs from 4 i on, with the bytes of their scales{{ " and minimums" if F.minimum }}.
+// Scales of the inputs 4 i to 4 i + 3, given the bytes of their scales{{ " and minimums" if F.minimum }}.
 fn unpacked_quad_scales{{ S }}(bytes: {{ BYTES }}, group: vec2<u32>, i: u32) -> QuadScales{{ S }} {
     let scale = bitcast<vec4<f32>>(weight{{ S }}[group.y + i]);
 {% if F.minimum %}

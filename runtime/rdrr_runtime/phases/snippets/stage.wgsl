@@ -1,5 +1,6 @@
-// in(x) in workgroup memory{% if COLUMN %}, times the scales of one group of outputs{% endif %}{% if INT8 %}, as int8: x = scale q for each 16 elements, scale =
-// max|x| / 127. Four threads share a scale: by shuffles where subgroups are that wide{% endif %}.
+// Stage in(x) in workgroup memory{% if COLUMN %}, multiplied by the scales of one group of outputs{% endif %}{% if INT8 %}, as int8: x = scale q for each
+// 16 elements, with scale = max|x| / 127. Four threads share a scale; they exchange their values by
+// subgroup shuffles if subgroups have at least 4 threads{% endif %}.
 var<workgroup> staged: array<{{ "vec4<u32>" if INT8 else "vec4<f32>" }}, {{ STAGES }}u * K_STAGED / {{ 16 if INT8 else 4 }}u>;
 {% if INT8 %}
 var<workgroup> scales: array<f32, {{ STAGES }}u * K_STAGED / 16u>;
@@ -19,7 +20,7 @@ fn stage(thread: Thread) {
     }
 }
 {% else %}
-// Where the scales of a group of outputs of matrix `matrix` lie.
+// Offsets of the scales of the group of an output of matrix `matrix`.
 fn group_of(matrix: u32, row: u32) -> vec2<u32> {
 {% if COLUMN %}
 {% for F in FORMATS %}
@@ -31,7 +32,7 @@ fn group_of(matrix: u32, row: u32) -> vec2<u32> {
     return vec2<u32>(0u);
 }
 
-// Four inputs from element 4 i on as they are staged; adds to the sums of squares and of minimums.
+// Inputs 4 i to 4 i + 3 as they are staged. Adds to the sum of squares (x) and to that of minimums (y).
 fn scaled_input(i: u32, matrix: u32, group: vec2<u32>, totals: ptr<function, vec2<f32>>) -> vec4<f32> {
     let v = input(i, totals);
 {% if COLUMN %}
@@ -49,14 +50,14 @@ fn scaled_input(i: u32, matrix: u32, group: vec2<u32>, totals: ptr<function, vec
 }
 {% if INT8 %}
 
-// Four codes of elements of which `amax` is the abs_max magnitude of their 16.
+// Quantize four elements of a group of 16 whose largest magnitude is `amax`.
 fn codes_of(v: vec4<f32>, amax: f32) -> u32 {
     let inverse = select(0.0, 127.0 / amax, amax > 0.0);
     return pack4xI8(vec4<i32>(round(v * inverse)));
 }
 
-// Stage 16 elements. One thread writes the vector: a write to one component may rewrite the others
-// too, and so undo what other threads write there.
+// Stage 16 elements. One thread writes the whole vector, because a write to one component may rewrite the
+// others and so undo what other threads write there.
 fn stage16(at: u32, codes: vec4<u32>, amax: f32) {
     staged[at] = codes;
     scales[at] = amax / 127.0;
@@ -71,10 +72,11 @@ var<workgroup> shared_max: array<f32, WG>;
 var<workgroup> shared_codes: array<u32, WG>;
 {% endif %}
 
-// Stage the input for the group of an output of matrix `matrix`; returns this thread's sums.
+// Stage the input, with COLUMN for the group that output `row` of matrix `matrix` belongs to, as copy
+// `number`. Returns this thread's sums of squares and of minimums.
 fn stage(thread: Thread, subgroup_size: u32, matrix: u32, row: u32, number: u32) -> vec2<f32> {
     var totals = vec2<f32>(0.0);
-    let end = K_STAGED / 4u;  // a multiple of 16, so that neighbours never part
+    let end = K_STAGED / 4u;  // a multiple of 16, so that the 4 threads of a scale are never split
     let begin = number * end;
     let group = group_of(matrix, row);
 {% if not INT8 %}

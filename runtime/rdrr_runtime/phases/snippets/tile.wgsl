@@ -1,4 +1,4 @@
-// A part of 64 weights of a row on its way into the tile: {{ 64 // PARTS }} weights.
+// The weights that a thread stages in a step: {{ 64 // PARTS }} of the 64 weights of a row.
 {% if PLANES == 1 %}
 struct Raw {
     codes: Half0,
@@ -27,7 +27,7 @@ fn unpack(raw: Raw, at: u32, part: u32) {
 {% if F.values %}
 alias Raw = array<vec4<u32>, 2>;
 
-// A row may end in the middle of a step; what is read instead counts for nothing: x is zero.
+// A row may end within a step; the values read instead do not matter, because x is zero there.
 fn fetch(row: u32, step: u32, part: u32) -> Raw {
     let word = step * 8u + part * 2u;
     let first = row * ROW_UNITS0;

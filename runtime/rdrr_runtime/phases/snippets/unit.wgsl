@@ -1,4 +1,4 @@
-// A unit of matrix {{ S }} as it lies: 64 codes and their scales.
+// A unit of matrix {{ S }} as stored: 64 codes and the words of their scales.
 struct Unit{{ S }} {
     codes: Halves{{ S }},
     scale_words: ScaleWords{{ S }},
