@@ -111,8 +111,8 @@ class Input:
 
     def partials(self, k: int) -> int:
         """Return the number of partial results combined for a row, over all heads together."""
-        joins = self.before
-        return k // joins.head_dim * joins.splits if isinstance(joins, AttentionSplits) else 0
+        splits = self.before
+        return k // splits.head_dim * splits.splits if isinstance(splits, AttentionSplits) else 0
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ class KvSpec:
         constants = KvConstants(self.kv_heads, self.head_dim, self.context, scales_at)
         return {"kv": self.dtype, "value": ctx.values, "cache": constants}
 
-    def check(self, label: str, held: LayerCache) -> None:
+    def check(self, label: str, caches: LayerCache) -> None:
         """Check the specification, and that the buffers of a layer are large enough for it.
 
         Raises:
@@ -188,7 +188,7 @@ class KvSpec:
         if self.dtype not in KV_TYPES:
             raise FormatError("unknown KV cache type", expected=list(KV_TYPES), found=self.dtype)
         need_multiple(f"{label}: head dimension", self.head_dim, KV_TYPES[self.dtype].block)
-        for cache in held.buffers.values():
+        for cache in caches.buffers.values():
             need_floats(f"{label}: cache", cache, self.size // 4)
 
 
