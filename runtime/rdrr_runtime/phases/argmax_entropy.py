@@ -41,7 +41,7 @@ def argmax_entropy(
     vocabulary: int,
     label: str,
 ) -> list[Phase]:
-    """Compute the most probable id (ties to the lower one) and the entropy in nats of each row.
+    """Compute the most probable id of each row (ties go to the lower id), and its entropy in nats.
 
     Args:
         logits: f32 [rows, vocabulary]; -inf for masked ids.

@@ -45,10 +45,10 @@ TILE_ROWS: Mapping[AttentionKernel, int] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ScanTuning(Params):
-    """Threads that share the keys of a row and head.
+    """Tuning parameters of streaming and split_kv.
 
     Attributes:
-        workgroup: A power of two.
+        workgroup: Threads of a workgroup, which share the keys of a row and head; a power of two.
     """
 
     workgroup: int = 128

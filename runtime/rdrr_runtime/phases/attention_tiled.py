@@ -12,7 +12,7 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.kv_cache import KV_TYPES
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-TILE_KEYS = (32, 16, 8)  # a multiple of 8
+TILE_KEYS = (32, 16, 8)  # multiples of 8, in order of preference
 THREADS_PER_ROW = 8
 
 

@@ -49,7 +49,8 @@ def batch_advance(
     """
     if rows > MAX_ROWS:
         raise FormatError(
-            f"{label}: too many rows for a decode pass of a batch",
+            "there are too many rows for a decode pass of a batch",
+            where=label,
             expected=f"at most {MAX_ROWS}",
             found=rows,
         )

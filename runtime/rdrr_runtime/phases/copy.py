@@ -76,7 +76,8 @@ def copy(x: BufferSlice, y: BufferSlice, *, label: str) -> list[Phase]:
     """
     if x.size % 16 or y.size != x.size:
         raise FormatError(
-            f"{label}: the sizes of the buffers do not allow a copy",
+            "the sizes of the buffers do not allow a copy",
+            where=label,
             expected=f"{x.size // 16 * 16} bytes in both",
             found=f"{x.size} and {y.size}",
         )

@@ -18,7 +18,7 @@
 // bias     f32 [N], only with BIAS
 {% endif %}
 //
-// An item is 4 outputs of {{ {"each": "one route of a row, the items of its first route first", "sum": "a row, summed over its routes"}.get(EXPERTS, ROWS ~ " token rows") }}. The threads share the units
+// An item is 4 outputs of {{ {"each": "one route of a row, the items of its first route first", "sum": "a row, summed over its routes"}.get(EXPERTS, ROWS ~ (" token rows" if ROWS > 1 else " token row")) }}. The threads share the units
 // of K, so that each weight is read and dequantized once for an item. {% if EXPERTS %}Outputs whose weights are in
 // another part are {{ "left unchanged" if EXPERTS == "each" else "omitted" }}. {% endif %}Accumulates in f32.
 {% include "snippets/value.wgsl" %}

@@ -77,8 +77,8 @@ def _too_large(
     else:
         needed = staged_bytes(k, int8=int8, partials=partials)
     if needed > ctx.workgroup_storage:
-        room = f"the device's {ctx.workgroup_storage} bytes of workgroup memory"
-        return f"its input of {needed} bytes exceeds {room}"
+        available = f"the device's {ctx.workgroup_storage} bytes of workgroup memory"
+        return f"its input of {needed} bytes exceeds {available}"
     return _unpaired(weights) if column and gate else None
 
 

@@ -20,8 +20,8 @@
 // y         {{ VALUE }} [N], f32 for best
 //
 // A tile is ROWS outputs of one matrix (for gate, ROWS outputs of gate and of up). An item computes
-// every STRIDE-th tile, and a team of T threads computes {{ PER_TEAM }} outputs of a tile at a time. If the subgroup size
-// is at least T, a team is a subgroup or a part of one; otherwise it sums through workgroup memory.
+// every STRIDE-th tile, and a team of T threads computes {{ PER_TEAM }} output{{ "s" if PER_TEAM > 1 }} of a tile at a time. If the subgroup
+// size is at least T, a team is a subgroup or a part of one; otherwise it sums through workgroup memory.
 {% if COLUMN %}
 // Blocks along N have one scale for a group of outputs at each k. The outputs of a tile belong to one
 // group, so for each tile the scaled input a[k] = in(x)[k] scale[k] is staged{% if INT8 %} as int8{% endif %}, and the minimums

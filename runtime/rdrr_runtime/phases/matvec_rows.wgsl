@@ -28,9 +28,9 @@
 // bias     f32, one for each output of all matrices, only with BIAS
 {% endif %}
 //
-// A team of {{ T }} threads computes {{ OUTPUTS }} outputs for {{ ROWS }} rows at a time. Each thread keeps the codes of 64 weights
+// A team of {{ T }} threads computes {{ OUTPUTS }} output{{ "s" if OUTPUTS > 1 }} for {{ ROWS }} row{{ "s" if ROWS > 1 }} at a time. Each thread keeps the codes of 64 weights
 // of every output in registers and multiplies them by the inputs of every row, so that each weight is
-// read once for {{ ROWS }} rows. The products of up to 32 inputs are summed exactly in i32; then it accumulates
+// read once for {{ "all rows of an item" if ROWS > 1 else "an item" }}. The products of up to 32 inputs are summed exactly in i32; then it accumulates
 // in f32. An item is the outputs of all teams,
 // {{ {"each": "the items of the first route of a row first", "sum": "summed over the routes of a row"}.get(EXPERTS, "the items of the first matrix first") }}.
 {% set MATRICES = FORMATS | length %}

@@ -72,7 +72,7 @@ class Repack(Record):
 
 def repack_rows(weight: GpuWeight, chunk: Chunk, label: str) -> Iterator[RepackStep]:
     """Yield the steps that repack a chunk of rows of blocks along K, one for each part."""
-    units = -(-chunk.row_blocks * weight.dtype.block_elements // UNIT)  # of a stored row
+    units = -(-chunk.row_blocks * weight.dtype.block_elements // UNIT)  # units of a stored row
     for part in weight.parts:
         # If flat blocks cross rows, a stored row is one block instead of a row of the matrix.
         start = part.first_row * weight.units // units
