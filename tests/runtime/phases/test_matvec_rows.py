@@ -94,8 +94,8 @@ def test_every_weight_type_equals_the_reference(bench, rng, dtype) -> None:
         (RowsTuning(64, 4, 2, ahead=1, rows=4), "Q4_K", 3),
         # A team is a whole subgroup of the software adapter.
         (RowsTuning(64, 8, 1), "Q6_K", 7),
-        (RowsTuning(128, 32, 2, quantized=1), "Q4_K", 13),
-        (RowsTuning(128, 32, 2, quantized=1), "Q8_0", 7),
+        (RowsTuning(128, 32, 2, staged=1), "Q4_K", 13),
+        (RowsTuning(128, 32, 2, staged=1), "Q8_0", 7),
     ],
     ids=str,
 )
