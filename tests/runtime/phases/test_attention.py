@@ -315,7 +315,7 @@ def test_a_q8_0_cache_has_34_bytes_for_32_elements() -> None:
     [
         (2, KvSpec(1, 260, 4), "too large"),
         (2, KvSpec(1, 62, 4), "multiple of 4"),
-        (3, KvSpec(2, 64, 4), "groups"),
+        (3, KvSpec(2, 64, 4), "divide evenly"),
         (2, KvSpec(1, 64, 4), "scratch"),
     ],
 )
