@@ -41,7 +41,7 @@ $(VENV)/installed: pyproject.toml constraints.txt hashes.txt
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	@$(INSTALL) -c $(PINS) --group dev
+	@$(INSTALL) -c $(PINS) --group dev --group docs
 	@touch $@
 
 setup: $(VENV)/installed-dev ## Set up .venv with everything that tests and checks need.
