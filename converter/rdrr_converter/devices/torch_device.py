@@ -1,8 +1,8 @@
 """Blocks encoded by torch, operation by operation, on a CUDA device.
 
-torch is there anyway and brings all that it needs, and what it computes can be tested on the CPU.
-Its price are up to two thousand launches whatever the number of blocks, which CUDA records once and
-then takes as one.
+torch comes with the extra `rdrr[torch]`. It brings all that CUDA needs, and what it computes can be
+tested on the CPU. Its price is up to two thousand kernel launches whatever the number of blocks;
+CUDA records them once as a graph and replays it as one launch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from rdrr_format.errors import DeviceError
+from rdrr_format.extras import import_extra
 
 from rdrr_converter.devices._base import BLOCK, Bytes, Flags, Weights, device_errors
 from rdrr_converter.devices._torch_affine import pack_fifth, pack_low, quantize_affine
@@ -55,11 +56,13 @@ class TorchDevice:
 
     Raises:
         DeviceError: torch cannot use it.
+        UsageError: torch is not installed.
     """
 
     types = frozenset(QUANTIZERS)
 
     def __init__(self, device: str = "cuda", capacity: int = CAPACITY) -> None:
+        import_extra("torch", "torch", "encoding on a CUDA device")
         import torch
 
         self.capacity = capacity
