@@ -7,4 +7,6 @@ manifest sound (`rdrr_manifests`) or how a package is run.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from rdrr_format.version import __version__
+
+__all__ = ["__version__"]
