@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 from rdrr_device.adapters import NO_ADAPTER_HINT
 from rdrr_format.errors import DeviceError
@@ -92,3 +93,20 @@ def test_without_an_adapter_but_with_torch_the_cpu_generates(made_package: Path,
     done = rdrr("generate", made_package, "--prompt", "a", "--max-tokens", "1")
     assert done.code == 0
     assert "backend cpu (torch), because there is no WebGPU adapter" in done.err
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_remote_pytorch_checkpoint_is_refused_before_its_weights_are_fetched(
+    tmp_path, monkeypatch
+):
+    files = fsspec.filesystem("memory")
+    files.pipe("/pickled/config.json", (EXAMPLE / "config.json").read_bytes())
+    files.pipe("/pickled/pytorch_model.bin", b"PK\x03\x04")
+    fetched: list[object] = []
+    monkeypatch.setattr(
+        "rdrr_converter.sources.nearby.lay_out", lambda *given: fetched.append(given)
+    )
+    line = refused(rdrr("convert", "memory://pickled", tmp_path / "out", "--quiet"))
+    files.rm("/pickled", recursive=True)
+    assert "memory://pickled: reading a PyTorch checkpoint needs the package torch" in line
+    assert not fetched
