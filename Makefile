@@ -58,10 +58,10 @@ $(VENV)/installed-dev: $(VENV)/installed-torch
 	@$(INSTALL) -c $(PINS) --requirement $(VENV)/requirements-extras.txt --group dev --group docs
 	@touch $@
 
-setup: $(VENV)/installed-dev ## Set up .venv for development: rdrr, its extras, tests, checks, docs.
+setup: $(VENV)/installed-dev ## Set up .venv for development, with extras, tests, checks, docs.
 
 # The CPU backend runs in torch, so a machine without an adapter needs it.
-demo: $(VENV)/installed ## Convert the bundled checkpoint, validate the package, generate text.
+demo: $(VENV)/installed ## Convert the bundled checkpoint, validate it, generate text.
 	@RDRR=$(BIN)/rdrr .ci/adapter --find || $(MAKE) --no-print-directory $(VENV)/installed-torch
 	$(BIN)/rdrr convert examples/small-llama $(DEMO_PACKAGE) --transpose-weights --fuse-gate-up --overwrite
 	$(BIN)/rdrr validate $(DEMO_PACKAGE) --deep
@@ -73,7 +73,7 @@ adapter: $(VENV)/installed
 test: $(VENV)/installed-dev adapter ## Run all tests, including those of the GPU kernels.
 	$(BIN)/python -m pytest -n 2
 
-test-fast: $(VENV)/installed-dev adapter ## Run the tests of the format, the manifests and the API (a minute).
+test-fast: $(VENV)/installed-dev adapter ## Run the tests of the format, manifests and API (under a minute).
 	$(BIN)/python -m pytest -n 2 -q $(FAST)
 
 coverage: $(VENV)/installed-dev adapter ## Print the coverage of the fast tests (TESTS=tests: of all).
@@ -99,14 +99,14 @@ wheel: $(VENV)/installed-dev ## Build the wheel and the source archive in dist, 
 	$(BIN)/twine check --strict $(DIST)/*
 	$(BIN)/check-wheel-contents $(DIST)/*.whl
 
-fuzz: $(VENV)/installed-dev ## Run hostile cases through every parser (CASES=100000; SEED=N repeats).
+fuzz: $(VENV)/installed-dev ## Run CASES=100000 hostile cases through every parser (SEED=N).
 	PYTHONPATH=tests $(BIN)/python -m fuzz --cases $(CASES) $(if $(SEED),--seed $(SEED)) $(FUZZ)
 
-soak: $(VENV)/installed-dev adapter ## Load, generate in threads and close for MINUTES=60; nothing may grow.
+soak: $(VENV)/installed-dev adapter ## Load, generate and close for MINUTES=60; nothing may grow.
 	$(BIN)/rdrr convert examples/small-llama demo/soak-rdrr --overwrite --quiet
 	PYTHONPATH=tests $(BIN)/python tests/soak.py demo/soak-rdrr --minutes $(MINUTES)
 
-dawn: ## Set up Dawn for Node in .dawn; the tests then compile shaders with Tint too.
+dawn: ## Set up Dawn for Node, so that tests compile shaders with Tint.
 	@.ci/dawn
 
 clean: ## Remove .venv, the archives and what the demo made.

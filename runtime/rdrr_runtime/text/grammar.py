@@ -153,4 +153,6 @@ def _unsound(grammar: Grammar, fault: object) -> UsageError:
 
 
 def _library() -> Any:
-    return import_extra("llguidance", "grammar", "generation under a grammar, regular expression or JSON schema")
+    return import_extra(
+        "llguidance", "grammar", "generation under a grammar, regular expression or JSON schema"
+    )
