@@ -17,8 +17,7 @@ RUN awk '/^pip==/ {on = 1} on; on && !/\\$/ {exit}' hashes.txt >/tmp/pip.txt \
  && python -m venv /build && python -m venv /opt/rdrr \
  && /build/bin/pip install --require-hashes --upgrade --requirement /tmp/pip.txt \
  && /opt/rdrr/bin/pip install --require-hashes --upgrade --requirement /tmp/pip.txt \
- && .ci/requirements >/tmp/requirements.txt \
- && /build/bin/pip install --require-hashes -c hashes.txt --requirement /tmp/requirements.txt \
+ && /build/bin/pip install --require-hashes -c hashes.txt hatchling \
  && /build/bin/python -m hatchling build -t wheel -d /dist \
  && sha256sum /dist/*.whl >/tmp/sums.txt \
  && awk '{print $2 " --hash=sha256:" $1}' /tmp/sums.txt >/tmp/wheel.txt \

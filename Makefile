@@ -61,7 +61,7 @@ $(VENV)/installed-dev: $(VENV)/installed-torch
 setup: $(VENV)/installed-dev ## Set up .venv for development, with extras, tests, checks, docs.
 
 # The CPU backend runs in torch, so a machine without an adapter needs it.
-demo: $(VENV)/installed ## Convert the bundled checkpoint, validate it, generate text.
+demo: $(VENV)/installed ## Convert the bundled model, validate the package, generate text.
 	@RDRR=$(BIN)/rdrr .ci/adapter --find || $(MAKE) --no-print-directory $(VENV)/installed-torch
 	$(BIN)/rdrr convert examples/small-llama $(DEMO_PACKAGE) --transpose-weights --fuse-gate-up --overwrite
 	$(BIN)/rdrr validate $(DEMO_PACKAGE) --deep
