@@ -28,7 +28,7 @@ FAST := tests/format tests/manifests tests/api tests/imports
 TESTS ?= $(FAST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast coverage fmt lint types check wheel fuzz soak adapter dawn clean
+.PHONY: help setup demo test test-fast coverage fmt lint types check wheel docs fuzz soak adapter dawn clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -82,6 +82,10 @@ coverage: $(VENV)/installed-dev adapter ## Print the coverage of the fast tests 
 fmt: $(VENV)/installed-dev ## Format the code and fix what ruff can fix.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/installed-dev ## Build the documentation in docs/_build/html, without warnings.
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 lint: $(VENV)/installed-dev ## Check style, format and the direction of imports.
 	$(BIN)/ruff check .

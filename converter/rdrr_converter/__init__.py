@@ -1,8 +1,8 @@
-"""Policy: from a checkpoint to a package, with every decision written into the manifest.
+"""Conversion of a checkpoint to a package, with every decision recorded in the manifest.
 
-This package reads checkpoints, knows architectures as data, decides how each tensor is stored
-and writes the package. It does not know how bytes are coded (`rdrr_format`), what makes a
-manifest sound (`rdrr_manifests`) or how a package is run.
+This component reads checkpoints, describes architectures as data, decides how each tensor is
+stored and writes the package. How tensors are encoded is the matter of `rdrr_format`, what makes
+a manifest valid is the matter of `rdrr_manifests`, and nothing here runs a package.
 """
 
 from __future__ import annotations

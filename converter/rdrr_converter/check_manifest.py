@@ -1,8 +1,8 @@
-"""What a conversion would write, held to the rules of validation before anything is written.
+"""Validation of the planned manifest before anything is written.
 
-A configuration may say things that no rule of an architecture looks at (an id of the end of a text
-beyond the vocabulary, a context of 10^30 tokens), so the planned manifest is examined like one that
-was read.
+A configuration may contain values that no rule of an architecture checks, such as an eos token id
+beyond the vocabulary or a context length of 10^30 tokens. Therefore the planned manifest is checked
+with the rules for manifests that are read.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from rdrr_manifests.rules.tokenizer import examine_tokenizer
 
 from rdrr_converter.plan import ConversionPlan
 
-_ANY_HASH = "f" * 64
+_PLACEHOLDER_HASH = "f" * 64
 
 
 def check_manifest(draft: Manifest, plan: ConversionPlan, where: object) -> None:
-    """Refuse a conversion whose package would not be valid.
+    """Refuse a conversion whose package would be invalid.
 
     Args:
-        draft: The manifest, as far as it is known.
-        plan: What is written.
-        where: The configuration, for messages.
+        draft: The manifest, still without shards.
+        plan: The plan of the package.
+        where: The configuration's file, for messages.
 
     Raises:
-        ConversionError: It would not.
+        ConversionError: The package would be invalid.
     """
     text = _with_shards(draft, plan).to_json().encode()
     data, _ = read_object(text, where)
@@ -41,23 +41,23 @@ def check_manifest(draft: Manifest, plan: ConversionPlan, where: object) -> None
             where=where,
             expected=first.expected,
             found=first.found,
-            hint="the configuration of the checkpoint says so; correct it there",
+            hint="correct the value in the configuration of the checkpoint",
         )
 
 
 def check_tokenizer(draft: Manifest, content: bytes | None, where: object) -> tuple[str, ...]:
-    """Refuse a conversion whose package would have a tokenizer that cannot be used.
+    """Refuse a conversion whose package would have an unusable tokenizer.
 
     Args:
-        draft: The manifest, as far as it is known.
-        content: The tokenizer's file, if there is one.
+        draft: The manifest, still without shards.
+        content: Content of tokenizer.json, or None.
         where: The file, for messages.
 
     Returns:
-        Notes on what is odd about it.
+        Notes with warnings about the tokenizer.
 
     Raises:
-        ConversionError: It cannot be used.
+        ConversionError: The tokenizer is unusable.
     """
     findings = () if content is None else tuple(examine_tokenizer(content, draft))
     for one in findings:
@@ -67,13 +67,13 @@ def check_tokenizer(draft: Manifest, content: bytes | None, where: object) -> tu
                 where=where,
                 expected=one.expected,
                 found=one.found,
-                hint="take the tokenizer.json that the model was published with, or remove it",
+                hint="use the tokenizer.json that the model was published with, or remove the file",
             )
     return tuple(f"tokenizer.json: {one.message}" for one in findings)
 
 
 def _with_shards(draft: Manifest, plan: ConversionPlan) -> Manifest:
-    """The manifest with the shards of the plan, whose hashes nobody knows yet."""
+    """Return the manifest with the planned shards, whose hashes are placeholders."""
     shards, offset = [], 0
     for index, size in enumerate(plan.shard_sizes):
         shards.append(
@@ -81,7 +81,7 @@ def _with_shards(draft: Manifest, plan: ConversionPlan) -> Manifest:
                 index=index,
                 filename=shard_name(index),
                 size=size,
-                hash=_ANY_HASH,
+                hash=_PLACEHOLDER_HASH,
                 offset=offset,
             )
         )

@@ -1,4 +1,4 @@
-"""Checks of a conversion's options that need more than one value, or more than a look at it."""
+"""Checks of a conversion's options that involve several options, or that parse a value."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rdrr_converter.profiles import DOPPLER, DOPPLER_TYPES, PROFILES
 
 
 def check_options(options: PackageOptions) -> None:
-    """Refuse combinations that contradict each other, and texts that cannot be read.
+    """Check the options against each other, and parse the values that have a syntax of their own.
 
     Raises:
-        UsageError: One of them is wrong.
+        UsageError: Two options contradict each other, or a value cannot be parsed.
     """
     if options.transpose_weights and options.q4k_layout not in (None, Layout.COLUMN.value):
         raise UsageError(
@@ -29,14 +29,15 @@ def check_options(options: PackageOptions) -> None:
         )
     if options.imatrix is not None and options.block_layout is Layout.COLUMN:
         raise UsageError(
-            "--imatrix tells columns apart, and blocks of the column layout lie in one column",
+            "--imatrix weighs columns, but a block of the column layout lies within one column",
             expected="--q4k-layout row or flat",
             found="column",
         )
-    # A larger alignment is asked for to be found in files; the usual one is of the stream.
+    # Tensors are aligned in the stream of all shards. Whoever asks for a larger alignment than the
+    # default wants it in the files, which needs shards that begin at multiples of it.
     if options.align > ALIGNMENT and options.shard_size % options.align:
         raise UsageError(
-            "--align is lost where shards begin",
+            "--align does not hold in the files unless every shard begins at a multiple of it",
             expected=f"a --shard-size that is a multiple of {options.align}",
             found=options.shard_size,
         )
@@ -54,7 +55,7 @@ def _check_profile(options: PackageOptions) -> None:
         raise _contradiction("--quantize", " or ".join(recipes), options.quantize)
     if options.profile != DOPPLER:
         return
-    for option, expected, found in _wanted_by_doppler(options):
+    for option, expected, found in _doppler_requirements(options):
         if found != expected:
             raise _contradiction(option, expected, found)
     for override in parse_overrides(options.tensor_types):
@@ -62,8 +63,8 @@ def _check_profile(options: PackageOptions) -> None:
             raise _contradiction("--tensor-type", ", ".join(DOPPLER_TYPES), override)
 
 
-def _wanted_by_doppler(options: PackageOptions) -> Iterator[tuple[str, str, str]]:
-    """Options with the value that the profile demands, and the value that is given."""
+def _doppler_requirements(options: PackageOptions) -> Iterator[tuple[str, str, str]]:
+    """Yield each restricted option with the value that the profile requires and the one given."""
     yield "--q4k-layout", Layout.ROW.value, options.block_layout.value
     yield "--transpose-weights", "absent", "given" if options.transpose_weights else "absent"
     yield "--k-tail", "pad", options.k_tail
@@ -76,5 +77,5 @@ def _contradiction(option: str, expected: str, found: object) -> UsageError:
         f"--profile {DOPPLER} contradicts {option}",
         expected=expected,
         found=found,
-        hint="leave one of the two out",
+        hint="omit one of the two",
     )

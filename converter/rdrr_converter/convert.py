@@ -1,8 +1,8 @@
-"""A checkpoint in, a package out: the order of the steps and nothing else.
+"""The conversion of a checkpoint to a package: the order of its steps and nothing else.
 
-open the source -> find the architecture -> match names and shapes -> scan magnitudes
--> plan -> hold the manifest to the rules -> encode and write -> verify what is on disk -> report
--> manifest, last
+open the source -> find the architecture -> match names and shapes -> scan magnitudes -> plan
+-> validate the planned manifest -> encode and write the shards -> verify what is on disk
+-> write the conversion report -> write the manifest, which is the last file
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from rdrr_manifests.models.conversion_report import REPORT_NAME
 from rdrr_converter.architectures import find_architecture
 from rdrr_converter.check_manifest import check_manifest, check_tokenizer
 from rdrr_converter.check_options import check_options
-from rdrr_converter.delivery import Delivery, Target, delivery
-from rdrr_converter.devices import CPU, Opening, check_device, open_device
+from rdrr_converter.devices import CPU, PendingDevice, check_device, open_device
 from rdrr_converter.engines import check_engine, open_engine
 from rdrr_converter.fingerprint import fingerprint
 from rdrr_converter.groups import describe_groups
@@ -38,11 +37,12 @@ from rdrr_converter.importance import load_importance
 from rdrr_converter.importance_notes import importance_notes
 from rdrr_converter.lora import merge_adapter
 from rdrr_converter.manifest import build_manifest
-from rdrr_converter.measure import TensorError
+from rdrr_converter.measure import ErrorStats
 from rdrr_converter.options import ConvertOptions, PackageOptions
+from rdrr_converter.output import PackageOutput, Target, open_output
 from rdrr_converter.pack import write_shards
 from rdrr_converter.plan import ConversionPlan, make_plan
-from rdrr_converter.quantize import Workforce
+from rdrr_converter.quantize import WorkerPool
 from rdrr_converter.reading import SourceModel, read_model
 from rdrr_converter.report import (
     ConversionResult,
@@ -58,10 +58,10 @@ from rdrr_converter.tokenizer import TOKENIZER_JSON, copy_files
 from rdrr_converter.verify import verify
 
 MAX_WORKERS = 8
-"""Threads by default at most; each holds a few chunks in memory."""
+"""The default number of threads is at most this; each holds a few chunks in memory."""
 
 FETCHERS = 16
-"""Threads of the first pass at least, where it fetches what it reads."""
+"""Minimum number of threads for the scan of a remote source, where most of them wait for data."""
 
 
 def convert(
@@ -75,21 +75,21 @@ def convert(
     """Convert a checkpoint to an RDRR package.
 
     Args:
-        source: Hugging Face directory (safetensors or PyTorch), one of its files of weights, or
-            a GGUF file; by its path, its URL, or `hf://org/name[@revision]`.
-        destination: Folder to make, or its URL on an object store. The package appears when it is
-            complete.
-        options: What the package is and how the work is done.
-        progress: Called as the work goes on, from the calling thread.
-        keywords: Fields of `ConvertOptions`, in place of `options`.
+        source: A Hugging Face directory (safetensors or PyTorch), one of its weight files, or a
+            GGUF file, given by its path, its URL or `hf://org/name[@revision]`.
+        destination: The folder to create, or its URL on an object store. The package appears
+            there only when it is complete.
+        options: Options of the package and of the work.
+        progress: Called with each progress event, from the calling thread.
+        keywords: Fields of `ConvertOptions`, given instead of `options`.
 
     Raises:
-        UsageError: An option is wrong.
-        DeviceError: There is no such device, or it fails.
+        UsageError: An option is invalid.
+        DeviceError: The device does not exist, or it fails.
         SourceError: The checkpoint cannot be read.
-        ConversionError: It cannot be packaged as asked.
-        StoreError: The destination exists or cannot be written, or holds an unfinished
-            conversion of something else.
+        ConversionError: The checkpoint cannot be converted with these options.
+        StoreError: The destination exists, cannot be written, or holds an unfinished conversion
+            of another source or with other options.
     """
     chosen = fill(ConvertOptions, options, keywords, parameter="options")
     check_options(chosen)
@@ -101,9 +101,9 @@ def convert(
     with (
         open_device(CPU if chosen.dry_run else chosen.device, chosen.adapter) as encoder,
         nearby(source) as path,
-        _adapter(chosen) as merged,
+        _adapter(chosen) as adapter,
     ):
-        crew = _Crew(
+        settings = _WorkerSettings(
             threads=chosen.workers or min(os.cpu_count() or 1, MAX_WORKERS),
             fetchers=FETCHERS if is_url(source) else 0,
             engine=chosen.engine,
@@ -112,29 +112,39 @@ def convert(
             device_name=chosen.device,
         )
         counter = Progress(progress, encoder.check)
-        return _convert(path, merged, target, chosen, crew, counter)
+        return _convert(path, adapter, target, chosen, settings, counter)
 
 
 def _adapter(options: PackageOptions) -> AbstractContextManager[Path | None]:
+    """Make a local copy of the adapter if it is remote; None if no adapter is given."""
     return nullcontext() if options.lora is None else nearby(options.lora)
 
 
 @dataclass(frozen=True)
-class _Crew:
-    """Who works: threads here, those that wait for a network, and who encodes."""
+class _WorkerSettings:
+    """The threads, the engine and the device that a conversion uses.
+
+    Attributes:
+        threads: Number of threads on this machine.
+        fetchers: Minimum number of threads for the scan; 0 for a local source.
+        engine: One of `ENGINES`.
+        ray_address: Address of the Ray cluster; None to start a local one.
+        device: The device that encodes blocks, which may still be opening.
+        device_name: One of `DEVICES`.
+    """
 
     threads: int
     fetchers: int
     engine: str
     ray_address: str | None
-    device: Opening
+    device: PendingDevice
     device_name: str
 
     @contextmanager
-    def workforce(self) -> Iterator[Workforce]:
-        """The engine and the device, as long as the engine is open."""
+    def open_pool(self) -> Iterator[WorkerPool]:
+        """Open the engine and wait for the device; the engine closes with the block."""
         with open_engine(self.engine, self.threads, self.ray_address) as engine:
-            yield Workforce(engine, self.device.wait(), self.device_name)
+            yield WorkerPool(engine, self.device.wait(), self.device_name)
 
 
 def _convert(
@@ -142,39 +152,39 @@ def _convert(
     adapter: Path | None,
     target: Target,
     options: ConvertOptions,
-    crew: _Crew,
+    settings: _WorkerSettings,
     counter: Progress,
 ) -> ConversionResult:
-    threads = crew.threads
+    threads = settings.threads
     opened = open_source(source)
     if adapter is not None:
         opened = merge_adapter(opened, adapter)
     rule = find_architecture(opened.config, options.arch, opened.config_place)
     model = read_model(opened, rule)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
-    magnitudes = scan(model, max(threads, crew.fetchers), counter)
+    magnitudes = scan(model, max(threads, settings.fetchers), counter)
     plan = make_plan(model, options, magnitudes, matrix)
     draft, notes = build_manifest(opened, model, plan, options, ())
     check_manifest(draft, plan, opened.config_place)
     content = opened.content(TOKENIZER_JSON)
     notes = (*notes, *check_tokenizer(draft, content, opened.path / TOKENIZER_JSON))
-    notes = (*opened.notes, *model.notes, *plan.origins(), *notes, *_check_graph(draft))
+    notes = (*opened.notes, *model.notes, *plan.source_notes(), *notes, *_check_graph(draft))
     if matrix is not None:
         notes = (*notes, *importance_notes(plan, matrix))
-    errors: dict[str, TensorError] = {}
+    errors: dict[str, ErrorStats] = {}
     reused, blocks = 0, Counter[str]()
     if not options.dry_run:
         job = _Job(opened, model, plan, options, notes, counter)
-        made = fingerprint(opened, plan, options, magnitudes)
+        conversion_fingerprint = fingerprint(opened, plan, options, magnitudes)
         with (
-            crew.workforce() as workforce,
-            delivery(target, made, threads, options.hash_algorithm) as package,
+            settings.open_pool() as pool,
+            open_output(target, conversion_fingerprint, threads, options.hash_algorithm) as package,
         ):
-            shards = job.write(package, workforce, threads)
+            shards = job.write(package, pool, threads)
             draft, errors = job.finish(package.store, shards, threads)
-            reused, blocks = len(package.done), workforce.blocks
+            reused, blocks = len(package.done), pool.blocks
     return ConversionResult(
-        destination=target.place,
+        destination=target.location,
         model_id=draft.model_id,
         architecture=model.name,
         dry_run=options.dry_run,
@@ -190,7 +200,7 @@ def _convert(
 
 @dataclass(frozen=True)
 class _Job:
-    """A conversion about which everything is decided."""
+    """A conversion whose decisions are all made, ready to be written."""
 
     source: Source
     model: SourceModel
@@ -199,8 +209,10 @@ class _Job:
     notes: Sequence[str]
     progress: Progress
 
-    def write(self, package: Delivery, workforce: Workforce, workers: int) -> tuple[ShardInfo, ...]:
-        """Write the shards that are not done, and return them all."""
+    def write(
+        self, package: PackageOutput, pool: WorkerPool, workers: int
+    ) -> tuple[ShardInfo, ...]:
+        """Write the shards that are not reused, and return all shards."""
         writer = ShardWriter(
             package.store,
             self.options.shard_size,
@@ -211,12 +223,16 @@ class _Job:
             position=sum(self.plan.shard_sizes[: len(package.done)]),
             finished=package.finished,
         )
-        return write_shards(self.plan, writer, self.options, workforce, self.progress)
+        return write_shards(self.plan, writer, self.options, pool, self.progress)
 
     def finish(
         self, store: Store, shards: Sequence[ShardInfo], workers: int
-    ) -> tuple[Manifest, dict[str, TensorError]]:
-        """Verify, write the other files, manifest last; return it and what each tensor lost."""
+    ) -> tuple[Manifest, dict[str, ErrorStats]]:
+        """Verify the shards and write the other files, the manifest last.
+
+        Returns:
+            The manifest, and the error of each tensor by its name.
+        """
         algorithm = self.options.hash_algorithm
         errors = verify(self.plan, store, shards, algorithm, workers, self.progress)
         copy_files(self.source, store)
@@ -231,11 +247,11 @@ class _Job:
 
 
 def _check_graph(manifest: Manifest) -> tuple[str, ...]:
-    """A note if the package cannot be run yet.
+    """Derive the graph, and return a note if the runtime does not support it yet.
 
     Raises:
-        ConversionError: The graph and the tensors disagree, which is a fault of the
-            architecture's file.
+        ConversionError: The shapes in the graph differ from those of the tensors, which is a
+            mistake in the architecture's file.
     """
     try:
         graph = derive_graph(manifest)
@@ -246,7 +262,7 @@ def _check_graph(manifest: Manifest) -> tuple[str, ...]:
         found = None if tensor is None else list(tensor.shape)
         if found != list(use.shape):
             raise ConversionError(
-                "the graph calls for another tensor than the architecture gave",
+                "the graph expects another shape than the architecture file declares",
                 where=use.name,
                 expected=list(use.shape),
                 found=found,

@@ -1,14 +1,15 @@
 """A folder that appears under its name only when it is complete.
 
-Everything is written into a hidden sibling, flushed to disk and renamed. Whatever goes wrong,
-the sibling is removed and what stood under the name before is still there. A process that is
-killed leaves the sibling behind; the next conversion to the same name takes it up or removes it.
+Everything is written into a hidden staging folder beside it, flushed to disk and renamed. If
+anything fails, the staging folder is removed and whatever had the name before is still there. A
+killed process leaves the staging folder behind; the next conversion to the same name resumes from
+it or removes it.
 
     .NAME.partial/
-      lock            held while a conversion works here
-      package/        what will be NAME
-      journal.jsonl   what of it is finished (see `journal`)
-      old/            what NAME was, between the two renames that replace it
+      lock            locked while a conversion works here
+      package/        the package that will become NAME
+      journal.jsonl   the shards that are finished (see `journal`)
+      old/            the previous NAME, between the two renames that replace it
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 LOCK_ATTEMPTS = 10
-"""Times that another conversion may end, and take the folder away, just before it is locked."""
+"""Attempts to lock the folder; each can fail because another conversion ends and removes it."""
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """The hidden folder beside a destination.
+class StagingFolder:
+    """The hidden folder beside a destination, in which a package is written.
 
     Attributes:
         destination: The name under which the package will appear.
@@ -52,35 +53,35 @@ class Workplace:
 
     @property
     def package(self) -> Path:
-        """The folder to fill."""
+        """The package that is being written."""
         return self.root / "package"
 
     @property
     def journal(self) -> Path:
-        """What is finished in it."""
+        """The journal of finished shards."""
         return self.root / "journal.jsonl"
 
     @property
     def old(self) -> Path:
-        """What is being replaced."""
+        """The package that is being replaced."""
         return self.root / "old"
 
     @property
     def lock(self) -> Path:
-        """Held by the conversion that works here."""
+        """The lock file of the conversion that works here."""
         return self.root / "lock"
 
 
 def check_destination(source: Path | None, destination: Path, *, overwrite: bool) -> None:
-    """Refuse a destination that is there and may not be replaced.
+    """Refuse a destination that exists and may not be replaced.
 
     Args:
-        source: The checkpoint, where it is a path.
-        destination: The folder to make.
-        overwrite: Whether a package that is there may be replaced.
+        source: Path of the checkpoint; None if it is remote.
+        destination: The folder to create.
+        overwrite: Whether an existing package may be replaced.
 
     Raises:
-        StoreError: It exists and may not be replaced.
+        StoreError: The destination exists and may not be replaced.
     """
     if not os.path.lexists(destination):
         return
@@ -99,8 +100,8 @@ def check_destination(source: Path | None, destination: Path, *, overwrite: bool
 
 
 def was_interrupted(destination: Path) -> bool:
-    """Whether a conversion to this name was cut short, or is at work."""
-    return Workplace(destination).root.exists()
+    """Return whether a conversion to this destination was interrupted or is running."""
+    return StagingFolder(destination).root.exists()
 
 
 def _is_replaceable(path: Path) -> bool:
@@ -110,136 +111,140 @@ def _is_replaceable(path: Path) -> bool:
 
 
 @contextmanager
-def complete_or_nothing(destination: Path, *, resume: bool = False) -> Iterator[Workplace]:
-    """A folder to fill, which becomes `destination` if the block ends without an error.
+def atomic_folder(destination: Path, *, resume: bool = False) -> Iterator[StagingFolder]:
+    """Create a staging folder that becomes `destination` if the block ends without an error.
 
     Args:
-        destination: The name to give it.
-        resume: Keep what a killed conversion left, and leave it there for another try where this
-            one is interrupted or cannot write. Otherwise the folder starts empty and is removed.
+        destination: The final path.
+        resume: Keep what an interrupted conversion has left, and keep it again if this one is
+            interrupted or cannot write. Without it, the staging folder starts empty and is
+            removed on every error.
 
     Raises:
-        StoreError: The folder cannot be made, flushed or renamed, or another conversion is
-            writing it.
+        StoreError: The folder cannot be created, flushed or renamed, or another conversion is
+            writing to it.
     """
-    work = Workplace(destination)
+    staging = StagingFolder(destination)
     with store_errors(destination):
         make_folder(destination.parent)
-    with _locked(work):
+    with _locked(staging):
         try:
             with store_errors(destination):
-                _tidy(work, resume=resume)
-                work.package.mkdir(exist_ok=True)
-            yield work
+                _recover(staging, resume=resume)
+                staging.package.mkdir(exist_ok=True)
+            yield staging
             with store_errors(destination):
-                _flush(work.package)
-                _replace(work)
+                _flush(staging.package)
+                _replace(staging)
         except BaseException as error:
-            if not (resume and work.journal.exists() and _can_go_on_after(error)):
-                _clear(work)
+            if not (resume and staging.journal.exists() and _is_resumable_after(error)):
+                _clear(staging)
             raise
-        _clear(work)
+        _clear(staging)
 
 
-def _can_go_on_after(error: BaseException) -> bool:
-    """Whether trying again makes sense: after a full disk it does, after bad weights not."""
+def _is_resumable_after(error: BaseException) -> bool:
+    """Return whether a retry can succeed, as after a full disk but not after invalid weights."""
     return isinstance(error, (StoreError, WorkerError)) or not isinstance(error, RdrrError)
 
 
 @contextmanager
-def _locked(work: Workplace) -> Iterator[None]:
-    """Hold the workplace. The system lets go of it when the process ends, however it does."""
+def _locked(staging: StagingFolder) -> Iterator[None]:
+    """Lock the staging folder; the system releases the lock when the process ends in any way."""
     from filelock import FileLock
 
-    lock = FileLock(work.lock, blocking=False, thread_local=False)
+    lock = FileLock(staging.lock, blocking=False, thread_local=False)
     try:
-        _acquire(lock, work)
+        _acquire(lock, staging)
         yield
     finally:
-        _leave(lock, work)
+        _release(lock, staging)
 
 
-def _acquire(lock: FileLock, work: Workplace) -> None:
+def _acquire(lock: FileLock, staging: StagingFolder) -> None:
     from filelock import Timeout
 
     for attempt in range(LOCK_ATTEMPTS):
         try:
-            work.root.mkdir(exist_ok=True)
+            staging.root.mkdir(exist_ok=True)
             lock.acquire()
             return
         except Timeout:
             raise StoreError(
-                "another conversion is writing it", where=work.destination, hint="let it end first"
+                "another conversion is writing to it",
+                where=staging.destination,
+                hint="wait until it has ended",
             ) from None
         except OSError as error:
             if not isinstance(error, FileNotFoundError) or attempt + 1 == LOCK_ATTEMPTS:
-                with store_errors(work.root):
+                with store_errors(staging.root):
                     raise
 
 
-def _leave(lock: FileLock, work: Workplace) -> None:
-    """Take the folder away where nothing is left in it."""
-    if not lock.is_locked:  # interrupted as it began; if anything is in it, it is another's
-        with suppress(OSError):
-            work.root.rmdir()
+def _release(lock: FileLock, staging: StagingFolder) -> None:
+    """Release the lock, and remove the staging folder if nothing else is in it."""
+    if not lock.is_locked:  # interrupted before locking
+        with suppress(OSError):  # it fails if another conversion works here
+            staging.root.rmdir()
         return
-    # The lock goes last: whoever takes a new one must find nothing that is still removed.
-    if [path.name for path in work.root.iterdir()] == [work.lock.name]:
-        work.lock.unlink(missing_ok=True)
+    # The lock file is removed last: a conversion that locks a new one must not see files that
+    # this one is still about to remove.
+    if [path.name for path in staging.root.iterdir()] == [staging.lock.name]:
+        staging.lock.unlink(missing_ok=True)
         with suppress(OSError):
-            work.root.rmdir()
+            staging.root.rmdir()
     lock.release()
 
 
-def _tidy(work: Workplace, *, resume: bool) -> None:
-    """Bring what a killed conversion left into the state before its renames."""
-    _put_old_back(work)
+def _recover(staging: StagingFolder, *, resume: bool) -> None:
+    """Undo the renames of a killed conversion, and clear its files unless they are resumed."""
+    _restore_old(staging)
     if not resume:
-        _clear(work)
-    elif work.journal.exists() and not work.package.exists() and work.destination.exists():
-        # It was killed after the last rename: everything is there and is checked once more.
-        work.destination.rename(work.package)
+        _clear(staging)
+    elif staging.journal.exists() and not staging.package.exists() and staging.destination.exists():
+        # It was killed after the last rename. The package is complete, and is verified once more.
+        staging.destination.rename(staging.package)
 
 
-def _put_old_back(work: Workplace) -> None:
-    if not work.old.exists():
+def _restore_old(staging: StagingFolder) -> None:
+    if not staging.old.exists():
         return
-    if os.path.lexists(work.destination):
-        shutil.rmtree(work.old)
+    if os.path.lexists(staging.destination):
+        shutil.rmtree(staging.old)
     else:
-        work.old.rename(work.destination)
+        staging.old.rename(staging.destination)
 
 
-def _clear(work: Workplace) -> None:
+def _clear(staging: StagingFolder) -> None:
     """Remove everything but the lock."""
     with suppress(OSError):
-        _put_old_back(work)
-    shutil.rmtree(work.package, ignore_errors=True)
-    for journal in work.root.glob(f"{work.journal.name}*"):
+        _restore_old(staging)
+    shutil.rmtree(staging.package, ignore_errors=True)
+    for journal in staging.root.glob(f"{staging.journal.name}*"):
         with suppress(OSError):
             journal.unlink()
 
 
 def _flush(folder: Path) -> None:
-    """Make the contents survive a power cut before the name does."""
+    """Flush the files to disk, so that a power cut after the rename cannot lose their content."""
     for path in folder.iterdir():
         flush_file(path)
     flush_folder(folder)
 
 
-def _replace(work: Workplace) -> None:
-    """Give the package its name; where that is not on the disk afterwards, take it away again."""
-    is_there = os.path.lexists(work.destination)
+def _replace(staging: StagingFolder) -> None:
+    """Rename the package to its destination, and undo that if it cannot be flushed to disk."""
+    is_there = os.path.lexists(staging.destination)
     if is_there:
-        work.destination.rename(work.old)
+        staging.destination.rename(staging.old)
     try:
-        work.package.rename(work.destination)
-        flush_folder(work.destination.parent)
-        flush_folder(work.root)
+        staging.package.rename(staging.destination)
+        flush_folder(staging.destination.parent)
+        flush_folder(staging.root)
     except BaseException:
-        if work.destination.exists():
-            work.destination.rename(work.package)
+        if staging.destination.exists():
+            staging.destination.rename(staging.package)
         if is_there:
-            work.old.rename(work.destination)
+            staging.old.rename(staging.destination)
         raise
-    shutil.rmtree(work.old, ignore_errors=True)
+    shutil.rmtree(staging.old, ignore_errors=True)

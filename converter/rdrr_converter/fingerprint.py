@@ -1,7 +1,8 @@
-"""What decides the bytes of a package, in a few JSON values that can be compared later.
+"""The fingerprint of a conversion: a few JSON values that determine the bytes of the package.
 
-Weights are not hashed: their files count by size and time of change, their values by the
-magnitudes that the scan finds anyway. The source's place does not count, so that it may move.
+Weights are not hashed. Their files are identified by size and modification time, and their values
+by the magnitudes that the scan computes anyway. The path of the source is left out, so that the
+source may be moved.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from rdrr_converter.sources import Source
 from rdrr_converter.tokenizer import COPIED
 
 FILES = ("lora", "imatrix")
-"""Options that name files: what is in those counts, not where they are."""
+"""Options that name files, of which sizes and modification times count but paths do not."""
 
 
 def fingerprint(
     source: Source, plan: ConversionPlan, options: PackageOptions, magnitudes: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The values, by what a person calls them.
+    """Return the fingerprint of a conversion, by descriptions that messages can use.
 
     Args:
         source: The opened checkpoint.
-        plan: What is to be written.
-        options: What was asked for.
+        plan: The plan of the package.
+        options: Options of the package.
         magnitudes: Largest absolute value of each source tensor.
 
     Raises:
@@ -48,14 +49,14 @@ def fingerprint(
 
 
 def _options(options: PackageOptions) -> dict[str, Any]:
-    # How the work is done does not count, so only the fields that decide the bytes are taken.
+    # Options that only control the work do not change the bytes of the package.
     values: dict[str, Any] = _plain(
         {one.name: getattr(options, one.name) for one in fields(PackageOptions)}
     )
     for name in FILES:
         if values.get(name):
             path = Path(values[name])
-            values[name] = _digest(_states(path.iterdir() if path.is_dir() else [path]))
+            values[name] = _digest(_file_stats(path.iterdir() if path.is_dir() else [path]))
     return values
 
 
@@ -73,12 +74,12 @@ def _tensors(source: Source) -> Iterator[list[object]]:
 
 
 def _files(source: Source) -> dict[str, list[int]]:
-    """Size and time of change of the files of weights that are on this machine."""
+    """Return size in bytes and modification time in ns of the local weight files."""
     folder = source.path if source.path.is_dir() else source.path.parent
-    return _states({folder / tensor.file for tensor in source.tensors.values()})
+    return _file_stats({folder / tensor.file for tensor in source.tensors.values()})
 
 
-def _states(paths: Iterable[Path]) -> dict[str, list[int]]:
+def _file_stats(paths: Iterable[Path]) -> dict[str, list[int]]:
     states = {path.name: path.stat() for path in sorted(paths) if path.is_file()}
     return {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()}
 
@@ -88,7 +89,7 @@ def _digest(value: object) -> str:
 
 
 def _plain(value: object) -> Any:
-    """The value as JSON gives it back."""
+    """Return the value as it is after a round trip through JSON."""
     return json.loads(json.dumps(value, default=_text))
 
 

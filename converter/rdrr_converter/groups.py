@@ -1,6 +1,7 @@
-"""Groups of tensors in the manifest: where each expert is, so that a reader can fetch it alone.
+"""The manifest's `groups`, which say where each expert is so that a reader can fetch it alone.
 
-Written for models with experts; of other models every tensor's `group` says all there is to say.
+They are written for models with experts only. For other models the field `group` of each tensor
+is enough.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from rdrr_manifests.models import MoeConfig
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
 
 VERSION = "1.0.0"
-"""Version of a group's content, which the public format wants to be stated."""
+"""Version of a group's content, a field that the public format requires."""
 
 _READ_BYTES = 16 << 20
 _NAME = re.compile(r"layer\.(\d+)(?:\.(expert|shared_expert)(?:\.(\d+))?)?")
 
 
 def describe_experts(moe: MoeConfig, plan: ConversionPlan) -> MoeConfig:
-    """The block with the names, shards and size of every expert."""
+    """Return the block `moeConfig` with the tensor names, shards and size of every expert."""
     experts = {
         f"{match[1]}_{match[3]}": tensors
         for name, tensors in _groups(plan).items()
@@ -42,17 +43,17 @@ def describe_experts(moe: MoeConfig, plan: ConversionPlan) -> MoeConfig:
 def describe_groups(
     plan: ConversionPlan, store: Store, shards: Sequence[ShardInfo]
 ) -> dict[str, object]:
-    """`groups` of the manifest, with a hash over the bytes that are on disk.
+    """Return the manifest's `groups`, with hashes of the bytes that are on disk.
 
     Raises:
-        ShardError: They cannot be read.
+        ShardError: A shard cannot be read.
     """
     reader = ShardReader(store, shards)
     return {name: _describe(name, some, reader) for name, some in _groups(plan).items()}
 
 
 def _groups(plan: ConversionPlan) -> Mapping[str, Sequence[PlannedTensor]]:
-    """Tensors of each group, in storage order."""
+    """Return the tensors of each group, in storage order."""
     found: dict[str, list[PlannedTensor]] = {}
     for tensor in plan.tensors:
         found.setdefault(tensor.group, []).append(tensor)
@@ -83,7 +84,7 @@ def _shards(tensors: Sequence[PlannedTensor]) -> list[int]:
 
 
 def _hash(tensors: Sequence[PlannedTensor], reader: ShardReader) -> str:
-    """SHA-256 of the tensors' bytes, one after the other, in hexadecimal digits."""
+    """Return the SHA-256 of the tensors' concatenated bytes as hexadecimal digits."""
     digest = hashlib.sha256()
     for tensor in tensors:
         for start in range(0, tensor.size, _READ_BYTES):

@@ -1,7 +1,7 @@
-"""Which columns of a tensor matter more: entries of an importance matrix, by our names.
+"""Importance matrices: which columns of a tensor matter more, by the tensor's canonical name.
 
-An entry may stand under llama.cpp's name of a tensor or under our own. Experts that llama.cpp
-stacks into one tensor share an entry, one after another.
+A file may name an entry as llama.cpp names the tensor, or by its canonical name. Experts that
+llama.cpp stacks into one tensor share an entry, which holds their values one after another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rdrr_converter.sources.base import F32Array
 from rdrr_converter.sources.gguf_names import GGUF_ARCHITECTURES
 from rdrr_converter.sources.imatrix import read_imatrix
 
-# Parts of llama.cpp's layers that no row of the table of architectures names.
+# Tensors of llama.cpp's layers that the table of GGUF architectures does not list.
 _MORE_PARTS: Mapping[str, str] = MappingProxyType(
     {
         "self_attn.qkv_proj": "attn_qkv",
@@ -45,26 +45,26 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "output.weight"
 
 @dataclass(frozen=True, eq=False)
 class ImportanceMatrix:
-    """An importance matrix.
+    """An importance matrix as read from its file.
 
     Attributes:
-        path: Its file.
-        entries: Mean squared activations by the names in the file.
+        path: The file.
+        entries: Mean squared activations of the input columns, by the names in the file.
     """
 
     path: Path
     entries: Mapping[str, F32Array]
 
     def columns(self, name: str, K: int, *, tied: bool) -> F32Array | None:
-        """Importance of the columns of a tensor, float32 [K]; None where there is no entry.
+        """Return the importance of a tensor's columns, float32 [K]; None if there is no entry.
 
         Args:
             name: Canonical name.
-            K: Columns.
-            tied: The embedding is also the head.
+            K: Number of columns.
+            tied: Whether the embedding is also the output head.
 
         Raises:
-            SourceError: The entry is for another number of columns.
+            SourceError: The entry has another number of columns.
         """
         for candidate, expert in _names(name, tied=tied):
             values = self.entries.get(candidate)
@@ -88,13 +88,16 @@ def load_importance(path: Path) -> ImportanceMatrix:
     """Read an importance matrix.
 
     Raises:
-        SourceError: The file is no such matrix.
+        SourceError: The file is not an importance matrix.
     """
     return ImportanceMatrix(path, read_imatrix(path))
 
 
 def llama_name(name: str) -> tuple[str | None, int | None]:
-    """llama.cpp's name of a tensor, and its place in a stack of experts; None where it has none."""
+    """Return llama.cpp's name of a tensor and its index in a stack of experts.
+
+    The name is None if llama.cpp has none; the index is None if the tensor is not an expert.
+    """
     match = _EXPERT.fullmatch(name)
     if match is not None and match[3] in _EXPERT_PARTS:
         return f"blk.{match[1]}.{_EXPERT_PARTS[match[3]]}.weight", int(match[2])
@@ -106,10 +109,10 @@ def llama_name(name: str) -> tuple[str | None, int | None]:
 
 
 def _names(name: str, *, tied: bool) -> Iterator[tuple[str, int | None]]:
-    """Names under which an entry may stand, with the expert's place in it."""
+    """Yield the names that an entry may have, each with the index of the expert in the entry."""
     yield name, None
-    theirs, expert = llama_name(name)
-    if theirs is not None:
-        yield theirs, expert
+    gguf_name, expert = llama_name(name)
+    if gguf_name is not None:
+        yield gguf_name, expert
     if tied and name == _EMBEDDING:
         yield _HEAD, None

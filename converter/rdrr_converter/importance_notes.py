@@ -1,4 +1,4 @@
-"""Notes on which tensors of a plan were quantized by an importance matrix."""
+"""Notes on which tensors of a plan an importance matrix was used for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rdrr_converter.plan import ConversionPlan, PlannedTensor
 
 
 def importance_notes(plan: ConversionPlan, matrix: ImportanceMatrix) -> tuple[str, ...]:
-    """What became of an importance matrix."""
+    """Return notes on how many tensors used the matrix and which had no entry in it."""
     searched = [tensor for tensor in plan.tensors if _is_searched(tensor)]
     guided = [tensor for tensor in searched if tensor.importance]
     missing = [tensor.name for tensor in searched if not tensor.importance]
-    notes = [f"{len(guided)} of {len(searched)} tensors were quantized by the importance matrix"]
+    notes = [f"{len(guided)} of {len(searched)} tensors were quantized with the importance matrix"]
     if missing:
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        notes.append(f"no entry in {matrix.path.name} for {some}")
+        notes.append(f"{matrix.path.name} has no entry for {some}")
     return tuple(notes)
 
 

@@ -1,9 +1,9 @@
-"""What of a package is finished, written down as it happens, so that a killed run can go on.
+"""The journal of finished shards, which lets a killed conversion be resumed.
 
-One JSON object a line: first what is being made (see `fingerprint`), then each finished shard
-with its hash. A line counts only if it is whole, and a shard only if its bytes still have the
-hash; whatever a kill or a power cut left is thus found out and made again. It lies beside the
-package, never in it.
+It has one JSON object per line: first the fingerprint of the conversion (see `fingerprint`), then
+each finished shard with its hash. A line counts only if it is complete, and a shard only if its
+bytes still have the hash; anything else that a kill or a power cut has left is written again. The
+journal is a file beside the package, never in it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import LocalStore, store_errors
 
 Fingerprint = Mapping[str, Any]
-"""JSON values that decide the package's bytes, by what a person calls them."""
+"""JSON values that determine the bytes of a package, by descriptions that messages can use."""
 
 
 class Journal:
-    """A journal that is being written, within a `with` block.
+    """A journal that is open for writing, to be used in a `with` block.
 
-    Shards and lines are flushed to the disk on a thread of their own, since that takes about as
-    long as encoding the next shard.
+    A separate thread flushes shards and lines to disk, because that takes about as long as
+    encoding the next shard.
 
     Args:
-        path: Where the journal is.
-        folder: Where the shards are.
-        fingerprint: What is being made.
-        finished: Shards that were found finished; they are written down first.
+        path: Path of the journal.
+        folder: Folder of the shards.
+        fingerprint: Fingerprint of the conversion.
+        finished: Shards that are reused; they become the first entries.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Journal:
         self._path, self._folder = path, folder
         self._flushed: list[Future[None]] = []
         with store_errors(path):
-            self._file = _begin(path, (fingerprint, *map(asdict, finished)))
+            self._file = _start_journal(path, (fingerprint, *map(asdict, finished)))
         self._pool = ThreadPoolExecutor(1)
 
     def record(self, shard: ShardInfo) -> None:
-        """Write down a finished shard.
+        """Record a finished shard.
 
         Raises:
-            StoreError: An earlier one could not be flushed.
+            StoreError: An earlier shard could not be flushed to disk.
         """
         while self._flushed and self._flushed[0].done():
             self._flushed.pop(0).result()
@@ -66,7 +66,7 @@ class Journal:
         with store_errors(self._folder / shard.filename):
             flush_file(self._folder / shard.filename)
             self._file.write(_line(asdict(shard)))
-            _to_disk(self._file)
+            _sync(self._file)
 
     def __enter__(self) -> Journal:
         return self
@@ -77,7 +77,7 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait until everything is on the disk; the first error in the block is the one raised."""
+        """Wait until everything is on disk; an error of the block takes precedence."""
         self._pool.shutdown(wait=True)
         try:
             self._file.close()
@@ -90,22 +90,22 @@ class Journal:
 def finished_shards(
     path: Path, folder: Path, fingerprint: Fingerprint, workers: int, algorithm: str = "sha256"
 ) -> tuple[ShardInfo, ...]:
-    """The first shards of an interrupted run whose bytes are still what they were.
+    """Return the leading shards of an interrupted conversion that are still intact.
 
     Args:
         path: Its journal.
-        folder: Where its shards are.
-        fingerprint: What is to be made now.
-        workers: Threads.
-        algorithm: Of the shards' hashes.
+        folder: Folder of its shards.
+        fingerprint: Fingerprint of the present conversion.
+        workers: Number of threads that verify shards.
+        algorithm: Hash algorithm of the shards.
 
     Raises:
-        StoreError: The interrupted run was making something else.
+        StoreError: The interrupted conversion had another fingerprint.
     """
     if not path.exists():
         return ()
     with store_errors(path):
-        entries = _whole_entries(path.read_bytes())
+        entries = _complete_entries(path.read_bytes())
     if not entries:
         return ()
     _check_same(entries[0], fingerprint, path)
@@ -119,7 +119,7 @@ def finished_shards(
 
 
 def _in_order(entries: Sequence[Mapping[str, Any]]) -> Iterator[ShardInfo]:
-    """Shards as long as none is missing or unreadable."""
+    """Yield the recorded shards up to the first that is missing or unreadable."""
     for index, entry in enumerate(entries):
         try:
             shard = ShardInfo(**entry)
@@ -143,17 +143,17 @@ def _check_same(found: Fingerprint, wanted: Fingerprint, path: Path) -> None:
         if found.get(what) != wanted.get(what):
             expected, other = _difference(found.get(what), wanted.get(what))
             raise StoreError(
-                f"an unfinished conversion with other {what} is here",
+                f"there is an unfinished conversion with other {what}",
                 where=path.parent,
                 expected=expected,
                 found=other,
-                hint="give the source and options it began with, or leave out --resume to "
-                "begin anew",
+                hint="use the source and the options that it began with, or omit --resume to "
+                "start again",
             )
 
 
 def _difference(found: Any, wanted: Any) -> tuple[str, str]:
-    """Two values, or the parts of them that differ."""
+    """Return both values as text, reduced to the entries that differ if they are mappings."""
     if not (isinstance(found, Mapping) and isinstance(wanted, Mapping)):
         return str(found), str(wanted)
     keys = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
@@ -162,8 +162,8 @@ def _difference(found: Any, wanted: Any) -> tuple[str, str]:
     )
 
 
-def _whole_entries(content: bytes) -> list[dict[str, Any]]:
-    """The objects of all lines before the first that is not whole."""
+def _complete_entries(content: bytes) -> list[dict[str, Any]]:
+    """Parse the lines up to the first incomplete one."""
     entries: list[dict[str, Any]] = []
     for line in content.splitlines(keepends=True):
         try:
@@ -176,14 +176,14 @@ def _whole_entries(content: bytes) -> list[dict[str, Any]]:
     return entries
 
 
-def _begin(path: Path, entries: Iterable[Mapping[str, Any]]) -> BinaryIO:
-    """A journal with these lines, open for more; one that was there stands until it is whole."""
+def _start_journal(path: Path, entries: Iterable[Mapping[str, Any]]) -> BinaryIO:
+    """Create a journal with these entries and leave it open; it replaces an old one atomically."""
     fresh = path.with_name(path.name + ".new")
     file = fresh.open("wb")
     try:
         for entry in entries:
             file.write(_line(entry))
-        _to_disk(file)
+        _sync(file)
         rename_durably(fresh, path)
     except BaseException:
         file.close()
@@ -195,6 +195,6 @@ def _line(entry: Mapping[str, Any]) -> bytes:
     return json.dumps(entry, sort_keys=True).encode() + b"\n"
 
 
-def _to_disk(file: BinaryIO) -> None:
+def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())

@@ -1,6 +1,6 @@
-"""The manifest of a planned package.
+"""Building the manifest of a planned package.
 
-Nothing in it depends on the clock, the machine or the number of workers.
+Nothing in the manifest depends on the clock, the machine or the number of workers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rdrr_converter.sources import Source
 from rdrr_converter.tokenizer import TOKENIZER_JSON, describe_tokenizer, eos_token_ids
 
 COMPUTE = "f32"
-"""`quantizationInfo.compute`: what activations are held in unless a hint says otherwise."""
+"""`quantizationInfo.compute`: the data type of activations unless a hint says otherwise."""
 
 
 def build_manifest(
@@ -45,19 +45,19 @@ def build_manifest(
     shards: Sequence[ShardInfo],
     groups: Mapping[str, object] | None = None,
 ) -> tuple[Manifest, tuple[str, ...]]:
-    """The manifest, and notes on what the checkpoint lacks.
+    """Build the manifest, and notes on what the checkpoint lacks.
 
     Args:
         source: The checkpoint.
-        model: What it holds.
-        plan: What is written.
-        options: What was asked for.
+        model: The model that it holds.
+        plan: The plan of the package.
+        options: Options of the package.
         shards: The finished shards; empty in a dry run.
-        groups: Of tensors, where they are stated.
+        groups: The manifest's `groups`; None to omit the field.
 
     Raises:
-        SourceError: The tokenizer's files are not what their names say.
-        UsageError: SOURCE_DATE_EPOCH is not a time.
+        SourceError: A file of the tokenizer is invalid.
+        UsageError: SOURCE_DATE_EPOCH is not a number of seconds.
     """
     tokenizer, notes = describe_tokenizer(source)
     eos = eos_token_ids(source)
@@ -89,8 +89,8 @@ def build_manifest(
 
 
 def default_model_id(source: Source) -> str:
-    """A name from the checkpoint's folder or file; a hub cache's from its repository."""
-    # Not resolved: a file in a hub's cache is a link to one that is named by its hash.
+    """Derive a model id from the name of the checkpoint's folder, file or hub repository."""
+    # A file is not resolved, because in the hub's cache it is a link to a file named by its hash.
     path = source.path if source.path.is_file() else source.path.resolve()
     name = path.stem if path.is_file() else path.name
     if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
@@ -100,14 +100,14 @@ def default_model_id(source: Source) -> str:
 
 
 def quantization_info(plan: ConversionPlan, options: PackageOptions) -> QuantizationInfo:
-    """What each group of weights is stored as, in the short words of the public format."""
-    weights = options.recipe.word
-    by_role = {tensor.role: _word(tensor) for tensor in plan.tensors}
+    """Summarize the storage types of the weights in the short names of the public format."""
+    weights = options.recipe.short_name
+    by_role = {tensor.role: _short_name(tensor) for tensor in plan.tensors}
     embeddings, head = by_role["embedding"], by_role.get("lm_head")
     layout = "col" if _is_column(plan, options) else "row"
     parts = [weights]
-    # Roles stored as the weights are need no mention; the head is named with the embedding it
-    # shares a type or a tensor with.
+    # Roles that are stored in the type of the weights are not mentioned. A head that shares its
+    # type or its tensor with the embedding is mentioned together with it.
     if head in (None, embeddings):
         parts += [f"eh{embeddings}"] if embeddings != weights else []
     else:
@@ -129,7 +129,7 @@ def _is_column(plan: ConversionPlan, options: PackageOptions) -> bool:
     return options.transpose_weights or any(t.layout is Layout.COLUMN for t in blocks)
 
 
-def _word(tensor: PlannedTensor) -> str:
+def _short_name(tensor: PlannedTensor) -> str:
     name = tensor.dtype.name.lower()
     return name.replace("_k", "k")
 
@@ -147,7 +147,7 @@ def _metadata(source: Source, model: SourceModel) -> dict[str, object]:
             stamp = datetime.fromtimestamp(int(epoch), UTC)
         except (ValueError, OverflowError, OSError) as error:
             raise UsageError(
-                "SOURCE_DATE_EPOCH is not a time", expected="seconds since 1970", found=epoch
+                "SOURCE_DATE_EPOCH is not a valid time", expected="seconds since 1970", found=epoch
             ) from error
         metadata["convertedAt"] = stamp.strftime("%Y-%m-%dT%H:%M:%SZ")
     return metadata

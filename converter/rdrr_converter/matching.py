@@ -1,6 +1,6 @@
-"""The tensors of a checkpoint by the names of its architecture: every one is accounted for.
+"""Matching the tensors of a checkpoint with those of its architecture, by name and shape.
 
-Names, shapes and what is left out are decided here; no weight is read.
+Every tensor of the checkpoint is either used, left out with a note, or an error. No weight is read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class ModelTensor:
     """One tensor of the model.
 
     Attributes:
-        name: Canonical name, the one in the package.
-        source: Where its values are.
+        name: Canonical name, which is its name in the package.
+        source: The checkpoint's tensor.
         role: Role in the manifest.
-        layer: Number of its layer; None outside the layers.
-        expert: Number of its expert; None outside the experts.
+        layer: Index of its layer; None for a tensor outside the layers.
+        expert: Index of its expert; None for a tensor outside the experts.
     """
 
     name: str
@@ -55,15 +55,15 @@ class ModelTensor:
 
 
 @dataclass(frozen=True)
-class _Slot:
-    """A tensor that the model may have."""
+class _ExpectedTensor:
+    """A tensor that the architecture allows, for one layer and expert."""
 
     rule: TensorRule
     layer: int | None = None
     expert: int | None = None
 
     def fill(self, name: str) -> str:
-        """A name of the rule with the numbers of this layer and expert."""
+        """Insert the indices of this layer and expert into a name."""
         return name.format(layer=self.layer, expert=self.expert)
 
 
@@ -74,50 +74,54 @@ def match(
     sizes: Architecture,
     moe: MoeConfig | None,
 ) -> tuple[tuple[ModelTensor, ...], list[str]]:
-    """The tensors of the model in the order in which they are stored, and notes on others.
+    """Return the model's tensors in storage order, and notes on tensors that are left out.
 
     Raises:
-        SourceError: A tensor is missing, unexpected or misshapen.
+        SourceError: A tensor is missing, is unexpected or has the wrong shape.
     """
     if sizes.num_layers > len(source.tensors):
         most = f"at most {len(source.tensors)}, the number of tensors"
         raise config.fault("num_hidden_layers", most, sizes.num_layers)
     rows = max((tensor.rows for tensor in source.tensors.values()), default=0)
-    if moe is not None and moe.num_experts > rows:  # a router has a row for each
+    if moe is not None and moe.num_experts > rows:  # a router has one row per expert
         raise config.fault("the number of experts", f"at most {rows}", moe.num_experts)
     finder = _Finder(source, rule, _dimensions(sizes, moe))
     found: list[ModelTensor] = []
     missing: list[str] = []
-    for slot in _slots(rule, config, sizes.num_layers, moe):
-        tensor = finder.find(slot)
+    for wanted in _expected_tensors(rule, config, sizes.num_layers, moe):
+        tensor = finder.find(wanted)
         if tensor is not None:
-            name = slot.fill(slot.rule.name)
-            found.append(ModelTensor(name, tensor, slot.rule.role, slot.layer, slot.expert))
-        elif _is_required(slot.rule, config):
-            missing.append(finder.place(slot.fill(slot.rule.name)))
+            name = wanted.fill(wanted.rule.name)
+            found.append(ModelTensor(name, tensor, wanted.rule.role, wanted.layer, wanted.expert))
+        elif _is_required(wanted.rule, config):
+            missing.append(finder.name_in_source(wanted.fill(wanted.rule.name)))
     if missing:
         raise SourceError(
             "a tensor is missing" if len(missing) == 1 else f"{len(missing)} tensors are missing",
             where=source.path,
-            expected=_some(missing),
-            found=f"{len(source.tensors)} tensors, as {_some(list(source.tensors))}",
+            expected=_first_few(missing),
+            found=f"{len(source.tensors)} tensors, for example {_first_few(list(source.tensors))}",
         )
-    return tuple(found), _leftovers(source, rule, finder.used)
+    return tuple(found), _check_leftovers(source, rule, finder.used)
 
 
 def required_names(
     rule: ArchitectureRule, config: Config, layers: int, moe: MoeConfig | None
 ) -> frozenset[str]:
-    """The canonical names of the tensors that a configuration says there are, but for the head.
+    """Return the canonical names of all tensors that a configuration requires, except the head.
 
     Args:
         rule: The architecture.
         config: The configuration.
         layers: Number of layers.
-        moe: What it says of experts.
+        moe: The experts that the configuration describes, or None.
     """
-    slots = _slots(rule, config, layers, moe)
-    return frozenset(slot.fill(slot.rule.name) for slot in slots if _is_required(slot.rule, config))
+    expected_tensors = _expected_tensors(rule, config, layers, moe)
+    return frozenset(
+        wanted.fill(wanted.rule.name)
+        for wanted in expected_tensors
+        if _is_required(wanted.rule, config)
+    )
 
 
 def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
@@ -137,25 +141,25 @@ def _dimensions(sizes: Architecture, moe: MoeConfig | None) -> dict[str, int]:
     return found
 
 
-def _slots(
+def _expected_tensors(
     rule: ArchitectureRule, config: Config, layers: int, moe: MoeConfig | None
-) -> Iterator[_Slot]:
-    """Every tensor the model may have, in order: outside, layer by layer, outside."""
+) -> Iterator[_ExpectedTensor]:
+    """Yield every tensor that the model may have, in storage order."""
     per_layer = [row for row in rule.tensors if row.is_per_layer]
     first = rule.tensors.index(per_layer[0])
-    yield from (_Slot(row) for row in rule.tensors[:first])
+    yield from (_ExpectedTensor(row) for row in rule.tensors[:first])
     owners = {row.name: frozenset(row.layers(config)) for row in per_layer if row.layers}
     for layer in range(layers):
         own = [row for row in per_layer if layer in owners.get(row.name, (layer,))]
         for is_per_expert, rows in groupby(own, lambda row: row.is_per_expert):
             numbers = range(moe.num_experts) if is_per_expert and moe else (None,)
             kept = list(rows)
-            yield from (_Slot(row, layer, number) for number in numbers for row in kept)
-    yield from (_Slot(row) for row in rule.tensors[first:] if not row.is_per_layer)
+            yield from (_ExpectedTensor(row, layer, number) for number in numbers for row in kept)
+    yield from (_ExpectedTensor(row) for row in rule.tensors[first:] if not row.is_per_layer)
 
 
 class _Finder:
-    """Looks tensors up by name, in stacks too."""
+    """A lookup of tensors by canonical name that also finds parts of stacked tensors."""
 
     def __init__(
         self, source: Source, rule: ArchitectureRule, dimensions: Mapping[str, int]
@@ -171,40 +175,40 @@ class _Finder:
             rule.prefixes[0],
         )
 
-    def place(self, name: str) -> str:
-        """The name that a canonical name has in this checkpoint."""
+    def name_in_source(self, name: str) -> str:
+        """Return the name that this checkpoint uses for a canonical name."""
         return self._prefix + name.removeprefix(BODY) if name.startswith(BODY) else name
 
-    def find(self, slot: _Slot) -> SourceTensor | None:
-        """The tensor, or None.
+    def find(self, wanted: _ExpectedTensor) -> SourceTensor | None:
+        """Find a tensor; return None if the checkpoint does not have it.
 
         Raises:
-            SourceError: It, or the stack that holds it, has another shape than it must have.
+            SourceError: The tensor, or the stack that contains it, has the wrong shape.
         """
-        for name in (slot.rule.name, *slot.rule.aliases):
-            tensor = self._tensors.get(self.place(slot.fill(name)))
+        for name in (wanted.rule.name, *wanted.rule.aliases):
+            tensor = self._tensors.get(self.name_in_source(wanted.fill(name)))
             if tensor is not None:
-                _check_shape(tensor, self._shape(slot.rule))
+                _check_shape(tensor, self._shape(wanted.rule))
                 self.used.add(tensor.name)
                 return tensor
-        name = slot.fill(slot.rule.name)
+        name = wanted.fill(wanted.rule.name)
         if name not in self._parts:
             for stack in self._stacks:
-                if slot.rule.name in stack.parts:
-                    self._unstack(stack.name, stack.parts, slot)
+                if wanted.rule.name in stack.parts:
+                    self._unstack(stack.name, stack.parts, wanted)
         return self._parts.get(name)
 
     def _shape(self, rule: TensorRule) -> tuple[int, ...]:
         return tuple(self._dimensions[size] for size in rule.shape)
 
-    def _unstack(self, name: str, parts: Sequence[str], slot: _Slot) -> None:
-        whole = self._tensors.get(self.place(slot.fill(name)))
+    def _unstack(self, name: str, parts: Sequence[str], wanted: _ExpectedTensor) -> None:
+        whole = self._tensors.get(self.name_in_source(wanted.fill(name)))
         if whole is None:
             return
         is_per_expert = self._rows[parts[0]].is_per_expert
         numbers = range(self._dimensions["experts"]) if is_per_expert else (None,)
         names = [
-            part.format(layer=slot.layer, expert=number) for number in numbers for part in parts
+            part.format(layer=wanted.layer, expert=number) for number in numbers for part in parts
         ]
         shapes = [self._shape(self._rows[part]) for _ in numbers for part in parts]
         columns = shapes[0][-1]
@@ -231,8 +235,8 @@ def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
         )
 
 
-def _leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[str]:
-    """Notes on tensors that are left out on purpose."""
+def _check_leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[str]:
+    """Return notes on tensors that are left out on purpose, and refuse unknown ones."""
     extra = [name for name in source.tensors if name not in used]
     others = [name for name in extra if _fits(name, rule.other_parts)]
     computed = [name for name in extra if _fits(name, rule.ignored)]
@@ -242,13 +246,16 @@ def _leftovers(source: Source, rule: ArchitectureRule, used: set[str]) -> list[s
         raise SourceError(
             f"unexpected tensors for architecture {rule.name}",
             where=source.path,
-            expected="only tensors that the architecture names",
-            found=f"{len(unknown)} more: {_some(unknown)}",
+            expected="only tensors of the architecture",
+            found=f"{len(unknown)} more: {_first_few(unknown)}",
         )
-    notes = [f"{name}: left out, it is computed when the model is loaded" for name in computed]
+    notes = [
+        f"{name}: left out, because it is computed when the model is loaded" for name in computed
+    ]
     if others:
         notes.append(
-            f"{len(others)} tensors that are not of the text model are left out: {_some(others)}"
+            f"{len(others)} tensors that are not part of the text model are left out: "
+            f"{_first_few(others)}"
         )
     return notes
 
@@ -257,5 +264,5 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
-def _some(names: list[str]) -> str:
+def _first_few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -1,8 +1,8 @@
-"""How far stored values are from the source's: of a whole tensor, and of its worst block.
+"""The error of stored values relative to the source, for a whole tensor and for its worst block.
 
-A block is what the storage type makes of a stored row; scalar types are looked at in runs of
-`SCALAR_RUN` values. The error of a block is relative to the block's own values, so that a part
-which is lost altogether shows however small its values are. This module reads no file.
+Blocks are those of the storage type; values of scalar types are measured in runs of `SCALAR_RUN`.
+The error of a block is relative to the values of that block, so that a block which is lost
+completely is noticed however small its values are. This module reads no file.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from rdrr_converter.transforms import Chunk
 F64Array = npt.NDArray[np.float64]
 
 SLICE = 1 << 19
-"""Values compared at once, in float64; a multiple of every block."""
+"""Number of values that are compared at once in float64; a multiple of every block size."""
 
 SCALAR_RUN = 256
-"""Values that count as a block in types that have none."""
+"""Number of values that count as a block in scalar types."""
 
 _LEAST_POWER = 1e-60
-"""Stands in for the power of a block of zeros, so that its error is large but a number."""
+"""Minimum for the sum of squares of a block, so that the error of a block of zeros is finite."""
 
 
 @dataclass(frozen=True)
 class WorstBlock:
-    """The block that lost most.
+    """The block with the largest relative error.
 
     Attributes:
-        row: Stored row; 0 in the layout `flat`, which has only one.
-        block: Block within the row.
+        row: Index of the stored row; 0 in the layout `flat`, which has only one.
+        block: Index of the block within the row.
         relative_rmse: sqrt(sum (stored - source)^2 / sum source^2) over the block.
     """
 
@@ -46,13 +46,13 @@ class WorstBlock:
 
 
 @dataclass(frozen=True)
-class TensorError:
-    """What a tensor lost.
+class ErrorStats:
+    """The error of a stored tensor.
 
     Attributes:
-        relative_rmse: sqrt(sum (stored - source)^2 / sum source^2), in float64; 0 where both are
-            all zero, infinite where only the source is.
-        worst: Its worst block; None where nothing was lost.
+        relative_rmse: sqrt(sum (stored - source)^2 / sum source^2), in float64; 0 if both are all
+            zero, infinite if only the source is.
+        worst: The block with the largest relative error; None if every value is exact.
     """
 
     relative_rmse: float
@@ -60,10 +60,10 @@ class TensorError:
 
 
 class ErrorMeter:
-    """Adds up the chunks of one tensor, given in storage order.
+    """An accumulator of the error of one tensor, chunk by chunk in storage order.
 
     Args:
-        tensor: The tensor.
+        tensor: The tensor to measure.
     """
 
     def __init__(self, tensor: PlannedTensor) -> None:
@@ -73,7 +73,13 @@ class ErrorMeter:
         self._worst: tuple[float, int, int] = (0.0, 0, 0)
 
     def add(self, chunk: Chunk, wanted: F32Array, found: F32Array) -> None:
-        """Compare a chunk: float32 [stored rows, row elements], source and stored."""
+        """Add the error of a chunk.
+
+        Args:
+            chunk: The chunk.
+            wanted: Values of the source, float32 [stored rows, row elements].
+            found: Stored values of the same shape.
+        """
         row, column = (0, chunk.first) if self._is_flat else (chunk.first, 0)
         if not wanted.size:
             return
@@ -84,8 +90,8 @@ class ErrorMeter:
                 part = slice(first, first + rows), slice(start, start + SLICE)
                 self._compare(wanted[part], found[part], row + first, column + start)
 
-    def join(self, other: ErrorMeter) -> None:
-        """Add what another meter found in chunks that follow."""
+    def merge(self, other: ErrorMeter) -> None:
+        """Add the error of the chunks that follow, which another meter measured."""
         self._difference += other._difference
         self._power += other._power
         if other._worst[0] > self._worst[0]:
@@ -105,7 +111,7 @@ class ErrorMeter:
             self._worst = float(ratio.flat[at]), row + line, column // self._block + block
 
     def _by_block(self, values: F64Array) -> F64Array:
-        """Sums of squares over the blocks of each row, float64 [rows, blocks]."""
+        """Return the sums of squares over the blocks of each row, float64 [rows, blocks]."""
         rows, width = values.shape
         whole = width // self._block * self._block
         blocks = values[:, :whole].reshape(rows, -1, self._block)
@@ -115,11 +121,11 @@ class ErrorMeter:
         tail = values[:, whole:]
         return np.concatenate([sums, np.einsum("rk,rk->r", tail, tail)[:, None]], axis=1)
 
-    def result(self) -> TensorError:
-        """The tensor's error."""
+    def result(self) -> ErrorStats:
+        """Return the error of all chunks that were added."""
         if self._power == 0.0:
-            return TensorError(0.0 if self._difference == 0.0 else inf, self._worst_block())
-        return TensorError(sqrt(self._difference / self._power), self._worst_block())
+            return ErrorStats(0.0 if self._difference == 0.0 else inf, self._worst_block())
+        return ErrorStats(sqrt(self._difference / self._power), self._worst_block())
 
     def _worst_block(self) -> WorstBlock | None:
         ratio, row, block = self._worst

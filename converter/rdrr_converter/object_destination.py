@@ -1,8 +1,8 @@
-"""A package on an object store, which is there when its manifest is.
+"""A destination on an object store, where a package exists once its manifest does.
 
-Objects have no folder that could be renamed, so the manifest is the last object to be written and
-the first to be removed. Whatever goes wrong, what was written is removed and there is no manifest.
-With `--overwrite` the old package is gone as soon as writing begins.
+Object stores cannot rename a folder, so the manifest is the last object to be written and the first
+to be removed. If anything fails, the written objects are removed and no manifest is left. With
+`--overwrite`, the old package is lost as soon as writing begins.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rdrr_converter.tokenizer import COPIED
 
 
 def check_url(source: str, destination: str, *, overwrite: bool) -> None:
-    """Refuse a destination before any work is done.
+    """Check a destination before any work is done.
 
     Raises:
-        StoreError: It cannot be written to, or holds something that may not be replaced.
+        StoreError: The destination cannot be written, or holds something that may not be replaced.
     """
     if is_hub(destination):
         raise StoreError(
-            "the hub takes finished packages",
+            "a conversion cannot write to the hub, which takes finished packages only",
             where=destination,
-            hint=f"convert into a folder, then rdrr push FOLDER {destination}",
+            hint=f"convert into a folder, then run: rdrr push FOLDER {destination}",
         )
     if destination.startswith(("http://", "https://")):
         raise StoreError("a web server cannot be written to", where=destination)
@@ -44,7 +44,7 @@ def check_url(source: str, destination: str, *, overwrite: bool) -> None:
         raise StoreError(
             "exists already", where=destination, hint="name another folder, or use --overwrite"
         )
-    if MANIFEST_NAME not in names and not _are_remains(names):
+    if MANIFEST_NAME not in names and not _are_leftovers(names):
         raise StoreError(
             "is not an RDRR package, so it is not replaced",
             where=destination,
@@ -52,17 +52,17 @@ def check_url(source: str, destination: str, *, overwrite: bool) -> None:
         )
 
 
-def _are_remains(names: Collection[str]) -> bool:
-    """Whether everything there is what a conversion that was killed leaves behind."""
+def _are_leftovers(names: Collection[str]) -> bool:
+    """Return whether all objects are leftovers of a killed conversion."""
     return all(name in (*COPIED, REPORT_NAME) or is_shard_name(name) for name in names)
 
 
 @contextmanager
 def manifest_last(destination: str) -> Iterator[FsspecStore]:
-    """A store to write into; the caller writes the manifest as the last file of the block.
+    """Open a store for a package whose manifest the caller writes as the last file of the block.
 
     Raises:
-        StoreError: The store cannot be written.
+        StoreError: An object cannot be listed, written or removed.
     """
     store = _Recording(destination)
     before = store.list_or_empty()
@@ -80,13 +80,13 @@ def manifest_last(destination: str) -> Iterator[FsspecStore]:
 
 
 class _Recording(FsspecStore):
-    """A store that knows what was written through it."""
+    """A store that records the names of the files written through it."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.written: list[str] = []
 
     def open_write(self, name: str) -> BinaryIO:
-        """A new file, whose name is noted."""
+        """Create a file and record its name."""
         self.written.append(name)
         return super().open_write(name)

@@ -1,10 +1,11 @@
-"""Chunks whose blocks a device encodes, several at a time, behind the threads that read them.
+"""Encoding on a device: worker threads read chunks, and batches of them go to the device.
 
-    threads        read chunks; encode those that are not for the device
-    a thread       sends a batch to the device, waits, and has the CPU encode what came back as odd
-    the caller     takes the results in storage order
+    worker threads    read chunks, and encode those that are not for the device
+    sender thread     sends a batch to the device, waits for it, and encodes the fallback blocks
+                      of the batch on the CPU
+    caller            receives the results in storage order
 
-At most three batches are in memory: one that is gathered, one that is encoded, one that waits.
+At most three batches are in memory: one being gathered, one being encoded, and one waiting.
 """
 
 from __future__ import annotations
@@ -22,60 +23,60 @@ from rdrr_converter.engines import Engine, open_engine
 from rdrr_converter.plan import PlannedTensor
 from rdrr_converter.transforms import Chunk, chunk_weights, read_chunk, stored_chunk
 
-Work = tuple[PlannedTensor, Chunk]
+WorkItem = tuple[PlannedTensor, Chunk]
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A chunk that was read.
+class PreparedChunk:
+    """A chunk that was read, and encoded already if it is not for the device.
 
     Attributes:
-        work: Which one.
-        weights: What the device is to encode; None where `data` is there.
-        data: The stored bytes; None where they are the device's to make.
+        work: The tensor and the chunk.
+        weights: Blocks for the device to encode; None if `data` is given.
+        data: The stored bytes; None if the device is to encode them.
     """
 
-    work: Work
+    work: WorkItem
     weights: Weights | None = None
     data: Bytes | None = None
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedChunk:
     """A chunk with its stored bytes.
 
     Attributes:
-        work: Which one.
-        data: The bytes.
-        by_device: Blocks that the device encoded.
+        work: The tensor and the chunk.
+        data: The stored bytes.
+        by_device: Number of blocks that the device encoded.
     """
 
-    work: Work
+    work: WorkItem
     data: Bytes
     by_device: int = 0
 
 
-def encoded_on(
+def encode_on_device(
     device: BlockDevice,
-    work: Iterable[Work],
+    work: Iterable[WorkItem],
     engine: Engine,
-    by_cpu: Callable[[Work], Bytes],
-) -> Iterator[Encoded]:
-    """Chunks with their stored bytes, in their order.
+    by_cpu: Callable[[WorkItem], Bytes],
+) -> Iterator[EncodedChunk]:
+    """Encode chunks on a device where it can, and yield them in the given order.
 
     Args:
-        device: Encodes what it can.
-        work: The chunks.
-        engine: Reads them.
-        by_cpu: Encodes the others.
+        device: Encodes the blocks of the types that it supports.
+        work: The chunks to encode.
+        engine: Reads the chunks.
+        by_cpu: Encodes the chunks that are not for the device.
     """
 
-    def prepare(one: Work) -> Prepared:
+    def prepare(one: WorkItem) -> PreparedChunk:
         if _is_for(device, one[0]):
-            return Prepared(one, weights=_blocks(*one))
-        return Prepared(one, data=by_cpu(one))
+            return PreparedChunk(one, weights=_blocks(*one))
+        return PreparedChunk(one, data=by_cpu(one))
 
-    def encode(batch: Sequence[Prepared]) -> list[Encoded]:
+    def encode(batch: Sequence[PreparedChunk]) -> list[EncodedChunk]:
         return _encode(device, batch)
 
     prepared = (result for _, result in engine.map(prepare, work))
@@ -94,10 +95,10 @@ def _is_for(device: BlockDevice, tensor: PlannedTensor) -> bool:
 
 
 def _blocks(tensor: PlannedTensor, chunk: Chunk) -> Weights:
-    """The weights of a chunk in whole blocks [n, 256], in two bytes each where that is enough."""
+    """Read the weights of a chunk as padded blocks [n, 256], in bfloat16 if the source is."""
     rows: npt.NDArray[Any]
     if all(part.is_plain_bf16 for part in tensor.sources):
-        # Copied, so that the pages of a mapped file are read in this thread.
+        # The copy makes this thread, not the sender, read the pages of a mapped file.
         rows = np.array(stored_chunk(tensor, chunk))
     else:
         rows = read_chunk(tensor, chunk)
@@ -106,9 +107,9 @@ def _blocks(tensor: PlannedTensor, chunk: Chunk) -> Weights:
     return padded.reshape(-1, BLOCK)
 
 
-def _batches(prepared: Iterable[Prepared], capacity: int) -> Iterator[list[Prepared]]:
-    """Runs of chunks with about as many blocks as the device takes at a time."""
-    batch: list[Prepared] = []
+def _batches(prepared: Iterable[PreparedChunk], capacity: int) -> Iterator[list[PreparedChunk]]:
+    """Group consecutive chunks into batches that fill the device's capacity."""
+    batch: list[PreparedChunk] = []
     filled = 0
     for one in prepared:
         size = chunk_weights(*one.work) // BLOCK
@@ -121,10 +122,10 @@ def _batches(prepared: Iterable[Prepared], capacity: int) -> Iterator[list[Prepa
         yield batch
 
 
-def _encode(device: BlockDevice, batch: Sequence[Prepared]) -> list[Encoded]:
-    """The chunks of a batch; those of one type are sent together."""
+def _encode(device: BlockDevice, batch: Sequence[PreparedChunk]) -> list[EncodedChunk]:
+    """Encode the chunks of a batch, sending chunks of one type to the device together."""
     results = {
-        at: Encoded(one.work, one.data) for at, one in enumerate(batch) if one.data is not None
+        at: EncodedChunk(one.work, one.data) for at, one in enumerate(batch) if one.data is not None
     }
     kinds: dict[tuple[str, str], dict[int, Weights]] = {}
     for at, one in enumerate(batch):
@@ -132,12 +133,12 @@ def _encode(device: BlockDevice, batch: Sequence[Prepared]) -> list[Encoded]:
             kind = (one.work[0].dtype.name, one.weights.dtype.name)
             kinds.setdefault(kind, {})[at] = one.weights
     for (dtype, _), parts in kinds.items():
-        blocks, odd = _encode_blocks(device, dtype, list(parts.values()))
+        blocks, fallback = _encode_blocks(device, dtype, list(parts.values()))
         first = 0
         for at, weights in parts.items():
             here = slice(first, first + len(weights))
-            own = len(weights) - int(np.count_nonzero(odd[here]))
-            results[at] = Encoded(batch[at].work, blocks[here].reshape(-1), own)
+            own = len(weights) - int(np.count_nonzero(fallback[here]))
+            results[at] = EncodedChunk(batch[at].work, blocks[here].reshape(-1), own)
             first += len(weights)
     return [results[at] for at in range(len(batch))]
 
@@ -145,13 +146,13 @@ def _encode(device: BlockDevice, batch: Sequence[Prepared]) -> list[Encoded]:
 def _encode_blocks(
     device: BlockDevice, dtype: str, parts: Sequence[Weights]
 ) -> tuple[Bytes, npt.NDArray[np.bool_]]:
-    """Blocks of one type, and which of them the CPU encoded."""
+    """Encode blocks of one type, and return them with flags [n] of those that the CPU encoded."""
     done = []
     for portion in portions(parts, device.capacity):
-        blocks, odd = device.encode(dtype, portion)
-        if odd.any():
-            blocks[odd] = CODECS[dtype].quantize(_widened(np.concatenate(portion)[odd]))
-        done.append((blocks, odd))
+        blocks, fallback = device.encode(dtype, portion)
+        if fallback.any():
+            blocks[fallback] = CODECS[dtype].quantize(_widened(np.concatenate(portion)[fallback]))
+        done.append((blocks, fallback))
     if len(done) == 1:
         return done[0]
     return np.concatenate([one[0] for one in done]), np.concatenate([one[1] for one in done])

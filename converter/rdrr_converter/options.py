@@ -1,8 +1,8 @@
 """The options of a conversion, each declared once.
 
-The command line, the Python API and the manifest's record of a conversion all read these fields.
-Nothing heavy is imported here; what takes more than a look at one value is checked in
-`rdrr_converter.check_options`.
+The command line, the Python API and the record in the manifest are all derived from these fields.
+Each value is checked here by itself; what involves several options, or parsing, is checked in
+`rdrr_converter.check_options`. Nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ _SMALLEST_SHARD = 1 << 16
 
 
 def split_overrides(words: Sequence[str]) -> dict[str, str]:
-    """Read `REGEX=TYPE` words as a mapping in which the last of equal patterns stands last.
+    """Parse `REGEX=TYPE` arguments into a mapping from pattern to type.
+
+    A pattern that is given twice keeps its last type and its last position.
 
     Raises:
-        UsageError: One has no `=`.
+        UsageError: An argument has no `=`.
     """
     types: dict[str, str] = {}
     for word in words:
@@ -48,81 +50,85 @@ def split_overrides(words: Sequence[str]) -> dict[str, str]:
 class PackageOptions:
     """Options that decide the bytes of a package."""
 
-    quantize: str = option("q4_k_m", "Storage of the weights.", choices=tuple(RECIPES))
+    quantize: str = option("q4_k_m", "Quantization of the weights.", choices=tuple(RECIPES))
     q4k_layout: str | None = option(
         None,
-        "Order of quantized blocks; row unless weights are transposed.",
+        "Layout of quantized blocks; the default is row, or column with transposed weights.",
         choices=tuple(layout.value for layout in Layout),
     )
     transpose_weights: bool = option(
-        False, "Store matmul weights of any dtype transposed, as [inputs, outputs]."
+        False, "Store matmul weights of every dtype transposed, as [inputs, outputs]."
     )
-    fuse_gate_up: bool = option(False, "Store gate and up projections as one matrix.")
+    fuse_gate_up: bool = option(False, "Store the gate and up projections as one matrix.")
     k_tail: str = option(
         "pad",
-        "Rows whose length is not a multiple of the block size: pad them, use ggml's other types, "
-        "or take the smaller of the two.",
+        "What to do with rows whose length is not a multiple of the block size: pad them, store "
+        "them in the types that llama.cpp falls back to (ggml), or use the smaller of the two "
+        "(auto).",
         choices=TAILS,
     )
     shard_size: int = option(
         DEFAULT_SHARD_SIZE,
-        "Bytes of a full shard.",
+        "Size of a shard in bytes.",
         in_bytes=True,
         expected="at least 64 KiB",
         holds=lambda size: size >= _SMALLEST_SHARD,
     )
     align: int = option(
         ALIGNMENT,
-        "Tensors begin at multiples of this many bytes; a power of two.",
+        "Alignment of tensors in bytes; a power of two.",
         in_bytes=True,
         expected="a power of two",
         holds=lambda align: align >= 1 and not align & (align - 1),
     )
     hash_algorithm: str = option(
-        "sha256", "Hash of the shards.", flag="--hash", choices=tuple(ALGORITHMS)
+        "sha256", "Hash algorithm for the shards.", flag="--hash", choices=tuple(ALGORITHMS)
     )
     compress: str | None = option(
         None,
-        "Compress the shards with Zstandard; levels are 1 to 22.",
+        "Compress the shards with Zstandard, at a level from 1 to 22.",
         metavar="zstd[:LEVEL]",
     )
     model_id: str | None = option(
         None,
-        "Name of the package; derived from the source unless given.",
+        "Name of the package; by default it is derived from the source.",
         expected="1 to 64 of a-z, 0-9, - and _, beginning with a letter or digit",
-        # What the public format's current generation accepts.
+        # The current generation of the public format accepts no other names.
         holds=lambda name: _MODEL_ID.fullmatch(name) is not None,
     )
-    arch: str | None = option(None, "Architecture to use, whatever the configuration says.")
+    arch: str | None = option(
+        None, "Architecture to use instead of the one that config.json names."
+    )
     lora: str | Path | None = option(
         None, "PEFT adapter (folder or URL) to merge into the weights.", metavar="PATH"
     )
     quality: str = option(
         "ref",
-        "ref: ggml's blocks bit for bit. best: a longer search for less error at the same size.",
+        "ref: the same blocks as ggml, bit for bit. best: a longer search, for a smaller error at "
+        "the same size.",
         choices=QUALITIES,
     )
     profile: str = option(
         "rdrr",
-        "Whom the package is for; doppler: only types that the public runtime has kernels for "
-        "(Q4_K in rows, F16).",
+        "The runtime that the package is for; doppler: only types that the public runtime has "
+        "kernels for (Q4_K in the row layout, and F16).",
         choices=tuple(PROFILES),
     )
     imatrix: str | Path | None = option(
         None,
-        "Importance matrix of llama.cpp (GGUF or .dat): how much the error in each column counts.",
+        "Importance matrix of llama.cpp (GGUF or .dat), which weighs the error of each column.",
         metavar="FILE",
     )
     tensor_types: Mapping[str, str] = option(
         {},
-        "Storage type of the tensors whose names a regular expression finds; the last match wins.",
+        "Storage type of the tensors whose names match a regular expression; the last match wins.",
         flag="--tensor-type",
         metavar="REGEX=TYPE",
         read_words=split_overrides,
     )
     kernel_hints: Mapping[str, str] = option(
         {},
-        "Kernel hint to write into the manifest, by its public name.",
+        "Kernel hint to write into the manifest, by its name in the format.",
         flag="--kernel-hint",
         metavar="KEY=VALUE",
         read_words=partial(split_pairs, what="kernel hint"),
@@ -132,17 +138,17 @@ class PackageOptions:
         """Check each value.
 
         Raises:
-            UsageError: A value that its option does not allow.
+            UsageError: An option does not allow its value.
         """
         object.__setattr__(self, "quantize", self.quantize.lower())
         check_fields(self)
 
     @property
     def recipe(self) -> Recipe:
-        """Storage types of the weights.
+        """Recipe that assigns a storage type to each tensor.
 
         Raises:
-            KeyError: The profile has no such recipe, which `check_options` refuses first.
+            KeyError: The profile has no such recipe; `check_options` refuses that earlier.
         """
         return PROFILES[self.profile][self.quantize]
 
@@ -155,47 +161,48 @@ class PackageOptions:
 
 
 ENGINES = ("threads", "ray")
-"""Who may do the work; `rdrr_converter.engines` has a module for each."""
+"""Engines that can encode; `rdrr_converter.engines` has a module for each."""
 
 DEVICES = ("cpu", "wgpu", "cuda")
-"""What may encode blocks; `rdrr_converter.devices` has a module for each but the CPU."""
+"""Devices that can encode blocks; `rdrr_converter.devices` has a module for each except the CPU."""
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions(PackageOptions):
-    """All options of a conversion: `PackageOptions`, and how the work is done.
+    """All options of a conversion: `PackageOptions`, and options that control the work.
 
-    The latter change no byte of the package.
+    Options that control the work do not change any byte of the package.
     """
 
-    dry_run: bool = option(False, "Print the plan and write nothing.")
-    overwrite: bool = option(
-        False, "Replace the package that is there, once the new one is complete."
-    )
+    dry_run: bool = option(False, "Print the plan without writing anything.")
+    overwrite: bool = option(False, "Replace an existing package once the new one is complete.")
     resume: bool = option(
         False,
-        "Continue a conversion to the same destination that was killed, and reuse its finished "
-        "shards whose hashes still match.",
+        "Continue an interrupted conversion to the same destination, and reuse its finished shards "
+        "whose hashes still match.",
     )
     workers: int | None = option(
-        None, "Threads; the bytes do not depend on it.", minimum=1, default_text="cores"
+        None,
+        "Number of threads; the bytes of the package do not depend on it.",
+        minimum=1,
+        default_text="cores",
     )
     engine: str = option(
         "threads",
-        "Who encodes: threads here, or the workers of a Ray cluster.",
+        "What encodes: threads on this machine, or the workers of a Ray cluster.",
         choices=ENGINES,
     )
     ray_address: str | None = option(
-        None, "Address of the Ray cluster; one is started without it.", metavar="ADDRESS"
+        None, "Address of the Ray cluster; without it, a local one is started.", metavar="ADDRESS"
     )
     device: str = option(
         "cpu",
-        "What encodes K-quants of the quality ref: a GPU gives the same bytes as the CPU.",
+        "Device that encodes K-quants of quality ref; a GPU produces the same bytes as the CPU.",
         choices=DEVICES,
     )
     adapter: str | None = option(
         None,
-        "Part of an adapter's name for --device wgpu; the best hardware adapter unless given.",
+        "Part of an adapter's name, for --device wgpu; the default is the best hardware adapter.",
         metavar="NAME",
     )

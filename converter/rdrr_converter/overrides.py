@@ -1,7 +1,7 @@
-"""`--tensor-type`: storage types that the user gives by patterns of tensor names.
+"""`--tensor-type`: storage types that the user chooses by patterns of tensor names.
 
-A block type goes to matrices only: what the recipes keep in F32 because it is small (norms,
-biases, routers) can get another scalar type, never blocks.
+Block types apply to matrices only. Norms, biases and routers, which the recipes keep in F32
+because they are small, can be given another scalar type but no block type.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Override:
     """One `REGEX=TYPE`.
 
     Attributes:
-        pattern: Searched in canonical names.
-        dtype: Type of the tensors that it finds.
+        pattern: Regular expression that is searched for in canonical names.
+        dtype: Storage type of the tensors whose names match.
     """
 
     pattern: re.Pattern[str]
     dtype: DType
 
-    def takes(self, name: str, role: str) -> bool:
-        """Whether it decides on a tensor."""
+    def applies_to(self, name: str, role: str) -> bool:
+        """Return whether this override sets the type of a tensor."""
         fits = not (self.dtype.is_block and role in _NO_BLOCKS)
         return fits and self.pattern.search(name) is not None
 
@@ -39,40 +39,40 @@ class Override:
 
 
 def parse_overrides(types: Mapping[str, str]) -> tuple[Override, ...]:
-    """Overrides in their order.
+    """Parse overrides, keeping their order.
 
     Args:
-        types: Regular expressions, with the name of a type each.
+        types: Names of storage types by regular expression.
 
     Raises:
-        UsageError: A pattern is no regular expression, or a type is unknown.
+        UsageError: A pattern is not a valid regular expression, or a type is unknown.
     """
     return tuple(Override(_pattern(text), _dtype(name)) for text, name in types.items())
 
 
 def find_override(overrides: Iterable[Override], name: str, role: str) -> Override | None:
-    """The last override that decides on a tensor."""
-    found = [override for override in overrides if override.takes(name, role)]
+    """Return the last override that applies to a tensor; None if none does."""
+    found = [override for override in overrides if override.applies_to(name, role)]
     return found[-1] if found else None
 
 
 def check_all_used(overrides: Iterable[Override], tensors: Mapping[str, str]) -> None:
-    """Refuse overrides that mean nothing.
+    """Check that every override applies to some tensor.
 
     Args:
-        overrides: All of them.
-        tensors: Roles of the package's tensors, by their names.
+        overrides: All overrides.
+        tensors: Role of each tensor of the package, by its name.
 
     Raises:
-        UsageError: One decides on no tensor.
+        UsageError: An override applies to no tensor.
     """
     for override in overrides:
-        if any(override.takes(name, role) for name, role in tensors.items()):
+        if any(override.applies_to(name, role) for name, role in tensors.items()):
             continue
         small = any(override.pattern.search(name) for name in tensors)
         raise UsageError(
             "--tensor-type matches no tensor" + (" that can be stored in blocks" if small else ""),
-            expected=f"a part of a name such as {next(iter(tensors))}",
+            expected=f"a pattern that matches a name such as {next(iter(tensors))}",
             found=override,
             hint="norms, biases and routers take F32, F16 or BF16"
             if small
@@ -85,7 +85,7 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise UsageError(
-            "--tensor-type is no regular expression",
+            "--tensor-type has an invalid regular expression",
             expected="REGEX=TYPE",
             found=f"{text}: {error}",
         ) from error
@@ -97,5 +97,7 @@ def _dtype(name: str) -> DType:
     except FormatError:
         dtype = None
     if dtype is None or dtype.name not in CODECS:
-        raise UsageError("--tensor-type has no such type", expected=", ".join(CODECS), found=name)
+        raise UsageError(
+            "--tensor-type names an unknown storage type", expected=", ".join(CODECS), found=name
+        )
     return dtype

@@ -1,4 +1,4 @@
-"""Writing planned tensors into shards, exactly where the plan says."""
+"""Writing planned tensors into shards at the positions that the plan assigns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rdrr_format.errors import ConversionError
 from rdrr_format.shard_writer import ShardWriter
 from rdrr_format.shards import ShardInfo
 
-from rdrr_converter.offload import Work
+from rdrr_converter.offload import WorkItem
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
-from rdrr_converter.quantize import Workforce, encoded
+from rdrr_converter.quantize import WorkerPool, encode_chunks
 from rdrr_converter.report import Progress
 from rdrr_converter.transforms import byte_range, chunk_weights, chunks
 
@@ -20,24 +20,24 @@ def write_shards(
     plan: ConversionPlan,
     writer: ShardWriter,
     options: PackageOptions,
-    workforce: Workforce,
+    pool: WorkerPool,
     progress: Progress,
 ) -> tuple[ShardInfo, ...]:
-    """Encode and write every tensor, or what of them lies behind the writer's position.
+    """Encode and write all tensors, from the writer's position on.
 
     Returns:
         All shards with their hashes.
 
     Raises:
-        StoreError: The disk is full, or the store refuses.
-        SourceError: A source file cannot be read any more.
-        ConversionError: The bytes do not come to lie where the plan says.
+        StoreError: The disk is full, or the store refuses a write.
+        SourceError: A source file can no longer be read.
+        ConversionError: A tensor would be written at another position than planned.
     """
     progress.start("write", sum(tensor.weights for tensor in plan.tensors))
     start = writer.position
     left = _left(plan, options.shard_size, start, progress)
     try:
-        for (tensor, chunk), data in encoded(left, workforce):
+        for (tensor, chunk), data in encode_chunks(left, pool):
             at = _stream_start(tensor, options.shard_size) + byte_range(tensor, chunk)[0]
             if chunk.first == 0 and at >= start:
                 writer.align(options.align)
@@ -51,8 +51,10 @@ def write_shards(
         writer.abort()
 
 
-def _left(plan: ConversionPlan, shard_size: int, start: int, progress: Progress) -> Iterator[Work]:
-    """The chunks that end behind byte `start` of the stream, in storage order."""
+def _left(
+    plan: ConversionPlan, shard_size: int, start: int, progress: Progress
+) -> Iterator[WorkItem]:
+    """Yield the chunks that end behind byte `start` of the stream, in storage order."""
     for tensor in plan.tensors:
         for chunk in chunks(tensor):
             first, size = byte_range(tensor, chunk)
@@ -63,7 +65,7 @@ def _left(plan: ConversionPlan, shard_size: int, start: int, progress: Progress)
 
 
 def _stream_start(tensor: PlannedTensor, shard_size: int) -> int:
-    """Where a tensor begins in the stream of all shards."""
+    """Return the offset of a tensor in the concatenation of all shards, in bytes."""
     first = tensor.spans[0]
     return first.shard_index * shard_size + first.offset
 
@@ -71,8 +73,8 @@ def _stream_start(tensor: PlannedTensor, shard_size: int) -> int:
 def _check_place(tensor: PlannedTensor, expected: int, found: int) -> None:
     if found != expected:
         raise ConversionError(
-            "written elsewhere than planned",
+            "the tensor would be written at another position than planned",
             where=tensor.name,
-            expected=f"byte {expected} of all shards",
+            expected=f"byte {expected} of the concatenated shards",
             found=f"byte {found}",
         )

@@ -1,6 +1,6 @@
-"""The complete list of output tensors: type, layout, size and place of each, and why.
+"""The plan of a conversion: type, layout, size and byte spans of every output tensor, with reasons.
 
-Pure: it reads no weight and writes nothing, so `--dry-run` prints exactly what a conversion does.
+Planning reads no weight and writes nothing, so `--dry-run` prints exactly what a conversion does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rdrr_converter.matching import ModelTensor
 from rdrr_converter.options import PackageOptions
 from rdrr_converter.overrides import Override, check_all_used, find_override, parse_overrides
 from rdrr_converter.reading import SourceModel
-from rdrr_converter.recipes import choose_dtype, settle_tail
+from rdrr_converter.recipes import choose_dtype, choose_tail_dtype
 from rdrr_converter.sources import SourceTensor
 from rdrr_converter.sources.base import F32Array
 
@@ -28,11 +28,13 @@ F16_OVERFLOW = 65520.0
 """The smallest value that rounds to infinity in float16."""
 
 BLOCK_OVERFLOW = 8 * 65504.0
-"""Below it no scale of any block type overflows its float16 (Q4_0 stores a value over 8)."""
+"""Below this magnitude the float16 scale of every block type is finite.
 
+Q4_0 has the largest scale: an eighth of the largest value.
+"""
 
 MATMULS = ("matmul", "lm_head", "expert")
-"""Roles of weights that multiply activations, and so may be transposed."""
+"""Roles of weights that multiply activations and that may therefore be transposed."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,17 @@ class PlannedTensor:
 
     Attributes:
         name: Name in the package.
-        sources: Where its values come from; two of them are joined along N.
+        sources: The source tensors of its values; two of them are concatenated along N.
         role: Role in the manifest.
         group: Group in the manifest.
         shape: Logical shape.
         dtype: Storage type.
-        layout: Order in storage.
+        layout: Layout in storage.
         why: Reason for the type.
-        spans: Whereabouts of its bytes in the shards.
-        overflowed: Kept in F32 because a value does not fit the type asked for.
-        quality: How much search its blocks get.
-        importance: Of the columns of each source, float32 [K]; empty where nothing is known.
+        spans: Byte spans in the shards.
+        overflowed: Whether it is kept in F32 because a value does not fit the requested type.
+        quality: Value of the option `quality`, which selects the search for block parameters.
+        importance: Importance of the columns of each source, float32 [K]; empty if unknown.
     """
 
     name: str
@@ -69,22 +71,22 @@ class PlannedTensor:
 
     @property
     def geometry(self) -> Geometry:
-        """Stored rows and bytes."""
+        """Number of stored rows and their size."""
         return geometry(self.dtype, self.shape, self.layout)
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.geometry.size
 
     @property
     def weights(self) -> int:
-        """Weights, padding not counted."""
+        """Number of weights without padding."""
         return prod(self.shape)
 
     @property
     def is_copied(self) -> bool:
-        """Whether its blocks are those of the source, bit for bit."""
+        """Whether the blocks of the source are copied bit for bit."""
         return (
             self.dtype.is_block
             and self.layout is Layout.ROW
@@ -93,14 +95,14 @@ class PlannedTensor:
 
     @property
     def dequantized_from(self) -> tuple[str, ...]:
-        """How the source had quantized it; empty where it had not, or where blocks are copied."""
+        """Block types of the source that are dequantized; empty if blocks are copied."""
         if self.is_copied:
             return ()
         return tuple(sorted({part.dtype for part in self.sources if part.is_quantized}))
 
     @property
     def is_matmul(self) -> bool:
-        """Whether it multiplies activations: the weights that may be transposed."""
+        """Whether it multiplies activations, and may therefore be transposed."""
         return self.role in MATMULS
 
 
@@ -109,8 +111,8 @@ class ConversionPlan:
     """What a conversion will write.
 
     Attributes:
-        tensors: In storage order, with their spans.
-        shard_sizes: Bytes of each shard.
+        tensors: Output tensors in storage order, with their byte spans.
+        shard_sizes: Size of each shard in bytes.
     """
 
     tensors: tuple[PlannedTensor, ...]
@@ -118,7 +120,7 @@ class ConversionPlan:
 
     @property
     def total_size(self) -> int:
-        """Bytes of all shards."""
+        """Size of all shards in bytes."""
         return sum(self.shard_sizes)
 
     @property
@@ -126,8 +128,8 @@ class ConversionPlan:
         """Whether every matmul weight is in the column layout."""
         return all(t.layout is Layout.COLUMN for t in self.tensors if t.is_matmul)
 
-    def origins(self) -> tuple[str, ...]:
-        """Notes on what became of a source that was quantized already."""
+    def source_notes(self) -> tuple[str, ...]:
+        """Return notes on how a source that is already quantized is stored."""
         copied = sum(tensor.is_copied for tensor in self.tensors)
         decoded = Counter(
             (" and ".join(tensor.dequantized_from), tensor.dtype.name)
@@ -141,7 +143,7 @@ class ConversionPlan:
         return tuple(notes)
 
     def describe(self) -> Iterator[dict[str, object]]:
-        """One row for each tensor, for `--dry-run`."""
+        """Yield one row per tensor, for `--dry-run`."""
         for tensor in self.tensors:
             yield {
                 "name": tensor.name,
@@ -165,19 +167,19 @@ def make_plan(
     magnitudes: Mapping[str, float],
     matrix: ImportanceMatrix | None = None,
 ) -> ConversionPlan:
-    """Decide everything.
+    """Plan every output tensor of a conversion.
 
     Args:
-        model: What the checkpoint holds.
+        model: The model that the checkpoint holds.
         options: Checked options.
-        magnitudes: Largest absolute value of each source tensor, by its source name.
-        matrix: Whose error counts how much.
+        magnitudes: Largest absolute value of each source tensor, by its name in the source.
+        matrix: Importance matrix for the quantization, if there is one.
 
     Raises:
-        UsageError: The layout cannot hold a fused tensor without cutting a block, or a pattern
-            of names matches none.
+        UsageError: A fused tensor would have a block with weights of both matrices, or a
+            pattern of `--tensor-type` matches no tensor.
         SourceError: The importance matrix belongs to another model.
-        ConversionError: Gate and up cannot be joined.
+        ConversionError: Gate and up cannot be fused.
     """
     tensors: list[PlannedTensor] = []
     overrides = parse_overrides(options.tensor_types)
@@ -186,16 +188,16 @@ def make_plan(
         if len(parts) > 1 and tensor.layout is Layout.FLAT:
             _check_flat_fusion(parts[0], tensor)
         largest = max(magnitudes[part.source.name] for part in parts)
-        tensor = _name_origin(_avoid_overflow(tensor, options, largest))
+        tensor = _append_source_to_reason(_avoid_overflow(tensor, options, largest))
         if matrix is not None and tensor.dtype.is_block:
             tensor = replace(tensor, importance=_importance(parts, matrix, tied=model.tied))
         tensors.append(tensor)
     check_all_used(overrides, {tensor.name: tensor.role for tensor in tensors})
-    return _place(tensors, options.shard_size, options.align)
+    return _assign_spans(tensors, options.shard_size, options.align)
 
 
-def _name_origin(tensor: PlannedTensor) -> PlannedTensor:
-    """The tensor with what became of its source in its reason."""
+def _append_source_to_reason(tensor: PlannedTensor) -> PlannedTensor:
+    """Return the tensor with a remark on its source appended to its reason."""
     reasons = [tensor.why, *sorted({part.note for part in tensor.sources if part.note})]
     if tensor.is_copied:
         reasons.append("blocks of the source copied")
@@ -204,8 +206,8 @@ def _name_origin(tensor: PlannedTensor) -> PlannedTensor:
     return replace(tensor, why="; ".join(reasons))
 
 
-def _place(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> ConversionPlan:
-    """Give each tensor its bytes in the stream that `ShardWriter` cuts into shards."""
+def _assign_spans(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> ConversionPlan:
+    """Assign each tensor its byte spans in the stream that `ShardWriter` splits into shards."""
     placed = []
     position = 0
     for tensor in tensors:
@@ -217,16 +219,16 @@ def _place(tensors: Sequence[PlannedTensor], shard_size: int, align: int) -> Con
 
 
 def _outputs(model: SourceModel, *, fuse: bool) -> Iterator[tuple[tuple[ModelTensor, ...], str]]:
-    """The tensors to write, each with the tensors it is made of."""
+    """Yield the sources and the name of every output tensor."""
     by_name = {tensor.name: tensor for tensor in model.tensors}
     if fuse and any(name.endswith("mlp.gate_proj.bias") for name in by_name):
         raise ConversionError(
-            "gate and up have biases, which a fused matrix has no place for",
+            "gate and up have biases, which a fused matrix cannot hold",
             hint="convert without --fuse-gate-up",
         )
     if fuse and any(tensor.expert is not None for tensor in model.tensors):
         raise ConversionError(
-            "gate and up of experts are not fused: no kernel reads them so",
+            "gate and up of experts are not fused, because no kernel reads them that way",
             hint="convert without --fuse-gate-up",
         )
     for tensor in model.tensors:
@@ -252,7 +254,7 @@ def _decide(
     layout = Layout.ROW
     if first.role in MATMULS:
         layout = options.block_layout if dtype.is_block else _scalar_layout(options)
-    dtype, tail = settle_tail(dtype, shape, layout, options.k_tail)
+    dtype, tail = choose_tail_dtype(dtype, shape, layout, options.k_tail)
     if not dtype.is_block and layout is not Layout.ROW:
         layout = _scalar_layout(options)
     return PlannedTensor(
@@ -275,7 +277,7 @@ def _choose(
     options: PackageOptions,
     overrides: Sequence[Override],
 ) -> tuple[DType, str]:
-    """The type by the user's patterns, or else by the recipe, and why."""
+    """Choose the type by the user's patterns, else by the recipe, and return it with the reason."""
     override = find_override(overrides, name, first.role)
     if override is not None:
         return override.dtype, f"--tensor-type {override}"
@@ -295,7 +297,7 @@ def _choose(
 def _importance(
     parts: Sequence[ModelTensor], matrix: ImportanceMatrix, *, tied: bool
 ) -> tuple[F32Array, ...]:
-    """Of each part's columns; empty unless all parts have an entry."""
+    """Return the importance of each part's columns; empty unless all parts have an entry."""
     found = [matrix.columns(part.name, part.shape[-1], tied=tied) for part in parts]
     known = tuple(columns for columns in found if columns is not None)
     return known if len(known) == len(parts) else ()
@@ -309,7 +311,7 @@ def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
     elements = gate.shape[0] * gate.shape[1]
     if elements % fused.dtype.block_elements:
         raise UsageError(
-            "--fuse-gate-up with --q4k-layout flat would put gate and up into one block",
+            "--fuse-gate-up with --q4k-layout flat would put weights of gate and up into one block",
             expected=f"a multiple of {fused.dtype.block_elements} weights in {gate.name}",
             found=elements,
             hint="use --q4k-layout row",
@@ -319,7 +321,7 @@ def _check_flat_fusion(gate: ModelTensor, fused: PlannedTensor) -> None:
 def _avoid_overflow(
     tensor: PlannedTensor, options: PackageOptions, largest: float
 ) -> PlannedTensor:
-    """The tensor in F32 if float16 cannot hold its values or its scales."""
+    """Return the tensor, changed to F32 if float16 cannot hold its values or its scales."""
     limit = BLOCK_OVERFLOW if tensor.dtype.is_block else F16_OVERFLOW
     if tensor.dtype.name == "F32" or largest < limit:
         return tensor
@@ -327,6 +329,6 @@ def _avoid_overflow(
         tensor,
         dtype=DTYPES["F32"],
         layout=_scalar_layout(options) if tensor.is_matmul else Layout.ROW,
-        why=f"a value of {largest:.6g} does not fit {tensor.dtype}: kept F32",
+        why=f"a value of {largest:.6g} does not fit {tensor.dtype}: kept in F32",
         overflowed=True,
     )

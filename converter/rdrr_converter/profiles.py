@@ -1,9 +1,9 @@
-"""Whom a package is for: all that rdrr reads, or what the public runtime (DOPPLER) loads today.
+"""Profiles: the recipes for rdrr itself, and for the public runtime (DOPPLER) as it is today.
 
-That runtime has kernels for Q4_K in rows and for F16, so the profile `doppler` stores nothing
-else but F32 where F16 would overflow; embeddings, head, norms and biases are F16. It hashes with
-SHA-256 and knows no compression. What would leave this is refused, not overruled, in
-`rdrr_converter.check_options`.
+The public runtime has kernels for Q4_K in the row layout and for F16. The profile `doppler`
+therefore stores only these two, and F32 where F16 would overflow; embeddings, head, norms and
+biases are F16. Shards are hashed with SHA-256 and not compressed. Options that contradict the
+profile are refused in `rdrr_converter.check_options` rather than ignored.
 """
 
 from __future__ import annotations

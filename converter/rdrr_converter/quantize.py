@@ -1,4 +1,4 @@
-"""Chunks of planned tensors encoded by an engine, handed on in storage order."""
+"""Encoding of planned tensors, chunk by chunk, by an engine and possibly a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rdrr_format.layouts import Layout
 
 from rdrr_converter.devices import CPU, BlockDevice
 from rdrr_converter.engines import Engine
-from rdrr_converter.offload import Encoded, Work, encoded_on
+from rdrr_converter.offload import EncodedChunk, WorkItem, encode_on_device
 from rdrr_converter.plan import PlannedTensor
 from rdrr_converter.sources.base import F32Array
 from rdrr_converter.transforms import Chunk, read_chunk, stored_rows
@@ -23,14 +23,14 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Workforce:
-    """Who encodes.
+class WorkerPool:
+    """The engine and the device that encode, and counts of the blocks they have encoded.
 
     Attributes:
-        engine: Reads chunks, and encodes those that are not for the device.
-        device: Encodes blocks; None where the CPU does it all.
-        device_name: `cpu`, or which device it is.
-        blocks: How many blocks each has encoded, by name; counted as they are handed on.
+        engine: Reads chunks, and encodes those that the device does not.
+        device: Encodes blocks; None if the CPU encodes everything.
+        device_name: `cpu`, or the name of the device.
+        blocks: Number of encoded blocks by the name of the device that encoded them.
     """
 
     engine: Engine
@@ -38,16 +38,16 @@ class Workforce:
     device_name: str = CPU
     blocks: Counter[str] = field(default_factory=Counter)
 
-    def count(self, one: Encoded) -> None:
-        """Add the blocks of a chunk that was encoded; those of scalars and copies are none."""
+    def count(self, one: EncodedChunk) -> None:
+        """Count the blocks of an encoded chunk; scalars and copied blocks do not count."""
         dtype, copied = one.work[0].dtype, one.work[0].is_copied
         if dtype.is_block and not copied:
             self.blocks[self.device_name] += one.by_device
             self.blocks[CPU] += len(one.data) // dtype.block_bytes - one.by_device
 
 
-def encode_chunk(work: Work) -> Bytes:
-    """The stored bytes of a chunk."""
+def encode_chunk(work: WorkItem) -> Bytes:
+    """Encode a chunk on the CPU and return its stored bytes, uint8 [bytes]."""
     tensor, chunk = work
     if tensor.is_copied:
         blocks = stored_rows(tensor.sources, chunk.first, chunk.first + chunk.count)
@@ -56,15 +56,19 @@ def encode_chunk(work: Work) -> Bytes:
     rows = read_chunk(tensor, chunk)
     parts = [
         codec.quantize(part, importance, tensor.quality)
-        for part, importance in _guided(tensor, chunk, rows)
+        for part, importance in _rows_by_importance(tensor, chunk, rows)
     ]
     return np.concatenate([blocks.reshape(-1) for blocks in parts])
 
 
-def _guided(
+def _rows_by_importance(
     tensor: PlannedTensor, chunk: Chunk, rows: F32Array
 ) -> Iterator[tuple[F32Array, F32Array | None]]:
-    """The rows of a chunk in parts that have one importance of columns."""
+    """Yield the rows of a chunk in parts, each with its importance.
+
+    The importance is float32 [columns] and applies to all rows of the part; in the layout `flat`
+    it has one value per element. It is None if nothing is known.
+    """
     if not tensor.importance:
         yield rows, None
         return
@@ -82,14 +86,14 @@ def _guided(
             yield rows[here], importance
 
 
-def encoded(work: Iterable[Work], workforce: Workforce) -> Iterator[tuple[Work, Bytes]]:
-    """Chunks with their stored bytes, in their order."""
-    engine, device = workforce.engine, workforce.device
-    results: Iterator[Encoded]
+def encode_chunks(work: Iterable[WorkItem], pool: WorkerPool) -> Iterator[tuple[WorkItem, Bytes]]:
+    """Yield the chunks with their stored bytes, in the given order."""
+    engine, device = pool.engine, pool.device
+    results: Iterator[EncodedChunk]
     if device is None:
-        results = (Encoded(one, data) for one, data in engine.map(encode_chunk, work))
+        results = (EncodedChunk(one, data) for one, data in engine.map(encode_chunk, work))
     else:
-        results = encoded_on(device, work, engine, encode_chunk)
+        results = encode_on_device(device, work, engine, encode_chunk)
     for result in results:
-        workforce.count(result)
+        pool.count(result)
         yield result.work, result.data

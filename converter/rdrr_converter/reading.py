@@ -1,7 +1,7 @@
-"""From an opened checkpoint to the model it holds: typed blocks, and every tensor checked.
+"""Reading the model from an opened checkpoint: the manifest's typed blocks and its tensors.
 
-Everything that can be wrong with a checkpoint's names, shapes and configuration is found here,
-before anything is written. No weight is changed here.
+All errors in a checkpoint's configuration, tensor names and shapes are found here, before anything
+is written. Weights are not changed, and are compared only to decide whether the head is tied.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ SESSION: Mapping[str, Any] = {
     },
     "decodeLoop": {"batchSize": 1, "disableCommandBatching": False},
 }
-"""`inference.session`, which the public runtime requires; ours does not read it."""
+"""`inference.session`, which the public runtime requires; the runtime of rdrr ignores it."""
 
 
 @dataclass(frozen=True)
 class SourceModel:
-    """A checkpoint, understood.
+    """The model that a checkpoint holds.
 
     Attributes:
         name: Name of the architecture.
         sizes: The manifest's `architecture`.
         inference: The manifest's `inference`.
-        moe: The manifest's `moeConfig`, without what follows from where experts are stored.
-        mask_token_id: Token that stands for one to be filled in.
-        tensors: In the order in which they are stored.
-        tied: The head is the embedding.
-        notes: What the user should know.
+        tensors: The model's tensors in storage order.
+        tied: Whether the output head is the embedding.
+        notes: Notes for the user.
+        moe: The manifest's `moeConfig`, without the fields that depend on where experts are stored.
+        mask_token_id: Id of the mask token, for models that fill in masked tokens.
     """
 
     name: str
@@ -70,12 +70,12 @@ class SourceModel:
 
 
 def read_model(source: Source, rule: ArchitectureRule) -> SourceModel:
-    """Match a checkpoint with an architecture.
+    """Read a checkpoint as a model of an architecture.
 
     Raises:
-        SourceError: A tensor is missing, unexpected or misshapen, or the configuration lacks or
-            misstates something.
-        ConversionError: The configuration asks for what the format cannot state.
+        SourceError: A tensor is missing, is unexpected or has the wrong shape, or a value in the
+            configuration is missing or invalid.
+        ConversionError: The configuration asks for something that the format cannot express.
     """
     config = Config(source.text_config, rule.defaults, source.config_place)
     sizes, moe = _sizes(rule, config), _experts(rule, config)
@@ -136,7 +136,7 @@ def _sizes(rule: ArchitectureRule, config: Config) -> Architecture:
 
 
 def _context(rule: ArchitectureRule, config: Config) -> int:
-    """Longest context; yarn stretches the one that a configuration names as original."""
+    """Return the maximum context length, which YaRN extends by its factor."""
     stated = config.integer("max_position_embeddings")
     rope = rule.rope(config)
     original, factor = rope.get("yarn_original_max_pos"), rope.get("rope_scaling_factor")
@@ -148,7 +148,11 @@ def _context(rule: ArchitectureRule, config: Config) -> int:
 def _decide_head(
     tensors: tuple[ModelTensor, ...], config: Config
 ) -> tuple[bool, tuple[ModelTensor, ...], list[str]]:
-    """Whether the head is the embedding. The tensors decide; the flag only breaks a tie."""
+    """Decide whether the head is the embedding, by the tensors rather than by the configuration.
+
+    Returns:
+        Whether the head is tied, the tensors to store, and notes.
+    """
     claimed = config.flag("tie_word_embeddings")
     head = next((tensor for tensor in tensors if tensor.role == "lm_head"), None)
     if head is None:

@@ -1,8 +1,8 @@
-"""Which storage type a tensor gets: by its role, its part and its place among the layers.
+"""The storage type of each tensor, by its role, its name and the layer it is in.
 
-The mixes are those of the same names in llama.cpp: more bits for the tensors that lose most, the
-head (the embedding where the two are one), and values and down-projections in some layers.
-This module knows names and numbers; it reads no weight.
+The recipes follow the mixes of the same names in llama.cpp, which spend more bits on the tensors
+that are most sensitive to quantization: the output head (the embedding where they are tied), and
+the value and down projections of some layers. This module reads no weight.
 """
 
 from __future__ import annotations
@@ -15,50 +15,59 @@ from rdrr_format.dtypes import DTYPES, DType
 from rdrr_format.layouts import Layout, geometry
 
 TAILS = ("pad", "ggml", "auto")
-"""Choices for rows that are not whole blocks."""
+"""Choices for rows whose length is not a multiple of the block size."""
 
 _GGML_TAIL: Mapping[str, str] = MappingProxyType({"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"})
-"""What llama.cpp stores instead when a row is not a multiple of 256; F16 if not of 32 either."""
+"""Fallback types of llama.cpp for rows whose length is a multiple of 32 but not of 256.
+
+Rows whose length is not a multiple of 32 either are stored as F16.
+"""
 
 _SMALL_ROLES = ("norm", "bias", "router")
 
 _OTHER_NAMES: Mapping[str, str] = MappingProxyType({"w2": "down_proj"})
-"""What Mixtral calls parts."""
+"""Mixtral's names of projections and the usual names."""
 
 _MIXTRAL = 8
-"""Experts of the models whose attention is small beside them, which llama.cpp gives more bits."""
+"""Number of experts for which llama.cpp spends more bits on the attention, which is comparatively
+small in these models."""
 
 _DEEP = 80
-"""Layers of the models of 70 billion weights, whose few value heads it gives more bits too."""
+"""Number of layers that identifies a model of 70 billion weights, whose value projection llama.cpp
+stores with more bits because its few heads are shared by many query heads."""
 
 LayerRule = Callable[[int, int], bool]
-"""Whether a layer, of so many, is meant."""
+"""A predicate on (layer index, number of layers)."""
 
 
-def gets_more_bits(layer: int, layers: int) -> bool:
-    """llama.cpp's rule: the first and last eighth of the layers, every third between them."""
+def use_more_bits(layer: int, layers: int) -> bool:
+    """Return whether llama.cpp's medium mixes spend more bits on a layer.
+
+    They do so in the first and the last eighth of the layers and in every third layer between.
+    Source: `use_more_bits` in llama.cpp's quantizer.
+    """
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
 def is_in_first_eighth(layer: int, layers: int) -> bool:
-    """llama.cpp's rule for down-projections of its small mixes."""
+    """Return whether llama.cpp's small mixes spend more bits on the down projection of a layer."""
     return layer < layers // 8
 
 
 def is_in_first_four(layer: int, layers: int) -> bool:
-    """llama.cpp's rule for values of its small mixes."""
+    """Return whether llama.cpp's small mixes spend more bits on the value projection of a layer."""
     del layers
     return layer < 4
 
 
 @dataclass(frozen=True)
-class More:
-    """Another type for a part in some layers.
+class TypeUpgrade:
+    """A larger storage type for a projection in some layers.
 
     Attributes:
-        dtype: That type.
-        layers: Which layers.
+        dtype: The storage type in those layers.
+        layers: The predicate that selects them.
     """
 
     dtype: str
@@ -67,39 +76,39 @@ class More:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Storage types of a named quantization.
+    """The storage types of a named quantization.
 
     Attributes:
-        name: The option's value.
+        name: Value of the option `quantize`.
         label: The manifest's `quantization`.
-        word: The short word for it in `quantizationInfo`.
-        weights: Matmul weights.
-        head: The output head, whether it is a tensor of its own or the embedding.
-        more: Parts that get another type in some layers.
-        beside_experts: Parts that get another type in a model of eight experts.
-        embeddings: An embedding that is not the head; as the weights when None.
-        small: Norms, biases and routers.
+        short_name: The short name in the manifest's `quantizationInfo`.
+        weights: Type of matmul weights.
+        head: Type of the output head, whether it is a tensor of its own or the embedding.
+        upgrades: Larger types by the name of a projection, for some of the layers.
+        with_eight_experts: Types by the name of a projection, for models with eight experts.
+        embeddings: Type of an embedding that is not the head; None for the type of the weights.
+        small: Type of norms, biases and routers.
     """
 
     name: str
     label: str
-    word: str
+    short_name: str
     weights: str
     head: str
-    more: Mapping[str, More] = field(default_factory=dict)
-    beside_experts: Mapping[str, str] = field(default_factory=dict)
+    upgrades: Mapping[str, TypeUpgrade] = field(default_factory=dict)
+    with_eight_experts: Mapping[str, str] = field(default_factory=dict)
     embeddings: str | None = None
     small: str = "F32"
 
 
-_MEDIUM: Mapping[str, More] = MappingProxyType(
-    {part: More("Q6_K", gets_more_bits) for part in ("v_proj", "qkv_proj", "down_proj")}
+_MEDIUM: Mapping[str, TypeUpgrade] = MappingProxyType(
+    {part: TypeUpgrade("Q6_K", use_more_bits) for part in ("v_proj", "qkv_proj", "down_proj")}
 )
-_SMALL: Mapping[str, More] = MappingProxyType(
+_SMALL: Mapping[str, TypeUpgrade] = MappingProxyType(
     {
-        "v_proj": More("Q5_K", is_in_first_four),
-        "qkv_proj": More("Q5_K", is_in_first_four),
-        "down_proj": More("Q5_K", is_in_first_eighth),
+        "v_proj": TypeUpgrade("Q5_K", is_in_first_four),
+        "qkv_proj": TypeUpgrade("Q5_K", is_in_first_four),
+        "down_proj": TypeUpgrade("Q5_K", is_in_first_eighth),
     }
 )
 _KEYS: Mapping[str, str] = MappingProxyType(dict.fromkeys(("v_proj", "k_proj", "qkv_proj"), "Q8_0"))
@@ -135,17 +144,20 @@ def choose_dtype(
     experts: int = 0,
     grouped: bool = False,
 ) -> tuple[DType, str]:
-    """The storage type of a tensor and the reason for it.
+    """Choose the storage type of a tensor.
 
     Args:
         recipe: One of `RECIPES`.
         role: Role in the manifest.
-        name: Canonical name; its part before `.weight` is what a recipe's parts name.
-        layer: Its layer, or None.
+        name: Canonical name; the component before `.weight` is the name of the projection.
+        layer: Index of its layer; None outside the layers.
         layers: Number of layers.
-        tied: The embedding is also the head.
-        experts: Experts of a layer, 0 where there are none.
-        grouped: Several query heads share a value head.
+        tied: Whether the embedding is also the output head.
+        experts: Number of experts in a layer; 0 if there are none.
+        grouped: Whether several query heads share a value head.
+
+    Returns:
+        The type and the reason for it.
     """
     if role in _SMALL_ROLES:
         return DTYPES[recipe.small], f"{role}s stay {recipe.small}"
@@ -157,8 +169,8 @@ def choose_dtype(
     part = _OTHER_NAMES.get(part, part)
     if layer is None:
         return DTYPES[recipe.weights], recipe.name
-    if experts == _MIXTRAL and part in recipe.beside_experts:
-        return DTYPES[recipe.beside_experts[part]], f"{part} beside eight experts"
+    if experts == _MIXTRAL and part in recipe.with_eight_experts:
+        return DTYPES[recipe.with_eight_experts[part]], f"{part} in a model with eight experts"
     dtype, why = _by_layer(recipe, part, layer, layers)
     if dtype == "Q4_K" and part in ("v_proj", "qkv_proj") and grouped and layers == _DEEP:
         return DTYPES["Q5_K"], f"{part} shared by many heads"
@@ -166,18 +178,28 @@ def choose_dtype(
 
 
 def _by_layer(recipe: Recipe, part: str, layer: int, layers: int) -> tuple[str, str]:
-    more = recipe.more.get(part)
-    if more is None:
+    upgrades = recipe.upgrades.get(part)
+    if upgrades is None:
         return recipe.weights, recipe.name
-    if more.layers(layer, layers):
-        return more.dtype, f"{part} in a layer that gets more bits"
+    if upgrades.layers(layer, layers):
+        return upgrades.dtype, f"{part} in a layer that gets more bits"
     return recipe.weights, f"{part} in a layer that does not get more bits"
 
 
-def settle_tail(
+def choose_tail_dtype(
     dtype: DType, shape: tuple[int, ...], layout: Layout, k_tail: str
 ) -> tuple[DType, str | None]:
-    """The type to store rows in that may not be whole blocks, and the reason if it changed."""
+    """Choose the type of rows whose length may not be a multiple of the block size.
+
+    Args:
+        dtype: The type that the recipe chose.
+        shape: Logical shape.
+        layout: Layout of the tensor.
+        k_tail: One of `TAILS`.
+
+    Returns:
+        The type, and the reason if it differs from `dtype`.
+    """
     stored = geometry(dtype, shape, layout)
     if k_tail == "pad" or dtype.name not in _GGML_TAIL or stored.padding == 0:
         return dtype, None
@@ -186,5 +208,8 @@ def settle_tail(
         other = DTYPES["F16"]
     if k_tail == "auto" and geometry(other, shape, layout).size >= stored.size:
         return dtype, None
-    reason = f"rows of {stored.row_elements} are not whole {dtype} blocks (k-tail {k_tail})"
+    reason = (
+        f"row length {stored.row_elements} is not a multiple of the {dtype} block size "
+        f"(k-tail {k_tail})"
+    )
     return other, reason

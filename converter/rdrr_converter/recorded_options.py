@@ -1,8 +1,8 @@
 """The record of a conversion's options in the manifest.
 
-An option is recorded under its name in camel case, in the order of the fields, where its value is
-not the default; the tables below name the exceptions. Nothing about the machine is recorded: the
-same input and options give the same manifest.
+An option is recorded under its name in camel case, in the order of the fields, if its value is not
+the default; the tables below list the exceptions. Nothing about the machine is recorded, so the
+same input and the same options give the same manifest.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _ALWAYS = frozenset(
     )
 )
 _STATED_ELSEWHERE = frozenset(("model_id", "hash_algorithm"))
-"""The manifest has fields of its own for them."""
+"""Options that the manifest states in fields of their own."""
 
 _SPELLINGS: Mapping[str, Callable[[PackageOptions], object]] = MappingProxyType(
     {
         "q4k_layout": lambda options: options.block_layout.value,
         "compress": lambda options: str(parse_compression(options.compress or "")),
-        # Not the paths: the same files elsewhere give the same package.
+        # The paths are left out, because the same files elsewhere give the same package.
         "lora": lambda options: options.lora is not None,
         "imatrix": lambda options: options.imatrix is not None,
         "tensor_types": lambda options: [str(one) for one in parse_overrides(options.tensor_types)],
         "kernel_hints": lambda options: dict(sorted(options.kernel_hints.items())),
     }
 )
-"""Options that are recorded in another form than their value."""
+"""Functions that give the recorded form of the options that are not recorded as they are."""
 
 
 def recorded_options(options: PackageOptions) -> dict[str, object]:
-    """The options as the manifest records them."""
+    """Return the options as the manifest records them."""
     return {
         _camel_case(field.name): _spelled(field.name, options)
         for field in fields(PackageOptions)

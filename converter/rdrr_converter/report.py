@@ -1,7 +1,7 @@
-"""What a conversion says: progress while it runs, and the result.
+"""What a conversion reports: progress while it runs, and its result.
 
-`describe_conversion` is the part that is written into the package (`conversion-report.json`);
-timings belong to whoever prints.
+`describe_conversion` makes the report that is written into the package as
+`conversion-report.json`. Timings are not measured here.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from rdrr_manifests.models.conversion_report import (
     ReportedTotal,
 )
 
-from rdrr_converter.measure import TensorError, WorstBlock
+from rdrr_converter.measure import ErrorStats, WorstBlock
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
 
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """How far a stage has come.
+    """The progress of a stage.
 
     Attributes:
         stage: `scan`, `write` or `verify`.
-        name: Tensor that was just finished, in whole or in part.
-        done: Weights done in this stage.
-        total: Weights of this stage.
+        name: Tensor of the chunk that was just finished.
+        done: Number of weights that this stage has processed.
+        total: Number of weights of this stage.
     """
 
     stage: str
@@ -45,11 +45,11 @@ ProgressCallback = Callable[[ProgressEvent], None]
 
 
 class Progress:
-    """Counts a stage and tells the caller. Used from one thread only.
+    """A counter that reports progress to a callback; it is used from one thread only.
 
     Args:
-        callback: Whom to tell.
-        check: Called as often; raises what went wrong elsewhere.
+        callback: Called with every event.
+        check: Called before every event; raises an error that has occurred in the background.
     """
 
     def __init__(
@@ -72,12 +72,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class TensorReport:
-    """What became of one tensor.
+    """The result of the conversion of one tensor.
 
     Attributes:
-        relative_rmse: sqrt(sum (stored - source)^2 / sum source^2) of what is on disk; None in a
-            dry run.
-        worst_block: The block that lost most; None in a dry run and where nothing was lost.
+        relative_rmse: sqrt(sum (stored - source)^2 / sum source^2) of the tensor on disk; None in
+            a dry run.
+        worst_block: The block with the largest relative error; None in a dry run and if every
+            value is exact.
     """
 
     name: str
@@ -91,8 +92,8 @@ class TensorReport:
     worst_block: WorstBlock | None = None
 
     @classmethod
-    def of(cls, tensor: PlannedTensor, error: TensorError | None) -> TensorReport:
-        """The report on a planned tensor, and on what it lost once it is on disk."""
+    def of(cls, tensor: PlannedTensor, error: ErrorStats | None) -> TensorReport:
+        """Return the report on a planned tensor, with its error if it was written."""
         return cls(
             name=tensor.name,
             shape=tensor.shape,
@@ -108,22 +109,22 @@ class TensorReport:
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What a conversion did, or would do.
+    """The result of a conversion, or of a dry run.
 
     Attributes:
-        destination: Where the package is: a path, or a URL.
+        destination: Path or URL of the package.
         model_id: Name of the package.
         architecture: Name of the architecture file that was used.
-        dry_run: Nothing was written.
-        total_size: Bytes of all shards on disk; in a dry run, what they would be uncompressed.
-        plan: Everything that was decided.
-        tensors: What became of each tensor.
-        overflowed: Tensors kept in F32 because values do not fit the type asked for.
-        notes: What the user should know.
-        reused_shards: Shards taken over from a conversion that was killed. No part of the package
-            depends on it.
-        encoded_blocks: How many blocks each device encoded, by its name. No part of the package
-            depends on it.
+        dry_run: Whether nothing was written.
+        total_size: Size of all shards on disk in bytes; in a dry run, their uncompressed size.
+        plan: The plan of the package.
+        tensors: The result for each tensor.
+        overflowed: Names of tensors kept in F32 because a value does not fit the requested type.
+        notes: Notes for the user.
+        reused_shards: Number of shards reused from an interrupted conversion. The package does
+            not depend on it.
+        encoded_blocks: Number of blocks that each device encoded, by its name. The package does
+            not depend on it.
     """
 
     destination: str | Path
@@ -140,16 +141,16 @@ class ConversionResult:
 
     @property
     def parameters(self) -> int:
-        """Weights, padding not counted."""
+        """Number of weights without padding."""
         return sum(prod(tensor.shape) for tensor in self.tensors)
 
     @property
     def padding(self) -> int:
-        """Weights stored beyond those that carry meaning."""
+        """Number of stored weights that are padding."""
         return sum(tensor.padding for tensor in self.tensors)
 
     def by_dtype(self) -> dict[str, tuple[int, int]]:
-        """Number of tensors and bytes of each storage type, largest first."""
+        """Return the number of tensors and of bytes of each storage type, largest first."""
         totals: dict[str, tuple[int, int]] = {}
         for tensor in self.tensors:
             count, size = totals.get(tensor.dtype, (0, 0))
@@ -157,7 +158,7 @@ class ConversionResult:
         return dict(sorted(totals.items(), key=lambda item: -item[1][1]))
 
     def as_dict(self) -> dict[str, object]:
-        """The result as JSON values."""
+        """Return the result as JSON values."""
         return {
             "destination": str(self.destination),
             "model_id": self.model_id,
@@ -190,26 +191,26 @@ def describe_conversion(
     manifest: Manifest,
     architecture: str,
     plan: ConversionPlan,
-    errors: Mapping[str, TensorError],
+    errors: Mapping[str, ErrorStats],
     notes: Sequence[str],
 ) -> ConversionReport:
-    """What is written beside the manifest.
+    """Build the conversion report, which is written beside the manifest.
 
     Args:
-        manifest: That of the package.
+        manifest: The manifest of the package.
         architecture: Name of the architecture file that was used.
-        plan: What was written.
-        errors: What each tensor lost, by name.
-        notes: What the user should know.
+        plan: The plan of the package.
+        errors: Error of each tensor, by its name.
+        notes: Notes for the user.
     """
     tensors = tuple(_reported(tensor, errors[tensor.name]) for tensor in plan.tensors)
-    made = manifest.model_dump(mode="json", by_alias=True)["conversion"] or {}
+    conversion = manifest.model_dump(mode="json", by_alias=True)["conversion"] or {}
     return ConversionReport(
         model_id=manifest.model_id,
         architecture=architecture,
         source_format=str(manifest.metadata.get("sourceFormat", "")),
-        tool=f"{made.get('tool')} {made.get('version')}",
-        options=made.get("options") or {},
+        tool=f"{conversion.get('tool')} {conversion.get('version')}",
+        options=conversion.get("options") or {},
         parameters=sum(tensor.weights for tensor in plan.tensors),
         total_size=manifest.total_size,
         padding=sum(tensor.padding for tensor in tensors),
@@ -219,7 +220,7 @@ def describe_conversion(
     )
 
 
-def _reported(tensor: PlannedTensor, error: TensorError) -> ReportedTensor:
+def _reported(tensor: PlannedTensor, error: ErrorStats) -> ReportedTensor:
     return ReportedTensor(
         name=tensor.name,
         role=tensor.role,
@@ -256,5 +257,5 @@ def _totals(tensors: Sequence[ReportedTensor]) -> dict[str, ReportedTotal]:
 
 
 def _rounded(error: float) -> float:
-    """Six digits: machines that add in another order still write the same."""
+    """Round to six digits, so that machines that sum in another order write the same report."""
     return float(f"{error:.6g}")

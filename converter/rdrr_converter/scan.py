@@ -1,7 +1,7 @@
-"""One pass over the source before anything is written: the largest value of every tensor.
+"""A first pass over the source that finds the largest magnitude of every tensor.
 
-It decides what float16 cannot hold, and finds weights that are not numbers while refusing is
-still cheap.
+The magnitudes decide which tensors float16 cannot hold. The pass also finds infinite and NaN
+weights before anything is written.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rdrr_converter.sources import SourceTensor
 
 
 def scan(model: SourceModel, workers: int, progress: Progress) -> dict[str, float]:
-    """Largest absolute value of each source tensor, by its source name.
+    """Return the largest absolute value of each source tensor, by its name in the source.
 
     Raises:
-        SourceError: A tensor holds an infinity or a NaN, or cannot be read.
+        SourceError: A tensor contains an infinity or a NaN, or cannot be read.
     """
     sources = [tensor.source for tensor in model.tensors]
     progress.start("scan", sum(_elements(source) for source in sources))
@@ -29,9 +29,9 @@ def scan(model: SourceModel, workers: int, progress: Progress) -> dict[str, floa
         for source, largest in zip(sources, pool.map(SourceTensor.magnitude, sources), strict=True):
             if not isfinite(largest):
                 raise SourceError(
-                    "weights that are not finite",
+                    "the weights are not finite",
                     where=f"{source.file}, tensor {source.name}",
-                    expected="numbers",
+                    expected="finite numbers",
                     found=largest,
                 )
             magnitudes[source.name] = largest

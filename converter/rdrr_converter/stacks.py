@@ -1,7 +1,8 @@
-"""Tensors that a checkpoint holds on top of each other in one, as tensors of their own.
+"""Splitting tensors that a checkpoint stores as one stack, without copying them.
 
-Phi-3's queries, keys and values are one matrix, and newer checkpoints of mixtures keep all experts
-of a layer in one tensor. What is read of a part is read from its place in the whole.
+Phi-3 stores queries, keys and values as one matrix, and newer checkpoints of mixture-of-experts
+models store all experts of a layer in one tensor. Reading a part reads the corresponding rows of
+the stack.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from rdrr_converter.sources.base import Decode, F32Array
 
 
 def unstack(whole: SourceTensor, shapes: Sequence[tuple[int, int]]) -> Iterator[SourceTensor]:
-    """The matrices of a stack.
+    """Yield the matrices of a stack.
 
     Args:
-        whole: Tensor whose matrix view has the rows of all parts.
-        shapes: Shape of each part, from the top down; all have the columns of the whole.
+        whole: The stacked tensor; its matrix view has the rows of all parts.
+        shapes: Shape [rows, columns] of each part, from the top down; all have the columns of
+            the stack.
     """
     first = 0
     for rows, columns in shapes:

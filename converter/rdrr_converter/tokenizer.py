@@ -1,4 +1,4 @@
-"""The tokenizer's files, copied unchanged, and the manifest's words about them."""
+"""The tokenizer's files, which are copied unchanged, and the manifest's description of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COPIED = (
     "generation_config.json",
     "chat_template.jinja",
 )
-"""Files of a checkpoint that belong into a package, where they exist."""
+"""Files of a checkpoint that are copied into the package if they exist."""
 
 MISSING = (
     "no tokenizer.json in the checkpoint: the package has none either and cannot turn text "
@@ -32,11 +32,11 @@ MISSING = (
 
 
 def copy_files(source: Source, store: Store) -> None:
-    """Copy them.
+    """Copy the files of `COPIED` into the package.
 
     Raises:
-        SourceError: One cannot be read.
-        StoreError: The disk is full, or the store refuses.
+        SourceError: A file cannot be read.
+        StoreError: The disk is full, or the store refuses a write.
     """
     for name in COPIED:
         content = source.content(name)
@@ -45,10 +45,10 @@ def copy_files(source: Source, store: Store) -> None:
 
 
 def describe_tokenizer(source: Source) -> tuple[Tokenizer, tuple[str, ...]]:
-    """The manifest's block and notes on what is lacking.
+    """Describe the tokenizer for the manifest, with notes on missing files.
 
     Raises:
-        SourceError: tokenizer.json or tokenizer_config.json is not what its name says.
+        SourceError: tokenizer.json or tokenizer_config.json is invalid.
     """
     settings = _object(source, "tokenizer_config.json") or {}
     tokenizer = _object(source, TOKENIZER_JSON)
@@ -70,10 +70,10 @@ def _object(source: Source, name: str) -> dict[str, Any] | None:
 
 
 def eos_token_ids(source: Source) -> int | tuple[int, ...] | None:
-    """The ids that end a text: those of generation_config.json, else of config.json.
+    """Return the eos token ids of generation_config.json, else those of config.json.
 
     Raises:
-        SourceError: They are not whole numbers.
+        SourceError: `eos_token_id` is neither an integer nor a list of integers.
     """
     for values, name in (
         (source.generation_config, "generation_config.json"),
@@ -96,28 +96,28 @@ def eos_token_ids(source: Source) -> int | tuple[int, ...] | None:
 
 
 def _vocab_size(tokenizer: Mapping[str, Any] | None, path: Path) -> int | None:
-    """Entries of the tokenizer's model, added tokens not counted."""
+    """Return the vocabulary size of the tokenizer's model without added tokens."""
     if tokenizer is None:
         return None
     model = tokenizer.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocab, (dict, list)):
-        raise SourceError("not a tokenizer", where=path, expected="model.vocab")
+        raise SourceError("the tokenizer has no vocabulary", where=path, expected="model.vocab")
     return len(vocab)
 
 
 def _adds_bos(settings: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> bool | None:
-    """As stated, else whether the tokenizer's own template begins with a special token."""
+    """Return `add_bos_token`, else whether the post-processor prepends a special token."""
     stated = _flag(settings, "add_bos_token")
     if stated is not None or not tokenizer:
         return stated
     processor = tokenizer.get("post_processor") or {}
     steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
-    return any(_begins_specially(step) for step in (steps if isinstance(steps, list) else []))
+    return any(_prepends_special_token(step) for step in (steps if isinstance(steps, list) else []))
 
 
-def _begins_specially(step: object) -> bool:
-    """Whether a step of a post-processor puts a special token before a text."""
+def _prepends_special_token(step: object) -> bool:
+    """Return whether a step of a post-processor prepends a special token."""
     single = step.get("single") if isinstance(step, dict) else None
     first = single[0] if isinstance(single, list) and single else None
     return isinstance(first, dict) and "SpecialToken" in first

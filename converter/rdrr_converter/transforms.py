@@ -1,8 +1,8 @@
-"""From source tensors to stored rows: joining along N, transposing, flattening, in chunks.
+"""Reading source tensors as stored rows, in chunks: concatenated along N, transposed or flattened.
 
-A chunk is a run of stored rows (of elements, for `flat`) that is read, encoded and written on
-its own; memory is bounded by a few of them. Chunks depend on the plan only, never on the number
-of workers, so neither do the bytes.
+A chunk is a range of stored rows (of elements, in the layout `flat`) that is read, encoded and
+written by itself, so that memory is bounded by a few chunks. Chunks follow from the plan and not
+from the number of workers; therefore the bytes of the package do not depend on it either.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rdrr_converter.sources.base import F32Array
 
 CHUNK_WEIGHTS = 1 << 20
 MIN_COLUMNS = 32
-"""Columns read at once: fewer would fetch a cache line for a part of it."""
+"""Minimum number of columns to read at once; fewer would use only a part of each cache line."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Stored rows `first` to `first + count` of a tensor; elements in the layout `flat`."""
+    """The stored rows `first` to `first + count` of a tensor; elements in the layout `flat`."""
 
     first: int
     count: int
 
 
 def chunks(tensor: PlannedTensor) -> Iterator[Chunk]:
-    """The chunks of a tensor, in storage order."""
+    """Yield the chunks of a tensor in storage order."""
     stored = tensor.geometry
     if tensor.layout is Layout.FLAT:
         # A multiple of every block size, so that only the last chunk is padded.
@@ -47,14 +47,14 @@ def chunks(tensor: PlannedTensor) -> Iterator[Chunk]:
 
 
 def chunk_weights(tensor: PlannedTensor, chunk: Chunk) -> int:
-    """Weights in a chunk, padding not counted."""
+    """Return the number of weights in a chunk without padding."""
     if tensor.layout is Layout.FLAT:
         return chunk.count
     return chunk.count * tensor.geometry.row_elements
 
 
 def byte_range(tensor: PlannedTensor, chunk: Chunk) -> tuple[int, int]:
-    """First byte of a chunk within its tensor, and its number of bytes."""
+    """Return the offset of a chunk within its tensor and its size, in bytes."""
     if tensor.layout is Layout.FLAT:
         block = tensor.dtype
         first = chunk.first // block.block_elements * block.block_bytes
@@ -64,25 +64,25 @@ def byte_range(tensor: PlannedTensor, chunk: Chunk) -> tuple[int, int]:
 
 
 def read_chunk(tensor: PlannedTensor, chunk: Chunk) -> F32Array:
-    """The values of a chunk in the order of storage: float32 [stored rows, row elements]."""
-    return _arranged(tensor, chunk, read_rows, SourceTensor.read_transposed)
+    """Read a chunk in storage order, float32 [stored rows, row elements]."""
+    return _in_storage_order(tensor, chunk, read_rows, SourceTensor.read_transposed)
 
 
 def stored_chunk(tensor: PlannedTensor, chunk: Chunk) -> npt.NDArray[Any]:
-    """The same values as their sources store them, which are scalars of one type."""
-    return _arranged(tensor, chunk, stored_rows, SourceTensor.stored_transposed)
+    """Read a chunk without decoding; its sources must store scalars of one type."""
+    return _in_storage_order(tensor, chunk, stored_rows, SourceTensor.stored_transposed)
 
 
-def _arranged(
+def _in_storage_order(
     tensor: PlannedTensor,
     chunk: Chunk,
     rows_of: Callable[[Sequence[SourceTensor], int, int], npt.NDArray[Any]],
-    turned: Callable[[SourceTensor, slice], npt.NDArray[Any]],
+    read_transposed: Callable[[SourceTensor, slice], npt.NDArray[Any]],
 ) -> npt.NDArray[Any]:
-    """A chunk of the values that `rows_of` and `turned` read."""
+    """Arrange what `rows_of` or `read_transposed` reads in the layout of the tensor."""
     end = chunk.first + chunk.count
     if tensor.layout is Layout.COLUMN:
-        parts = [turned(part, slice(chunk.first, end)) for part in tensor.sources]
+        parts = [read_transposed(part, slice(chunk.first, end)) for part in tensor.sources]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     if tensor.layout is Layout.FLAT:
         width = tensor.sources[0].columns
@@ -94,19 +94,19 @@ def _arranged(
 
 
 def read_rows(sources: Sequence[SourceTensor], first: int, end: int) -> F32Array:
-    """Rows of the matrices of `sources` stacked on each other, float32 [end - first, columns]."""
+    """Read rows of the vertically concatenated `sources`, float32 [end - first, columns]."""
     return _stacked([source.read(rows=rows) for source, rows in _pieces(sources, first, end)])
 
 
 def stored_rows(sources: Sequence[SourceTensor], first: int, end: int) -> npt.NDArray[Any]:
-    """The same rows as they are stored, of sources of one storage type."""
+    """Read the same rows without decoding; the sources must have one storage type."""
     return _stacked([source.stored(rows=rows) for source, rows in _pieces(sources, first, end)])
 
 
 def _pieces(
     sources: Sequence[SourceTensor], first: int, end: int
 ) -> Iterator[tuple[SourceTensor, slice]]:
-    """The rows that each source has within `first` to `end` of all of them."""
+    """Yield the rows that each source contributes to rows `first` to `end` of the concatenation."""
     offset = 0
     for source in sources:
         begin, stop = max(first - offset, 0), min(end - offset, source.rows)

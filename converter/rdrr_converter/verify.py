@@ -1,7 +1,7 @@
-"""Re-reading what is on disk and comparing it with the source.
+"""Verification of a written package: the shards are read back and compared with the source.
 
-It reads the shards as any reader would, so it finds a bad disk, a codec that disagrees with its
-own reader and a misplaced tensor alike.
+The shards are read with the ordinary reader, so that a bad disk, a quantizer that disagrees with
+its dequantizer and a misplaced tensor are all found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rdrr_format.shards import ShardInfo
 from rdrr_format.stores import Store
 
 from rdrr_converter.engines import open_engine
-from rdrr_converter.measure import ErrorMeter, TensorError
+from rdrr_converter.measure import ErrorMeter, ErrorStats
 from rdrr_converter.plan import ConversionPlan, PlannedTensor
 from rdrr_converter.report import Progress
 from rdrr_converter.sources.base import F32Array
@@ -39,23 +39,24 @@ def verify(
     algorithm: str,
     workers: int,
     progress: Progress,
-) -> dict[str, TensorError]:
+) -> dict[str, ErrorStats]:
     """Check every shard's hash and compare every tensor with its source.
 
     Returns:
-        What each tensor lost, by name.
+        The error of each tensor, by its name.
 
     Raises:
-        ShardError: A shard on disk has another size or hash than was written.
-        ConversionError: A tensor on disk does not hold the source's values.
+        ShardError: A shard on disk has another size or hash than the written one.
+        ConversionError: A tensor on disk does not hold the values of the source.
     """
     reader = ShardReader(store, shards, algorithm)
     progress.start("verify", sum(tensor.weights for tensor in plan.tensors))
-    errors: dict[str, TensorError] = {}
+    errors: dict[str, ErrorStats] = {}
     with open_engine("threads", workers) as engine:
         for _ in engine.map(reader.verify, range(len(shards))):
             pass
-        # By chunks, since a head alone would keep one thread busy and the others idle.
+        # The unit of work is a chunk, because with whole tensors one thread would still measure
+        # the large output head while the others are idle.
         work = ((tensor, chunk) for tensor in plan.tensors for chunk in chunks(tensor))
         parts = (part for _, part in engine.map(partial(_measure, reader), work))
         for tensor in plan.tensors:
@@ -63,9 +64,9 @@ def verify(
             rmse = error.relative_rmse
             if not isfinite(rmse) or (not tensor.dtype.is_block and rmse > _rounding(tensor)):
                 raise ConversionError(
-                    "what is on disk differs from the source",
+                    "what was written to disk differs from the source",
                     where=tensor.name,
-                    expected=f"{tensor.dtype} of the source",
+                    expected=f"the values of the source as {tensor.dtype}",
                     found=f"relative error {rmse:.3g}",
                 )
             errors[tensor.name] = error
@@ -83,10 +84,10 @@ def _measure(reader: ShardReader, work: tuple[PlannedTensor, Chunk]) -> ErrorMet
 
 
 def _parts(tensor: PlannedTensor, chunk: Chunk) -> Iterator[tuple[Chunk, slice]]:
-    """A chunk in parts that are small in every layout, and their rows within the chunk.
+    """Split a chunk into parts that are small in every layout, with their rows within the chunk.
 
-    Columns are read many at a time, which may be tens of megabytes; decoding them so too would
-    double that.
+    A chunk of the column layout has many columns and may take tens of megabytes; decoding it in
+    one piece would double that.
     """
     if tensor.layout is Layout.FLAT:
         yield chunk, slice(None)
@@ -97,11 +98,11 @@ def _parts(tensor: PlannedTensor, chunk: Chunk) -> Iterator[tuple[Chunk, slice]]
         yield Chunk(chunk.first + first, rows.stop - first), rows
 
 
-def _sum(tensor: PlannedTensor, parts: Iterator[ErrorMeter], progress: Progress) -> TensorError:
-    """What a tensor lost, of its chunks, which come next."""
+def _sum(tensor: PlannedTensor, parts: Iterator[ErrorMeter], progress: Progress) -> ErrorStats:
+    """Combine the next meters of `parts`, which are those of the tensor's chunks."""
     whole = ErrorMeter(tensor)
     for chunk, part in zip(chunks(tensor), parts, strict=False):
-        whole.join(part)
+        whole.merge(part)
         progress.advance(tensor.name, chunk_weights(tensor, chunk))
     return whole.result()
 
@@ -115,8 +116,8 @@ def _decode(tensor: PlannedTensor, chunk: Chunk, reader: ShardReader) -> F32Arra
 
 
 def _rounding(tensor: PlannedTensor) -> float:
-    """Largest relative error that rounding to a scalar type explains.
+    """Return the largest relative error that rounding to a scalar type can cause.
 
-    Values too small for float16 lose more than half a unit in the last place, hence its room.
+    It is larger than half a unit in the last place, because subnormal float16 values lose more.
     """
     return 0.0 if tensor.dtype.name == "F32" else 2.0**-8

@@ -1,4 +1,4 @@
-"""Configurations of both generations give the blocks that transformers would compute by."""
+"""Configurations of both forms give the blocks that transformers computes with."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def transformers_config(model_type: str, **values):
         ({"model_type": "TinyLlama"}, "llama"),
     ],
 )
-def test_an_architecture_is_found_by_class_else_by_type(config, name):
+def test_an_architecture_is_found_by_its_class_or_else_by_its_model_type(config, name):
     assert find_architecture(config).name == name
 
 
@@ -57,7 +57,7 @@ def test_an_architecture_is_found_by_class_else_by_type(config, name):
         {"model_type": 3},
     ],
 )
-def test_an_unknown_architecture_is_refused_with_the_list_of_known_ones(config):
+def test_an_unknown_architecture_is_refused_with_the_list_of_supported_ones(config):
     with pytest.raises(ConversionError) as caught:
         find_architecture(config)
     for name in BY_NAME:
@@ -82,7 +82,7 @@ def test_an_override_wins_and_must_be_known():
         assert name in str(caught.value)
 
 
-def test_every_alias_means_an_architecture_and_hides_none():
+def test_every_alias_names_an_architecture_and_shadows_none():
     plain = {plain_name(name) for name in BY_NAME}
     for alias, name in ALIASES.items():
         assert name in BY_NAME
@@ -119,7 +119,7 @@ def test_files_are_named_after_their_architecture():
         ("vaultgemma", "vaultgemma"),
     ],
 )
-def test_absent_keys_mean_what_transformers_takes_them_for(name, model_type):
+def test_absent_keys_have_the_defaults_of_transformers(name, model_type):
     rule = BY_NAME[name]
     sizes = {
         "hidden_size": 256,
@@ -133,7 +133,7 @@ def test_absent_keys_mean_what_transformers_takes_them_for(name, model_type):
     for name_of_block in ("attention", "normalization", "ffn", "output", "experts"):
         block = getattr(rule, name_of_block) or {}
         ours, theirs = read_block(block, bare), read_block(block, full)
-        if SLIDING not in rule.layer_types(full):  # then the window means nothing
+        if SLIDING not in rule.layer_types(full):  # without such layers the window is unused
             ours.pop("sliding_window", None)
             theirs.pop("sliding_window", None)
         assert ours == theirs
@@ -143,7 +143,7 @@ def test_absent_keys_mean_what_transformers_takes_them_for(name, model_type):
     assert {key: bare.flag(key) for key in flags} == {key: full.flag(key) for key in flags}
     for key in ("max_position_embeddings", "tie_word_embeddings"):
         assert bare.get(key) == whole.get(key, False)
-    if name != "llama":  # the same number of heads as queries, in either form
+    if name != "llama":  # as many key/value heads as query heads, stated or not
         assert bare.head_dim == full.head_dim
     assert bare.integer("num_attention_heads") == whole["num_attention_heads"]
 
@@ -235,12 +235,12 @@ LLAMA3 = {
         ({"rope_scaling": None}, {"rope_parameters": None}, {"rope_theta": 1e4}),
     ],
 )
-def test_both_generations_of_rope_say_the_same(older, newer, fields):
+def test_the_older_and_the_newer_form_of_rope_are_read_alike(older, newer, fields):
     for values in (older, newer):
         assert {k: v for k, v in rope_of("llama", values).items() if v is not None} == fields
 
 
-def test_gemma_has_two_bases_in_either_generation():
+def test_gemma_has_two_rope_bases_in_both_forms():
     older = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
     scaled = {"rope_type": "linear", "factor": 8.0}
     newer = {
@@ -253,7 +253,7 @@ def test_gemma_has_two_bases_in_either_generation():
     for values in ({}, older, newer):
         found = rope_of("gemma3", values)
         assert {k: v for k, v in found.items() if v is not None} == expected
-    # Scaling of the older generation is that of the global layers only.
+    # In the older form, rope_scaling applies to the global layers only.
     found = rope_of("gemma3", {**older, "rope_scaling": scaled})
     assert found["rope_scaling_type"] == "linear"
     assert found["rope_scaling_factor"] == 8.0
@@ -274,12 +274,12 @@ FACTORS = {"factor": 2.0, "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.5]}
         {"rope_type": "yarn", "factor": 4.0, "truncate": False},
     ],
 )
-def test_scaling_that_cannot_be_stated_is_refused(scaling):
+def test_rope_scaling_that_the_format_cannot_express_is_refused(scaling):
     with pytest.raises(ConversionError):
         rope_of("llama", {"rope_scaling": scaling})
 
 
-def test_yarn_with_the_usual_factor_written_out_is_accepted():
+def test_yarn_with_the_papers_attention_factor_is_accepted():
     scaling = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.138629436111989}
     values = {"rope_scaling": scaling, "max_position_embeddings": 4096}
     assert rope_of("llama", values)["rope_scaling_type"] == "yarn"
@@ -300,7 +300,7 @@ def test_yarn_with_the_usual_factor_written_out_is_accepted():
         {"rope_theta": True},
     ],
 )
-def test_a_rope_that_lacks_or_misstates_a_number_is_refused(values):
+def test_a_rope_with_a_missing_or_invalid_number_is_refused(values):
     with pytest.raises(SourceError):
         rope_of("llama", values)
 
@@ -309,7 +309,7 @@ def layers_of(name, **values):
     return BY_NAME[name].layer_types(config_of(name, {"num_hidden_layers": 8, **values}))
 
 
-def test_gemma_layers_follow_the_pattern_of_either_generation():
+def test_gemma_layers_follow_the_pattern_in_both_forms():
     expected = transformers_config("gemma3_text", num_hidden_layers=8).layer_types
     assert list(layers_of("gemma3")) == expected
     assert list(layers_of("gemma3", sliding_window_pattern=6)) == expected
@@ -318,7 +318,7 @@ def test_gemma_layers_follow_the_pattern_of_either_generation():
     assert list(layers_of("gemma3", sliding_window_pattern=3)) == short.layer_types
 
 
-def test_qwen_layers_have_a_window_only_when_it_is_used():
+def test_qwen_layers_have_a_sliding_window_only_if_it_is_switched_on():
     values = {"sliding_window": 128, "max_window_layers": 5}
     assert layers_of("qwen2", **values) == (FULL,) * 8
     used = {**values, "use_sliding_window": True}
@@ -328,13 +328,13 @@ def test_qwen_layers_have_a_window_only_when_it_is_used():
     assert layers_of("qwen3", **used) == (FULL,) * 5 + (SLIDING,) * 3
 
 
-def test_mistral_has_its_window_everywhere_or_nowhere():
+def test_mistral_has_a_sliding_window_in_every_layer_or_in_none():
     assert layers_of("mistral") == (SLIDING,) * 8
     assert layers_of("mistral", sliding_window=None) == (FULL,) * 8
 
 
 @pytest.mark.parametrize("types", [["full_attention"], ["odd"] * 8, "full_attention", [1] * 8])
-def test_layer_types_that_do_not_fit_are_refused(types):
+def test_invalid_layer_types_are_refused(types):
     with pytest.raises(SourceError, match="layer_types"):
         layers_of("gemma3", layer_types=types)
 
@@ -350,7 +350,7 @@ def test_layer_types_that_do_not_fit_are_refused(types):
         ("sfsss", {"type": "custom"}),
     ],
 )
-def test_a_pattern_says_the_types_in_the_shortest_way(types, pattern):
+def test_the_layer_pattern_is_the_shortest_description_of_the_types(types, pattern):
     names = tuple(FULL if letter == "f" else SLIDING for letter in types)
     found = layer_pattern(names)
     assert {key: found[key] for key in pattern} == pattern
@@ -367,13 +367,13 @@ def test_a_pattern_says_the_types_in_the_shortest_way(types, pattern):
         ("hidden_size", 2.5),
     ],
 )
-def test_a_size_that_is_no_positive_whole_number_is_refused_by_name(key, value):
+def test_a_size_that_is_not_a_positive_whole_number_is_refused_by_name(key, value):
     with pytest.raises(SourceError, match=key):
         config_of("llama", {key: value}).integer(key)
     assert config_of("llama", {key: 256}).integer(key) == 256
 
 
-def test_head_dim_is_stated_or_shared_out():
+def test_the_head_dimension_is_stated_or_derived_from_the_hidden_size():
     sizes = {"hidden_size": 576, "num_attention_heads": 9}
     assert config_of("llama", sizes).head_dim == 64
     assert config_of("llama", {**sizes, "head_dim": None}).head_dim == 64
@@ -382,10 +382,10 @@ def test_head_dim_is_stated_or_shared_out():
         _ = config_of("llama", {**sizes, "num_attention_heads": 7}).head_dim
 
 
-def test_an_activation_without_counterpart_is_refused():
+def test_an_activation_that_the_format_cannot_express_is_refused():
     assert read_block(BY_NAME["llama"].ffn, config_of("llama", {})) == {"activation": "silu"}
     with pytest.raises(ConversionError, match="relu6"):
         read_block(BY_NAME["llama"].ffn, config_of("llama", {"hidden_act": "relu6"}))
-    # The exact form of GELU is another function than the tanh form, which `gelu` means here.
+    # The exact GELU differs from the tanh form, which the manifest calls `gelu`.
     with pytest.raises(ConversionError, match="gelu"):
         read_block(BY_NAME["llama"].ffn, config_of("llama", {"hidden_act": "gelu"}))

@@ -1,4 +1,4 @@
-"""The report beside the manifest says what is on disk, and is the same each time."""
+"""The report beside the manifest describes what is on disk, and is reproducible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rdrr_manifests.models.conversion_report import REPORT_NAME, parse_report
 from rdrr_manifests.package import open_package, validate
 from support.safetensor_files import from_stored, llama_tensors, to_stored, write_llama
 
-# K of 192 and N of 96, 320: rows and columns that are not whole blocks of 256.
+# With K of 192 and N of 96 and 320, row and column lengths are not multiples of 256.
 ODD = {
     "hidden_size": 192,
     "intermediate_size": 320,
@@ -29,7 +29,7 @@ def report_of(folder):
 
 
 def worst_block(wanted, stored, size):
-    """Row, block and error of the worst block, one block after the other."""
+    """Find row, index and error of the worst block with a plain loop over the blocks."""
     found = (0.0, 0, 0)
     for row in range(len(wanted)):
         for block, start in enumerate(range(0, wanted.shape[1], size)):
@@ -68,7 +68,7 @@ def test_the_worst_block_is_the_one_that_a_slow_search_finds(
             assert (one.worst_block.row, one.worst_block.block) == (row, block), one.name
 
 
-def test_a_block_that_is_lost_shows_although_the_tensor_hardly_changes(tmp_path, rng):
+def test_a_lost_block_is_reported_although_the_tensor_hardly_changes(tmp_path, rng):
     name = "model.layers.0.self_attn.q_proj.weight"
     tensors = llama_tensors(rng)
     values = from_stored(tensors[name]).copy()
@@ -85,7 +85,7 @@ def test_a_block_that_is_lost_shows_although_the_tensor_hardly_changes(tmp_path,
     assert same.worst_block.relative_rmse < 0.05
 
 
-def test_the_report_says_what_became_of_what(tmp_path, rng):
+def test_the_report_describes_every_tensor(tmp_path, rng):
     name = "model.layers.1.mlp.down_proj.weight"
     tensors = llama_tensors(rng, **ODD)
     values = from_stored(tensors[name]).copy()
@@ -121,7 +121,7 @@ def _storage(folder, name):
     return entry.parsed_dtype(), entry.parsed_layout()
 
 
-def test_the_report_depends_on_neither_place_nor_workers(tmp_path, rng):
+def test_the_report_depends_on_neither_paths_nor_workers(tmp_path, rng):
     tensors = llama_tensors(rng)
     first = write_llama(tmp_path / "here" / "model", tensors)
     second = write_llama(tmp_path / "there" / "model", tensors)

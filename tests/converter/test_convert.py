@@ -1,4 +1,4 @@
-"""Whole conversions, read back and compared with arrays encoded without the converter."""
+"""Conversions, read back and compared with arrays that are encoded without the converter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAYOUTS = {
     "transposed": {"transpose_weights": True},
     "flat": {"q4k_layout": "flat"},
 }
-# K of 192 and N of 96, 320: rows and columns that are not whole blocks of 256.
+# With K of 192 and N of 96 and 320, row and column lengths are not multiples of 256.
 ODD = {
     "hidden_size": 192,
     "intermediate_size": 320,
@@ -99,13 +99,13 @@ def test_every_combination_stores_the_source_as_the_codecs_encode_it(
 
 @pytest.mark.parametrize("k_tail", ["ggml", "auto"])
 @pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_rows_that_are_not_whole_blocks_may_take_other_types(tmp_path, rng, k_tail, layout):
+def test_rows_with_a_partial_block_may_get_other_types(tmp_path, rng, k_tail, layout):
     tensors = llama_tensors(rng, **ODD)
     source = write_llama(tmp_path / "source", tensors, **ODD)
     padded = convert(source, tmp_path / "pad", dry_run=True, **LAYOUTS[layout])
     result = convert(source, tmp_path / "out", k_tail=k_tail, **LAYOUTS[layout])
     assert validate(tmp_path / "out", deep=True).errors == ()
-    # Flat rows are whole blocks here, but for the embedding, which is never flat.
+    # In the layout flat, only the embedding has partial blocks, because it is never flat.
     fallbacks = {"Q5_0"} if layout == "flat" else {"Q5_0", "Q8_0"}
     assert fallbacks <= set(result.by_dtype())
     with open_package(tmp_path / "out") as package:
@@ -124,7 +124,7 @@ def test_rows_that_are_not_whole_blocks_may_take_other_types(tmp_path, rng, k_ta
 def test_f16_rounds_to_the_nearest_even(tmp_path, tensors):
     name = "model.layers.0.self_attn.q_proj.weight"
     values = np.zeros((256, 256), np.float32)
-    # Halfway between two float16 numbers, and just beside it.
+    # Halfway between two float16 numbers, and slightly more or less.
     values[0, :4] = [1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-11 + 2**-20, 2**-25]
     tensors[name] = to_stored(values, "F32")
     convert(write_llama(tmp_path / "m", tensors), tmp_path / "out", quantize="f16")
@@ -147,7 +147,7 @@ def test_a_tensor_that_would_overflow_is_kept_and_named(tmp_path, tensors, quant
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_that_are_no_numbers_are_refused(tmp_path, tensors, value):
+def test_weights_that_are_not_finite_are_refused(tmp_path, tensors, value):
     name = "model.layers.1.self_attn.o_proj.weight"
     values = from_stored(tensors[name]).copy()
     values[3, 5] = value
@@ -176,13 +176,13 @@ def test_the_bytes_do_not_depend_on_workers_runs_or_chunks(tmp_path, folder, mon
 
 def test_sharded_and_whole_sources_give_the_same_package(tmp_path, tensors):
     for shards in (1, 3):
-        # Folders of one name, since the name becomes the model's id.
+        # The folders have the same name, because the name becomes the model id.
         source = write_llama(tmp_path / str(shards) / "model", tensors, shards=shards)
         convert(source, tmp_path / f"out{shards}")
     assert files_of(tmp_path / "out1") == files_of(tmp_path / "out3")
 
 
-def test_the_time_is_written_only_when_it_is_given(tmp_path, folder, monkeypatch):
+def test_the_time_is_written_only_with_source_date_epoch(tmp_path, folder, monkeypatch):
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     convert(folder, tmp_path / "a")
     assert "convertedAt" not in (tmp_path / "a/manifest.json").read_text()
@@ -192,7 +192,7 @@ def test_the_time_is_written_only_when_it_is_given(tmp_path, folder, monkeypatch
     assert manifest["metadata"]["convertedAt"] == "1970-01-02T00:00:00Z"
 
 
-def test_nothing_of_this_machine_is_written(tmp_path, folder):
+def test_nothing_about_this_machine_is_written(tmp_path, folder):
     convert(folder, tmp_path / "out")
     for data in files_of(tmp_path / "out").values():
         assert str(tmp_path).encode() not in data
@@ -248,7 +248,7 @@ def test_the_manifest_has_every_field_the_public_parser_requires(tmp_path, folde
         ({"q4k_layout": "flat"}, "q4k-hq6k-af32", "row"),
     ],
 )
-def test_the_quantization_in_words(tmp_path, folder, options, tag, layout):
+def test_the_manifest_summarizes_the_quantization(tmp_path, folder, options, tag, layout):
     convert(folder, tmp_path / "out", **options)
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     info = manifest["quantizationInfo"]
@@ -292,7 +292,7 @@ def test_the_default_id_comes_from_the_folder(tmp_path, tensors, folder_name, mo
         (None, [3, 4], [3, 4]),
     ],
 )
-def test_end_of_text_is_that_of_the_generation_config(
+def test_the_eos_token_is_that_of_the_generation_config(
     tmp_path, tensors, generation, config, written
 ):
     folder = write_llama(tmp_path / "m", tensors, eos_token_id=config)
@@ -303,7 +303,7 @@ def test_end_of_text_is_that_of_the_generation_config(
     assert manifest["eos_token_id"] == written
 
 
-def test_a_lack_of_tokenizer_or_of_an_end_is_said(tmp_path, tensors):
+def test_a_missing_tokenizer_or_eos_token_is_mentioned_in_a_note(tmp_path, tensors):
     folder = write_llama(tmp_path / "m", tensors, eos_token_id=None)
     assert "eos_token_id" in " ".join(convert(folder, tmp_path / "a").notes)
     folder = write_llama(tmp_path / "m", tensors)
@@ -334,7 +334,7 @@ def test_a_damaged_tokenizer_is_refused_before_anything_is_written(tmp_path, fol
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_tells_what_a_run_does_and_writes_nothing(tmp_path, folder):
+def test_a_dry_run_describes_the_conversion_and_writes_nothing(tmp_path, folder):
     before = sorted(path.name for path in tmp_path.iterdir())
     dry = convert(folder, tmp_path / "out", dry_run=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
@@ -365,10 +365,10 @@ def test_the_result_is_one_json_object(tmp_path, folder):
     assert LLAMA_CONFIG["num_hidden_layers"] == 2
 
 
-def test_no_worker_at_all_is_wrong_usage(tmp_path, folder):
+def test_zero_workers_are_a_usage_error(tmp_path, folder):
     with pytest.raises(UsageError, match="workers"):
         convert(folder, tmp_path / "out", workers=0)
 
 
-def test_the_version_that_is_recorded_is_the_projects():
+def test_the_recorded_version_is_that_of_the_project():
     assert rdrr_converter.__version__ == rdrr.__version__

@@ -1,4 +1,4 @@
-"""A package appears complete or not at all, and never replaces what it should not."""
+"""A package appears complete or not at all, and replaces only other packages."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from support.safetensor_files import llama_tensors, write_llama
 
 @pytest.fixture
 def folder(tmp_path, rng):
-    (tmp_path / "place").mkdir()
+    (tmp_path / "packages").mkdir()
     return write_llama(tmp_path / "source", llama_tensors(rng))
 
 
 @pytest.fixture
-def place(tmp_path):
-    """Where packages go, and nothing else."""
-    return tmp_path / "place"
+def packages(tmp_path):
+    """The folder for packages, with nothing else in it."""
+    return tmp_path / "packages"
 
 
 def listing(folder):
@@ -38,7 +38,7 @@ def listing(folder):
 
 
 class FullDisk:
-    """A file that takes a number of bytes and then finds no more space."""
+    """A file that accepts a number of bytes and then reports a full disk."""
 
     def __init__(self, file, room):
         self._file, self._room = file, room
@@ -60,7 +60,9 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EIO])
-def test_a_file_system_need_not_flush_folders_but_may_not_fail(folder, place, monkeypatch, number):
+def test_a_file_system_without_folder_flushes_is_accepted_but_an_io_error_is_not(
+    folder, packages, monkeypatch, number
+):
     flush = os.fsync
 
     def refuse(descriptor):
@@ -71,47 +73,47 @@ def test_a_file_system_need_not_flush_folders_but_may_not_fail(folder, place, mo
     monkeypatch.setattr(os, "fsync", refuse)
     if number == errno.EIO:
         with pytest.raises(StoreError, match=os.strerror(number)):
-            convert(folder, place / "out")
-        assert listing(place) == []
+            convert(folder, packages / "out")
+        assert listing(packages) == []
     else:
-        convert(folder, place / "out")
-        assert validate(place / "out", deep=True).ok()
+        convert(folder, packages / "out")
+        assert validate(packages / "out", deep=True).ok()
 
 
 @pytest.mark.parametrize("step", ["mkdir", "acquire"])
-def test_an_interruption_as_it_begins_leaves_nothing_either(folder, place, monkeypatch, step):
+def test_an_interruption_while_locking_leaves_no_files(folder, packages, monkeypatch, step):
     owner = {"mkdir": Path, "acquire": FileLock}[step]
     done = getattr(owner, step)
 
     def interrupted(self, *given, **options):
         done(self, *given, **options)
-        if Path(getattr(self, "lock_file", self)).parent.name in ("place", ".out.partial"):
+        if Path(getattr(self, "lock_file", self)).parent.name in ("packages", ".out.partial"):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(owner, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        convert(folder, place / "out")
-    assert listing(place) == []
+        convert(folder, packages / "out")
+    assert listing(packages) == []
     monkeypatch.undo()
-    convert(folder, place / "out")
-    assert listing(place) == ["out"]
+    convert(folder, packages / "out")
+    assert listing(packages) == ["out"]
 
 
-def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(folder, place, monkeypatch):
+def test_a_full_disk_gives_one_clear_error_and_leaves_no_files(folder, packages, monkeypatch):
     opened = LocalStore.open_write
     monkeypatch.setattr(
         LocalStore, "open_write", lambda self, name: FullDisk(opened(self, name), 200_000)
     )
     with pytest.raises(StoreError, match="disk is full"):
-        convert(folder, place / "out")
-    assert listing(place) == []
+        convert(folder, packages / "out")
+    assert listing(packages) == []
     monkeypatch.undo()
-    convert(folder, place / "out")
-    assert listing(place) == ["out"]
+    convert(folder, packages / "out")
+    assert listing(packages) == ["out"]
 
 
 @pytest.mark.parametrize("step", ["tokenizer.json", "manifest.json", "fsync", "rename"])
-def test_a_disk_that_fills_up_later_leaves_nothing_either(folder, place, monkeypatch, step):
+def test_a_disk_that_fills_up_at_the_end_leaves_no_files(folder, packages, monkeypatch, step):
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -126,23 +128,23 @@ def test_a_disk_that_fills_up_later_leaves_nothing_either(folder, place, monkeyp
     else:
         monkeypatch.setattr(os if step == "fsync" else Path, step, full)
     with pytest.raises(StoreError, match="disk is full"):
-        convert(folder, place / "out")
-    assert listing(place) == []
+        convert(folder, packages / "out")
+    assert listing(packages) == []
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
-def test_an_interruption_leaves_nothing(folder, place, error):
+def test_an_interruption_leaves_no_files(folder, packages, error):
     def interrupt(event):
         if event.stage == "write" and event.done > event.total // 2:
             raise error
 
     with pytest.raises(error):
-        convert(folder, place / "out", progress=interrupt, workers=2)
-    assert listing(place) == []
+        convert(folder, packages / "out", progress=interrupt, workers=2)
+    assert listing(packages) == []
 
 
-def test_a_killed_process_leaves_nothing_under_the_final_name(folder, place):
-    """SIGKILL before it verifies: the hidden sibling is all that stays, until the next run."""
+def test_a_killed_process_leaves_nothing_under_the_final_name(folder, packages):
+    """After SIGKILL before the verification, only the hidden staging folder is left."""
     script = """
 import sys, time
 from rdrr_converter.convert import convert
@@ -153,7 +155,7 @@ def stall(event):
 convert(sys.argv[1], sys.argv[2], progress=stall)
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", script, str(folder), str(place / "out")],
+        [sys.executable, "-c", script, str(folder), str(packages / "out")],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
@@ -162,52 +164,52 @@ convert(sys.argv[1], sys.argv[2], progress=stall)
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    assert listing(place) == [".out.partial"]
-    convert(folder, place / "out")
-    assert listing(place) == ["out"]
-    assert validate(place / "out", deep=True).errors == ()
+    assert listing(packages) == [".out.partial"]
+    convert(folder, packages / "out")
+    assert listing(packages) == ["out"]
+    assert validate(packages / "out", deep=True).errors == ()
 
 
-def test_what_exists_is_refused_before_any_work(folder, place):
-    convert(folder, place / "out")
-    stamp = (place / "out/manifest.json").stat().st_mtime_ns
+def test_an_existing_destination_is_refused_before_any_work(folder, packages):
+    convert(folder, packages / "out")
+    stamp = (packages / "out/manifest.json").stat().st_mtime_ns
     seen = []
     with pytest.raises(StoreError, match="exists already"):
-        convert(folder, place / "out", progress=seen.append)
+        convert(folder, packages / "out", progress=seen.append)
     assert seen == []
-    assert (place / "out/manifest.json").stat().st_mtime_ns == stamp
+    assert (packages / "out/manifest.json").stat().st_mtime_ns == stamp
 
 
-def test_overwriting_replaces_the_whole_folder(folder, place):
-    convert(folder, place / "out", quantize="f32", shard_size=2**16)
-    (place / "out/stray.txt").write_text("left by somebody")
-    convert(folder, place / "out", quantize="f16", overwrite=True)
-    assert listing(place) == ["out"]
-    assert listing(place / "out") == [
+def test_overwriting_replaces_the_whole_folder(folder, packages):
+    convert(folder, packages / "out", quantize="f32", shard_size=2**16)
+    (packages / "out/stray.txt").write_text("left by somebody")
+    convert(folder, packages / "out", quantize="f16", overwrite=True)
+    assert listing(packages) == ["out"]
+    assert listing(packages / "out") == [
         "conversion-report.json",
         "manifest.json",
         "shard_00000.bin",
         "tokenizer.json",
     ]
-    assert validate(place / "out", deep=True).errors == ()
+    assert validate(packages / "out", deep=True).errors == ()
 
 
-def test_a_failed_overwrite_leaves_the_old_package(folder, place, monkeypatch):
-    convert(folder, place / "out", quantize="f16")
-    before = (place / "out/manifest.json").read_bytes()
+def test_a_failed_overwrite_leaves_the_old_package(folder, packages, monkeypatch):
+    convert(folder, packages / "out", quantize="f16")
+    before = (packages / "out/manifest.json").read_bytes()
 
     def fail(*_args):
         raise StoreError("no luck")
 
     monkeypatch.setattr(convert_module, "copy_files", fail)
     with pytest.raises(StoreError, match="no luck"):
-        convert(folder, place / "out", overwrite=True)
-    assert (place / "out/manifest.json").read_bytes() == before
-    assert listing(place) == ["out"]
+        convert(folder, packages / "out", overwrite=True)
+    assert (packages / "out/manifest.json").read_bytes() == before
+    assert listing(packages) == ["out"]
 
 
-def test_a_rename_that_fails_puts_the_old_package_back(folder, place, monkeypatch):
-    convert(folder, place / "out", quantize="f16")
+def test_a_rename_that_fails_puts_the_old_package_back(folder, packages, monkeypatch):
+    convert(folder, packages / "out", quantize="f16")
     renamed = Path.rename
 
     def refuse_new(self, target):
@@ -217,13 +219,13 @@ def test_a_rename_that_fails_puts_the_old_package_back(folder, place, monkeypatc
 
     monkeypatch.setattr(Path, "rename", refuse_new)
     with pytest.raises(StoreError, match="permission denied"):
-        convert(folder, place / "out", overwrite=True)
-    assert listing(place) == ["out"]
-    assert validate(place / "out").errors == ()
+        convert(folder, packages / "out", overwrite=True)
+    assert listing(packages) == ["out"]
+    assert validate(packages / "out").errors == ()
 
 
-def test_only_packages_and_empty_folders_are_replaced(folder, place):
-    out = place / "out"
+def test_only_packages_and_empty_folders_are_replaced(folder, packages):
+    out = packages / "out"
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
     with pytest.raises(StoreError, match="not an RDRR package"):
@@ -231,7 +233,7 @@ def test_only_packages_and_empty_folders_are_replaced(folder, place):
     assert listing(out) == ["thesis.tex"]
     (out / "thesis.tex").unlink()
     convert(folder, out, overwrite=True)
-    file = place / "file"
+    file = packages / "file"
     file.write_text("x")
     with pytest.raises(StoreError, match="not an RDRR package"):
         convert(folder, file, overwrite=True)
@@ -245,33 +247,33 @@ def test_the_source_is_never_replaced(folder):
     assert (folder / "model.safetensors").exists()
 
 
-def test_folders_on_the_way_are_made(folder, place):
-    convert(folder, place / "deep/er/out")
-    assert validate(place / "deep/er/out").errors == ()
+def test_parent_folders_are_created(folder, packages):
+    convert(folder, packages / "deep/er/out")
+    assert validate(packages / "deep/er/out").errors == ()
 
 
-def test_a_place_that_cannot_hold_a_folder_is_refused(folder, place):
-    (place / "file").write_text("x")
+def test_a_destination_inside_a_file_is_refused(folder, packages):
+    (packages / "file").write_text("x")
     with pytest.raises(StoreError):
-        convert(folder, place / "file/out")
-    assert listing(place) == ["file"]
+        convert(folder, packages / "file/out")
+    assert listing(packages) == ["file"]
 
 
-def test_a_bad_checkpoint_leaves_no_trace(folder, place):
+def test_a_damaged_checkpoint_leaves_no_files(folder, packages):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(SourceError, match="truncated"):
-        convert(folder, place / "out")
-    assert listing(place) == []
+        convert(folder, packages / "out")
+    assert listing(packages) == []
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_damage_on_disk_is_found_before_the_package_appears(folder, place, monkeypatch, damage):
+def test_damage_on_disk_is_found_before_the_package_appears(folder, packages, monkeypatch, damage):
     written = pack.write_shards
 
     def damaged(*arguments):
         shards = written(*arguments)
-        path = place / ".out.partial/package" / shards[0].filename
+        path = packages / ".out.partial/package" / shards[0].filename
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         if damage == "flip":
@@ -284,12 +286,12 @@ def test_damage_on_disk_is_found_before_the_package_appears(folder, place, monke
 
     monkeypatch.setattr(convert_module, "write_shards", damaged)
     with pytest.raises(ShardError):
-        convert(folder, place / "out")
-    assert listing(place) == []
+        convert(folder, packages / "out")
+    assert listing(packages) == []
 
 
-def test_a_source_that_changes_after_it_was_written_is_found(folder, place, monkeypatch):
-    """The values on disk no longer are the source's: the comparison says so."""
+def test_a_source_that_changes_during_the_conversion_is_detected(folder, packages, monkeypatch):
+    """The verification finds that the values on disk differ from the changed source."""
     source = folder / "model.safetensors"
     written = pack.write_shards
 
@@ -302,5 +304,5 @@ def test_a_source_that_changes_after_it_was_written_is_found(folder, place, monk
 
     monkeypatch.setattr(convert_module, "write_shards", change)
     with pytest.raises(ConversionError, match="differs from the source"):
-        convert(folder, place / "out", quantize="f32")
-    assert listing(place) == []
+        convert(folder, packages / "out", quantize="f32")
+    assert listing(packages) == []

@@ -1,4 +1,4 @@
-"""Devices give the blocks of the codecs, and say of which blocks they do not."""
+"""Devices encode the same blocks as the codecs, and flag the blocks for which they cannot."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rdrr_format.codecs import CODECS, bf16_to_f32, f32_to_bf16
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import DeviceError, UsageError
 
-COUNT = 131  # blocks: workgroups and portions are not full
+COUNT = 131  # number of blocks that fills neither workgroups nor portions
 NAMES = ["Q4_K", "Q5_K", "Q6_K"]
 
-DRAWS = {
+DISTRIBUTIONS = {
     "normal": lambda rng, shape: rng.standard_normal(shape) * 0.02,
     "heavy tails": lambda rng, shape: rng.standard_t(2, shape),
     "positive": lambda rng, shape: rng.random(shape) + 0.5,
@@ -35,7 +35,7 @@ DRAWS = {
     "large": lambda rng, shape: rng.standard_normal(shape) * 1e4,
     "small": lambda rng, shape: rng.standard_normal(shape) * 1e-4,
 }
-BEYOND = {
+OUT_OF_RANGE = {
     "next to nothing": lambda rng, shape: (
         rng.standard_normal(shape) * rng.choice([1e-20, 1e-14, 1], (shape[0], 8)).repeat(32, 1)
     ),
@@ -44,8 +44,8 @@ BEYOND = {
 }
 
 
-def drawn(draw, rng):
-    return ({**DRAWS, **BEYOND}[draw](rng, (COUNT, BLOCK))).astype(np.float32)
+def sampled(distribution, rng):
+    return ({**DISTRIBUTIONS, **OUT_OF_RANGE}[distribution](rng, (COUNT, BLOCK))).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def wgpu_device():
 
 @pytest.fixture(params=["wgpu", "torch"])
 def device(request):
-    """The shaders and torch's operations: on a GPU where there is one, else in software."""
+    """The shaders and the torch operations, on a GPU if there is one, else in software."""
     import torch
 
     if request.param == "wgpu":
@@ -65,55 +65,55 @@ def device(request):
     return TorchDevice("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_blocks_are_those_of_the_codec(device, name, draw, rng):
-    weights = drawn(draw, rng)
-    found, odd = device.encode(name, [weights[:50], weights[50:]])
+def test_a_device_encodes_the_same_blocks_as_the_codec(device, name, distribution, rng):
+    weights = sampled(distribution, rng)
+    found, fallback = device.encode(name, [weights[:50], weights[50:]])
     assert found.shape == (COUNT, DTYPES[name].block_bytes)
-    assert not odd.any()
+    assert not fallback.any()
     different = np.flatnonzero((found != CODECS[name].quantize(weights)).any(axis=1))
     assert not different.size, f"blocks {different.tolist()} differ"
 
 
-@pytest.mark.parametrize("draw", BEYOND)
+@pytest.mark.parametrize("distribution", OUT_OF_RANGE)
 @pytest.mark.parametrize("name", NAMES)
-def test_blocks_that_differ_from_the_codec_are_called_odd(device, name, draw, rng):
-    weights = drawn(draw, rng)
+def test_blocks_that_differ_from_the_codec_are_flagged_as_fallback(device, name, distribution, rng):
+    weights = sampled(distribution, rng)
     weights[7] = 0.02 * rng.standard_normal(BLOCK)
-    found, odd = device.encode(name, [weights])
+    found, fallback = device.encode(name, [weights])
     different = (found != CODECS[name].quantize(weights)).any(axis=1)
-    assert not (different & ~odd).any()
-    assert not odd[7]
+    assert not (different & ~fallback).any()
+    assert not fallback[7]
 
 
-def test_shaders_answer_for_none_of_the_blocks_with_denormal_weights(wgpu_device, rng):
-    weights = drawn("normal", rng)
-    faint = rng.permutation(COUNT)[:20]
-    weights[faint, rng.integers(0, BLOCK, 20)] = 1e-40
-    _, odd = wgpu_device.encode("Q4_K", [weights])
-    assert sorted(np.flatnonzero(odd)) == sorted(faint)
+def test_shaders_flag_every_block_with_subnormal_weights(wgpu_device, rng):
+    weights = sampled("normal", rng)
+    subnormal = rng.permutation(COUNT)[:20]
+    weights[subnormal, rng.integers(0, BLOCK, 20)] = 1e-40
+    _, fallback = wgpu_device.encode("Q4_K", [weights])
+    assert sorted(np.flatnonzero(fallback)) == sorted(subnormal)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_beyond_the_type_are_called_odd(device, name, rng):
-    weights = drawn("normal", rng)
+def test_blocks_beyond_the_range_of_the_type_are_flagged_as_fallback(device, name, rng):
+    weights = sampled("normal", rng)
     weights[3] *= 1e10
-    _, odd = device.encode(name, [weights])
-    assert np.flatnonzero(odd).tolist() == [3]
+    _, fallback = device.encode(name, [weights])
+    assert np.flatnonzero(fallback).tolist() == [3]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_in_bfloat16_need_no_widening(device, name, rng):
-    bits = f32_to_bf16(drawn("normal", rng))
-    found, odd = device.encode(name, [bits[:30], bits[30:]])
-    assert not odd.any()
+def test_weights_may_be_given_in_bfloat16(device, name, rng):
+    bits = f32_to_bf16(sampled("normal", rng))
+    found, fallback = device.encode(name, [bits[:30], bits[30:]])
+    assert not fallback.any()
     assert np.array_equal(found, CODECS[name].quantize(bf16_to_f32(bits)))
     other, _ = device.encode(name, [bits[::-1]])
     assert not np.array_equal(found, other)  # control: the blocks depend on the weights
 
 
-def test_what_torch_raises_is_a_device_error_of_one_line(rng):
+def test_an_error_in_torch_becomes_a_device_error_of_one_line(rng):
     device = TorchDevice("cpu", capacity=10)
     too_many = rng.standard_normal((11, BLOCK), np.float32)
     with pytest.raises(DeviceError, match="encoding Q4_K on cpu failed") as caught:
@@ -122,9 +122,7 @@ def test_what_torch_raises_is_a_device_error_of_one_line(rng):
     device.encode("Q4_K", [too_many[:10]])
 
 
-def test_more_blocks_than_the_shaders_have_room_for_are_a_device_error_of_one_line(
-    wgpu_device, rng
-):
+def test_more_blocks_than_the_capacity_are_a_device_error_of_one_line(wgpu_device, rng):
     most = wgpu_device.capacity
     too_many = rng.standard_normal((most + 1, BLOCK), np.float32)
     with pytest.raises(DeviceError, match=f"at most {most * BLOCK * 4} bytes") as caught:
@@ -134,7 +132,7 @@ def test_more_blocks_than_the_shaders_have_room_for_are_a_device_error_of_one_li
     assert np.array_equal(found, CODECS["Q4_K"].quantize(too_many[:most]))
 
 
-def test_portions_hold_every_block_once_and_no_more_than_there_is_room(rng):
+def test_portions_contain_every_block_once_and_fit_the_capacity(rng):
     sizes = rng.integers(0, 30, 40)
     parts = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
     found = list(portions(parts, 17))
@@ -146,7 +144,7 @@ def test_portions_hold_every_block_once_and_no_more_than_there_is_room(rng):
     )
 
 
-def test_a_software_adapter_is_taken_only_by_its_name(monkeypatch):
+def test_a_software_adapter_is_used_only_if_it_is_named(monkeypatch):
     import wgpu
 
     every = wgpu.gpu.enumerate_adapters_sync()
@@ -186,11 +184,11 @@ def test_the_cpu_needs_no_device():
         (("wgpu", None, "ray"), "--engine threads"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(arguments, message):
+def test_invalid_device_options_are_refused(arguments, message):
     with pytest.raises(UsageError, match=message):
         check_device(*arguments)
 
 
 @pytest.mark.parametrize("arguments", [("cpu", None, "ray"), ("wgpu", "llvm", "threads")])
-def test_other_options_are_not(arguments):
+def test_valid_device_options_are_accepted(arguments):
     check_device(*arguments)

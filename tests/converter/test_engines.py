@@ -1,4 +1,4 @@
-"""Whoever encodes, the order and the bytes are the same, and little is under way at a time."""
+"""All engines keep the order and give the same bytes, with few items in flight at a time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_threads_keep_the_order_and_run_a_few_items_ahead(rng):
     assert 1 < most <= 2 * 3
 
 
-def test_an_error_comes_when_its_item_is_due_and_what_waits_is_dropped():
+def test_an_error_is_raised_in_the_order_of_items_and_pending_items_are_dropped():
     results, begun = [], []
 
     def work(number):
@@ -68,7 +68,7 @@ def test_an_error_comes_when_its_item_is_due_and_what_waits_is_dropped():
 
 
 def test_ray_workers_give_the_same_bytes_and_the_same_errors(folder, tmp_path, monkeypatch):
-    """One cluster of two workers for everything, since starting one takes seconds."""
+    """One cluster of two workers serves the whole test, because starting one takes seconds."""
     ray = pytest.importorskip("ray")
     convert(folder, tmp_path / "threads", shard_size=2**16)
     options = {"q4k_layout": "column", "fuse_gate_up": True}
@@ -82,7 +82,7 @@ def test_ray_workers_give_the_same_bytes_and_the_same_errors(folder, tmp_path, m
             pids = {pid for _, pid in engine.map(process_id, range(20))}
             with pytest.raises(SourceError) as caught:
                 list(engine.map(refuse, range(1000)))
-        assert ray.is_initialized()  # it was not ours to end
+        assert ray.is_initialized()  # a cluster that was running before is not shut down
     finally:
         ray.shutdown()
     assert contents(tmp_path / "ray") == contents(tmp_path / "threads")
@@ -97,14 +97,14 @@ def process_id(_number):
     return os.getpid()
 
 
-def test_without_ray_the_extra_is_named(folder, tmp_path, monkeypatch):
+def test_a_missing_ray_is_an_error_that_names_the_extra(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"rdrr\[ray\]"):
         convert(folder, tmp_path / "out", engine="ray")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cluster_that_is_not_there_is_one_clear_error(folder, tmp_path):
+def test_an_unreachable_cluster_is_one_clear_error(folder, tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(ConversionError, match="cannot be reached"):
         convert(folder, tmp_path / "out", engine="ray", ray_address="127.0.0.1:1")
@@ -113,13 +113,13 @@ def test_a_cluster_that_is_not_there_is_one_clear_error(folder, tmp_path):
 @pytest.mark.parametrize(
     "options", [{"engine": "abacus"}, {"engine": "threads", "ray_address": "127.0.0.1:6379"}]
 )
-def test_engines_that_mean_nothing_are_wrong_usage(folder, tmp_path, options):
+def test_invalid_engine_options_are_usage_errors(folder, tmp_path, options):
     with pytest.raises(UsageError):
         convert(folder, tmp_path / "out", **options)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "pytorch"])
-def test_another_process_is_told_where_a_tensor_is_not_what_it_holds(folder, rng, kind):
+def test_another_process_receives_the_location_of_a_tensor_and_not_its_values(folder, rng, kind):
     if kind == "pytorch":
         import torch
 

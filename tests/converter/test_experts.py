@@ -1,4 +1,4 @@
-"""Mixtures of experts: where each expert is, in whatever form a checkpoint holds them."""
+"""Mixture-of-experts models: groups of experts, from checkpoints with and without stacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def stacked(folder: Path) -> None:
-    """Rewrite a checkpoint in the form that transformers 5 has in memory."""
+    """Rewrite a checkpoint with the stacked experts that transformers 5 has in memory."""
     path = folder / "model.safetensors"
     state = load_file(path)
     layers = {name.split(".experts.")[0] for name in state if ".experts." in name}
@@ -60,7 +60,7 @@ def test_stacked_experts_give_the_same_package(tmp_path, rng, tiny):
             assert path.read_bytes() == (tmp_path / "stacked" / path.name).read_bytes()
 
 
-def test_a_stack_of_another_shape_is_named(tmp_path, rng):
+def test_a_stack_with_a_wrong_shape_is_named(tmp_path, rng):
     folder = make_checkpoint(MIXTRAL, tmp_path / "model", rng, dtype="float32", **SMALL)
     stacked(folder)
     path = folder / "model.safetensors"
@@ -72,7 +72,7 @@ def test_a_stack_of_another_shape_is_named(tmp_path, rng):
         convert(folder, tmp_path / "out")
 
 
-def test_every_expert_is_a_group_of_its_own(tmp_path, rng):
+def test_every_expert_has_its_own_group(tmp_path, rng):
     folder = make_checkpoint(QWEN2, tmp_path / "model", rng, **SMALL)
     convert(folder, tmp_path / "out")
     assert validate(tmp_path / "out", deep=True).faults == ()
@@ -127,7 +127,7 @@ def test_fusing_gate_and_up_of_experts_is_refused(tmp_path, rng):
     ("key", "value"),
     [("num_experts", 10**9), ("num_experts_per_tok", 7), ("mlp_only_layers", 3)],
 )
-def test_counts_that_cannot_be_are_refused_by_name(tmp_path, rng, key, value):
+def test_impossible_expert_counts_are_refused_by_name(tmp_path, rng, key, value):
     folder = make_checkpoint(QWEN3, tmp_path / "model", rng, **SMALL)
     convert(folder, tmp_path / "control")
     path = folder / "config.json"

@@ -1,4 +1,4 @@
-"""Packages become GGUF again: the blocks that they came with, and metadata that says the same."""
+"""An exported GGUF has the same blocks as the converted one, and equivalent metadata."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def llama(tmp_path, rng):
 
 
 def payloads(path):
-    """Shape, type and bytes of every tensor, as gguf-py reads them."""
+    """Return shape, type and bytes of every tensor, as gguf-py reads them."""
     return {
         one.name: (tuple(one.shape), one.tensor_type.name, one.data.tobytes())
         for one in gguf.GGUFReader(path).tensors
@@ -51,15 +51,15 @@ def payloads(path):
         ("Q8_0", {"quantize": "q8_0", "q4k_layout": "flat"}),
         (q4_k_m, {"fuse_gate_up": True}),
     ],
-    ids=["F32", "F16 by columns", "Q8_0 flat", "Q4_K_M fused"],
+    ids=["F32", "F16 column", "Q8_0 flat", "Q4_K_M fused"],
 )
-def test_there_and_back_every_payload_is_the_same(tmp_path, llama, dtype, options):
+def test_a_round_trip_keeps_every_payload(tmp_path, llama, dtype, options):
     path = write_gguf(llama, tmp_path / "m.gguf", dtype)
     convert(path, tmp_path / "package", **options)
     result = export(tmp_path / "package", tmp_path / "out.gguf", to="gguf", lossless=True)
     assert payloads(tmp_path / "out.gguf") == payloads(path)
     assert result.is_lossless
-    # The tokenizer of these tests has no merges, which llama.cpp wants.
+    # The tokenizer of these tests has no merges, which llama.cpp needs.
     assert ["without merges" in note for note in result.notes] == [True]
 
 
@@ -69,11 +69,11 @@ LIKE_LLAMA_CPP = {
     "qwen3_moe": {"decoder_sparse_step": 1},
     "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 4},
 }
-"""What llama.cpp fixes for an architecture and has no metadata for."""
+"""Configuration values that llama.cpp fixes for an architecture, without metadata keys."""
 
 
 @pytest.mark.parametrize("tiny", TINY_MODELS + MORE_MODELS, ids=lambda tiny: tiny.name)
-def test_every_architecture_comes_back(tmp_path, rng, tiny):
+def test_every_architecture_survives_a_round_trip(tmp_path, rng, tiny):
     options = {"num_hidden_layers": LAYERS, **LIKE_LLAMA_CPP.get(tiny.model_type, {})}
     folder = make_checkpoint(tiny, tmp_path / "model", rng, **options)
     path = write_gguf(folder, tmp_path / "m.gguf", "Q8_0")
@@ -84,7 +84,7 @@ def test_every_architecture_comes_back(tmp_path, rng, tiny):
     for name, (shape, kind, data) in theirs.items():
         assert ours[name][:2] == (shape, kind)
         if tiny.model_type.startswith("gemma") and "norm" in name:
-            # 1 is taken off and added again, which rounds once for weights below 1/2.
+            # Subtracting 1 and adding it again rounds once for weights below 1/2.
             found = np.frombuffer(ours[name][2], np.float32)
             np.testing.assert_allclose(found, np.frombuffer(data, np.float32), rtol=1e-6)
         else:
@@ -93,7 +93,7 @@ def test_every_architecture_comes_back(tmp_path, rng, tiny):
     assert {key: mine.get(key) for key in other} == {
         **other,
         "general.architecture": mine["general.architecture"],
-        # A period where the other writer has a list; Gemma's scale only where it is unusual.
+        # rdrr writes a period instead of a list, and Gemma's scale only if it is unusual.
         **{key: mine.get(key) for key in other if key.endswith(("_pattern", "attention.scale"))},
     }
     convert(tmp_path / "out.gguf", tmp_path / "again", quantize="q8_0")
@@ -105,12 +105,12 @@ def test_every_architecture_comes_back(tmp_path, rng, tiny):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("gemma2", "cannot state this model"),
+        ("gemma2", "cannot describe this model"),
         ("qwen2_moe", "experts in every layer"),
-        ("smollm3", "cannot state this model"),
+        ("smollm3", "cannot describe this model"),
     ],
 )
-def test_what_llama_cpp_would_compute_otherwise_is_refused(tmp_path, rng, name, words):
+def test_a_model_that_llama_cpp_would_compute_differently_is_refused(tmp_path, rng, name, words):
     tiny = next(one for one in MORE_MODELS if one.model_type == name)
     folder = make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=LAYERS)
     convert(folder, tmp_path / "package", quantize="f16")
@@ -119,7 +119,7 @@ def test_what_llama_cpp_would_compute_otherwise_is_refused(tmp_path, rng, name, 
     assert not (tmp_path / "out.gguf").exists()
 
 
-def test_gguf_py_decodes_what_the_package_holds(tmp_path, llama):
+def test_gguf_py_decodes_the_values_of_the_package(tmp_path, llama):
     convert(llama, tmp_path / "package", fuse_gate_up=True)
     export(tmp_path / "package", tmp_path / "out.gguf", to="gguf")
     reader = gguf.GGUFReader(tmp_path / "out.gguf")
@@ -130,7 +130,7 @@ def test_gguf_py_decodes_what_the_package_holds(tmp_path, llama):
             values = package.dequantize(name)
             np.testing.assert_array_equal(source.tensors[name].read(), values)
         down = theirs["blk.1.ffn_down.weight"]
-        assert list(down.shape) == [512, 256]  # dimensions the other way round
+        assert list(down.shape) == [512, 256]  # gguf-py gives dimensions in reverse order
         np.testing.assert_array_equal(
             gguf.quants.dequantize(down.data, down.tensor_type),
             package.dequantize("model.layers.1.mlp.down_proj.weight"),
@@ -150,9 +150,9 @@ ODD = {
 @pytest.mark.parametrize(
     ("sizes", "options", "words"),
     [
-        ({}, {"transpose_weights": True}, "layout column"),
-        (ODD, {}, "rows of 192 are not whole"),
-        (ODD, {"q4k_layout": "flat"}, "rows of 192 are not whole"),
+        ({}, {"transpose_weights": True}, "the column layout"),
+        (ODD, {}, "row length 192 is not a multiple"),
+        (ODD, {"q4k_layout": "flat"}, "row length 192 is not a multiple"),
     ],
     ids=["column", "odd rows", "odd flat rows"],
 )
@@ -180,7 +180,7 @@ def test_blocks_that_a_gguf_cannot_hold_become_f16_or_are_refused(
             np.testing.assert_array_equal(found, values, err_msg=one.name)
 
 
-def test_what_f16_cannot_hold_becomes_f32(tmp_path, rng):
+def test_values_that_f16_cannot_hold_are_exported_as_f32(tmp_path, rng):
     tensors = llama_tensors(rng, "F32")
     name = "model.layers.1.mlp.up_proj.weight"
     tensors[name][5, 7] = 70_000.0
@@ -201,12 +201,12 @@ def test_a_number_that_metadata_cannot_hold_is_refused(tmp_path, llama, context,
     if fits:
         export(package, tmp_path / "out.gguf", to="gguf")
         return
-    with pytest.raises(ConversionError, match=r"context_length.* cannot state this number"):
+    with pytest.raises(ConversionError, match=r"context_length.* cannot hold this number"):
         export(package, tmp_path / "out.gguf", to="gguf")
     assert not [one for one in tmp_path.iterdir() if "out" in one.name]
 
 
-def test_divisors_of_frequencies_come_back(tmp_path, rng):
+def test_rope_frequency_divisors_survive_a_round_trip(tmp_path, rng):
     scaling = {
         "rope_type": "llama3",
         "factor": 32.0,
@@ -227,7 +227,7 @@ def test_divisors_of_frequencies_come_back(tmp_path, rng):
     assert found.max() == 32.0
 
 
-def test_layers_without_a_period_are_listed_and_it_is_said(tmp_path, rng):
+def test_layers_without_a_period_are_listed_and_mentioned_in_a_note(tmp_path, rng):
     tiny = TinyModel("gemma3_text", 256, (("sliding_window", 24),))
     types = ["full_attention", "sliding_attention"]
     folder = make_checkpoint(tiny, tmp_path / "m", rng, num_hidden_layers=2, layer_types=types)

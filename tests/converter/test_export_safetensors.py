@@ -1,4 +1,4 @@
-"""Packages become checkpoints again: the same tensors, under the names that they came with."""
+"""Exported checkpoints have the same tensors under the same names as the converted ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NORM = "model.norm.weight"
 
 
 def stored_values(folder):
-    """Every tensor of a checkpoint as its file stores it."""
+    """Return every tensor of a checkpoint as its file stores it."""
     tensors = open_source(folder).tensors
     return {name: (one.shape, one.dtype, one.stored().tobytes()) for name, one in tensors.items()}
 
@@ -41,13 +41,13 @@ def edit(package, change):
 
 @pytest.mark.parametrize("storage", STORED)
 @pytest.mark.parametrize(
-    ("dtype", "quantize", "asked"),
+    ("dtype", "quantize", "requested"),
     [("F32", "f32", None), ("F16", "f16", None), ("F16", "f32", "f16"), ("BF16", "f32", "bf16")],
 )
-def test_there_and_back_nothing_changes(tmp_path, rng, dtype, quantize, asked, storage):
+def test_a_round_trip_changes_no_value(tmp_path, rng, dtype, quantize, requested, storage):
     tensors = llama_tensors(rng, dtype)
     source, package = package_of(tmp_path, tensors, quantize=quantize, **STORED[storage])
-    result = export(package, tmp_path / "out", dtype=asked, lossless=True)
+    result = export(package, tmp_path / "out", dtype=requested, lossless=True)
     assert stored_values(tmp_path / "out") == stored_values(source)
     assert result.is_lossless
     ours, theirs = (open_source(path).config for path in (tmp_path / "out", source))
@@ -62,7 +62,7 @@ def test_there_and_back_nothing_changes(tmp_path, rng, dtype, quantize, asked, s
 
 
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
-def test_quantized_values_are_written_as_they_decode(tmp_path, rng, layout):
+def test_quantized_tensors_are_exported_as_their_decoded_values(tmp_path, rng, layout):
     source, package = package_of(tmp_path, llama_tensors(rng), q4k_layout=layout, fuse_gate_up=True)
     export(package, tmp_path / "exact", lossless=True)
     rounded = export(package, tmp_path / "half")
@@ -83,10 +83,10 @@ def test_quantized_values_are_written_as_they_decode(tmp_path, rng, layout):
         assert told == pytest.approx(np.sqrt((apart**2).sum() / (values**2).sum()), rel=1e-4)
 
 
-def test_what_changes_a_value_is_refused_when_nothing_may(tmp_path, rng):
+def test_lossless_refuses_an_export_that_changes_a_value(tmp_path, rng):
     tensors = llama_tensors(rng, "F32")
     _, package = package_of(tmp_path, tensors, quantize="f32")
-    with pytest.raises(ConversionError, match="F16 does not hold every value"):
+    with pytest.raises(ConversionError, match="F16 cannot hold every value"):
         export(package, tmp_path / "out", dtype="f16", lossless=True)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["package", "source"]
     assert export(package, tmp_path / "out", dtype="f16").is_lossless is False
@@ -109,7 +109,7 @@ def test_large_checkpoints_are_written_in_several_files(tmp_path, rng):
     assert len(files) > 2
     assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
     assert stored_values(tmp_path / "out") == stored_values(source)
-    # transformers' own reader of the format agrees.
+    # The safetensors library reads the same.
     from safetensors import safe_open
 
     with safe_open(tmp_path / "out" / files[0], "np") as opened:
@@ -119,7 +119,7 @@ def test_large_checkpoints_are_written_in_several_files(tmp_path, rng):
             )
 
 
-def test_norms_with_1_added_are_written_as_their_family_has_them(tmp_path, rng):
+def test_norms_are_exported_with_or_without_the_added_1_of_their_architecture(tmp_path, rng):
     tensors = llama_tensors(rng, "F32")
     _, package = package_of(tmp_path, tensors, quantize="f32")
     edit(package, lambda data: data["inference"]["normalization"].update(rmsNormWeightOffset=True))
@@ -129,7 +129,7 @@ def test_norms_with_1_added_are_written_as_their_family_has_them(tmp_path, rng):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_package_of_another_writer_needs_no_name_of_an_architecture(tmp_path, rng, known):
+def test_a_package_of_another_writer_needs_no_architecture_name(tmp_path, rng, known):
     source, package = package_of(tmp_path, llama_tensors(rng, "F16"), quantize="f16")
     prefix = "language_model.model."
 
@@ -147,22 +147,22 @@ def test_a_package_of_another_writer_needs_no_name_of_an_architecture(tmp_path, 
         assert export(package, tmp_path / "out").architecture == "llama"
         assert stored_values(tmp_path / "out") == stored_values(source)
         return
-    with pytest.raises(ConversionError, match="no architecture"):
+    with pytest.raises(ConversionError, match="no supported architecture"):
         export(package, tmp_path / "out", arch=None)
 
 
-def test_a_configuration_that_cannot_state_the_model_is_refused(tmp_path, rng):
+def test_a_configuration_that_cannot_describe_the_model_is_refused(tmp_path, rng):
     _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
     edit(package, lambda data: data["inference"]["output"].update(scaleEmbeddings=True))
-    with pytest.raises(ConversionError, match=r"ops\[0\]\.scale: .* of llama cannot state this"):
+    with pytest.raises(ConversionError, match=r"ops\[0\]\.scale: .* of llama cannot describe this"):
         export(package, tmp_path / "out")
-    with pytest.raises(ConversionError, match="cannot be written as gemma3"):
+    with pytest.raises(ConversionError, match="cannot be exported as gemma3"):
         export(package, tmp_path / "out", arch="gemma3")
     with pytest.raises(UsageError, match="unknown architecture"):
         export(package, tmp_path / "out", arch="gpt17")
     edit(package, lambda data: data["inference"]["output"].update(logitInputScale=0))
     for arch in ("granite", None):
-        with pytest.raises(ConversionError, match=r"a factor of 0|cannot state this"):
+        with pytest.raises(ConversionError, match=r"a factor of 0|cannot describe this"):
             export(package, tmp_path / "out", arch=arch)
     assert not (tmp_path / "out").exists()
 
@@ -193,7 +193,7 @@ def test_a_configuration_that_cannot_state_the_model_is_refused(tmp_path, rng):
     ids=["linear", "llama3", "yarn"],
 )
 @pytest.mark.parametrize("to", ["safetensors", "gguf"])
-def test_rope_scaling_comes_back(tmp_path, rng, rope, to):
+def test_rope_scaling_survives_a_round_trip(tmp_path, rng, rope, to):
     config = {"rope_theta": 500000.0, **rope}
     folder, package = package_of(tmp_path, llama_tensors(rng), config=config, quantize="f16")
     write_tokenizer(folder)
@@ -209,7 +209,7 @@ WIDTHS = {"q": 256, "k": 128, "v": 128, "o": 256}
 
 
 def with_biases(rng, parts, layers=range(2)):
-    """The tensors of a Llama with biases on some projections of some layers."""
+    """Return the tensors of a Llama with biases on some projections of some layers."""
     tensors = llama_tensors(rng, "F32")
     for layer in layers:
         for part in parts:
@@ -218,7 +218,7 @@ def with_biases(rng, parts, layers=range(2)):
     return tensors
 
 
-def test_biases_and_tied_heads_come_back(tmp_path, rng):
+def test_biases_and_tied_heads_survive_a_round_trip(tmp_path, rng):
     tensors = with_biases(rng, "qkvo")
     del tensors["lm_head.weight"]
     config = {"attention_bias": True, "tie_word_embeddings": True}
@@ -227,7 +227,7 @@ def test_biases_and_tied_heads_come_back(tmp_path, rng):
     assert stored_values(tmp_path / "out") == stored_values(source)
     written = open_source(tmp_path / "out").config
     assert {key: written[key] for key in config} == config
-    # A GGUF has the halves of each head of queries and keys in another order, biases included.
+    # A GGUF interleaves the halves of each query and key head, also in biases.
     write_tokenizer(source)
     export(package, tmp_path / "out.gguf", to="gguf")
     ours, theirs = (open_source(path).tensors for path in (tmp_path / "out.gguf", source))
@@ -239,7 +239,7 @@ SEED = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "head
 
 
 @pytest.mark.parametrize("parts", ["qkv", "o", "qkvo", ""])
-def test_a_configuration_says_which_projections_have_biases(tmp_path, rng, parts):
+def test_the_configuration_states_which_projections_have_biases(tmp_path, rng, parts):
     stated = {"attention_bias": "q" in parts, "attention_out_bias": "o" in parts}
     tensors = with_biases(rng, parts)
     source, package = package_of(tmp_path, tensors, config={**SEED, **stated}, quantize="f32")
@@ -253,7 +253,7 @@ def test_a_configuration_says_which_projections_have_biases(tmp_path, rng, parts
 
 
 @pytest.mark.parametrize(
-    ("arch", "parts", "layers", "said"),
+    ("arch", "parts", "layers", "message"),
     [
         ("llama", "qkv", (0, 1), r"2 tensors are missing.*o_proj\.bias"),
         (
@@ -266,19 +266,19 @@ def test_a_configuration_says_which_projections_have_biases(tmp_path, rng, parts
             "qwen2",
             "qkvo",
             (0, 1),
-            r"cannot state that there is model\.layers\.0\.self_attn\.o_proj",
+            r"cannot express that the model has model\.layers\.0\.self_attn\.o_proj",
         ),
         ("seed_oss", "q", (0, 1), r"4 tensors are missing.*k_proj\.bias"),
         ("mistral", "qkvo", (0, 1), r"unexpected tensors"),
     ],
 )
 @pytest.mark.parametrize("to", ["safetensors", "gguf"])
-def test_biases_that_no_configuration_can_state_are_refused(
-    tmp_path, rng, arch, parts, layers, said, to
+def test_biases_that_no_configuration_can_express_are_refused(
+    tmp_path, rng, arch, parts, layers, message, to
 ):
     source, package = package_of(tmp_path, with_biases(rng, parts, layers), quantize="f32")
     write_tokenizer(source)
-    with pytest.raises(ConversionError, match=said):
+    with pytest.raises(ConversionError, match=message):
         export(package, tmp_path / "out", arch=arch, to=to)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["package", "source"]
 
@@ -286,7 +286,7 @@ def test_biases_that_no_configuration_can_state_are_refused(
 @pytest.mark.parametrize(
     ("parts", "found"), [("qkvo", "llama"), ("qkv", "qwen2"), ("o", "seed_oss")]
 )
-def test_the_first_architecture_that_can_state_the_biases_is_taken(tmp_path, rng, parts, found):
+def test_the_first_architecture_that_can_express_the_biases_is_used(tmp_path, rng, parts, found):
     source, package = package_of(tmp_path, with_biases(rng, parts), quantize="f32")
     assert export(package, tmp_path / "out").architecture == found
     assert stored_values(tmp_path / "out") == stored_values(source)
@@ -297,14 +297,14 @@ def test_a_plan_that_loses_a_tensor_is_refused(tmp_path, rng, monkeypatch):
     plan = _export._plan_directory
     for change in (lambda found: found[1:], lambda found: [*found, found[0]]):
         monkeypatch.setattr(_export, "_plan_directory", lambda *given, do=change: do(plan(*given)))
-        with pytest.raises(ConversionError, match="would not hold every tensor once"):
+        with pytest.raises(ConversionError, match="would not contain every tensor exactly once"):
             export(package, tmp_path / "out")
         assert not (tmp_path / "out").exists()
     monkeypatch.setattr(_export, "_plan_directory", plan)
     assert export(package, tmp_path / "out").tensors
 
 
-def test_what_is_there_already_is_not_replaced(tmp_path, rng):
+def test_an_existing_destination_is_not_replaced(tmp_path, rng):
     _, package = package_of(tmp_path, llama_tensors(rng), quantize="f16")
     for to in ("safetensors", "gguf"):
         target = tmp_path / f"there.{to}"

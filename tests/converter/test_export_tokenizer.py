@@ -1,4 +1,4 @@
-"""A tokenizer that goes into a GGUF gives the same ids when it comes out."""
+"""A tokenizer that is exported to a GGUF and read back gives the same token ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 700
 
 @pytest.fixture
 def through_gguf(tmp_path, rng):
-    """A tokenizer.json and its settings to what a GGUF makes of them, with all notes."""
+    """Return a function that exports a tokenizer and reads it back, and returns all notes."""
 
     def through(tokenizer, *, settings=None, block=None, rows=ROWS):
         folder = tmp_path / "package"
@@ -42,7 +42,7 @@ def through_gguf(tmp_path, rng):
 
 
 def byte_level(row):
-    """A small byte-level BPE that cuts as a row of the table says, trained by the library."""
+    """Train a small byte-level BPE with the pre-tokenizer of a row of the table."""
     text = json.loads(Tokenizer(models.BPE(ignore_merges=row.ignores_merges)).to_str())
     text |= {"pre_tokenizer": row.steps, "normalizer": row.normalizer}
     tokenizer = Tokenizer.from_str(json.dumps(text, default=dict))
@@ -58,7 +58,7 @@ def byte_level(row):
 
 
 @pytest.mark.parametrize("name", ["gpt-2", "llama-bpe", "smaug-bpe", "qwen2", "smollm", "tekken"])
-def test_a_known_way_to_cut_gets_its_name(through_gguf, name):
+def test_a_known_pre_tokenizer_gets_its_name(through_gguf, name):
     tokenizer = byte_level(PRETOKENIZERS[name])
     entries, made, _, notes = through_gguf(tokenizer)
     assert notes == ()
@@ -70,18 +70,18 @@ def test_a_known_way_to_cut_gets_its_name(through_gguf, name):
         assert ours.encode(text).ids == Tokenizer.from_str(theirs).encode(text).ids
 
 
-def test_an_unknown_way_to_cut_goes_along_whole_and_it_is_said(through_gguf):
+def test_an_unknown_pre_tokenizer_is_included_whole_with_a_note(through_gguf):
     tokenizer = byte_level(PRETOKENIZERS["gpt-2"])
     tokenizer["pre_tokenizer"]["add_prefix_space"] = True
     entries, made, _, notes = through_gguf(tokenizer)
     assert entries["tokenizer.ggml.pre"] == "default"
     assert len(notes) == 1
-    assert "no name in llama.cpp" in notes[0]
+    assert "knows no llama.cpp name" in notes[0]
     assert json.loads(made["tokenizer.json"]) == tokenizer
 
 
 def pieces():
-    """A tokenizer of sentencepiece's kind, as Llama 2 and Gemma have."""
+    """Return a SentencePiece-like tokenizer, as Llama 2 and Gemma have."""
     order = ["ab", "▁a", "abc", "▁ab", "cd", "▁abc"]
     merges = [["a", "b"], ["▁", "a"], ["ab", "c"], ["▁a", "b"], ["▁", "ab"], ["c", "d"]]
     merges += [["▁ab", "c"], ["▁", "abc"]]
@@ -113,7 +113,7 @@ def pieces():
 
 
 @pytest.mark.parametrize("prefix", [True, False])
-def test_pieces_get_scores_that_mean_their_merges(through_gguf, prefix):
+def test_the_scores_of_pieces_reproduce_their_merges(through_gguf, prefix):
     tokenizer = pieces()
     if not prefix:
         tokenizer["normalizer"] = tokenizer["normalizer"]["normalizers"][1]
@@ -131,7 +131,7 @@ def test_pieces_get_scores_that_mean_their_merges(through_gguf, prefix):
     assert ours.encode("abc").ids != ours.encode("ab c").ids
 
 
-def test_special_tokens_and_template_are_stated(through_gguf):
+def test_special_tokens_and_the_chat_template_are_exported(through_gguf):
     settings = {"chat_template": "{{ messages }}", "unk_token": {"content": "<pad>"}}
     block = {"bosTokenId": 1, "padTokenId": 0, "addBosToken": True, "addEosToken": False}
     tokenizer = byte_level(PRETOKENIZERS["gpt-2"])
@@ -144,7 +144,7 @@ def test_special_tokens_and_template_are_stated(through_gguf):
     assert read["bos_token"] == "<s>"
 
 
-def test_a_kind_that_llama_cpp_lacks_is_carried_and_said(through_gguf):
+def test_a_tokenizer_that_llama_cpp_does_not_support_is_included_with_a_note(through_gguf):
     tokenizer = json.loads(Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, "[UNK]")).to_str())
     entries, made, _, notes = through_gguf(tokenizer)
     assert entries["tokenizer.ggml.model"] == "none"
@@ -152,7 +152,7 @@ def test_a_kind_that_llama_cpp_lacks_is_carried_and_said(through_gguf):
     assert json.loads(made["tokenizer.json"]) == tokenizer
 
 
-def test_tokens_without_a_row_are_left_out_and_it_is_said(through_gguf):
+def test_tokens_without_an_embedding_row_are_left_out_with_a_note(through_gguf):
     tokenizer = byte_level(PRETOKENIZERS["gpt-2"])
     size = len(tokenizer["model"]["vocab"])
     for rows, said in ((size, False), (size - 3, True)):

@@ -1,4 +1,4 @@
-"""Packages stay the same, byte for byte, from one version of the converter to the next."""
+"""Packages are the same, byte for byte, from one version of the converter to the next."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_package_is_the_recorded_one(tmp_path, checkpoints, case):
+def test_a_package_has_its_recorded_digest(tmp_path, checkpoints, case):
     digest = convert_case(case, checkpoints[case.checkpoint], tmp_path / "made")
     assert digest == recorded_digests()[case.name], CHANGED_ON_PURPOSE
 
 
-def test_every_case_is_recorded_and_no_other():
+def test_exactly_the_cases_have_recorded_digests():
     assert list(recorded_digests()) == [case.name for case in CASES]
 
 
@@ -54,7 +54,7 @@ def test_one_changed_file_gives_another_digest(tmp_path, change):
 
 
 def test_different_conversions_give_different_packages():
-    """Only stating a default changes nothing."""
+    """Two sets of options give the same package only if they differ by stated defaults."""
     defaults = {field.name: field.default for field in fields(PackageOptions)} | {
         "q4k_layout": "row"
     }

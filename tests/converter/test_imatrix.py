@@ -1,4 +1,4 @@
-"""Importance matrices: both files, whose columns they mean, and the blocks that come of them."""
+"""Importance matrices: both file formats, the tensors of their entries, and the encoded blocks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def source(tmp_path, tensors):
 
 @pytest.fixture
 def entries(tensors, rng):
-    """An entry for each projection, by llama.cpp's names."""
+    """Return an entry for each projection, by llama.cpp's names."""
     found = {}
     for layer in range(2):
         for ours, theirs in LLAMA_PARTS.items():
@@ -55,7 +55,7 @@ def columns_of(entries, layer, part):
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("quality", ["ref", "best"])
-def test_blocks_are_those_that_the_codec_makes_with_the_columns_importance(
+def test_blocks_are_encoded_with_the_importance_of_their_columns(
     tmp_path, source, tensors, entries, kind, quality
 ):
     path = WRITERS[kind](tmp_path / "m", entries)
@@ -72,12 +72,12 @@ def test_blocks_are_those_that_the_codec_makes_with_the_columns_importance(
             assert np.array_equal(package.read(name), expected), name
             plain = encode_tensor(values, dtype, quality=quality)
             assert not np.array_equal(expected, plain)
-    assert "14 of 16 tensors were quantized by the importance matrix" in result.notes
-    assert any("no entry in m for model.embed_tokens.weight" in note for note in result.notes)
+    assert "14 of 16 tensors were quantized with the importance matrix" in result.notes
+    assert any("m has no entry for model.embed_tokens.weight" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("layout", ["row", "flat"])
-def test_each_half_of_a_fused_matrix_has_its_own_columns(tmp_path, source, entries, layout):
+def test_each_half_of_a_fused_matrix_has_its_own_importance(tmp_path, source, entries, layout):
     path = write_gguf_imatrix(tmp_path / "m", entries)
     options = {"imatrix": path, "q4k_layout": layout}
     convert(source, tmp_path / "fused", fuse_gate_up=True, **options)
@@ -89,7 +89,7 @@ def test_each_half_of_a_fused_matrix_has_its_own_columns(tmp_path, source, entri
         assert np.array_equal(fused.read(f"{stem}gate_up_proj.weight"), np.concatenate(halves))
 
 
-def test_workers_and_chunks_do_not_show(tmp_path, source, entries):
+def test_blocks_do_not_depend_on_workers_or_chunks(tmp_path, source, entries):
     path = write_gguf_imatrix(tmp_path / "m", entries)
     for workers in (1, 3):
         convert(source, tmp_path / str(workers), imatrix=path, workers=workers)
@@ -97,7 +97,7 @@ def test_workers_and_chunks_do_not_show(tmp_path, source, entries):
     assert shards[0] == shards[1]
 
 
-def test_both_files_mean_the_same_and_our_own_names_are_known(tmp_path, entries):
+def test_both_file_formats_are_read_alike_and_canonical_names_are_accepted(tmp_path, entries):
     by_gguf = read_imatrix(write_gguf_imatrix(tmp_path / "a", entries))
     by_legacy = read_imatrix(write_legacy_imatrix(tmp_path / "b", entries))
     assert by_gguf.keys() == by_legacy.keys() == entries.keys()
@@ -117,7 +117,7 @@ def test_both_files_mean_the_same_and_our_own_names_are_known(tmp_path, entries)
     ],
 )
 @pytest.mark.parametrize("kind", WRITERS)
-def test_experts_find_their_part_of_a_stack(tmp_path, rng, kind, name):
+def test_experts_use_their_part_of_a_stacked_entry(tmp_path, rng, kind, name):
     sums = rng.random((3, 64)).astype(np.float32)
     entry = {"blk.4.ffn_down_exps.weight": (sums, np.array([5, 5, 5]))}
     matrix = load_importance(WRITERS[kind](tmp_path / "m", entry))
@@ -127,7 +127,7 @@ def test_experts_find_their_part_of_a_stack(tmp_path, rng, kind, name):
     assert matrix.columns(name.format(3), 64, tied=False) is None
 
 
-def test_an_expert_that_no_token_reached_counts_as_one_everywhere(tmp_path, rng):
+def test_an_expert_without_tokens_has_importance_1_everywhere(tmp_path, rng):
     sums = rng.random((2, 32)).astype(np.float32)
     path = write_gguf_imatrix(
         tmp_path / "m", {"blk.0.ffn_up_exps.weight": (sums, np.array([4, 0]))}
@@ -147,7 +147,7 @@ def test_a_tied_head_is_found_by_either_name(tmp_path, rng):
     assert matrix.columns("model.embed_tokens.weight", 32, tied=False) is None
 
 
-def test_columns_of_the_column_layout_cannot_be_told_apart(tmp_path, source, entries):
+def test_an_importance_matrix_with_the_column_layout_is_refused(tmp_path, source, entries):
     path = write_gguf_imatrix(tmp_path / "m", entries)
     for options in ({"transpose_weights": True}, {"q4k_layout": "column"}):
         with pytest.raises(UsageError, match="--imatrix"):
@@ -200,7 +200,9 @@ def broken(tmp_path, entries, how):
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_what_is_no_importance_matrix_of_the_model_is_refused(tmp_path, source, entries, how):
+def test_an_invalid_importance_matrix_or_one_of_another_model_is_refused(
+    tmp_path, source, entries, how
+):
     path = broken(tmp_path, entries, how)
     with pytest.raises(SourceError) as caught:
         convert(source, tmp_path / "out", imatrix=path)

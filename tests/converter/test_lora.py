@@ -1,4 +1,4 @@
-"""Adapters: what cannot be merged is refused by name, what can is merged in any parts."""
+"""Adapters: whatever rows and columns are read are merged, and unsupported ones are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def adapter(rng, module=MODULE):
     return adapter_tensors(rng, module, (256, 512))
 
 
-def test_any_part_of_a_merged_tensor_is_that_of_the_whole(base, tmp_path, rng):
+def test_any_part_of_a_merged_tensor_equals_that_part_of_the_whole(base, tmp_path, rng):
     tensors = adapter(rng)
     a, b = tensors.values()
     source = merge_adapter(base, write_adapter(tmp_path / "a", tensors))
@@ -49,7 +49,7 @@ def test_an_adapter_of_a_wrapped_model_finds_the_names_of_the_base(base, tmp_pat
     assert source.tensors[f"{MODULE}.weight"].note == "LoRA merged"
 
 
-def test_weights_of_pytorch_are_read(base, tmp_path, rng):
+def test_an_adapter_with_pytorch_weights_is_read(base, tmp_path, rng):
     import torch
 
     tensors = adapter(rng)
@@ -62,7 +62,7 @@ def test_weights_of_pytorch_are_read(base, tmp_path, rng):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_replaced_tensor_is_the_adapters(base, tmp_path, rng):
+def test_a_replaced_tensor_is_taken_from_the_adapter(base, tmp_path, rng):
     norm = rng.standard_normal(256, np.float32)
     tensors = {f"{PREFIX}model.norm.modules_to_save.default.weight": norm}
     source = merge_adapter(base, write_adapter(tmp_path / "a", tensors))
@@ -118,7 +118,7 @@ def test_a_tensor_that_cannot_be_merged_is_refused_by_name(base, change, words, 
         merge_adapter(base, write_adapter(tmp_path / "bad", tensors))
 
 
-def test_an_embedding_that_is_also_the_head_is_not_changed_alone(tmp_path, rng):
+def test_changing_only_the_embedding_of_a_tied_head_is_refused(tmp_path, rng):
     tensors = llama_tensors(rng)
     embedding = from_stored(tensors["model.embed_tokens.weight"])
     replaced = {f"{PREFIX}model.embed_tokens.weight": embedding + np.float32(1)}
@@ -132,7 +132,7 @@ def test_an_embedding_that_is_also_the_head_is_not_changed_alone(tmp_path, rng):
     assert "lm_head.weight" not in merge_adapter(tied, both).tensors
 
 
-def test_what_is_no_adapter_is_refused(base, tmp_path, rng):
+def test_a_folder_without_an_adapter_is_refused(base, tmp_path, rng):
     with pytest.raises(SourceError, match=r"adapter_config\.json"):
         merge_adapter(base, tmp_path / "nowhere")
     folder = write_adapter(tmp_path / "a", adapter(rng))

@@ -1,4 +1,4 @@
-"""Conversions whose blocks a device encodes: the same bytes, nothing lost, everything counted."""
+"""Conversions with a device give the same bytes, lose nothing and count all blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rdrr_converter import devices
 from rdrr_converter.convert import convert
 from rdrr_converter.devices.torch_device import TorchDevice
 from rdrr_converter.engines import open_engine
-from rdrr_converter.offload import encoded_on
+from rdrr_converter.offload import encode_on_device
 from rdrr_converter.quantize import encode_chunk
 from rdrr_converter.transforms import chunks
 from rdrr_device.adapters import list_adapters
@@ -31,15 +31,15 @@ def adapter():
 
 @pytest.fixture
 def on_torch(monkeypatch):
-    """`--device cuda` with torch's operations on the CPU, a few blocks at a time."""
+    """Make `--device cuda` run the torch operations on the CPU, a few blocks at a time."""
     table = {**devices._DEVICES, "cuda": lambda _: TorchDevice("cpu", capacity=2000)}
     monkeypatch.setattr(devices, "_DEVICES", table)
 
 
-class Reluctant:
-    """A device that answers for every third block only, and gives garbage for the others."""
+class PartialDevice:
+    """A device that encodes every third block, and returns garbage with a flag for the others."""
 
-    name = "reluctant"
+    name = "partial"
     types = frozenset({"Q4_K"})
     capacity = 100
 
@@ -51,16 +51,16 @@ class Reluctant:
         if weights.dtype == np.uint16:
             weights = bf16_to_f32(weights)
         self.most = max(self.most, len(weights))
-        blocks, odd = CODECS[dtype].quantize(weights), np.arange(len(weights)) % 3 != 0
-        blocks[odd] = 255
-        return blocks, odd
+        blocks, fallback = CODECS[dtype].quantize(weights), np.arange(len(weights)) % 3 != 0
+        blocks[fallback] = 255
+        return blocks, fallback
 
     def close(self):
         pass
 
 
-class Failing(Reluctant):
-    """A device that is lost."""
+class FailingDevice(PartialDevice):
+    """A device that always fails as if it were lost."""
 
     def encode(self, dtype, parts):
         raise DeviceError("the device is lost", where=dtype, found=len(parts))
@@ -71,15 +71,17 @@ def contents(folder):
 
 
 def on_device(device, plan, workers=3):
-    """Every chunk of a plan by the device, in their order."""
+    """Encode every chunk of a plan with the device, and return them in order."""
     work = [(tensor, chunk) for tensor in plan.tensors for chunk in chunks(tensor)]
     with open_engine("threads", workers) as engine:
-        done = list(encoded_on(device, iter(work), engine, encode_chunk))
+        done = list(encode_on_device(device, iter(work), engine, encode_chunk))
     assert [one.work for one in done] == work
     return done
 
 
-def test_a_package_made_on_webgpu_has_the_bytes_of_the_cpus(folder, adapter, tmp_path, rng):
+def test_a_package_encoded_on_webgpu_has_the_same_bytes_as_on_the_cpu(
+    folder, adapter, tmp_path, rng
+):
     plain = convert(folder, tmp_path / "cpu", shard_size=SHARD)
     made = convert(folder, tmp_path / "wgpu", shard_size=SHARD, device="wgpu", adapter=adapter)
     assert contents(tmp_path / "cpu") == contents(tmp_path / "wgpu")
@@ -103,7 +105,7 @@ def test_a_package_made_on_webgpu_has_the_bytes_of_the_cpus(folder, adapter, tmp
     ],
     ids=lambda options: " ".join(map(str, options.values())),
 )
-def test_every_layout_has_the_same_bytes_on_torch(folder, tmp_path, options):
+def test_every_layout_has_the_same_bytes_with_torch(folder, tmp_path, options):
     convert(folder, tmp_path / "cpu", **options)
     made = convert(folder, tmp_path / "torch", device="cuda", **options)
     assert contents(tmp_path / "cpu") == contents(tmp_path / "torch")
@@ -114,7 +116,7 @@ def test_every_layout_has_the_same_bytes_on_torch(folder, tmp_path, options):
 
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_rows_that_are_no_whole_blocks_are_padded(tmp_path, rng, dtype):
+def test_rows_with_a_partial_block_are_padded(tmp_path, rng, dtype):
     sizes = {"hidden_size": 192, "intermediate_size": 320}
     tensors = llama_tensors(rng, dtype=dtype, **sizes)
     folder = write_llama(tmp_path / "source", tensors, **sizes)
@@ -124,9 +126,9 @@ def test_rows_that_are_no_whole_blocks_are_padded(tmp_path, rng, dtype):
     assert made.encoded_blocks["cpu"] == 0
 
 
-def test_what_a_device_does_not_answer_for_is_encoded_by_the_cpu(folder, tmp_path):
+def test_fallback_blocks_are_encoded_by_the_cpu(folder, tmp_path):
     plan = convert(folder, tmp_path / "out", dry_run=True).plan
-    device = Reluctant()
+    device = PartialDevice()
     done = on_device(device, plan)
     assert device.most == device.capacity
     for one in done:
@@ -137,7 +139,7 @@ def test_what_a_device_does_not_answer_for_is_encoded_by_the_cpu(folder, tmp_pat
 
 
 @pytest.mark.usefixtures("on_torch")
-def test_it_goes_on_with_another_device(folder, tmp_path):
+def test_a_conversion_can_be_resumed_with_another_device(folder, tmp_path):
     def kill(event):
         if event.stage == "write" and event.done > event.total / 2:
             raise KeyboardInterrupt  # leaves what a kill leaves
@@ -150,14 +152,14 @@ def test_it_goes_on_with_another_device(folder, tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_a_device_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "_DEVICES", {"wgpu": lambda _: Failing()})
+def test_a_failing_device_leaves_no_files(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "_DEVICES", {"wgpu": lambda _: FailingDevice()})
     with pytest.raises(DeviceError, match="the device is lost"):
         convert(folder, tmp_path / "out", device="wgpu")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_device_that_is_not_there_ends_the_first_pass(folder, tmp_path, monkeypatch):
+def test_a_missing_device_ends_the_scan(folder, tmp_path, monkeypatch):
     def missing(_):
         raise DeviceError("no device")
 

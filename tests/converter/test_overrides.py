@@ -1,4 +1,4 @@
-"""`--tensor-type`: which tensors a pattern takes, and what is refused."""
+"""`--tensor-type`: to which tensors a pattern applies, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def types_of(source, types, **options):
     return {tensor.name: tensor.dtype.name for tensor in result.plan.tensors}
 
 
-def test_a_pattern_decides_on_the_tensors_whose_name_it_finds_and_on_no_others(source):
+def test_a_pattern_sets_the_type_of_matching_tensors_and_of_no_others(source):
     plain, found = types_of(source, {}), types_of(source, {r"layers\.0\..*o_proj": "q8_0"})
     changed = {name for name in plain if plain[name] != found[name]}
     assert changed == {"model.layers.0.self_attn.o_proj.weight"}
@@ -35,7 +35,7 @@ def test_the_last_pattern_that_matches_wins(source):
     assert types_of(source, repeated)[name] == "Q6_K"
 
 
-def test_blocks_are_for_matrices_and_norms_take_scalars_only(source):
+def test_block_types_apply_to_matrices_and_norms_accept_scalar_types_only(source):
     found = types_of(source, {"": "Q8_0"})
     assert {dtype for name, dtype in found.items() if "norm" in name} == {"F32"}
     assert {dtype for name, dtype in found.items() if "norm" not in name} == {"Q8_0"}
@@ -47,18 +47,18 @@ def test_blocks_are_for_matrices_and_norms_take_scalars_only(source):
     [
         ({"o_prog": "Q8_0"}, "matches no tensor"),
         ({"norm": "Q8_0"}, "can be stored in blocks"),
-        ({"o_proj": "Q3_K"}, "no such type"),
-        ({"o_proj": "I64"}, "no such type"),
+        ({"o_proj": "Q3_K"}, "unknown storage type"),
+        ({"o_proj": "I64"}, "unknown storage type"),
         ({"o_proj(": "Q8_0"}, "regular expression"),
     ],
 )
-def test_a_pattern_or_type_that_means_nothing_is_wrong_usage(source, types, message):
+def test_an_invalid_pattern_or_type_is_a_usage_error(source, types, message):
     with pytest.raises(UsageError, match=message):
         types_of(source, types)
     assert types_of(source, {"o_proj": "Q8_0"})
 
 
-def test_text_is_split_at_its_last_equals_sign():
+def test_an_argument_is_split_at_its_last_equals_sign():
     assert split_overrides(["a=b=Q8_0"]) == {"a=b": "Q8_0"}
     for wrong in ("o_proj", "=Q8_0", "o_proj="):
         with pytest.raises(UsageError, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""The plan: what is stored how, where and why, before any weight is written."""
+"""The plan: type, layout and position of each tensor with reasons, before any weight is written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def layouts(plan, part):
 
 
 @pytest.mark.parametrize("quantize", ["q4_k_m", "q8_0", "f16", "f32"])
-def test_transposition_takes_matmuls_and_an_untied_head_never_the_embedding(folder, tied, quantize):
+def test_transposition_applies_to_matmuls_and_an_untied_head_but_not_to_the_embedding(
+    folder, tied, quantize
+):
     plan = plan_of(folder, quantize=quantize, transpose_weights=True)
     assert layouts(plan, "_proj") == layouts(plan, "lm_head") == {Layout.COLUMN}
     assert layouts(plan, "embed_tokens") == layouts(plan, "norm") == {Layout.ROW}
@@ -53,7 +55,7 @@ def test_transposition_takes_matmuls_and_an_untied_head_never_the_embedding(fold
     assert not plan_of(folder, quantize=quantize).weights_transposed
 
 
-def test_column_alone_takes_block_weights_only(folder):
+def test_the_column_layout_alone_applies_to_block_types_only(folder):
     plan = plan_of(folder, q4k_layout="column")
     assert layouts(plan, "_proj") == {Layout.COLUMN}
     assert layouts(plan, "embed_tokens") == {Layout.ROW}
@@ -61,7 +63,7 @@ def test_column_alone_takes_block_weights_only(folder):
 
 
 @pytest.mark.parametrize("layout", ["row", "flat"])
-def test_transposition_beside_another_layout_is_wrong_usage(layout):
+def test_transposition_with_another_layout_is_a_usage_error(layout):
     with pytest.raises(UsageError, match="transpose-weights"):
         check_options(PackageOptions(transpose_weights=True, q4k_layout=layout))
     check_options(PackageOptions(transpose_weights=True, q4k_layout="column"))
@@ -82,7 +84,7 @@ def test_transposition_beside_another_layout_is_wrong_usage(layout):
         {"kernel_hints": {"speed": "auto"}},
     ],
 )
-def test_an_option_out_of_range_is_wrong_usage(wrong):
+def test_an_option_out_of_range_is_a_usage_error(wrong):
     check_options(PackageOptions())
     with pytest.raises(UsageError):
         check_options(PackageOptions(**wrong))
@@ -101,7 +103,7 @@ def test_fusion_joins_gate_and_up_in_every_layer(folder):
         assert not any(f"layers.{layer}.mlp.gate_proj" in name for name in names)
 
 
-def test_flat_fusion_that_would_cut_a_block_is_refused(tmp_path, rng):
+def test_flat_fusion_with_a_block_across_both_matrices_is_refused(tmp_path, rng):
     whole = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 2}
     cut = {**whole, "intermediate_size": 100}
     options = {"q4k_layout": "flat", "fuse_gate_up": True}
@@ -125,7 +127,7 @@ def test_flat_fusion_that_would_cut_a_block_is_refused(tmp_path, rng):
         ("f32", 1e30, "F32"),
     ],
 )
-def test_a_tensor_that_float16_cannot_hold_stays_f32(folder, quantize, largest, dtype):
+def test_a_tensor_that_float16_cannot_hold_is_kept_in_f32(folder, quantize, largest, dtype):
     name = "model.layers.0.mlp.up_proj.weight"
     plan = plan_of(folder, {name: largest}, quantize=quantize)
     found = {tensor.name: tensor for tensor in plan.tensors}[name]
@@ -146,7 +148,7 @@ def test_overflow_in_half_of_a_fused_tensor_keeps_both_in_f32(folder):
 
 
 @pytest.mark.parametrize("shard_size", [2**16, 10**5, 2**26])
-def test_tensors_lie_one_after_the_other_at_aligned_places(folder, shard_size):
+def test_tensors_follow_each_other_at_aligned_offsets(folder, shard_size):
     plan = plan_of(folder, shard_size=shard_size)
     end = 0
     for tensor in plan.tensors:
@@ -167,7 +169,7 @@ def test_every_row_of_the_description_has_a_reason(folder):
     assert sum(np.array([row["size"] for row in rows])) <= plan_of(folder).total_size
 
 
-def test_biases_of_gate_and_up_stand_in_the_way_of_fusion(tmp_path, rng):
+def test_gate_and_up_with_biases_cannot_be_fused(tmp_path, rng):
     tensors = llama_tensors(rng)
     for layer in range(2):
         for part, size in (("gate", 512), ("up", 512), ("down", 256)):

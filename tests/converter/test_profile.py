@@ -1,4 +1,4 @@
-"""`--profile doppler`: what the public runtime's parser asks for, and what contradicts it."""
+"""`--profile doppler`: what the parser of the public runtime needs, and which options conflict."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rdrr_manifests.package import validate
 from support.safetensor_files import llama_tensors, write_llama
 
 PARSED = Path(__file__).parents[1] / "data" / "manifests" / "minimal-current.json"
-"""The smallest manifest that the public parser takes."""
+"""The smallest manifest that the public parser accepts."""
 
 DTYPES = {"F16", "BF16", "F32", "I64", "Q4_K_M", "W4A16"}
-"""All that the packages of the public runtime hold."""
+"""All storage types in packages of the public runtime."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def manifest_of(source, folder, **options):
 
 
 def missing_keys(wanted, found, place=""):
-    """Keys of objects of `wanted` that `found` lacks; tensors and lists are not compared."""
+    """Yield the object keys of `wanted` that `found` lacks; tensors and lists are not compared."""
     for key, value in wanted.items():
         if key not in found:
             yield place + key
@@ -57,7 +57,7 @@ def test_weights_have_types_that_the_public_runtime_has_kernels_for(tmp_path, so
     assert {t["dtype"] for n, t in plain["tensors"].items() if "norm" in n} == {"F32"}
 
 
-def test_the_manifest_has_all_that_the_public_parser_reads(tmp_path, source):
+def test_the_manifest_has_all_fields_that_the_public_parser_reads(tmp_path, source):
     manifest = manifest_of(source, tmp_path / "out", profile="doppler")
     wanted = json.loads(PARSED.read_text())
     assert list(missing_keys(wanted, manifest)) == []
@@ -78,7 +78,7 @@ def test_the_manifest_has_all_that_the_public_parser_reads(tmp_path, source):
             assert tensor["size"] == rows * -(-K // 256) * 144, name
 
 
-def test_a_value_beyond_f16_stays_f32(tmp_path, rng):
+def test_a_tensor_that_overflows_f16_is_kept_in_f32(tmp_path, rng):
     tensors = llama_tensors(rng)
     name = "model.layers.0.input_layernorm.weight"
     tensors[name] = np.full(256, 1e6, "<f4")
@@ -104,13 +104,13 @@ def test_a_value_beyond_f16_stays_f32(tmp_path, rng):
         ("tensor_types", {"o_proj": "Q6_K"}),
     ],
 )
-def test_what_contradicts_the_profile_is_wrong_usage(option, value):
+def test_options_that_contradict_the_profile_are_usage_errors(option, value):
     check_options(PackageOptions(**{option: value}))
     with pytest.raises(UsageError, match="--profile doppler contradicts"):
         check_options(PackageOptions(profile="doppler", **{option: value}))
 
 
-def test_what_goes_with_the_profile_is_taken_and_others_do_not_exist():
+def test_options_that_agree_with_the_profile_are_accepted_and_unknown_profiles_are_refused():
     goes = {"fuse_gate_up": True, "quality": "best", "tensor_types": {"o_proj": "F16"}}
     check_options(PackageOptions(profile="doppler", **goes))
     with pytest.raises(UsageError, match="--profile has no such value"):

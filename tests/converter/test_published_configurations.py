@@ -257,7 +257,7 @@ PUBLISHED: Mapping[str, dict[str, Any]] = {
 
 
 def their_config(config: Mapping[str, Any]) -> Any:
-    """The configuration in transformers, which writes into the objects that it is given."""
+    """Return the configuration in transformers, from a copy since transformers modifies it."""
     from transformers import AutoConfig
 
     values = copy.deepcopy({**config})
@@ -265,7 +265,7 @@ def their_config(config: Mapping[str, Any]) -> Any:
 
 
 def theirs(config: Mapping[str, Any]) -> Any:
-    """The model in transformers, without memory for its weights."""
+    """Return the model in transformers on the meta device, without memory for its weights."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -279,7 +279,7 @@ def unread() -> Any:
 
 
 def read(config: Mapping[str, Any], model: Any) -> SourceModel:
-    """The checkpoint that the model would be saved as; a tied head has no tensor there."""
+    """Read the checkpoint that the model would be saved as, where a tied head has no tensor."""
     state = model.state_dict()
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
@@ -306,7 +306,7 @@ def graph_of(model: SourceModel) -> Graph:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_every_tensor_of_a_published_model_fits(name):
+def test_every_tensor_of_a_published_model_has_the_expected_shape(name):
     model = theirs(PUBLISHED[name])
     ours = read(PUBLISHED[name], model)
     shapes = {use.name: use.shape for use in graph_of(ours).weights()}
@@ -316,7 +316,7 @@ def test_every_tensor_of_a_published_model_fits(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_rope_of_a_published_model_turns_as_in_transformers(name):
+def test_rope_of_a_published_model_has_the_frequencies_of_transformers(name):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config = PUBLISHED[name]
@@ -343,7 +343,7 @@ def test_rope_of_a_published_model_turns_as_in_transformers(name):
             assert attention_factor(spec) == pytest.approx(factor)
 
 
-def test_what_sets_published_models_apart_is_in_their_graphs():
+def test_the_peculiarities_of_published_models_are_in_their_graphs():
     def graph(name: str) -> Graph:
         return graph_of(read(PUBLISHED[name], theirs(PUBLISHED[name])))
 

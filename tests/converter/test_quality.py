@@ -1,4 +1,4 @@
-"""`--quality best`: what a whole conversion gains, and what stays as it is."""
+"""`--quality best`: the smaller error of a conversion, and what does not change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.safetensor_files import llama_tensors, write_llama
 
 @pytest.fixture
 def source(tmp_path, rng):
-    # K of 192: the last block of every row is a quarter padding.
+    # With K of 192, a quarter of the last block of every row is padding.
     sizes = {"hidden_size": 192, "num_attention_heads": 4, "num_key_value_heads": 2}
     return write_llama(tmp_path / "source", llama_tensors(rng, **sizes), **sizes)
 
@@ -39,6 +39,6 @@ def test_the_manifest_records_it_and_the_default_is_ggml(tmp_path, source):
     assert (tmp_path / "plain" / shard).read_bytes() == (tmp_path / "ref" / shard).read_bytes()
 
 
-def test_another_quality_is_wrong_usage(tmp_path, source):
+def test_an_unknown_quality_is_a_usage_error(tmp_path, source):
     with pytest.raises(UsageError, match="--quality"):
         convert(source, tmp_path / "out", quality="good")

@@ -28,7 +28,7 @@ def test_every_tensor_is_matched_in_storage_order(tmp_path, rng):
     assert model.notes == ()
 
 
-def test_layers_are_in_the_order_of_their_numbers(tmp_path, rng):
+def test_layers_are_ordered_by_index(tmp_path, rng):
     config = {"num_hidden_layers": 11, "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8}
     model = read(write_llama(tmp_path, llama_tensors(rng, **config), **config))
     layers = [tensor.layer for tensor in model.tensors if tensor.layer is not None]
@@ -44,7 +44,7 @@ def test_a_missing_tensor_is_named(tmp_path, rng):
         read(write_llama(tmp_path, tensors))
 
 
-def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path, rng):
+def test_a_tensor_with_a_wrong_shape_is_named_with_both_shapes(tmp_path, rng):
     tensors = llama_tensors(rng)
     name = "model.layers.0.self_attn.k_proj.weight"
     tensors[name] = to_stored(np.zeros((64, 256)), "BF16")
@@ -76,7 +76,7 @@ def test_names_without_the_usual_prefix_become_canonical(tmp_path, rng):
     assert {tensor.name for tensor in model.tensors} == set(tensors)
 
 
-def test_a_bias_that_is_there_is_kept_and_one_that_is_claimed_is_required(tmp_path, rng):
+def test_an_existing_bias_is_kept_and_a_stated_bias_is_required(tmp_path, rng):
     tensors = llama_tensors(rng)
     model = read(write_llama(tmp_path, tensors))
     assert not model.inference.attention.attention_bias
@@ -102,7 +102,7 @@ def test_the_tensors_decide_whether_the_head_is_tied(tmp_path, rng, claimed, hea
     assert model.tied == tied
     assert model.inference.output.tie_word_embeddings == tied
     assert ("lm_head.weight" in {tensor.name for tensor in model.tensors}) == (not tied)
-    # What contradicts the configuration, or is dropped, is said.
+    # A contradiction of the configuration, or a dropped tensor, is mentioned in a note.
     surprising = (head, claimed) in {("absent", False), ("equal", True), ("different", True)}
     assert bool(model.notes) == surprising
 

@@ -1,9 +1,9 @@
-"""Which type a tensor gets: llama.cpp's mix, seen there and written down."""
+"""The storage type of each tensor, compared with values recorded from llama.cpp."""
 
 from __future__ import annotations
 
 import pytest
-from rdrr_converter.recipes import RECIPES, choose_dtype, gets_more_bits, settle_tail
+from rdrr_converter.recipes import RECIPES, choose_dtype, choose_tail_dtype, use_more_bits
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout
 
@@ -13,16 +13,16 @@ Q4_K_M = RECIPES["q4_k_m"]
 @pytest.mark.parametrize(
     ("layers", "more"),
     [
-        # What llama_model_quantize gave on synthetic models of 16 and 22 layers.
+        # Recorded from llama_model_quantize on synthetic models of 16 and 22 layers.
         (16, [0, 1, 4, 7, 10, 13, 14, 15]),
         (22, [0, 1, 4, 7, 10, 13, 16, 19, 20, 21]),
-        # By its formula in C: fewer than eight layers have no first eighth.
+        # From the formula in C: with fewer than eight layers the first eighth is empty.
         (6, [2, 5]),
         (1, [0]),
     ],
 )
-def test_layers_that_get_more_bits_are_those_of_llama_cpp(layers, more):
-    assert [layer for layer in range(layers) if gets_more_bits(layer, layers)] == more
+def test_the_layers_with_more_bits_are_those_of_llama_cpp(layers, more):
+    assert [layer for layer in range(layers) if use_more_bits(layer, layers)] == more
 
 
 def dtype_of(recipe, role, name, layer=None, tied=False):
@@ -46,7 +46,7 @@ def dtype_of(recipe, role, name, layer=None, tied=False):
         ("bias", "model.layers.0.self_attn.v_proj.bias", 0, False, "F32"),
     ],
 )
-def test_q4_k_m_is_the_mix(role, part, layer, tied, expected):
+def test_q4_k_m_is_the_mix_of_llama_cpp(role, part, layer, tied, expected):
     assert dtype_of(Q4_K_M, role, part, layer, tied) == expected
 
 
@@ -80,7 +80,7 @@ def test_the_other_mixes_are_those_of_llama_cpp(name, base, more):
 
 
 @pytest.mark.parametrize(("experts", "key", "out"), [(0, "Q4_K", "Q4_K"), (8, "Q8_0", "Q5_K")])
-def test_attention_beside_eight_experts_gets_more_bits(experts, key, out):
+def test_attention_gets_more_bits_in_models_with_eight_experts(experts, key, out):
     def found(recipe, part):
         name = f"x.self_attn.{part}.weight"
         chosen = choose_dtype(RECIPES[recipe], "matmul", name, 2, 16, tied=False, experts=experts)
@@ -111,15 +111,15 @@ def test_plain_recipes_use_one_type_and_leave_norms_and_biases_alone(name, dtype
 
 
 def tail(dtype, shape, how, layout=Layout.ROW):
-    return settle_tail(DTYPES[dtype], shape, layout, how)[0].name
+    return choose_tail_dtype(DTYPES[dtype], shape, layout, how)[0].name
 
 
-def test_whole_rows_keep_their_type_whatever_the_tail():
+def test_rows_of_whole_blocks_keep_their_type_for_every_k_tail():
     for how in ("pad", "ggml", "auto"):
         assert tail("Q4_K", (8, 512), how) == "Q4_K"
 
 
-def test_ggml_tail_falls_back_as_llama_cpp_does():
+def test_k_tail_ggml_uses_the_fallback_types_of_llama_cpp():
     assert tail("Q4_K", (8, 288), "pad") == "Q4_K"
     assert tail("Q4_K", (8, 288), "ggml") == "Q5_0"
     assert tail("Q6_K", (8, 288), "ggml") == "Q8_0"
@@ -128,19 +128,19 @@ def test_ggml_tail_falls_back_as_llama_cpp_does():
     assert tail("Q8_0", (8, 280), "ggml") == "Q8_0"
 
 
-def test_auto_tail_takes_the_smaller_on_disk():
+def test_k_tail_auto_uses_the_type_with_fewer_bytes():
     # 288 weights: two Q4_K blocks are 288 bytes, nine Q5_0 blocks 198; 480 weights: 288 and 330.
     assert tail("Q4_K", (8, 288), "auto") == "Q5_0"
     assert tail("Q4_K", (8, 480), "auto") == "Q4_K"
 
 
-def test_the_tail_is_that_of_the_stored_row():
+def test_k_tail_looks_at_the_length_of_the_stored_row():
     assert tail("Q4_K", (288, 512), "ggml") == "Q4_K"
     assert tail("Q4_K", (288, 512), "ggml", Layout.COLUMN) == "Q5_0"
     assert tail("Q4_K", (288, 512), "ggml", Layout.FLAT) == "Q4_K"
 
 
-def test_mixtral_s_down_projections_are_known_by_their_name():
+def test_mixtrals_name_of_the_down_projection_is_known():
     name = "model.layers.0.block_sparse_moe.experts.3.{}.weight"
     chosen = [
         choose_dtype(RECIPES["q4_k_m"], "expert", name.format(part), 0, 8, tied=False, experts=4)[

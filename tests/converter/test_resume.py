@@ -1,4 +1,4 @@
-"""A conversion that is killed goes on, and ends with the bytes of one that was not."""
+"""A killed conversion can be resumed, and gives the same bytes as one without interruption."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def folder(tmp_path, rng):
 
 
 @pytest.fixture
-def place(tmp_path):
-    """Where packages go, and nothing else."""
-    (tmp_path / "place").mkdir()
-    return tmp_path / "place"
+def packages(tmp_path):
+    """The folder for packages, with nothing else in it."""
+    (tmp_path / "packages").mkdir()
+    return tmp_path / "packages"
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +43,11 @@ def converters():
 
 
 class Killed(BaseException):
-    """What stands for a kill where the moment is chosen: with `resume` it leaves as much."""
+    """Simulates a kill at a chosen moment; with `resume` it leaves the same files."""
 
 
 def cut_short(stage, fraction=0.0):
-    """A progress callback that ends the conversion in the middle of a stage."""
+    """Return a progress callback that ends the conversion in the middle of a stage."""
 
     def end(event):
         if event.stage == stage and event.done >= fraction * event.total:
@@ -77,7 +77,7 @@ def listing(folder):
 
 
 def go_on(converters, folder, out, options):
-    """Resume; where the kill came when all but the last tidying was done, that is all there is."""
+    """Resume, unless the kill came after the final rename and the package is already complete."""
     work = out.with_name(f".{out.name}.partial")
     complete = out.exists() and not (work / "journal.jsonl").exists()
     outcome = converters.convert(folder, out, resume=True, **options)
@@ -89,8 +89,10 @@ def go_on(converters, folder, out, options):
     return outcome.reused
 
 
-def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder, place, tmp_path, converters, rng):
-    """20 kills or more: at random times and before random changes of a file; some strike twice."""
+def test_a_conversion_killed_at_any_moment_resumes_to_the_same_bytes(
+    folder, packages, tmp_path, converters, rng
+):
+    """At least 20 kills, at random times and before random file operations, some of them twice."""
     reused = []
     whole = {}
     for number in range(20):
@@ -99,7 +101,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder, place, tmp_pat
         if choice not in whole:
             whole[choice] = converters.convert(folder, tmp_path / f"whole-{choice}", **options)
             assert whole[choice].error is None
-        out = place / f"out-{number}"
+        out = packages / f"out-{number}"
         for _ in range(rng.integers(1, 3)):
             moment = {"kill_after": float(rng.uniform(0, 1.1 * whole[choice].seconds))}
             if number % 2:
@@ -108,14 +110,14 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder, place, tmp_pat
             converters.convert(folder, out, resume=True, **options, **moment)
         reused.append(go_on(converters, folder, out, options))
         assert contents(out) == contents(tmp_path / f"whole-{choice}")
-        assert [name for name in listing(place) if name.startswith(".")] == []
+        assert [name for name in listing(packages) if name.startswith(".")] == []
     assert max(reused) > 0
 
 
-def test_a_kill_at_each_of_the_last_steps_of_replacing(folder, place, tmp_path, converters):
-    """Around the two renames that replace a package, one of the two is there, or comes back."""
+def test_a_kill_during_the_final_renames_loses_no_package(folder, packages, tmp_path, converters):
+    """Around the two renames, the old or the new package exists or is restored by the next run."""
     options = {"quantize": "f16", "overwrite": True}
-    out = place / "out"
+    out = packages / "out"
     convert(folder, out, quantize="q8_0")
     old = contents(out)
     shutil.copytree(out, tmp_path / "old")
@@ -130,41 +132,41 @@ def test_a_kill_at_each_of_the_last_steps_of_replacing(folder, place, tmp_path, 
         states.add("none" if not out.exists() else "old" if contents(out) == old else "new")
         go_on(converters, folder, out, options)
         assert contents(out) == new
-        assert [name for name in listing(place) if name != "out"] == []
+        assert [name for name in listing(packages) if name != "out"] == []
     assert states == {"old", "none", "new"}
 
 
-def test_nothing_is_encoded_again_that_was_finished(folder, place, monkeypatch):
-    interrupted(folder, place / "out", quantize="q8_0")
+def test_finished_shards_are_not_encoded_again(folder, packages, monkeypatch):
+    interrupted(folder, packages / "out", quantize="q8_0")
     calls = []
-    encode = convert_module.write_shards.__globals__["encoded"]
+    encode = convert_module.write_shards.__globals__["encode_chunks"]
 
     def counted(work, engine):
         listed = list(work)
         calls.extend(listed)
         return encode(listed, engine)
 
-    monkeypatch.setitem(convert_module.write_shards.__globals__, "encoded", counted)
-    result = convert(folder, place / "out", quantize="q8_0", shard_size=SHARD, resume=True)
+    monkeypatch.setitem(convert_module.write_shards.__globals__, "encode_chunks", counted)
+    result = convert(folder, packages / "out", quantize="q8_0", shard_size=SHARD, resume=True)
     assert result.reused_shards == len(result.plan.shard_sizes) > 5
     assert calls == []
-    convert(folder, place / "other", quantize="q8_0", shard_size=SHARD)
+    convert(folder, packages / "other", quantize="q8_0", shard_size=SHARD)
     assert calls
-    assert contents(place / "out") == contents(place / "other")
+    assert contents(packages / "out") == contents(packages / "other")
 
 
-def test_the_workers_may_be_others_when_it_goes_on(folder, place):
-    interrupted(folder, place / "out", "write", 0.5, workers=3)
-    result = convert(folder, place / "out", shard_size=SHARD, resume=True, workers=1)
+def test_the_number_of_workers_may_change_on_resume(folder, packages):
+    interrupted(folder, packages / "out", "write", 0.5, workers=3)
+    result = convert(folder, packages / "out", shard_size=SHARD, resume=True, workers=1)
     assert result.reused_shards > 0
-    convert(folder, place / "whole", shard_size=SHARD, workers=2)
-    assert contents(place / "out") == contents(place / "whole")
+    convert(folder, packages / "whole", shard_size=SHARD, workers=2)
+    assert contents(packages / "out") == contents(packages / "whole")
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "journal torn", "journal garbage"])
-def test_only_what_is_still_intact_is_used_again(folder, place, damage):
-    interrupted(folder, place / "out")
-    work = place / ".out.partial"
+def test_only_intact_shards_are_reused(folder, packages, damage):
+    interrupted(folder, packages / "out")
+    work = packages / ".out.partial"
     shard = work / "package/shard_00003.bin"
     journal = work / "journal.jsonl"
     if damage == "remove":
@@ -179,27 +181,27 @@ def test_only_what_is_still_intact_is_used_again(folder, place, damage):
         data = bytearray(shard.read_bytes())
         data[100] ^= 1
         shard.write_bytes(data if damage == "flip" else data[:-1])
-    result = convert(folder, place / "out", shard_size=SHARD, resume=True)
+    result = convert(folder, packages / "out", shard_size=SHARD, resume=True)
     assert result.reused_shards == 3
-    convert(folder, place / "whole", shard_size=SHARD)
-    assert contents(place / "out") == contents(place / "whole")
+    convert(folder, packages / "whole", shard_size=SHARD)
+    assert contents(packages / "out") == contents(packages / "whole")
 
 
-def test_other_options_are_refused_by_name_and_nothing_is_lost(folder, place):
-    interrupted(folder, place / "out", quantize="q8_0")
-    before = contents(place / ".out.partial/package")
+def test_other_options_are_refused_by_name_and_nothing_is_lost(folder, packages):
+    interrupted(folder, packages / "out", quantize="q8_0")
+    before = contents(packages / ".out.partial/package")
     with pytest.raises(StoreError, match="other options") as caught:
-        convert(folder, place / "out", quantize="f16", shard_size=SHARD, resume=True)
+        convert(folder, packages / "out", quantize="f16", shard_size=SHARD, resume=True)
     assert (caught.value.expected, caught.value.found) == ("quantize q8_0", "quantize f16")
     assert "--resume" in caught.value.line()
-    assert contents(place / ".out.partial/package") == before
-    convert(folder, place / "out", quantize="q8_0", shard_size=SHARD, resume=True)
-    assert listing(place) == ["out"]
+    assert contents(packages / ".out.partial/package") == before
+    convert(folder, packages / "out", quantize="q8_0", shard_size=SHARD, resume=True)
+    assert listing(packages) == ["out"]
 
 
 @pytest.mark.parametrize("change", ["weights", "time", "config.json", "tokenizer.json"])
-def test_a_source_that_changed_is_refused(folder, place, rng, change):
-    interrupted(folder, place / "out")
+def test_a_source_that_changed_is_refused(folder, packages, rng, change):
+    interrupted(folder, packages / "out")
     if change == "weights":
         write_llama(folder, llama_tensors(rng))
     elif change == "time":
@@ -209,13 +211,13 @@ def test_a_source_that_changed_is_refused(folder, place, rng, change):
         note = {"note": "changed"} if change == "config.json" else {"truncation": None}
         (folder / change).write_text(json.dumps({**content, **note}))
     with pytest.raises(StoreError, match="unfinished conversion with other"):
-        convert(folder, place / "out", shard_size=SHARD, resume=True)
-    convert(folder, place / "out", shard_size=SHARD)
-    assert listing(place) == ["out"]
-    assert validate(place / "out", deep=True).errors == ()
+        convert(folder, packages / "out", shard_size=SHARD, resume=True)
+    convert(folder, packages / "out", shard_size=SHARD)
+    assert listing(packages) == ["out"]
+    assert validate(packages / "out", deep=True).errors == ()
 
 
-def test_an_adapter_counts_by_its_files_not_by_its_place(folder, place, tmp_path, rng):
+def test_an_adapter_is_identified_by_its_files_and_not_by_its_path(folder, packages, tmp_path, rng):
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
@@ -226,35 +228,38 @@ def test_an_adapter_counts_by_its_files_not_by_its_place(folder, place, tmp_path
         for name, shape in parts.items()
     }
     write_safetensors(adapter / "adapter_model.safetensors", tensors)
-    interrupted(folder, place / "out", lora=adapter)
+    interrupted(folder, packages / "out", lora=adapter)
     shutil.copytree(adapter, tmp_path / "moved")
     (adapter / "adapter_model.safetensors").touch()
     with pytest.raises(StoreError, match="other options"):
-        convert(folder, place / "out", shard_size=SHARD, resume=True, lora=adapter)
+        convert(folder, packages / "out", shard_size=SHARD, resume=True, lora=adapter)
     moved = tmp_path / "moved"
-    assert convert(folder, place / "out", shard_size=SHARD, resume=True, lora=moved).reused_shards
+    assert convert(
+        folder, packages / "out", shard_size=SHARD, resume=True, lora=moved
+    ).reused_shards
 
 
-def test_a_source_at_a_url_goes_on_although_it_is_laid_out_anew(folder, place, rng):
+def test_a_remote_source_can_be_resumed_with_a_new_local_copy(folder, packages, rng):
     import fsspec
 
     url = f"memory://resume-{rng.integers(1 << 60)}/model"
     fsspec.filesystem("memory").put(str(folder), url, recursive=True)
-    interrupted(url, place / "out")
-    result = convert(url, place / "out", shard_size=SHARD, resume=True)
+    interrupted(url, packages / "out")
+    result = convert(url, packages / "out", shard_size=SHARD, resume=True)
     assert result.reused_shards == len(result.plan.shard_sizes)
-    convert(folder, place / "whole", shard_size=SHARD, model_id=result.model_id)
+    convert(folder, packages / "whole", shard_size=SHARD, model_id=result.model_id)
     assert (
-        contents(place / "out")["shard_00000.bin"] == contents(place / "whole")["shard_00000.bin"]
+        contents(packages / "out")["shard_00000.bin"]
+        == contents(packages / "whole")["shard_00000.bin"]
     )
 
 
-def test_without_resume_it_begins_anew_and_clears_away_what_was_left(folder, place):
-    interrupted(folder, place / "out", quantize="q8_0")
-    assert listing(place) == [".out.partial"]
-    result = convert(folder, place / "out", quantize="f16", shard_size=SHARD)
+def test_without_resume_a_conversion_starts_again_and_removes_leftovers(folder, packages):
+    interrupted(folder, packages / "out", quantize="q8_0")
+    assert listing(packages) == [".out.partial"]
+    result = convert(folder, packages / "out", quantize="f16", shard_size=SHARD)
     assert result.reused_shards == 0
-    assert listing(place) == ["out"]
+    assert listing(packages) == ["out"]
 
 
 @pytest.mark.parametrize(
@@ -263,49 +268,53 @@ def test_without_resume_it_begins_anew_and_clears_away_what_was_left(folder, pla
         (StoreError("the disk is full"), True),
         (WorkerError("a worker was lost"), True),
         (KeyboardInterrupt(), True),
-        (ConversionError("what is on disk differs from the source"), False),
+        (ConversionError("what was written to disk differs from the source"), False),
         (ShardError("wrong hash"), False),
     ],
 )
-def test_what_is_finished_stays_where_trying_again_makes_sense(folder, place, error, kept):
+def test_finished_shards_are_kept_if_a_retry_can_succeed(folder, packages, error, kept):
     def fail(event):
         if event.stage == "verify":
             raise error
 
     for resume in (False, True):
         with pytest.raises(type(error)):
-            convert(folder, place / "out", shard_size=SHARD, resume=resume, progress=fail)
-        assert listing(place) == ([".out.partial"] if kept and resume else [])
-    assert (convert(folder, place / "out", shard_size=SHARD, resume=True).reused_shards > 0) == kept
+            convert(folder, packages / "out", shard_size=SHARD, resume=resume, progress=fail)
+        assert listing(packages) == ([".out.partial"] if kept and resume else [])
+    assert (
+        convert(folder, packages / "out", shard_size=SHARD, resume=True).reused_shards > 0
+    ) == kept
 
 
-def test_a_cluster_that_is_not_there_costs_nothing_that_is_finished(folder, place, monkeypatch):
-    interrupted(folder, place / "out")
+def test_an_unreachable_cluster_keeps_the_finished_shards(folder, packages, monkeypatch):
+    interrupted(folder, packages / "out")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match="Ray"):
-        convert(folder, place / "out", shard_size=SHARD, resume=True, engine="ray")
-    assert convert(folder, place / "out", shard_size=SHARD, resume=True).reused_shards > 0
+        convert(folder, packages / "out", shard_size=SHARD, resume=True, engine="ray")
+    assert convert(folder, packages / "out", shard_size=SHARD, resume=True).reused_shards > 0
 
 
-def test_where_nothing_was_begun_resume_just_converts(folder, place):
-    assert convert(folder, place / "out", resume=True).reused_shards == 0
+def test_resume_without_leftovers_converts_normally(folder, packages):
+    assert convert(folder, packages / "out", resume=True).reused_shards == 0
     with pytest.raises(StoreError, match="exists already"):
-        convert(folder, place / "out", resume=True)
-    assert listing(place) == ["out"]
+        convert(folder, packages / "out", resume=True)
+    assert listing(packages) == ["out"]
 
 
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_second_conversion_to_the_same_name_is_refused_and_harms_nothing(folder, place, resume):
+def test_a_concurrent_conversion_to_the_same_destination_is_refused_without_harm(
+    folder, packages, resume
+):
     refused = []
 
     def try_as_well(event):
         if event.stage == "write" and not refused:
             with pytest.raises(StoreError, match="another conversion") as caught:
-                convert(folder, place / "out", resume=resume)
+                convert(folder, packages / "out", resume=resume)
             refused.append(caught.value)
 
-    convert(folder, place / "out", shard_size=SHARD, progress=try_as_well)
+    convert(folder, packages / "out", shard_size=SHARD, progress=try_as_well)
     assert refused
-    convert(folder, place / "whole", shard_size=SHARD)
-    assert contents(place / "out") == contents(place / "whole")
-    assert listing(place) == ["out", "whole"]
+    convert(folder, packages / "whole", shard_size=SHARD)
+    assert contents(packages / "out") == contents(packages / "whole")
+    assert listing(packages) == ["out", "whole"]

@@ -1,4 +1,4 @@
-"""Parts of a stack read as the rows that they are, however the stack is stored."""
+"""Parts of a stack are read as its rows, however the stack is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def hold(values: np.ndarray) -> np.ndarray:
 
 
 def stack_of(kind: str, values: np.ndarray) -> SourceTensor:
-    """A stack of three matrices, stored as `kind`."""
+    """Return a stack of three matrices, stored as `kind`."""
 
     def decode(rows: slice, columns: slice) -> np.ndarray:
         return values[rows, columns]
@@ -35,7 +35,7 @@ def stack_of(kind: str, values: np.ndarray) -> SourceTensor:
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "decoded"])
-def test_parts_are_the_rows_of_the_whole(rng, kind):
+def test_the_parts_of_a_stack_are_its_rows(rng, kind):
     values = rng.standard_normal((192, 64)).astype(np.float32)
     whole = stack_of(kind, values)
     parts = list(unstack(whole, SHAPES))
@@ -50,14 +50,14 @@ def test_parts_are_the_rows_of_the_whole(rng, kind):
         assert part.is_block == whole.is_block
 
 
-def test_experts_of_a_tensor_of_three_dimensions_are_matrices(rng):
+def test_the_experts_of_a_three_dimensional_tensor_are_matrices(rng):
     values = rng.standard_normal((3, 4, 8)).astype(np.float32)
     whole = SourceTensor("e", values.shape, "F32", "f", partial(hold, values.reshape(12, 8)))
     for part, expected in zip(unstack(whole, [(4, 8)] * 3), values, strict=True):
         np.testing.assert_array_equal(part.read(), expected)
 
 
-def test_gate_and_up_that_came_as_one_are_one_again_when_fused(tmp_path, rng):
+def test_gate_and_up_from_one_stack_can_be_fused_again(tmp_path, rng):
     tiny = next(one for one in MORE_MODELS if one.model_type == "phi3")
     folder = make_checkpoint(tiny, tmp_path / "model", rng, dtype="float32", num_hidden_layers=1)
     convert(folder, tmp_path / "out", quantize="f32", fuse_gate_up=True)

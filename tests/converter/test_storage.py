@@ -1,4 +1,4 @@
-"""How bytes are stored: alignment and hashes that are asked for, and options that mean nothing."""
+"""Storage options: alignment, hashes and compression of shards, and invalid combinations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def starts(folder):
 
 
 @pytest.mark.parametrize("align", [1, 4096])
-def test_tensors_begin_at_the_multiples_that_are_asked_for(tmp_path, folder, align):
+def test_tensors_begin_at_multiples_of_the_alignment(tmp_path, folder, align):
     convert(folder, tmp_path / "usual")
     convert(folder, tmp_path / "out", align=align)
     assert any(start % 4096 for start in starts(tmp_path / "usual"))  # control
@@ -36,7 +36,7 @@ def test_tensors_begin_at_the_multiples_that_are_asked_for(tmp_path, folder, ali
     assert manifest["conversion"]["options"]["align"] == align
 
 
-def test_shards_are_hashed_by_blake3_when_asked(tmp_path, folder):
+def test_shards_are_hashed_with_blake3_on_request(tmp_path, folder):
     convert(folder, tmp_path / "out", hash_algorithm="blake3")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["hashAlgorithm"] == "blake3"
@@ -57,7 +57,7 @@ def content(folder):
 
 @pytest.fixture
 def packages(tmp_path, folder):
-    """The same weights in several shards, as they are and compressed."""
+    """The same weights in several shards, uncompressed and compressed."""
     for name, options in (("plain", {}), ("packed", {"compress": "zstd:1"})):
         convert(folder, tmp_path / name, quantize="f16", shard_size=1 << 16, workers=2, **options)
     return tmp_path / "plain", tmp_path / "packed"
@@ -67,7 +67,7 @@ def test_a_compressed_package_holds_the_same_tensors_in_fewer_bytes(packages):
     plain, packed = packages
     before, after = (json.loads((one / "manifest.json").read_text()) for one in packages)
     assert after["totalSize"] < 0.95 * before["totalSize"]
-    assert after["tensors"] == before["tensors"]  # places are those of the content
+    assert after["tensors"] == before["tensors"]  # byte spans refer to the uncompressed content
     assert after["conversion"]["options"]["compress"] == "zstd:1"
     assert len(after["shards"]) > 2
     for shard, old in zip(after["shards"], before["shards"], strict=True):
@@ -110,7 +110,7 @@ def test_compressed_bytes_do_not_depend_on_the_workers(tmp_path, folder, package
 
 
 def spoil(folder, change):
-    """Change the second shard, and state sizes and hashes as if nothing had happened."""
+    """Change the second shard, and update its size and hash in the manifest."""
     manifest = json.loads((folder / "manifest.json").read_text())
     changed = folder / manifest["shards"][1]["filename"]
     changed.write_bytes(change(changed.read_bytes()))
@@ -124,7 +124,7 @@ def spoil(folder, change):
     return {(fault.rule, fault.message) for fault in validate(folder, deep=True).errors}
 
 
-def test_damage_behind_a_true_hash_is_found_and_named(packages):
+def test_damaged_compression_with_a_valid_hash_is_found_and_named(packages):
     folder = packages[1]
     assert spoil(folder, lambda raw: raw) == set()  # control
     assert spoil(folder, lambda raw: raw[:9] + bytes([raw[9] ^ 0xFF]) + raw[10:]) == {
@@ -148,7 +148,7 @@ def test_damage_behind_a_true_hash_is_found_and_named(packages):
         ({"compress": "zstd:23"}, "--compress"),
     ],
 )
-def test_storage_that_means_nothing_is_wrong_usage(tmp_path, folder, options, message):
+def test_invalid_storage_options_are_usage_errors(tmp_path, folder, options, message):
     with pytest.raises(UsageError, match=message):
         convert(folder, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Text models inside multimodal checkpoints, and checkpoints whose kind their tensors decide."""
+"""Text models inside multimodal checkpoints, and checkpoints whose tensors decide what they are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.checkpoints import (
 from support.comparison import relative_error, scored, transformers_logits
 
 CPU = 1e-4
-TOKENS = 60  # beyond the windows of 24
+TOKENS = 60  # longer than the sliding windows of 24
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 SECTIONS = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [8, 4, 4]}
 QWEN2 = {"head_dim": 16, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
@@ -44,7 +44,7 @@ def edit_config(folder: Path, **values: Any) -> None:
 
 
 def renamed(folder: Path, old: str, new: str) -> None:
-    """Rewrite a checkpoint with another spelling of the text model's prefix."""
+    """Rewrite a checkpoint with another prefix of the text model's tensors."""
     path = folder / "model.safetensors"
     state = load_file(path)
     assert any(name.startswith(old) for name in state)
@@ -64,7 +64,7 @@ def logits_of(folder: Path, ids: list[int]) -> Any:
 @pytest.mark.parametrize(
     ("kind", "text", "prefixes"), MULTIMODAL, ids=[row[0] for row in MULTIMODAL]
 )
-def test_the_text_model_is_taken_and_computes_what_transformers_does(
+def test_the_text_model_is_converted_and_computes_the_same_as_transformers(
     tmp_path, rng, kind, text, prefixes
 ):
     model = make_multimodal(kind, rng, **text)
@@ -73,7 +73,7 @@ def test_the_text_model_is_taken_and_computes_what_transformers_does(
     write_tokenizer(folder)
     result = convert(folder, tmp_path / "out", quantize="f32")
     (note,) = [note for note in result.notes if "left out" in note]
-    assert "not of the text model" in note
+    assert "not part of the text model" in note
     assert any("vis" in name for name in load_file(folder / "model.safetensors"))
     assert not any("vis" in tensor.name for tensor in result.tensors)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
@@ -85,8 +85,8 @@ def test_the_text_model_is_taken_and_computes_what_transformers_does(
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
 
 
-def test_an_older_configuration_of_gemma_3_4b_says_the_same(tmp_path, rng):
-    """As published: defaults left out, scaling of the global layers in `rope_scaling`."""
+def test_an_older_configuration_of_gemma_3_4b_is_read_alike(tmp_path, rng):
+    """The published file omits defaults and has the scaling of global layers in `rope_scaling`."""
     folder = tmp_path / "model"
     make_multimodal("gemma3", rng, **GEMMA).save_pretrained(folder)
     write_tokenizer(folder)
@@ -107,7 +107,7 @@ def test_an_older_configuration_of_gemma_3_4b_says_the_same(tmp_path, rng):
     assert rope["ropeLocalScalingType"] is None
 
 
-def test_the_end_of_a_text_may_be_stated_for_the_text_model_only(tmp_path, rng):
+def test_the_eos_token_may_be_stated_in_the_text_configuration_only(tmp_path, rng):
     folder = tmp_path / "model"
     make_multimodal("gemma3", rng, **GEMMA).save_pretrained(folder)
     (folder / "generation_config.json").unlink()
@@ -127,8 +127,10 @@ def test_vision_tensors_of_a_text_architecture_are_still_an_error(tmp_path, rng)
         convert(folder, tmp_path / "out", arch="qwen3")
 
 
-def test_a_head_inside_the_text_model_is_found_and_decided_by_its_values(tmp_path, rng):
-    """In the older spelling the head has a prefix too, and may be the embedding over again."""
+def test_a_head_inside_the_text_model_is_found_and_its_values_decide_whether_it_is_tied(
+    tmp_path, rng
+):
+    """In the older form the head has a prefix too, and may be a copy of the embedding."""
     folder = tmp_path / "model"
     make_multimodal("qwen3_vl", rng).save_pretrained(folder)
     write_tokenizer(folder)
@@ -146,7 +148,7 @@ def test_a_head_inside_the_text_model_is_found_and_decided_by_its_values(tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
-def test_wedlm_is_what_its_tensors_are(tmp_path, rng, kind):
+def test_the_tensors_decide_which_qwen_a_wedlm_is(tmp_path, rng, kind):
     tiny = TinyModel(kind, 64, (("intermediate_size", 96), ("head_dim", 32)))
     model = make_model(tiny, rng, num_hidden_layers=2)
     folder = save_checkpoint(model, tmp_path / "model", dtype="float32")
@@ -163,7 +165,7 @@ def test_wedlm_is_what_its_tensors_are(tmp_path, rng, kind):
     assert relative_error(logits_of(tmp_path / "out", ids), transformers_logits(model, ids)) <= CPU
 
 
-def test_a_mask_that_is_not_stated_is_assumed_aloud(tmp_path, rng):
+def test_a_default_mask_token_is_mentioned_in_a_note(tmp_path, rng):
     tiny = TinyModel("qwen3", 64, (("vocab_size", 384),))
     folder = make_checkpoint(tiny, tmp_path / "model", rng, num_hidden_layers=1)
     edit_config(folder, architectures=["WeDLMForCausalLM"], model_type="wedlm")
@@ -174,8 +176,8 @@ def test_a_mask_that_is_not_stated_is_assumed_aloud(tmp_path, rng):
         convert(folder, tmp_path / "out", dry_run=True)
 
 
-def test_yarn_stretches_the_context_it_names_as_original(tmp_path, rng):
-    """As the model cards of Qwen 2.5 and 3 say to switch it on."""
+def test_yarn_extends_the_original_context_length(tmp_path, rng):
+    """YaRN is switched on as the model cards of Qwen 2.5 and 3 describe."""
     tiny = TinyModel("qwen3", 64, (("head_dim", 32), ("max_position_embeddings", 64)))
     model = make_model(
         tiny,

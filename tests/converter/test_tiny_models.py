@@ -1,4 +1,4 @@
-"""Checkpoints that transformers saved, of every architecture: all weights arrive unchanged."""
+"""Checkpoints of every architecture, saved by transformers, are converted without any change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.checkpoints import ALL_MODELS, TINY_MODELS, make_model, save_checkp
 
 
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
-def test_a_saved_model_is_packaged_whole(tmp_path, rng, tiny):
+def test_every_weight_of_a_saved_model_is_in_the_package(tmp_path, rng, tiny):
     model = make_model(tiny, rng)
     save_checkpoint(model, tmp_path / "source", dtype="float32")
     result = convert(tmp_path / "source", tmp_path / "out", quantize="f32")
@@ -29,7 +29,7 @@ def test_a_saved_model_is_packaged_whole(tmp_path, rng, tiny):
 
 
 def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
-    """What transformers wrote, with Phi-3's stacks taken apart."""
+    """Return the tensors that transformers saved, with Phi-3's stacks split."""
     from safetensors.numpy import load_file
 
     state = load_file(path)
@@ -47,7 +47,7 @@ def saved_tensors(path: Path, config: Any) -> dict[str, np.ndarray]:
     return state
 
 
-def test_saved_in_shards_or_whole_is_the_same(tmp_path, rng):
+def test_a_sharded_checkpoint_gives_the_same_package_as_a_single_file(tmp_path, rng):
     model = make_model(TINY_MODELS[0], rng)
     for name, size in (("one", None), ("many", 500_000)):
         save_checkpoint(model, tmp_path / name / "model", shard_bytes=size)
@@ -58,7 +58,7 @@ def test_saved_in_shards_or_whole_is_the_same(tmp_path, rng):
 
 
 def test_older_configurations_give_the_same_manifest(tmp_path, rng):
-    """The same Gemma with its configuration as published in 2025."""
+    """The configuration is replaced by one as published in 2025."""
     tiny = TINY_MODELS[-1]
     folder = save_checkpoint(make_model(tiny, rng), tmp_path / "model")
     convert(folder, tmp_path / "newer")

@@ -14,7 +14,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from rdrr_converter.recipes import gets_more_bits
+from rdrr_converter.recipes import use_more_bits
 from rdrr_converter.sources import open_source
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.encoding import encode_tensor
@@ -152,7 +152,7 @@ def q4_k_m(name: str, layers: int = 2) -> str:
     if name == "output.weight":
         return "Q6_K"
     if any(part in name for part in ("attn_v", "ffn_down")):
-        return "Q6_K" if gets_more_bits(int(name.split(".")[1]), layers) else "Q4_K"
+        return "Q6_K" if use_more_bits(int(name.split(".")[1]), layers) else "Q4_K"
     return "Q4_K"
 
 

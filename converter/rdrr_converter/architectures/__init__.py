@@ -1,6 +1,6 @@
-"""The known architectures, one declarative file each, and finding the one of a checkpoint.
+"""The supported architectures, one declarative file each, and the lookup by configuration.
 
-To add one, write its file and name its constant in `ARCHITECTURES`
+To add an architecture, write its file and name its constant in `ARCHITECTURES`
 (docs/ADDING_AN_ARCHITECTURE.md).
 """
 
@@ -62,22 +62,22 @@ ARCHITECTURES: tuple[ArchitectureRule, ...] = (
     WEDLM,
     GRANITE,
 )
-"""Granite last: it can state what a Llama is too, and an export takes the first that fits."""
+"""Granite comes last: it can describe every Llama too, and an export uses the first match."""
 
 
 def find_architecture(
     config: Mapping[str, Any], override: str | None = None, where: object = None
 ) -> ArchitectureRule:
-    """The architecture of a checkpoint: by its class, else by its `model_type`.
+    """Find the architecture of a checkpoint by its class, else by its `model_type`.
 
     Args:
         config: The checkpoint's `config.json`.
-        override: Name, alias or class to use whatever the configuration says.
+        override: Name, alias or class to use instead of the configuration's.
         where: The configuration's file, for messages.
 
     Raises:
-        ConversionError: The configuration names none that is known.
-        UsageError: `override` names none that is known.
+        ConversionError: The configuration names no supported architecture.
+        UsageError: `override` names no supported architecture.
     """
     if override is not None:
         found = _by_name(override)
@@ -88,8 +88,8 @@ def find_architecture(
     listed = classes if isinstance(classes, list) else []
     names = [name for name in listed if isinstance(name, str)]
     model_type = config.get("model_type")
-    # A class that is stated and unknown is not overruled by a model_type that happens to fit:
-    # a classifier or a multimodal model shares its model_type with the plain one.
+    # If a class is stated, the model_type is ignored, because a classifier or a multimodal model
+    # has the same model_type as the plain language model.
     candidates = names or ([model_type] if isinstance(model_type, str) else [])
     for name in candidates:
         found = _by_name(name)
@@ -100,7 +100,7 @@ def find_architecture(
         where=where,
         expected=_known(),
         found=", ".join(candidates) or "no architectures and no model_type",
-        hint="if it computes as one of these does, name it with --arch",
+        hint="if the model computes the same as one of these, name that one with --arch",
     )
 
 

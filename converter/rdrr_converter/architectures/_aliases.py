@@ -1,7 +1,7 @@
-"""Families of models by the names people know them by, and the architecture each of them has.
+"""Aliases: popular names of model families, and the architecture of each.
 
-What a `config.json` says is matched with the architecture files themselves; this table is for
-`--arch` and for configurations that carry a family's name as their `model_type`.
+The class in a `config.json` is matched with the architecture files themselves. This table is for
+`--arch` and for configurations that have the name of a family as their `model_type`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 
 def plain_name(name: str) -> str:
-    """A name in lower case without what stands between its parts."""
+    """Return a name in lower case without separators."""
     return re.sub(r"[-._ ]", "", name.lower())
 
 
@@ -46,4 +46,4 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 ALIASES: Mapping[str, str] = MappingProxyType(
     {plain_name(alias): name for name, aliases in _FAMILIES.items() for alias in aliases}
 )
-"""Architecture of each family, by its name as `plain_name` writes it."""
+"""Architecture of each family, by its name in the form of `plain_name`."""

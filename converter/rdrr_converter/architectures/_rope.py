@@ -1,8 +1,8 @@
-"""Reading rotary position embedding from either generation of configurations.
+"""Reading rotary position embeddings from the older and the newer form of configurations.
 
 older    rope_theta, rope_scaling {type or rope_type, factor, ...}, rope_local_base_freq,
          original_max_position_embeddings
-newer    rope_parameters {rope_theta, rope_type, ...}, or one such object for each layer type
+newer    rope_parameters {rope_theta, rope_type, ...}, or one such object per layer type
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from rdrr_converter.architectures.layers import FULL, SLIDING, unrotated_layers
 
 
 def read_rope(config: Config) -> dict[str, object]:
-    """Rule: fields of `inference.rope` where all layers share one embedding.
+    """Rule: the fields of `inference.rope` if all layers share one embedding.
 
     Raises:
-        ConversionError: A kind of scaling that the format cannot state.
-        SourceError: A parameter is missing or not a number.
+        ConversionError: The format cannot express this type of scaling.
+        SourceError: A parameter is missing or is not a number.
     """
     return _fields(_parameters(config, FULL), config, "global")
 
 
 def read_dual_rope(config: Config) -> dict[str, object]:
-    """Rule: the same where sliding-window layers have a base of their own (Gemma 3)."""
+    """Rule: the fields of `inference.rope` if local layers have their own base (Gemma 3)."""
     local = _fields(_parameters(config, SLIDING), config, "local")
     return {**_fields(_parameters(config, FULL), config, "global"), **local}
 
 
 def read_rope_of_some_layers(config: Config) -> dict[str, object]:
-    """Rule: the same where some layers have no rope at all (SmolLM3)."""
+    """Rule: the fields of `inference.rope` if some layers have no rope (SmolLM3)."""
     return {**read_rope(config), "unrotated_layers": unrotated_layers(config) or None}
 
 
 def _parameters(config: Config, layer_type: str) -> dict[str, Any]:
-    """The newer generation's object for a type of layer, made up from the older keys if need be."""
+    """Return the newer form's object for a layer type, built from the older keys if necessary."""
     stated = config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") or {}
     if not isinstance(stated, dict):
@@ -60,18 +60,18 @@ def _parameters(config: Config, layer_type: str) -> dict[str, Any]:
     return {**older, **{key: value for key, value in stated.items() if value is not None}}
 
 
-def _fields(found: Mapping[str, Any], config: Config, reach: str) -> dict[str, object]:
-    """The block's fields for global or for local layers."""
+def _fields(found: Mapping[str, Any], config: Config, scope: str) -> dict[str, object]:
+    """Return the block's fields for global or for local layers."""
     parameters = Config(found, {}, f"{config.where}, rope")
     kind = found.get("rope_type", found.get("type", "default"))
     kind = _OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind
     if (
         not isinstance(kind, str)
         or kind not in _SCALINGS
-        or (reach == "local" and kind in _GLOBAL_ONLY)
+        or (scope == "local" and kind in _GLOBAL_ONLY)
     ):
         raise ConversionError(
-            f"rope scaling of this type cannot be stated for {reach} layers",
+            f"the format cannot express this type of rope scaling for {scope} layers",
             where=config.where,
             expected=", ".join(_SCALINGS),
             found=kind,
@@ -81,14 +81,14 @@ def _fields(found: Mapping[str, Any], config: Config, reach: str) -> dict[str, o
         "theta": parameters.number("rope_theta"),
         "partial": None if partial == 1.0 else partial,
     }
-    if reach == "global" and found.get("mrope_section") is not None:
+    if scope == "global" and found.get("mrope_section") is not None:
         values["sections"] = _sections(parameters)
         values["interleaved"] = parameters.flag("mrope_interleaved")
     if kind != "default":
         values["type"] = kind
         values["factor"] = _factor(kind, parameters, config)
         values.update(_SCALINGS[kind](parameters, config))
-    return {_NAMES[name][reach == "local"]: value for name, value in values.items()}
+    return {_NAMES[name][scope == "local"]: value for name, value in values.items()}
 
 
 _NAMES = {
@@ -108,14 +108,14 @@ _NAMES = {
     "high_freq": ("llama3_high_freq_factor", ""),
     "llama3_context": ("llama3_original_max_pos", ""),
 }
-"""Each parameter's field for global layers and for local ones, where the block has one."""
+"""The fields of each parameter for global and for local layers; empty if there is none."""
 
 
 _OLDER_KINDS: Mapping[str, str] = {"su": "longrope", "mrope": "default"}
-"""Types that configurations had before they got the names of today."""
+"""Older names of rope types, and the present ones."""
 
 _GLOBAL_ONLY = ("llama3", "longrope")
-"""Scalings that the block has no fields for in local layers."""
+"""Types of scaling for which the block has no fields for local layers."""
 
 
 def _sections(parameters: Config) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def _sections(parameters: Config) -> tuple[int, ...]:
 
 
 def _factor(kind: str, parameters: Config, config: Config) -> float:
-    """The scaling's factor; longrope's follows from the contexts where it is not stated."""
+    """Return the scaling factor; if absent, LongRoPE's is the ratio of the context lengths."""
     if kind == "longrope" and parameters.get("factor") is None:
         longest = config.number("max_position_embeddings")
         return longest / _original_context(parameters, config)
@@ -147,7 +147,7 @@ def _llama3(parameters: Config, config: Config) -> dict[str, object]:
 
 
 def _yarn(parameters: Config, config: Config) -> dict[str, object]:
-    """Yarn with the paper's attention factor, 0.1 ln(factor) + 1; others cannot be stated."""
+    """Read YaRN, whose attention factor must be the paper's, 0.1 ln(factor) + 1."""
     factor = parameters.number("factor")
     usual = 0.1 * log(factor) + 1.0 if factor > 1 else 1.0
     unusual = [key for key in ("mscale", "mscale_all_dim") if parameters.get(key)]
@@ -162,7 +162,10 @@ def _yarn(parameters: Config, config: Config) -> dict[str, object]:
 
 
 def _longrope(parameters: Config, config: Config) -> dict[str, object]:
-    """Longrope with the paper's attention factor, sqrt(1 + ln(factor) / ln(original context))."""
+    """Read LongRoPE, whose attention factor must be the paper's.
+
+    It is sqrt(1 + ln(factor) / ln(original context)).
+    """
     factor = _factor("longrope", parameters, config)
     original = _original_context(parameters, config)
     usual = sqrt(1.0 + log(factor) / log(original)) if factor > 1 else 1.0
@@ -186,7 +189,7 @@ def _factors(parameters: Config, key: str) -> tuple[float, ...]:
 def _check_usual(
     kind: str, usual: float, unusual: list[str], parameters: Config, config: Config
 ) -> None:
-    """Refuse a correction of the attention's temperature other than the paper's."""
+    """Refuse an attention factor (softmax temperature) that differs from the paper's."""
     stated = parameters.optional_number("attention_factor")
     if stated is not None and not isclose(stated, usual, rel_tol=1e-6):
         unusual = [*unusual, "attention_factor"]

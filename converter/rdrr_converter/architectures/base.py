@@ -1,7 +1,7 @@
-"""What an architecture file states.
+"""The data structures in which an architecture file describes an architecture.
 
-An architecture is one constant: which checkpoints it fits, what its configuration keys mean and
-which tensors it has. It holds no code that converts or computes.
+An architecture is one constant: which checkpoints it applies to, what its configuration keys mean
+and which tensors it has. It contains no code that converts or computes.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from rdrr_converter.architectures._rope import read_rope
 from rdrr_converter.architectures.config import Config
 
 Rule = Callable[[Config], object]
-"""Reads one field of a typed block from the configuration."""
+"""A function that reads one field of a typed block from the configuration."""
 
 Block = Mapping[str, object]
-"""Fields of a typed block (Python names): a `Rule` each, or the constant itself."""
+"""Fields of a typed block by Python name, each a `Rule` or a constant."""
 
 
 @dataclass(frozen=True)
 class TensorRule:
-    """One tensor, or one in each layer, or one of each expert.
+    """A tensor of the architecture: one in the model, one per layer or one per expert.
 
     Attributes:
-        name: Canonical (Hugging Face) name; `{layer}` and `{expert}` stand for their numbers.
+        name: Canonical (Hugging Face) name; `{layer}` and `{expert}` stand for their indices.
         role: Role in the manifest.
-        shape: Names of sizes: vocab, hidden, inner, q and kv (heads times head size), head;
-            experts (their number), width (inner layer of one), shared (of the shared expert), one.
-        required: Whether the checkpoint must have it; a rule reads that from the configuration.
-            A tensor that is there is used either way. Where the rule is a `Flag`, an export states
-            it; where it is false, no configuration can say that there is such a tensor.
-        layers: Numbers of the layers that have it; all of them when None.
-        aliases: Other names that checkpoints have for it.
+        shape: Names of dimensions: vocab, hidden, inner (intermediate size), q and kv (heads times
+            head dimension), head (head dimension), experts (their number), width (intermediate
+            size of an expert), shared (that of the shared expert), one (1).
+        required: Whether the checkpoint must have the tensor, or a rule that reads this from the
+            configuration. A tensor that exists is used in any case. An export writes the key of a
+            `Flag`; for a tensor that is never required, no configuration can say that it exists.
+        layers: A rule for the indices of the layers that have the tensor; None for all layers.
+        aliases: Other names that checkpoints use for the tensor.
     """
 
     name: str
@@ -44,23 +45,23 @@ class TensorRule:
 
     @property
     def is_per_layer(self) -> bool:
-        """Whether layers have one each."""
+        """Whether there is one per layer."""
         return "{layer}" in self.name
 
     @property
     def is_per_expert(self) -> bool:
-        """Whether experts have one each."""
+        """Whether there is one per expert."""
         return "{expert}" in self.name
 
 
 @dataclass(frozen=True)
 class StackRule:
-    """Tensors of a layer that a checkpoint may hold on top of each other in one.
+    """Tensors of a layer that a checkpoint may store as one tensor, concatenated along the rows.
 
     Attributes:
-        name: Name of the one; `{layer}` stands for the number of the layer.
-        parts: Names of `TensorRule`s, from the top down; where they have `{expert}`, all of them
-            for the first expert, then for the next.
+        name: Name of the stacked tensor; `{layer}` stands for the index of the layer.
+        parts: Names of the `TensorRule`s of its parts, from the top down. If they contain
+            `{expert}`, all parts of the first expert come first, then those of the next.
     """
 
     name: str
@@ -68,29 +69,34 @@ class StackRule:
 
 
 BODY = "model."
-"""What canonical names of everything but the head begin with."""
+"""Prefix of the canonical names of all tensors except the head."""
 
 
 @dataclass(frozen=True)
 class ArchitectureRule:
-    """One architecture.
+    """The description of an architecture.
 
     Attributes:
         name: Its `model_type`, which is also the name of its file.
         classes: Values of `architectures` in config.json.
-        model_types: Further values of `model_type` and of `--arch` that mean the same.
-        defaults: Values that absent configuration keys have in transformers.
-        attention: Fields of the block `inference.attention`, and so the next ones.
-        layer_types: `full_attention` or `sliding_attention` for each layer.
-        tensors: In the order in which they are stored.
-        branch_scale: Factor on what attention and feed-forward add to the residual stream.
-        stacks: Tensors that may be stored as one.
-        experts: Fields of the block `moeConfig`; None where no model of the kind has experts.
-        mask_token: Key of the configuration with the id of a token that stands for one to be
-            filled in, for models that were trained to do so.
-        prefixes: What may stand in checkpoints where canonical names have `model.`.
-        ignored: Patterns of tensors that are not weights (computed when the model is loaded).
-        other_parts: Patterns of tensors that belong to what is not the text model.
+        defaults: Values that transformers assumes for absent configuration keys.
+        attention: Fields of the block `inference.attention`.
+        normalization: Fields of the block `inference.normalization`.
+        ffn: Fields of the block `inference.ffn`.
+        output: Fields of the block `inference.output`.
+        layer_types: Rule for the type of each layer, `full_attention` or `sliding_attention`.
+        tensors: The tensors in storage order.
+        rope: Rule for the block `inference.rope`.
+        branch_scale: Factor on the outputs of attention and feed-forward network before they are
+            added to the residual stream.
+        stacks: Tensors that a checkpoint may store as one.
+        experts: Fields of the block `moeConfig`; None if the architecture has no experts.
+        mask_token: Configuration key of the mask token's id, for models that fill in masked
+            tokens.
+        model_types: Further values of `model_type` and of `--arch` for this architecture.
+        prefixes: Prefixes that checkpoints use in place of the canonical `model.`.
+        ignored: Patterns of tensors that are not weights, since they are computed on loading.
+        other_parts: Patterns of tensors that are not part of the text model.
     """
 
     name: str
@@ -117,5 +123,5 @@ class ArchitectureRule:
 
 
 def read_block(block: Block, config: Config) -> dict[str, object]:
-    """The fields of a typed block, with every rule read from the configuration."""
+    """Evaluate the fields of a typed block for a configuration."""
     return {key: rule(config) if callable(rule) else rule for key, rule in block.items()}

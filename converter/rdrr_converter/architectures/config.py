@@ -1,4 +1,4 @@
-"""Reading config.json: typed access with defaults, and errors that name the key."""
+"""Typed access to config.json with defaults, and with errors that name the key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu",
     "gelu_new": "gelu",
 }
-"""Names in configurations and the manifest's, where `gelu` is the tanh form."""
+"""Names of activations in configurations and in the manifest, where `gelu` is the tanh form."""
 
 
 class Config:
@@ -22,8 +22,8 @@ class Config:
 
     Args:
         values: `config.json`, or the part of it that describes the text model.
-        defaults: Values of keys that are absent. `null` counts as present.
-        where: Its file, for messages.
+        defaults: Values of absent keys. A key with the value `null` counts as present.
+        where: The configuration's file, for messages.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Config:
         self._defaults = defaults
 
     def get(self, key: str) -> Any:
-        """The value of a key, its default, or None."""
+        """Return the value of a key, else its default, else None."""
         return self.values.get(key, self._defaults.get(key))
 
     def integer(self, key: str) -> int:
-        """A positive whole number.
+        """Return a positive whole number.
 
         Raises:
-            SourceError: It is absent or something else.
+            SourceError: The value is absent or something else.
         """
         value = self.get(key)
         if type(value) is not int or value <= 0:
@@ -49,10 +49,10 @@ class Config:
         return value
 
     def number(self, key: str) -> float:
-        """A positive number.
+        """Return a positive number.
 
         Raises:
-            SourceError: It is absent or something else.
+            SourceError: The value is absent or something else.
         """
         value = self.get(key)
         if type(value) not in (int, float) or not 0 < value < float("inf"):
@@ -60,18 +60,18 @@ class Config:
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
-        """A positive number or nothing.
+        """Return a positive number, or None if the key is absent or null.
 
         Raises:
-            SourceError: It is something else.
+            SourceError: The value is something else.
         """
         return None if self.get(key) is None else self.number(key)
 
     def flag(self, key: str) -> bool:
-        """A truth value; absent means false.
+        """Return a truth value; false if the key is absent or null.
 
         Raises:
-            SourceError: It is something else.
+            SourceError: The value is something else.
         """
         value = self.get(key)
         if value is not None and type(value) is not bool:
@@ -79,7 +79,7 @@ class Config:
         return bool(value)
 
     def fault(self, key: str, expected: str, found: object) -> SourceError:
-        """The error for a key with a value that cannot be used."""
+        """Return the error for a key whose value is unusable."""
         shown = "nothing" if found is None else repr(found)
         return SourceError(
             f"{key} cannot be used", where=self.where, expected=expected, found=shown
@@ -87,12 +87,12 @@ class Config:
 
     @property
     def layers(self) -> int:
-        """Decoder layers."""
+        """Number of decoder layers."""
         return self.integer("num_hidden_layers")
 
     @property
     def head_dim(self) -> int:
-        """Width of a head: stated, or the hidden size shared out among the heads."""
+        """Head dimension; by default the hidden size divided by the number of heads."""
         if self.get("head_dim") is not None:
             return self.integer("head_dim")
         hidden, heads = self.integer("hidden_size"), self.integer("num_attention_heads")
@@ -102,14 +102,14 @@ class Config:
 
     @property
     def kv_heads(self) -> int:
-        """Key and value heads; as many as query heads where nothing is stated."""
+        """Number of key/value heads; by default that of query heads."""
         if self.get("num_key_value_heads") is None:
             return self.integer("num_attention_heads")
         return self.integer("num_key_value_heads")
 
 
 def head_dim(config: Config) -> float:
-    """Rule: the width of a head."""
+    """Rule: the head dimension."""
     return float(config.head_dim)
 
 
@@ -129,12 +129,12 @@ def optional_integer(key: str) -> Callable[[Config], int | None]:
 
 
 def window(key: str) -> Callable[[Config], int | None]:
-    """Rule: the width of a window or None, for which some configurations write 0."""
+    """Rule: the size of a sliding window; None if it is null or 0."""
     return lambda config: config.integer(key) if config.get(key) not in (None, 0) else None
 
 
 def integer(*keys: str) -> Callable[[Config], int]:
-    """Rule: a required whole number, from the first key that has a value."""
+    """Rule: a required whole number from the first of `keys` with a value."""
     return lambda config: config.integer(
         next((key for key in keys if config.get(key) is not None), keys[0])
     )
@@ -142,7 +142,10 @@ def integer(*keys: str) -> Callable[[Config], int]:
 
 @dataclass(frozen=True)
 class Flag:
-    """Rule: a truth value, whose key an export writes where the rule says which tensors there are.
+    """Rule: a truth value.
+
+    Unlike other rules it remembers its key, so that an export can write the flag if tensors depend
+    on it.
 
     Attributes:
         key: Key of the configuration.
@@ -151,7 +154,7 @@ class Flag:
     key: str
 
     def __call__(self, config: Config) -> bool:
-        """Read the value; absent means false."""
+        """Return the value; false if the key is absent."""
         return config.flag(self.key)
 
 
@@ -166,14 +169,14 @@ def negated(key: str) -> Callable[[Config], bool]:
 
 
 def activation(*keys: str) -> Callable[[Config], str]:
-    """Rule: the activation's name in the manifest, from the first key that has a value."""
+    """Rule: the manifest's name of the activation in the first of `keys` with a value."""
 
     def read(config: Config) -> str:
         key = next((key for key in keys if config.get(key) is not None), keys[0])
         name = config.get(key)
         if not isinstance(name, str) or name not in ACTIVATIONS:
             raise ConversionError(
-                f"{key} has no counterpart in the format",
+                f"the format cannot express this value of {key}",
                 where=config.where,
                 expected=", ".join(ACTIVATIONS),
                 found=name,

@@ -1,4 +1,4 @@
-"""Gemma, the first: Llama with (1 + w) norms, tanh-GELU and scaled embeddings."""
+"""The first Gemma: Llama with (1 + w) norms, tanh-GELU and scaled embeddings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GEMMA = ArchitectureRule(
         "rms_norm_weight_offset": True,
         "post_attention_norm": True,
     },
-    # Its first configurations say `gelu` and mean the tanh form, which it was trained with.
+    # Its first configurations say `gelu` although the model was trained with the tanh form.
     ffn={"activation": "gelu"},
     output={"scale_embeddings": True},
     layer_types=all_full,

@@ -1,4 +1,7 @@
-"""Gemma 2: Gemma 3 without q/k norms and with soft caps; every other layer has a window."""
+"""Gemma 2: Gemma 3 without q/k norms but with logit softcapping.
+
+Every other layer has a sliding window.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Gemma 3, alone or in a multimodal model.
 
-Four (1 + w) norms a layer; local layers have a window and a rope of their own.
+It has four (1 + w) norms per layer; local layers have a sliding window and their own rope base.
 """
 
 from __future__ import annotations

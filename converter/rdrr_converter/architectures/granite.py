@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense: Llama with factors on embeddings, scores, branches and logits."""
+"""Dense Granite 3 and 4: Llama with factors on embeddings, scores, branches and logits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GRANITE = ArchitectureRule(
         "tie_word_embeddings": False,
         "vocab_size": 32000,
     },
-    # Scores are divided by the root of the scalar.
+    # The manifest's scalar divides scores by its square root, whereas Granite states a factor.
     attention={"query_pre_attn_scalar": lambda config: config.number("attention_multiplier") ** -2},
     normalization={
         "rms_norm_eps": read.number("rms_norm_eps"),

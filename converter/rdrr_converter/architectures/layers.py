@@ -1,4 +1,4 @@
-"""Which layers attend to everything and which through the sliding window."""
+"""Rules for the layer types: which layers have full attention and which a sliding window."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def all_full(config: Config) -> tuple[str, ...]:
-    """Rule: no layer has a window."""
+    """Rule: no layer has a sliding window."""
     return (FULL,) * config.layers
 
 
 def window_everywhere(config: Config) -> tuple[str, ...]:
-    """Rule: every layer has a window where one is stated (Mistral)."""
+    """Rule: every layer has a sliding window if the configuration states one (Mistral)."""
     return (FULL if config.get("sliding_window") is None else SLIDING,) * config.layers
 
 
 def window_if_used(config: Config) -> tuple[str, ...]:
-    """Rule: every layer has a window, if `use_sliding_window` (Qwen 3 with experts)."""
+    """Rule: every layer has a sliding window if `use_sliding_window` (Qwen 3 with experts)."""
     is_used = config.flag("use_sliding_window") and bool(config.get("sliding_window"))
     return (SLIDING if is_used else FULL,) * config.layers
 
 
 def window_above(key: str) -> Callable[[Config], tuple[str, ...]]:
-    """Rule: layers from number `key` on have a window, if `use_sliding_window` (Qwen)."""
+    """Rule: layers from index `key` on have a sliding window if `use_sliding_window` (Qwen)."""
 
     def read(config: Config) -> tuple[str, ...]:
         if not config.flag("use_sliding_window") or not config.get("sliding_window"):
@@ -43,7 +43,7 @@ def window_above(key: str) -> Callable[[Config], tuple[str, ...]]:
 
 
 def every_nth_full(*keys: str) -> Callable[[Config], tuple[str, ...]]:
-    """Rule: every n-th layer sees everything; n is the first of `keys` that has a value."""
+    """Rule: every n-th layer has full attention; n is the first of `keys` with a value."""
 
     def read(config: Config) -> tuple[str, ...]:
         stated = _stated(config)
@@ -59,14 +59,14 @@ def every_nth_full(*keys: str) -> Callable[[Config], tuple[str, ...]]:
 
 
 def alternating(config: Config) -> tuple[str, ...]:
-    """Rule: the first layer has a window, the second sees everything, and so on (Gemma 2)."""
+    """Rule: sliding window and full attention alternate, beginning with a window (Gemma 2)."""
     return _stated(config) or tuple(
         FULL if layer % 2 else SLIDING for layer in range(config.layers)
     )
 
 
 def window_without_rope(config: Config) -> tuple[str, ...]:
-    """Rule: layers without rope have a window, if `use_sliding_window` (SmolLM3)."""
+    """Rule: layers without rope have a sliding window if `use_sliding_window` (SmolLM3)."""
     if not config.flag("use_sliding_window") or not config.get("sliding_window"):
         return (FULL,) * config.layers
     plain = unrotated_layers(config)
@@ -76,10 +76,10 @@ def window_without_rope(config: Config) -> tuple[str, ...]:
 
 
 def unrotated_layers(config: Config) -> tuple[int, ...]:
-    """Layers without rope: those with 0 in `no_rope_layers`, else every n-th.
+    """Return the layers without rope: those with 0 in `no_rope_layers`, else every n-th.
 
     Raises:
-        SourceError: The list is not one of zeros and ones for each layer.
+        SourceError: `no_rope_layers` is not a list with 0 or 1 for each layer.
     """
     marks = config.get("no_rope_layers")
     if marks is None:
@@ -91,10 +91,10 @@ def unrotated_layers(config: Config) -> tuple[int, ...]:
 
 
 def layers_with_experts(config: Config) -> tuple[int, ...]:
-    """Every `decoder_sparse_step`-th layer, but those of `mlp_only_layers` (Qwen).
+    """Rule: every `decoder_sparse_step`-th layer except those in `mlp_only_layers` (Qwen).
 
     Raises:
-        SourceError: Either of them is no such thing.
+        SourceError: The value of either key is invalid.
     """
     dense = config.get("mlp_only_layers") or []
     if not isinstance(dense, list):
@@ -106,7 +106,7 @@ def layers_with_experts(config: Config) -> tuple[int, ...]:
 
 
 def layers_without_experts(config: Config) -> tuple[int, ...]:
-    """The others."""
+    """Rule: the layers with a dense feed-forward network, which are all others."""
     sparse = layers_with_experts(config)
     return tuple(layer for layer in range(config.layers) if layer not in sparse)
 
@@ -122,7 +122,7 @@ def _stated(config: Config) -> tuple[str, ...] | None:
 
 
 def layer_pattern(types: tuple[str, ...]) -> Mapping[str, object]:
-    """The shortest `inference.layerPattern` that says the same."""
+    """Return the shortest `inference.layerPattern` that describes the layer types."""
     if len(set(types)) == 1:
         return {"type": "uniform"}
     period = types.index(FULL) + 1

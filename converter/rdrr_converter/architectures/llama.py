@@ -1,4 +1,4 @@
-"""Llama 1 to 3.3 and what shares its class (SmolLM2, TinyLlama, Yi, DeepSeek-Coder...)."""
+"""Llama 1 to 3.3 and other models of its class (SmolLM2, TinyLlama, Yi, DeepSeek-Coder...)."""
 
 from __future__ import annotations
 

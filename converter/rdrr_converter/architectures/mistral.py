@@ -1,4 +1,7 @@
-"""Mistral 7B and its successors, alone or in a multimodal model: Llama with a window everywhere."""
+"""Mistral 7B and its successors, alone or in a multimodal model.
+
+It is Llama with a sliding window in every layer.
+"""
 
 from __future__ import annotations
 

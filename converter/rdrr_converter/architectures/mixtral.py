@@ -1,4 +1,4 @@
-"""Mixtral: Mistral with experts, of which the likeliest two share a token between them."""
+"""Mixtral: Mistral with experts, of which the router selects the top two for each token."""
 
 from __future__ import annotations
 

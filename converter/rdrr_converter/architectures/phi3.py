@@ -1,4 +1,4 @@
-"""Phi-3, Phi-3.5 mini and Phi-4: Llama with stacked projections, longrope, partial rotation."""
+"""Phi-3, Phi-3.5 mini and Phi-4: Llama with stacked projections, LongRoPE and partial rotation."""
 
 from __future__ import annotations
 

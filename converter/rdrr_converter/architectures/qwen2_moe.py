@@ -1,4 +1,4 @@
-"""Qwen 1.5 and 2 with experts, and one more that every token uses behind a gate."""
+"""Qwen 1.5 and 2 with experts, plus a gated shared expert that every token uses."""
 
 from __future__ import annotations
 

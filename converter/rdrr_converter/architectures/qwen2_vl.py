@@ -1,4 +1,4 @@
-"""The text models of Qwen 2 VL and 2.5 VL: Qwen 2; its rope has sections for images."""
+"""The text models of Qwen 2 VL and 2.5 VL: Qwen 2 with multimodal rope sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Qwen 3 (dense): a norm over each head of queries and keys, no biases unless stated."""
+"""Qwen 3 (dense): Llama with a norm over each head of queries and keys.
+
+There are no biases unless the configuration states them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen 3 with experts, in all layers or in some."""
+"""Qwen 3 with experts in all layers or in some of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen 3 VL's text model: Qwen 3; its rope has sections for images, all alike for text."""
+"""The text model of Qwen 3 VL: Qwen 3 with multimodal rope sections, which are equal for text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Seed-OSS: Llama with biases on queries, keys and values, and a flag of its own for the output."""
+"""Seed-OSS: Llama with biases on queries, keys and values.
+
+A separate flag decides on the bias of the output projection.
+"""
 
 from __future__ import annotations
 

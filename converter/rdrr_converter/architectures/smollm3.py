@@ -1,4 +1,4 @@
-"""SmolLM3: Llama in which every fourth layer has no rope."""
+"""SmolLM3: Llama without rope in every fourth layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensors that most decoder-only transformers share, as rows for architecture files."""
+"""Rules for the tensors that most decoder-only transformers share, used by architecture files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rdrr_converter.architectures.config import Config, Flag
 
 EMBEDDING = TensorRule("model.embed_tokens.weight", "embedding", ("vocab", "hidden"))
 FINAL_NORM = TensorRule("model.norm.weight", "norm", ("hidden",))
-# Required or not is decided by what the checkpoint holds: see `rdrr_converter.reading`.
+# A checkpoint without a head is tied; `rdrr_converter.reading` decides that.
 HEAD = TensorRule(
     "lm_head.weight",
     "lm_head",
@@ -21,17 +21,17 @@ HEAD = TensorRule(
 
 
 def norm(part: str, size: str = "hidden") -> TensorRule:
-    """A norm's weight in each layer."""
+    """Return the rule for a norm's weight in each layer."""
     return TensorRule(f"model.layers.{{layer}}.{part}.weight", "norm", (size,))
 
 
 def projection(part: str, outputs: str, inputs: str) -> TensorRule:
-    """A matmul weight in each layer."""
+    """Return the rule for a matmul weight [outputs, inputs] in each layer."""
     return TensorRule(f"model.layers.{{layer}}.{part}.weight", "matmul", (outputs, inputs))
 
 
 def bias(part: str, size: str, required: bool | Callable[[Config], bool]) -> TensorRule:
-    """A projection's bias in each layer."""
+    """Return the rule for a projection's bias in each layer."""
     return TensorRule(f"model.layers.{{layer}}.{part}.bias", "bias", (size,), required)
 
 
@@ -67,7 +67,7 @@ def attention_biases(
     v: bool | Callable[[Config], bool],
     o: bool | Callable[[Config], bool],
 ) -> tuple[TensorRule, ...]:
-    """Biases of the four projections, each with whether it is required."""
+    """Return the rules for the biases of the four projections, each with its `required`."""
     return (
         bias("self_attn.q_proj", "q", q),
         bias("self_attn.k_proj", "kv", k),
@@ -77,7 +77,7 @@ def attention_biases(
 
 
 def feed_forward_biases(required: bool | Callable[[Config], bool]) -> tuple[TensorRule, ...]:
-    """Biases of gate, up and down."""
+    """Return the rules for the biases of gate, up and down."""
     return (
         bias("mlp.gate_proj", "inner", required),
         bias("mlp.up_proj", "inner", required),
@@ -88,23 +88,23 @@ def feed_forward_biases(required: bool | Callable[[Config], bool]) -> tuple[Tens
 def in_layers(
     layers: Callable[[Config], Collection[int]], *rows: TensorRule
 ) -> tuple[TensorRule, ...]:
-    """Rows of tensors that only some layers have."""
+    """Restrict rules to some layers."""
     return tuple(replace(row, layers=layers) for row in rows)
 
 
 def required_if(flag: Flag, *rows: TensorRule) -> tuple[TensorRule, ...]:
-    """Rows of tensors that a checkpoint may do without unless its configuration says otherwise."""
+    """Make tensors required only if a configuration sets a flag."""
     return tuple(replace(row, required=flag) for row in rows)
 
 
 def router(part: str, size: str = "experts", *, aliases: tuple[str, ...] = ()) -> TensorRule:
-    """A matrix that decides how much something counts, in each layer."""
+    """Return the rule for a router or gate matrix [size, hidden] in each layer."""
     names = [f"model.layers.{{layer}}.{name}.weight" for name in (part, *aliases)]
     return TensorRule(names[0], "router", (size, "hidden"), aliases=tuple(names[1:]))
 
 
 def expert_projections(part: str, gate: str, up: str, down: str) -> tuple[TensorRule, ...]:
-    """The three matrices of every expert; `part` is what the layer's experts are called."""
+    """Return the rules for the three matrices of every expert; `part` names the experts."""
     stem = f"model.layers.{{layer}}.{part}.{{expert}}"
     return (
         TensorRule(f"{stem}.{gate}.weight", "expert", ("width", "hidden")),
@@ -114,7 +114,7 @@ def expert_projections(part: str, gate: str, up: str, down: str) -> tuple[Tensor
 
 
 def stacked_experts(gate: TensorRule, up: TensorRule, down: TensorRule) -> tuple[StackRule, ...]:
-    """All experts of a layer in two tensors, as transformers 5 has them, or in three, as a GGUF."""
+    """Return the stacks of experts: two per layer in transformers 5, three per layer in a GGUF."""
     stem = "model.layers.{layer}.mlp.experts"
     return (
         StackRule(f"{stem}.gate_up_proj", (gate.name, up.name)),

@@ -1,4 +1,7 @@
-"""WeDLM: Qwen 2.5 or 3 trained on to fill masks in place; two flags say which of the two."""
+"""WeDLM: Qwen 2.5 or 3 trained further to fill in masked tokens.
+
+Two flags say which of the two it is.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which device encodes blocks: the CPU by the codecs, or a GPU with the same bits.
+"""Devices that encode blocks: the CPU with the codecs, or a GPU that produces the same bits.
 
-A further device is a module with a `BlockDevice`, and a line in `_DEVICES`.
+Another device is a module with a class that implements `BlockDevice`, and a line in `_DEVICES`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
     "DEVICES",
     "BlockDevice",
     "Bytes",
-    "Opening",
+    "PendingDevice",
     "Weights",
     "check_device",
     "open_device",
@@ -40,10 +40,11 @@ DEVICES = (CPU, *_DEVICES)
 
 
 def check_device(name: str, adapter: str | None, engine: str) -> None:
-    """Refuse what means nothing.
+    """Check the options of the device.
 
     Raises:
-        UsageError: There is no such device, it has no adapters, or the engine encodes elsewhere.
+        UsageError: The device does not exist, it has no adapters to choose from, or the engine
+            does not encode on this machine.
     """
     if name not in DEVICES:
         raise UsageError("--device has no such value", expected=", ".join(DEVICES), found=name)
@@ -51,43 +52,43 @@ def check_device(name: str, adapter: str | None, engine: str) -> None:
         raise UsageError("--adapter is for --device wgpu", found=f"--device {name}")
     if name != CPU and engine != "threads":
         raise UsageError(
-            "--device is for threads of this machine",
+            "--device needs the threads of this machine",
             expected="--engine threads",
             found=f"--engine {engine}",
         )
 
 
-class Opening:
-    """A device that is opened in the background, which takes a second or more."""
+class PendingDevice:
+    """A device that opens in the background, which takes a second or more."""
 
     def __init__(self, device: Future[BlockDevice] | None = None) -> None:
         self._device = device
 
     def check(self) -> None:
-        """Raise what went wrong, if it is known already."""
+        """Raise the error of opening, if it has failed already; do not wait."""
         if self._device is not None and self._device.done():
             self._device.result()
 
     def wait(self) -> BlockDevice | None:
-        """The device; None for the CPU, whose codecs need none.
+        """Wait for the device and return it; None for the CPU, whose codecs need no device.
 
         Raises:
-            UsageError: No adapter is called so.
-            DeviceError: There is no such device on this machine.
+            UsageError: No adapter has the given name.
+            DeviceError: This machine has no such device.
         """
         return None if self._device is None else self._device.result()
 
 
 @contextmanager
-def open_device(name: str, adapter: str | None = None) -> Iterator[Opening]:
-    """A device, for the length of a `with` block; it is begun to be opened at once."""
+def open_device(name: str, adapter: str | None = None) -> Iterator[PendingDevice]:
+    """Start opening a device, and close it at the end of the `with` block."""
     if name == CPU:
-        yield Opening()
+        yield PendingDevice()
         return
     with ThreadPoolExecutor(1) as pool:
         device = pool.submit(_DEVICES[name], adapter)
         try:
-            yield Opening(device)
+            yield PendingDevice(device)
         finally:
             if device.exception() is None:
                 device.result().close()

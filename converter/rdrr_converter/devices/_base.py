@@ -1,4 +1,4 @@
-"""What the converter asks of a device that encodes blocks."""
+"""The interface of devices that encode blocks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rdrr_format.errors import DeviceError
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 Weights = npt.NDArray[Any]
-"""Blocks [n, 256] of float32, or of bfloat16 as uint16."""
+"""Blocks [n, 256] in float32, or in bfloat16 stored as uint16."""
 
 BLOCK = 256
-"""Weights in a block of the types that devices encode."""
+"""Number of weights in a block of the types that devices encode."""
 
 
 class BlockDevice(Protocol):
-    """Encodes blocks as `rdrr_format.codecs` do with the quality `ref` and no importance.
+    """A device that encodes blocks like the codecs do with quality `ref` and no importance.
 
     Attributes:
-        name: What it is called where a person reads it.
+        name: Name of the device for people.
         types: Names of the storage types that it encodes.
-        capacity: Blocks that it takes at a time.
+        capacity: Maximum number of blocks in one call.
     """
 
     @property
@@ -40,11 +40,12 @@ class BlockDevice(Protocol):
 
         Args:
             dtype: One of `types`.
-            parts: Blocks that follow each other, all of one kind of `Weights`.
+            parts: Consecutive blocks, all float32 or all bfloat16.
 
         Returns:
-            uint8 [n, bytes of a block], and which of them [n] the device does not answer for:
-            values are beyond what it computes with the CPU's bits, or beyond the type.
+            The encoded blocks, uint8 [n, bytes of a block], and fallback flags [n]. A flagged
+            block must be encoded by the CPU, because its values are outside the range for which
+            the device reproduces the CPU's bits, or outside the range of the type.
 
         Raises:
             DeviceError: The device fails.
@@ -52,13 +53,13 @@ class BlockDevice(Protocol):
         ...
 
     def close(self) -> None:
-        """Free the device."""
+        """Release the device."""
         ...
 
 
 @contextmanager
 def device_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn errors of these kinds into `DeviceError`; their messages may span lines."""
+    """Turn exceptions of these kinds into a `DeviceError` with the first line of their message."""
     try:
         yield
     except kinds as error:
@@ -67,7 +68,7 @@ def device_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def portions(parts: Sequence[Weights], capacity: int) -> Iterator[list[Weights]]:
-    """The blocks of `parts` in lists of at most `capacity` blocks, in their order."""
+    """Yield the blocks of `parts`, in order, in lists of at most `capacity` blocks."""
     portion: list[Weights] = []
     room = capacity
     for part in parts:

@@ -1,11 +1,11 @@
-"""What the codecs in torch share: sums and quotients with the bits of a plain loop.
+"""Arithmetic for the codecs in torch that gives the same bits as a scalar loop on the CPU.
 
-Eager torch rounds every operation by itself and joins none, on CUDA as on the CPU. What it does
-otherwise is avoided: its sums have no order, and a number over a tensor is a product with the
-tensor's reciprocal, as is a tensor over a number.
+Eager torch rounds the result of every operation and does not fuse operations, on CUDA and on the
+CPU. Two of its operations are avoided: its sums have no defined order, and a quotient with a Python
+number is computed as a product with a reciprocal.
 
-Groups lie in columns, [weights of a group, groups], so that each step of a sum is one operation on
-all groups.
+A group is a column of a tensor [weights of a group, groups], so that each step of a sum is one
+operation on all groups.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IN_RANGE = 4194303.0
-"""Magnitudes from here on ggml does not round to the nearest integer."""
+"""Magnitude from which on ggml's rounding no longer gives the nearest integer."""
 
 
-def in_order(terms: Tensor) -> Tensor:
-    """Sums [..., groups] of terms [..., weights, groups], one weight after the other."""
+def ordered_sum(terms: Tensor) -> Tensor:
+    """Sum terms [..., weights, groups] over the weights in their order; return [..., groups]."""
     total = terms[..., 0, :].clone()
     for at in range(1, terms.shape[-2]):
         total += terms[..., at, :]
     return total
 
 
-def over(dividend: Tensor | float, divisor: Tensor | float) -> Tensor:
-    """A rounded quotient, one of whose terms may be a number."""
+def divide(dividend: Tensor | float, divisor: Tensor | float) -> Tensor:
+    """Return the correctly rounded quotient; one of the operands may be a number."""
     import torch
 
     if isinstance(dividend, float):
@@ -39,25 +39,25 @@ def over(dividend: Tensor | float, divisor: Tensor | float) -> Tensor:
     return dividend / divisor
 
 
-def root(values: Tensor) -> Tensor:
-    """Square roots, rounded to nearest; torch's own in float32 are not on every CPU."""
+def sqrt_rn(values: Tensor) -> Tensor:
+    """Return correctly rounded square roots; torch's float32 roots are not, on some CPUs."""
     import torch
 
     return torch.sqrt(values.double()).float()
 
 
-def clipped(values: Tensor, low: float, high: float) -> Tensor:
-    """Nearest integers, ties to even, from low to high; changes `values`."""
+def round_and_clamp(values: Tensor, low: float, high: float) -> Tensor:
+    """Round to nearest integers, ties to even, and clamp to [low, high], all in place."""
     return values.round_().clamp_(low, high)
 
 
-def is_out_of_range(values: Tensor) -> Tensor:
-    """Where ggml's rounding goes astray; also where a value is no number."""
+def exceeds_rounding_range(values: Tensor) -> Tensor:
+    """Return where a value is NaN or too large for ggml's rounding."""
     return ~(values.abs() < IN_RANGE)
 
 
-def largest_of(values: Tensor) -> Tensor:
-    """Of each column [n, columns] the value of largest magnitude, the first of equals."""
+def largest_magnitude(values: Tensor) -> Tensor:
+    """Return each column's value of largest magnitude, of [n, columns]; the first among equals."""
     import torch
 
     peak = values[0]
@@ -66,8 +66,8 @@ def largest_of(values: Tensor) -> Tensor:
     return peak
 
 
-def bytes_of(halves: Tensor) -> Tensor:
-    """float16 [n] as bytes [n, 2]."""
+def f16_bytes(halves: Tensor) -> Tensor:
+    """Return float16 values [n] as bytes [n, 2]."""
     import torch
 
     return halves.contiguous().view(torch.uint8).reshape(-1, 2)

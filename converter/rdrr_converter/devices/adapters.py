@@ -1,7 +1,7 @@
 """Choosing the adapter that encodes blocks.
 
-The choice among adapters is that of `rdrr_device.adapters`, but for one rule: a software adapter
-encodes slower than the codecs do, so it is taken only by name.
+The choice follows `rdrr_device.adapters` with one exception: a software adapter is used only if it
+is named, because it encodes more slowly than the codecs on the CPU.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CPU_HINT = "use --device cpu, or name a software adapter with --adapter"
 
 
 def choose(name: str | None) -> AdapterInfo:
-    """The best hardware adapter, or the best one whose name or driver contains `name`.
+    """Choose the best hardware adapter, or the best one whose name or driver contains `name`.
 
     Raises:
-        UsageError: No adapter is called so.
-        DeviceError: Only software adapters were found and none is named.
+        UsageError: No name or driver contains `name`.
+        DeviceError: No name is given, and only software adapters were found.
     """
     adapters = list_adapters()
     if name is None:

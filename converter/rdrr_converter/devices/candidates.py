@@ -1,4 +1,4 @@
-"""What is tried for a group's inverse scale, rounded as the loops of the codecs round it."""
+"""The candidates for the inverse scale of a group, rounded as in the loops of the codecs."""
 
 from __future__ import annotations
 
@@ -23,4 +23,8 @@ def _signed(largest: int) -> Floats:
 NUMERATORS: Mapping[str, Floats] = MappingProxyType(
     {"Q4_K": _affine(q4_k.SEARCH, 15), "Q5_K": _affine(q5_k.SEARCH, 31), "Q6_K": _signed(32)}
 )
-"""By storage type, float32: over the range of a group (Q4_K, Q5_K) or its peak (Q6_K)."""
+"""Numerators of the candidates by storage type, float32.
+
+The inverse scale is the numerator divided by the range of the group (Q4_K and Q5_K) or by its value
+of largest magnitude (Q6_K).
+"""

@@ -1,8 +1,8 @@
-"""Blocks encoded by torch, operation by operation, on a CUDA device.
+"""Encoding of blocks with torch operations, on a CUDA device.
 
-torch comes with the extra `rdrr[torch]`. It brings all that CUDA needs, and what it computes can be
-tested on the CPU. Its price is up to two thousand kernel launches whatever the number of blocks;
-CUDA records them once as a graph and replays it as one launch.
+torch comes with the extra `rdrr[torch]`, and the same operations can be tested on the CPU. Encoding
+takes up to two thousand kernel launches whatever the number of blocks; they are captured once as a
+CUDA graph, which is then launched as a whole.
 """
 
 from __future__ import annotations
@@ -24,38 +24,40 @@ if TYPE_CHECKING:
     from torch.cuda import CUDAGraph
 
 CAPACITY = 1 << 16
-"""Blocks at a time: 16 million weights, about 1 GiB with all that is computed of them, a type."""
+"""Maximum number of blocks in one call: 16 million weights, about 1 GiB per type with all
+intermediate values."""
 
 
 def _q4_k(weights: Tensor) -> tuple[Tensor, Tensor]:
     import torch
 
-    head, codes, odd = quantize_affine(weights, "Q4_K", 15.0)
-    return torch.cat([head, pack_low(codes)], dim=1), odd
+    head, codes, fallback = quantize_affine(weights, "Q4_K", 15.0)
+    return torch.cat([head, pack_low(codes)], dim=1), fallback
 
 
 def _q5_k(weights: Tensor) -> tuple[Tensor, Tensor]:
     import torch
 
-    head, codes, odd = quantize_affine(weights, "Q5_K", 31.0)
-    return torch.cat([head, pack_fifth(codes), pack_low(codes)], dim=1), odd
+    head, codes, fallback = quantize_affine(weights, "Q5_K", 31.0)
+    return torch.cat([head, pack_fifth(codes), pack_low(codes)], dim=1), fallback
 
 
 QUANTIZERS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = MappingProxyType(
     {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": quantize_q6_k}
 )
-"""Blocks [n, 256] to bytes [n, bytes of a block] and the odd ones [n], by storage type."""
+"""Functions from blocks [n, 256] to bytes [n, bytes of a block] and fallback flags [n], by storage
+type."""
 
 
 class TorchDevice:
-    """A `BlockDevice`.
+    """A `BlockDevice` that runs torch operations.
 
     Args:
-        device: torch's name of it: `cuda`, or `cpu` for tests.
-        capacity: Blocks.
+        device: Name of the torch device: `cuda`, or `cpu` for tests.
+        capacity: Maximum number of blocks in one call.
 
     Raises:
-        DeviceError: torch cannot use it.
+        DeviceError: torch cannot use the device.
         UsageError: torch is not installed.
     """
 
@@ -78,19 +80,19 @@ class TorchDevice:
             if self.device.type == "cuda":
                 self.name = torch.cuda.get_device_name(self.device)
             self._weights = torch.zeros((capacity, BLOCK), dtype=torch.float32, device=self.device)
-        self._recorded: dict[str, tuple[CUDAGraph, Tensor, Tensor]] = {}
+        self._graphs: dict[str, tuple[CUDAGraph, Tensor, Tensor]] = {}
 
     def encode(self, dtype: str, parts: Sequence[Weights]) -> tuple[Bytes, Flags]:
-        """As `BlockDevice.encode`."""
+        """See `BlockDevice.encode`."""
         import torch
 
         with device_errors(f"encoding {dtype} on {self.name}", RuntimeError), torch.no_grad():
             self.upload(parts)
-            blocks, odd = self.run(dtype, sum(map(len, parts)))
-            return blocks.cpu().numpy(), odd.cpu().numpy()
+            blocks, fallback = self.run(dtype, sum(map(len, parts)))
+            return blocks.cpu().numpy(), fallback.cpu().numpy()
 
     def upload(self, parts: Sequence[Weights]) -> None:
-        """Put blocks where `run` takes them, as float32."""
+        """Copy blocks to the device as float32, for `run` to encode."""
         import torch
 
         place = 0
@@ -98,36 +100,36 @@ class TorchDevice:
             here = torch.from_numpy(np.require(part, requirements=["C", "W"]))
             if part.dtype == np.uint16:
                 here = here.view(torch.bfloat16)
-            # Moved before it is widened: copying into another type would widen it on the CPU.
+            # Copying into a tensor of another type would convert on the CPU, so move first.
             self._weights[place : place + len(part)] = here.to(self.device)
             place += len(part)
 
     def run(self, dtype: str, count: int) -> tuple[Tensor, Tensor]:
-        """Encode the first `count` blocks that were uploaded; valid until the next run."""
+        """Encode the first `count` uploaded blocks; the results are valid until the next run."""
         if self.device.type != "cuda":
             return QUANTIZERS[dtype](self._weights[:count])
-        if dtype not in self._recorded:
-            self._recorded[dtype] = self._record(dtype)
-        graph, blocks, odd = self._recorded[dtype]
+        if dtype not in self._graphs:
+            self._graphs[dtype] = self._capture(dtype)
+        graph, blocks, fallback = self._graphs[dtype]
         graph.replay()
-        return blocks[:count], odd[:count]
+        return blocks[:count], fallback[:count]
 
-    def _record(self, dtype: str) -> tuple[CUDAGraph, Tensor, Tensor]:
-        """All launches for a full buffer, which then are launched as one."""
+    def _capture(self, dtype: str) -> tuple[CUDAGraph, Tensor, Tensor]:
+        """Capture a CUDA graph that encodes a full buffer, and return it with its results."""
         import torch
 
-        QUANTIZERS[dtype](self._weights)  # loads the kernels, which a recording must not
+        QUANTIZERS[dtype](self._weights)  # kernels must be loaded before the capture
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            blocks, odd = QUANTIZERS[dtype](self._weights)
-        return graph, blocks, odd
+            blocks, fallback = QUANTIZERS[dtype](self._weights)
+        return graph, blocks, fallback
 
     def close(self) -> None:
-        """Give the device's memory back; it must not be used afterwards."""
+        """Free the device's memory; the device must not be used afterwards."""
         import torch
 
-        self._recorded.clear()
+        self._graphs.clear()
         del self._weights
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

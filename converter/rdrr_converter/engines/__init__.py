@@ -1,6 +1,6 @@
-"""Who encodes: threads of this process, or the workers of a Ray cluster.
+"""Engines that encode: threads of this process, or the workers of a Ray cluster.
 
-A further engine is a module with a class that has `map`, and a line in `_ENGINES`.
+Another engine is a module with a class that implements `Engine`, and a line in `_ENGINES`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ENGINES = tuple(_ENGINES)
 
 
 def check_engine(name: str, address: str | None) -> None:
-    """Refuse what means nothing.
+    """Check the options of the engine.
 
     Raises:
-        UsageError: There is no such engine, or it has no address.
+        UsageError: The engine does not exist, or it takes no address.
     """
     if name not in _ENGINES:
         raise UsageError("--engine has no such value", expected=", ".join(ENGINES), found=name)
@@ -39,12 +39,12 @@ def check_engine(name: str, address: str | None) -> None:
 def open_engine(
     name: str, workers: int, address: str | None = None
 ) -> AbstractContextManager[Engine]:
-    """An engine, within a `with` block.
+    """Open an engine for a `with` block.
 
     Args:
         name: One of `ENGINES`.
-        workers: Threads, or Ray workers that are started where there is no cluster.
-        address: Of the Ray cluster.
+        workers: Number of threads, or of Ray workers to start if no address is given.
+        address: Address of the Ray cluster.
 
     Raises:
         UsageError: The engine is not installed.

@@ -1,4 +1,4 @@
-"""What the converter asks of whoever does its work; it does not know what the work is."""
+"""The interface of engines, which run functions concurrently without knowing what they do."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from rdrr_format.errors import ConversionError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Ticket = TypeVar("Ticket")
+Handle = TypeVar("Handle")
 
 
 class WorkerError(ConversionError):
-    """Who does the work failed, not the data: trying again makes sense."""
+    """A failure of the workers rather than of the data, so that trying again makes sense."""
 
 
 class Engine(Protocol):
-    """Applies a function to many things at once."""
+    """An executor that applies a function to many items concurrently."""
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[tuple[Item, Result]]:
-        """Each item with its result, in the order of the items, whichever is done first.
+        """Yield each item with its result, in the order of the items.
 
-        Only a few are under way at a time, which bounds memory: the next is begun when a result
-        is taken.
+        Only a few items are in flight at a time, which bounds memory: the next item is submitted
+        when a result is taken.
         """
         ...
 
 
-def in_order(
+def map_in_order(
     items: Iterable[Item],
-    submit: Callable[[Item], Ticket],
-    result: Callable[[Ticket], Result],
+    submit: Callable[[Item], Handle],
+    result: Callable[[Handle], Result],
     limit: int,
 ) -> Iterator[tuple[Item, Result]]:
-    """`Engine.map` for anything that gives tickets for its work.
+    """Implement `Engine.map` for any executor that returns a handle for each submitted item.
 
     Args:
-        items: What to work on.
-        submit: Begins the work on one item.
-        result: Waits for it.
-        limit: Items under way at most.
+        items: The items.
+        submit: Submits one item and returns its handle.
+        result: Waits for a handle and returns its result.
+        limit: Maximum number of items in flight.
     """
-    waiting: deque[tuple[Item, Ticket]] = deque()
+    waiting: deque[tuple[Item, Handle]] = deque()
 
     def first() -> tuple[Item, Result]:
-        item, ticket = waiting.popleft()
-        return item, result(ticket)
+        item, handle = waiting.popleft()
+        return item, result(handle)
 
     for item in items:
         waiting.append((item, submit(item)))

@@ -1,8 +1,8 @@
-"""The workers of a Ray cluster, which read the source themselves.
+"""The engine of a Ray cluster, whose workers read the source themselves.
 
-Only the description of the work goes to a worker (`SourceTensor`s say where their values are, not
-what they are), and only encoded bytes come back. The checkpoint must therefore be found under the
-same path on every machine, and this package be installed there.
+A worker receives only a description of the work, since a `SourceTensor` says where its values are,
+and returns only encoded bytes. Every machine of the cluster must therefore have the checkpoint
+under the same path, and rdrr installed.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import Any
 from rdrr_format.errors import RdrrError
 from rdrr_format.extras import import_extra
 
-from rdrr_converter.engines._base import Item, Result, WorkerError, in_order
+from rdrr_converter.engines._base import Item, Result, WorkerError, map_in_order
 
-AHEAD = 4
-"""Items under way for each processor of the cluster; a round trip takes longer than in a thread."""
+ITEMS_PER_WORKER = 4
+"""Items in flight per CPU of the cluster; more than with threads, as a round trip takes longer."""
 
-KNOCK_SECONDS = 10
+CONNECT_SECONDS = 10
 
 
 class RayEngine:
-    """An engine whose workers are those of the connected cluster."""
+    """An engine on the workers of the connected cluster."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
-        self._limit = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._limit = ITEMS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[tuple[Item, Result]]:
-        """As `Engine.map`.
+        """See `Engine.map`.
 
         Raises:
-            RdrrError: As the function raised it on the worker.
-            WorkerError: A worker was lost, and so were those that took its place.
+            RdrrError: The error that the function raised on the worker.
+            WorkerError: A worker was lost, and so were its replacements.
         """
         remote = self._ray.remote(function)
-        return in_order(items, remote.remote, self._result, self._limit)
+        return map_in_order(items, remote.remote, self._result, self._limit)
 
-    def _result(self, ticket: Any) -> Any:
+    def _result(self, handle: Any) -> Any:
         errors = self._ray.exceptions
         try:
-            return self._ray.get(ticket)
+            return self._ray.get(handle)
         except errors.RayTaskError as error:
             if isinstance(error.cause, RdrrError):
                 raise error.cause from None
@@ -64,34 +64,34 @@ class RayEngine:
 
 @contextmanager
 def open_engine(workers: int, address: str | None = None) -> Iterator[RayEngine]:
-    """Connect to a cluster, or start workers on this machine where none is named.
+    """Connect to a cluster, or start workers on this machine if no address is given.
 
     Raises:
         UsageError: Ray is not installed.
         WorkerError: The cluster cannot be reached.
     """
     ray = import_extra("ray", "ray", "the Ray engine")
-    mine = not ray.is_initialized()
-    if mine:
+    is_ours = not ray.is_initialized()
+    if is_ours:
         _connect(ray, workers, address)
     try:
         yield RayEngine(ray)
     finally:
-        if mine:
+        if is_ours:
             ray.shutdown()
 
 
 def _connect(ray: Any, workers: int, address: str | None) -> None:
-    # A cluster that is started here reports nothing to anybody.
+    # A cluster that is started here must not send usage statistics.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    here = {"num_cpus": workers, "include_dashboard": False}
+    local = {"num_cpus": workers, "include_dashboard": False}
     try:
         if address is not None:
-            _knock(address)
+            _check_reachable(address)
         ray.init(
             log_to_driver=False,
             logging_level=logging.ERROR,
-            **(here if address is None else {"address": address}),
+            **(local if address is None else {"address": address}),
         )
     except (ConnectionError, ValueError, OSError, RuntimeError) as error:
         raise WorkerError(
@@ -102,8 +102,8 @@ def _connect(ray: Any, workers: int, address: str | None) -> None:
         ) from error
 
 
-def _knock(address: str) -> None:
-    """Fail at once where nobody listens: Ray itself tries for minutes."""
+def _check_reachable(address: str) -> None:
+    """Fail at once if nothing listens at the address, where Ray itself would retry for minutes."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()

@@ -1,4 +1,4 @@
-"""Threads of this process. Codecs release the interpreter's lock, so threads are enough."""
+"""The engine of threads in this process; threads suffice because the codecs release the GIL."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-from rdrr_converter.engines._base import Item, Result, in_order
+from rdrr_converter.engines._base import Item, Result, map_in_order
 
-AHEAD = 2
-"""Items under way for each thread: one that is worked on and one that waits."""
+ITEMS_PER_WORKER = 2
+"""Items in flight per thread: one being processed and one waiting."""
 
 
 class ThreadEngine:
-    """An engine of a fixed number of threads."""
+    """An engine with a fixed number of threads."""
 
     def __init__(self, pool: ThreadPoolExecutor, workers: int) -> None:
-        self._pool, self._limit = pool, AHEAD * workers
+        self._pool, self._limit = pool, ITEMS_PER_WORKER * workers
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[tuple[Item, Result]]:
-        """As `Engine.map`."""
+        """See `Engine.map`."""
 
         def submit(item: Item) -> Future[Result]:
             return self._pool.submit(function, item)
 
-        return in_order(items, submit, Future.result, self._limit)
+        return map_in_order(items, submit, Future.result, self._limit)
 
 
 @contextmanager
 def open_engine(workers: int, address: str | None = None) -> Iterator[ThreadEngine]:
-    """Threads that end with the block; what was not begun then is not begun any more."""
+    """Start threads that end with the block; items that have not started by then are dropped."""
     del address
     pool = ThreadPoolExecutor(workers)
     try:

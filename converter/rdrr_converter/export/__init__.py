@@ -1,7 +1,7 @@
-"""From a package back to a checkpoint: safetensors for transformers, GGUF for llama.cpp.
+"""Export of a package to a checkpoint: safetensors for transformers, or GGUF for llama.cpp.
 
-plan: which type each tensor gets -> a configuration that reads back as the same model
--> bytes, a few rows at a time -> the file or folder appears under its name
+find a configuration that reads back as the same model -> plan the type of each tensor
+-> write the bytes a few rows at a time -> rename the complete file or folder
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The proof that a configuration means the package: the same graph, and exactly its tensors.
+"""Checks that a configuration describes exactly the model and the tensors of a package.
 
-It is read as any checkpoint's is; unless the package's graph comes out, nothing is exported.
+The configuration is read like that of any checkpoint. Nothing is exported unless the graph derived
+from it equals the graph of the package.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.package import Package
 
 from rdrr_converter.architectures import ArchitectureRule, Config
-from rdrr_converter.export._values import Outgoing
+from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.matching import required_names
 from rdrr_converter.reading import SourceModel, read_model
 from rdrr_converter.sources import Source, SourceTensor
@@ -30,25 +31,25 @@ def check_config(
     rule: ArchitectureRule,
     tensors: Sequence[LogicalTensor],
 ) -> SourceModel:
-    """Read a configuration as a checkpoint's, and compare what the model would compute.
+    """Read a configuration like a checkpoint's, and compare its graph with the package's.
 
     Returns:
-        The model that the configuration states.
+        The model that the configuration describes.
 
     Raises:
-        ConversionError: It does not state the package's model.
+        ConversionError: The configuration does not describe the package's model.
     """
     source = Source(
         path=Path(package.where),
         kind="package",
         config=config,
-        tensors={one.name: _stand_in(one) for one in tensors},
+        tensors={one.name: _placeholder(one) for one in tensors},
     )
     try:
         model = read_model(source, rule)
     except RdrrError as error:
         raise ConversionError(
-            f"cannot be written as {rule.name}: {error.message}",
+            f"the package cannot be exported as {rule.name}: {error.message}",
             where=error.where,
             expected=error.expected,
             found=error.found,
@@ -60,16 +61,16 @@ def check_config(
         "moe_config": model.moe,
         "mask_token_id": model.mask_token_id,
     }
-    theirs = package.manifest.model_copy(update=read)
+    rebuilt = package.manifest.model_copy(update=read)
     differing = _first_difference(
-        derive_graph(_as_stored_by(rule, package.manifest), names), derive_graph(theirs, names)
+        derive_graph(_as_stored_by(rule, package.manifest), names), derive_graph(rebuilt, names)
     )
     if differing is not None:
-        where, ours, found = differing
+        where, expected, found = differing
         raise ConversionError(
-            f"a configuration of {rule.name} cannot state this model",
+            f"a configuration of {rule.name} cannot describe this model",
             where=f"{package.where}, {where}",
-            expected=ours,
+            expected=expected,
             found=found,
         )
     return model
@@ -82,17 +83,17 @@ def check_described(
     tensors: Sequence[LogicalTensor],
     model: SourceModel,
 ) -> None:
-    """Refuse a configuration that lacks a word for a tensor: its readers would leave it out.
+    """Check that the configuration mentions every tensor, since readers would ignore the others.
 
     Args:
-        config: `config.json`.
+        config: Content of `config.json`.
         package: The package.
         rule: Architecture of the configuration.
         tensors: The package's tensors.
-        model: What `check_config` read, so every tensor that the configuration requires is there.
+        model: Result of `check_config`, which has checked that no required tensor is missing.
 
     Raises:
-        ConversionError: The package has more tensors than the configuration states.
+        ConversionError: The package has tensors that the configuration does not mention.
     """
     read = Config(config, rule.defaults, package.where)
     stated = required_names(rule, read, model.sizes.num_layers, model.moe)
@@ -102,18 +103,18 @@ def check_described(
     extra = [one.name for one in tensors if canonical.get(one.name) not in stated]
     if extra:
         raise ConversionError(
-            f"a configuration of {rule.name} cannot state that there is {extra[0]}",
+            f"a configuration of {rule.name} cannot express that the model has {extra[0]}",
             where=package.where,
-            expected="only tensors that a reader of config.json expects",
-            found=f"{len(extra)} more",
+            expected="only tensors that follow from config.json",
+            found=f"{len(extra)} other tensors",
             hint="name an architecture that has them with --arch",
         )
 
 
 def check_complete(
-    package: Package, tensors: Sequence[LogicalTensor], outgoing: Sequence[Outgoing]
+    package: Package, tensors: Sequence[LogicalTensor], outgoing: Sequence[OutgoingTensor]
 ) -> None:
-    """Refuse a plan that does not hold every tensor once.
+    """Check that a plan contains every tensor exactly once.
 
     Raises:
         ConversionError: A tensor would be lost or written twice.
@@ -124,21 +125,21 @@ def check_complete(
     if planned != expected or len(names) != len(outgoing):
         lost = sorted(set(expected) - set(planned))
         raise ConversionError(
-            "the checkpoint would not hold every tensor once",
+            "the checkpoint would not contain every tensor exactly once",
             where=f"{package.where}, {lost[0]}" if lost else package.where,
-            expected=f"{len(expected)} tensors of different names",
+            expected=f"{len(expected)} tensors with different names",
             found=f"{len(planned)}, under {len(names)} names",
         )
 
 
 def norm_shift(rule: ArchitectureRule, manifest: Manifest) -> float:
-    """What is to be added to norms: checkpoints of a family store w, or 1 + w, all alike."""
+    """Return what to add to norm weights, since an architecture stores either w or 1 + w."""
     stored = manifest.inference.normalization.rms_norm_weight_offset
     return float(stored) - float(bool(rule.normalization.get("rms_norm_weight_offset")))
 
 
 def _as_stored_by(rule: ArchitectureRule, manifest: Manifest) -> Manifest:
-    """The manifest with the norms of `rule`, to which exported norms are shifted."""
+    """Return the manifest with the norm offset of `rule`, to which exported norms are shifted."""
     if not norm_shift(rule, manifest):
         return manifest
     offset = bool(rule.normalization.get("rms_norm_weight_offset"))
@@ -147,8 +148,8 @@ def _as_stored_by(rule: ArchitectureRule, manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"inference": blocks})
 
 
-def _stand_in(tensor: LogicalTensor) -> SourceTensor:
-    """A tensor that has a name and a shape, which is all that is looked at."""
+def _placeholder(tensor: LogicalTensor) -> SourceTensor:
+    """Return a source tensor that has only a name and a shape; its values are never read."""
 
     def unread() -> Any:
         raise AssertionError(f"{tensor.name} has no values here")
@@ -156,17 +157,17 @@ def _stand_in(tensor: LogicalTensor) -> SourceTensor:
     return SourceTensor(tensor.name, tensor.shape, "F32", tensor.stored, unread)
 
 
-def _first_difference(ours: Graph, theirs: Graph) -> tuple[str, object, object] | None:
-    """Place and both values of the first thing that two graphs disagree on."""
-    one, two = dict(_leaves(asdict(ours))), dict(_leaves(asdict(theirs)))
+def _first_difference(expected: Graph, rebuilt: Graph) -> tuple[str, object, object] | None:
+    """Return the path and both values of the first difference between two graphs."""
+    one, two = dict(_leaves(asdict(expected))), dict(_leaves(asdict(rebuilt)))
     for key in dict.fromkeys((*one, *two)):
-        mine, other = one.get(key), two.get(key)
-        if isinstance(mine, float) and isinstance(other, float):
-            # GGUF keeps float32, which is read back as the shortest decimal that means it.
-            if not isclose(mine, other, rel_tol=1e-6):
-                return key, mine, other
-        elif mine != other:
-            return key, mine, other
+        left, right = one.get(key), two.get(key)
+        if isinstance(left, float) and isinstance(right, float):
+            # GGUF stores float32, which is read back as its shortest decimal representation.
+            if not isclose(left, right, rel_tol=1e-6):
+                return key, left, right
+        elif left != right:
+            return key, left, right
     return None
 
 

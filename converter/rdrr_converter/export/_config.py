@@ -1,8 +1,8 @@
-"""From the manifest's typed blocks back to a `config.json`.
+"""Building a `config.json` from the manifest's typed blocks.
 
-A package keeps no configuration of its checkpoint, and one of another writer never had one here.
-So it is written anew, in the older form that all versions of transformers read, and checked
-(`_check.py`) before anything is exported.
+A package does not contain the configuration of its checkpoint, and a package of another writer may
+not come from a checkpoint at all. The configuration is therefore rebuilt, in the older form that
+all versions of transformers read, and checked (`_check.py`) before anything is exported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rdrr_converter.architectures.layers import FULL, SLIDING
 from rdrr_converter.export._check import check_config, check_described
 
 _MODEL_TYPES: Mapping[str, str] = MappingProxyType({"gemma3": "gemma3_text"})
-"""transformers' `model_type` where it is not the name of the architecture's file."""
+"""`model_type` in transformers if it differs from the name of the architecture's file."""
 
 _SIZES: Mapping[str, str] = MappingProxyType(
     {
@@ -59,24 +59,24 @@ _SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""Keys of `rope_scaling` and the fields of the block they come from."""
+"""Keys of `rope_scaling`, and the fields of the block `inference.rope` with their values."""
 
 
 def find_rule(
     package: Package, tensors: Sequence[LogicalTensor], arch: str | None
 ) -> tuple[ArchitectureRule, dict[str, Any]]:
-    """The architecture of a package, and a configuration that states the package's model.
+    """Find the architecture of a package, and build a configuration of the package's model.
 
     Args:
         package: The package.
         tensors: Its tensors.
-        arch: Architecture to use; None for the one that the package names, or the first whose
-            configuration can state the model.
+        arch: Name of the architecture to use; None for the one that the package names, else the
+            first one whose configuration can describe the model.
 
     Raises:
-        UsageError: `arch` names no architecture.
-        ConversionError: No architecture, or not this one, can state the model.
-        ManifestError: The model needs what this version does not know.
+        UsageError: `arch` names no supported architecture.
+        ConversionError: The given architecture, or none of all, can describe the model.
+        ManifestError: The model needs a feature that this version does not support.
     """
     if arch is not None:
         return _try(find_architecture({}, arch, package.where), package, tensors)
@@ -89,7 +89,7 @@ def find_rule(
         except ConversionError as error:
             refusal = refusal or (error if own else None)
     raise refusal or ConversionError(
-        "no architecture that is known here computes what this package does",
+        "no supported architecture computes the same as this package",
         where=package.where,
         expected=", ".join(rule.name for rule in ARCHITECTURES),
     )
@@ -107,11 +107,11 @@ def _try(
 def rebuild_config(
     package: Package, rule: ArchitectureRule, tensors: Sequence[LogicalTensor]
 ) -> dict[str, Any]:
-    """`config.json` of the package's model.
+    """Build the content of `config.json` for the package's model.
 
     Raises:
-        ConversionError: It has a factor that no configuration states.
-        ManifestError: The model needs what this version does not know.
+        ConversionError: The model has a factor that no configuration can express.
+        ManifestError: The model needs a feature that this version does not support.
     """
     manifest, blocks = package.manifest, package.manifest.inference
     names = {tensor.name for tensor in tensors}
@@ -160,7 +160,7 @@ def rebuild_config(
 
 
 def _tensor_flags(rule: ArchitectureRule, names: Collection[str], layers: int) -> dict[str, bool]:
-    """Flags that say which tensors there are, true where a layer has one of them."""
+    """Return the flags that say which tensors exist, true if any layer has such a tensor."""
     found: dict[str, bool] = {}
     for row in rule.tensors:
         if isinstance(row.required, Flag):
@@ -170,10 +170,10 @@ def _tensor_flags(rule: ArchitectureRule, names: Collection[str], layers: int) -
 
 
 def _multipliers(blocks: Inference) -> dict[str, Any]:
-    """Granite's factors on embeddings, scores, branches and logits."""
+    """Return Granite's factors on embeddings, attention scores, branches and logits."""
     output = blocks.output
     if not output.logit_input_scale:
-        raise ConversionError("a factor of 0 on the hidden state cannot be stated")
+        raise ConversionError("a configuration cannot express a factor of 0 on the hidden state")
     return {
         "attention_multiplier": blocks.attention.query_pre_attn_scalar**-0.5,
         "embedding_multiplier": output.embedding_scale or 1.0,
@@ -199,8 +199,8 @@ def _experts(
             if f"model.layers.{layer}.mlp.gate_proj.weight" in names
         ],
     }
-    beside = {"mlp_only_layers": "decoder_sparse_step"}
-    return {key: value for key, value in stated.items() if beside.get(key, key) in known}
+    stated_with = {"mlp_only_layers": "decoder_sparse_step"}
+    return {key: value for key, value in stated.items() if stated_with.get(key, key) in known}
 
 
 def _rope(block: Rope) -> dict[str, Any]:
@@ -214,22 +214,22 @@ def _rope(block: Rope) -> dict[str, Any]:
         config["rope_scaling"] = {
             "rope_type": kind,
             "factor": block.rope_scaling_factor,
-            **{key: _listed(value) for key, value in stated.items() if value is not None},
+            **{key: _as_list(value) for key, value in stated.items() if value is not None},
         }
-        if kind == "longrope":  # which Phi-3 states beside it
+        if kind == "longrope":  # Phi-3 states the original context length outside of rope_scaling
             context = config["rope_scaling"].pop("original_max_position_embeddings", None)
             config["original_max_position_embeddings"] = context
     return config
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
 def _special_tokens(manifest: Manifest) -> dict[str, Any]:
     tokenizer = manifest.tokenizer
     ends = list(manifest.eos_token_ids)
-    # With null where there is none: transformers would assume one.
+    # A missing id is written as null, because transformers would assume a default otherwise.
     return {
         "bos_token_id": tokenizer and tokenizer.bos_token_id,
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,

@@ -1,4 +1,4 @@
-"""The order of the steps of an export, and which type each tensor gets in safetensors."""
+"""The export of a package: the order of its steps, and the types of tensors in safetensors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rdrr_manifests.logical import LogicalTensor, logical_tensors
 from rdrr_manifests.package import open_package
 
 from rdrr_converter.architectures import ArchitectureRule
-from rdrr_converter.destination import complete_or_nothing
+from rdrr_converter.destination import atomic_folder
 from rdrr_converter.export._check import check_complete, norm_shift
 from rdrr_converter.export._config import find_rule
 from rdrr_converter.export._gguf import plan_gguf, write_gguf
 from rdrr_converter.export._result import ExportedTensor, ExportResult
 from rdrr_converter.export._safetensors import SHARD_SIZE, write_directory
 from rdrr_converter.export._stacks import stacked
-from rdrr_converter.export._values import Outgoing
+from rdrr_converter.export._values import OutgoingTensor
 from rdrr_converter.report import Progress, ProgressCallback
 
 DTYPES: Mapping[str, str] = MappingProxyType({"f32": "F32", "f16": "F16", "bf16": "BF16"})
-"""Values of `--dtype` and the storage types they mean."""
+"""Values of `--dtype`, and their storage types."""
 
 KINDS = ("safetensors", "gguf")
 
@@ -48,31 +48,35 @@ def export(
     """Write a package as a checkpoint.
 
     Args:
-        location: The package's folder or URL.
-        destination: Folder (safetensors) or file (gguf) to make; nothing of that name may exist.
+        location: Folder or URL of the package.
+        destination: The folder (safetensors) or file (gguf) to create, which must not exist.
         to: `safetensors` or `gguf`.
-        dtype: `f32`, `f16` or `bf16` for everything (safetensors only). None for what the matrices
-            are stored in, where that is one scalar type, else `f16`, or `f32` with `lossless`.
-        lossless: Refuse what would change a value.
-        arch: Architecture to write it as; None for the package's own.
-        shard_size: Bytes of a safetensors file at most.
-        follow_links: Read what links in the package's folder lead to, wherever that is.
-        progress: Called as the work goes on.
+        dtype: Storage type of all tensors, `f32`, `f16` or `bf16` (safetensors only). By default
+            it is the type of the matrices if they have one scalar type, else `f16`, or `f32`
+            with `lossless`.
+        lossless: Refuse to export if any value would change.
+        arch: Architecture of the checkpoint; None for the one that the package names.
+        shard_size: Maximum size of a safetensors file in bytes.
+        follow_links: Follow symbolic links in the package's folder, wherever they lead.
+        progress: Called with each progress event.
 
     Raises:
-        UsageError: An option is wrong.
-        ManifestError: Not a package that can be read, or one with parts that are not known here.
-        ConversionError: It cannot be written as asked.
+        UsageError: An option is invalid.
+        ManifestError: The package cannot be read, or needs a feature that this version does not
+            support.
+        ConversionError: The package cannot be exported with these options.
         StoreError: The destination exists or cannot be written.
     """
     _check_options(to, dtype)
     if is_url(destination):
         raise UsageError(
-            "a checkpoint is written to this machine", expected="a path", found=destination
+            "a checkpoint can be exported to this machine only",
+            expected="a path",
+            found=destination,
         )
     path = local_path(destination)
     if os.path.lexists(path):
-        raise StoreError("exists already", where=path, hint="name another")
+        raise StoreError("exists already", where=path, hint="choose another destination")
     with open_package(location, follow_links=follow_links) as package:
         tensors = logical_tensors(package)
         rule, config = find_rule(package, tensors, arch)
@@ -88,8 +92,8 @@ def export(
             outgoing = _plan_directory(tensors, rule, kind, norm_shift(rule, package.manifest))
             check_complete(package, tensors, outgoing)
             stated = {**config, "torch_dtype": _TORCH[kind]}
-            with complete_or_nothing(path) as work:
-                folder = work.package
+            with atomic_folder(path) as staging:
+                folder = staging.package
                 errors = write_directory(package, outgoing, stated, folder, shard_size, counter)
                 if lossless:
                     _check_lossless(errors, kind)
@@ -110,12 +114,12 @@ def _check_options(to: str, dtype: str | None) -> None:
     if dtype is not None and to == "gguf":
         raise UsageError(
             "--dtype is for safetensors: a GGUF keeps the types of the package",
-            hint="convert the checkpoint again to have other types",
+            hint="to get other types, convert the checkpoint again",
         )
 
 
 def _scalar(tensors: Sequence[LogicalTensor], dtype: str | None, lossless: bool) -> str:
-    """The type of everything in a Hugging Face directory."""
+    """Choose the type of all tensors in a Hugging Face directory."""
     if dtype is not None:
         return DTYPES[dtype]
     matrices = {tensor.dtype.name for tensor in tensors if len(tensor.shape) > 1}
@@ -126,36 +130,36 @@ def _scalar(tensors: Sequence[LogicalTensor], dtype: str | None, lossless: bool)
 
 def _plan_directory(
     tensors: Sequence[LogicalTensor], rule: ArchitectureRule, dtype: str, shift: float
-) -> list[Outgoing]:
-    """Every tensor under the name and in the stack that published checkpoints have it in."""
-    outgoing: list[Outgoing] = []
+) -> list[OutgoingTensor]:
+    """Plan the tensors with the names and the stacks of published checkpoints."""
+    outgoing: list[OutgoingTensor] = []
     for name, parts in stacked(tensors, rule.stacks):
         shape = parts[0].shape
         if len(parts) > 1:
             shape = (sum(one.shape[0] for one in parts), *shape[1:])
         own_shift = shift if parts[0].role == "norm" else 0.0
-        outgoing.append(Outgoing(name, parts, shape, dtype, shift=own_shift))
+        outgoing.append(OutgoingTensor(name, parts, shape, dtype, shift=own_shift))
     return outgoing
 
 
 def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:
-    """Refuse a checkpoint that lost something.
+    """Refuse a checkpoint in which any value has changed.
 
     Raises:
-        ConversionError: It did.
+        ConversionError: A value has changed.
     """
     lost = [name for name, error in errors.items() if error]
     if lost:
         raise ConversionError(
-            f"{dtype} does not hold every value",
+            f"{dtype} cannot hold every value exactly",
             where=lost[0],
-            expected="no loss (--lossless)",
-            found=f"{len(lost)} tensors that change",
+            expected="no changed value (--lossless)",
+            found=f"{len(lost)} tensors with changed values",
             hint="use --dtype f32",
         )
 
 
-def _exported(one: Outgoing, error: float) -> ExportedTensor:
+def _exported(one: OutgoingTensor, error: float) -> ExportedTensor:
     return ExportedTensor(
         name=one.name,
         shape=one.shape,

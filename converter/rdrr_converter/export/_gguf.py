@@ -1,7 +1,8 @@
-"""Writing a GGUF: which type each tensor gets, in which order its rows stand, and the file.
+"""Writing a GGUF: the type of each tensor, the order of its rows, and the file.
 
-Blocks stay blocks wherever a GGUF can hold them: whole rows of whole blocks. Others are decoded
-to F16, or F32 where a value is too large for it. gguf-py writes the container.
+Blocks are copied if a GGUF can hold them, which needs the row-major layout and a row length that is
+a multiple of the block size. Other blocks are decoded to F16, or to F32 if a value is too large for
+F16. gguf-py writes the container.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from rdrr_converter.architectures import ArchitectureRule, find_architecture
 from rdrr_converter.export._check import check_config, norm_shift
 from rdrr_converter.export._gguf_metadata import metadata
 from rdrr_converter.export._gguf_tokenizer import tokenizer_metadata
-from rdrr_converter.export._stacks import is_of_experts, joined_experts, stacked
-from rdrr_converter.export._values import Encoder, Outgoing
+from rdrr_converter.export._stacks import is_expert_stack, join_experts, stacked
+from rdrr_converter.export._values import Encoder, OutgoingTensor
 from rdrr_converter.plan import F16_OVERFLOW
 from rdrr_converter.report import Progress
 from rdrr_converter.sources.gguf_config import read_config
@@ -47,24 +48,24 @@ _FILE_TYPES: Mapping[str, int] = MappingProxyType(
     {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q4_K": 15, "Q5_K": 17,
      "Q6_K": 18, "BF16": 32}
 )  # fmt: skip
-"""`general.file_type` of a model that is mostly stored so."""
+"""Values of `general.file_type`, by the type of most of the weights."""
 
 _QUANTIZATION_VERSION = 2
 _MOST = 2**32 - 1
-"""Whole numbers of metadata are unsigned words."""
+"""Maximum of an integer in the metadata, which is a uint32."""
 
 
-def find_row(rule: ArchitectureRule, where: object) -> GgufArchitecture:
-    """How llama.cpp writes an architecture.
+def find_gguf_architecture(rule: ArchitectureRule, where: object) -> GgufArchitecture:
+    """Return the GGUF conventions of an architecture.
 
     Raises:
-        ConversionError: It has no row.
+        ConversionError: This version does not know them.
     """
     for row in GGUF_ARCHITECTURES.values():
         if {row.hf_class, *row.classes} & set(rule.classes):
             return row
     raise ConversionError(
-        f"{rule.name} cannot be written as GGUF by this version of rdrr",
+        f"this version of rdrr cannot export {rule.name} as GGUF",
         where=where,
         expected=", ".join(GGUF_ARCHITECTURES),
         hint="export it --to safetensors",
@@ -77,23 +78,24 @@ def plan_gguf(
     rule: ArchitectureRule,
     *,
     lossless: bool,
-) -> list[Outgoing]:
-    """What becomes of each tensor.
+) -> list[OutgoingTensor]:
+    """Plan the tensors of a GGUF.
 
     Raises:
-        ConversionError: A tensor has no place in a GGUF, or loses something under `lossless`.
+        ConversionError: A GGUF cannot hold a tensor, or holds it only with changed values although
+            `lossless` is set.
     """
-    row = find_row(rule, package.where)
+    row = find_gguf_architecture(rule, package.where)
     shift = norm_shift(rule, package.manifest) - row.norm_offset
-    stacks = joined_experts(stacked(tensors, rule.stacks))
+    stacks = join_experts(stacked(tensors, rule.stacks))
     _check_experts([name for name, _ in stacks], package)
     outgoing = [_plan(package, name, parts, row, shift) for name, parts in stacks]
     lost = next((one for one in outgoing if one.why), None)
     if lost is not None and lossless:
         raise ConversionError(
-            "blocks that a GGUF cannot hold as they are",
+            "a GGUF cannot hold these blocks without changing them",
             where=f"{package.where}, {lost.parts[0].name}",
-            expected="whole rows of whole blocks",
+            expected="row-major blocks, and a row length that is a multiple of the block size",
             found=lost.why,
             hint="convert with --q4k-layout row and --k-tail ggml, or export without --lossless",
         )
@@ -101,17 +103,17 @@ def plan_gguf(
 
 
 def _check_experts(names: Sequence[str], package: Package) -> None:
-    """llama.cpp loads experts in all layers or in none.
+    """Check that all layers or none have experts, since llama.cpp loads no other models.
 
     Raises:
-        ConversionError: Some layers have none.
+        ConversionError: Some layers have experts and some have none.
     """
     dense = [name for name in names if name.endswith(".mlp.gate_proj.weight")]
-    if dense and any(is_of_experts(name) for name in names):
+    if dense and any(is_expert_stack(name) for name in names):
         raise ConversionError(
-            "llama.cpp wants experts in every layer",
+            "llama.cpp needs experts in every layer",
             where=package.where,
-            found=f"{len(dense)} layers without, as in {dense[0]}",
+            found=f"{len(dense)} layers without experts, for example that of {dense[0]}",
             hint="export it --to safetensors",
         )
 
@@ -122,31 +124,35 @@ def _plan(
     parts: tuple[LogicalTensor, ...],
     row: GgufArchitecture,
     shift: float,
-) -> Outgoing:
-    theirs, first = row.llama_name(name), parts[0]
-    if theirs is None:
+) -> OutgoingTensor:
+    gguf_name, first = row.llama_name(name), parts[0]
+    if gguf_name is None:
         raise ConversionError(
-            "a tensor has no name in llama.cpp", where=f"{package.where}, {first.name}"
+            "llama.cpp has no name for this tensor", where=f"{package.where}, {first.name}"
         )
     head = package.manifest.architecture.head_dim
-    if first.rows == 1 and not is_of_experts(name):
+    if first.rows == 1 and not is_expert_stack(name):
         order = _interleaved(head, 0, first.columns) if row.is_interleaved(name) else None
         own_shift = shift if first.role == "norm" else 0.0
-        return Outgoing(theirs, parts, (first.columns,), "F32", shift=own_shift, vector_order=order)
+        return OutgoingTensor(
+            gguf_name, parts, (first.columns,), "F32", shift=own_shift, vector_order=order
+        )
     dtype, why = ("F32", "") if first.role == "router" else _storage(package, parts)
     if row.is_interleaved(name):
         ordered = partial(_interleaved, head)
-        return Outgoing(theirs, parts, first.shape, dtype, why, order=ordered, row_step=head)
+        return OutgoingTensor(
+            gguf_name, parts, first.shape, dtype, why, order=ordered, row_step=head
+        )
     shape = first.shape
-    if is_of_experts(name):
+    if is_expert_stack(name):
         shape = (len(parts), *first.shape)
     elif len(parts) > 1:
         shape = (sum(one.shape[0] for one in parts), *first.shape[1:])
-    return Outgoing(theirs, parts, shape, dtype, why)
+    return OutgoingTensor(gguf_name, parts, shape, dtype, why)
 
 
 def _storage(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str, str]:
-    """Type of a matrix, and why it is not the stored one."""
+    """Choose the type of a matrix, and return it with the reason if it is not the stored type."""
     dtypes = sorted({one.dtype.name for one in parts})
     dtype, columns = parts[0].dtype, parts[0].columns
     if len(dtypes) > 1:
@@ -154,9 +160,9 @@ def _storage(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str, str
     elif not dtype.is_block:
         return dtype.name, ""
     elif columns % dtype.block_elements:
-        why = f"rows of {columns} are not whole {dtype} blocks"
+        why = f"row length {columns} is not a multiple of the {dtype} block size"
     elif any(one.layout is Layout.COLUMN for one in parts):
-        why = f"{dtype} blocks in the layout column hold parts of several rows"
+        why = f"{dtype} blocks in the column layout contain weights of several rows"
     else:
         return dtype.name, ""
     if any(one.dtype.name == "F32" for one in parts):
@@ -171,7 +177,7 @@ def _storage(package: Package, parts: Sequence[LogicalTensor]) -> tuple[str, str
 
 
 def _interleaved(head: int, first: int, count: int) -> npt.NDArray[np.intp]:
-    """The model's rows in llama.cpp's order: those of a head's two halves alternate."""
+    """Return the model's row indices in llama.cpp's order, where the halves of a head alternate."""
     start, row = np.divmod(np.arange(first, first + count), head)
     row, half = np.divmod(row, 2)
     ordered: npt.NDArray[np.intp] = start * head + half * (head // 2) + row
@@ -181,7 +187,7 @@ def _interleaved(head: int, first: int, count: int) -> npt.NDArray[np.intp]:
 def write_gguf(
     package: Package,
     tensors: Sequence[LogicalTensor],
-    outgoing: Sequence[Outgoing],
+    outgoing: Sequence[OutgoingTensor],
     rule: ArchitectureRule,
     config: Mapping[str, Any],
     path: Path,
@@ -192,39 +198,37 @@ def write_gguf(
     Args:
         package: The package.
         tensors: Its tensors.
-        outgoing: What becomes of them.
-        rule: Architecture to write it as.
-        config: `config.json` of the model.
-        path: File to make.
-        progress: Told after each tensor.
+        outgoing: The planned tensors of the GGUF.
+        rule: Architecture of the GGUF.
+        config: Content of `config.json` of the model.
+        path: The file to create.
+        progress: Counter that is advanced after each tensor.
 
     Returns:
         Relative error of each tensor, by llama.cpp's name, and notes.
 
     Raises:
-        ConversionError: Metadata cannot state the model.
+        ConversionError: The metadata cannot describe the model.
         StoreError: The file cannot be written.
     """
-    row = find_row(rule, package.where)
+    row = find_gguf_architecture(rule, package.where)
     entries, notes = metadata(config, row)
     extra = _rope_divisors(config)
     _check_metadata(entries, extra, package, row, tensors)
-    words, more = tokenizer_metadata(package, config["vocab_size"])
+    tokenizer_entries, tokenizer_notes = tokenizer_metadata(package, config["vocab_size"])
     identity = {
         "general.name": package.manifest.model_id,
         "general.file_type": _FILE_TYPES.get(_main_type(outgoing), 0),
         "general.quantization_version": _QUANTIZATION_VERSION,
     }
-    with complete_file(path) as partial_path, store_errors(path):
-        errors = _write(
-            partial_path, row.name, {**identity, **entries, **words}, extra, package, outgoing,
-            progress,
-        )  # fmt: skip
-    return errors, (*notes, *more)
+    with atomic_file(path) as partial_path, store_errors(path):
+        everything = {**identity, **entries, **tokenizer_entries}
+        errors = _write(partial_path, row.name, everything, extra, package, outgoing, progress)
+    return errors, (*notes, *tokenizer_notes)
 
 
 def _rope_divisors(config: Mapping[str, Any]) -> dict[str, F32Array]:
-    """Tensors of divisors of frequencies, which stand for llama3 scaling and longrope."""
+    """Return the tensors of rope frequency divisors, which express llama3 scaling and LongRoPE."""
     scaling = config.get("rope_scaling") or {}
     if scaling.get("rope_type") == "longrope":
         stated = {ROPE_LONG: scaling["long_factor"], ROPE_SHORT: scaling["short_factor"]}
@@ -242,10 +246,10 @@ def _check_metadata(
     row: GgufArchitecture,
     tensors: Sequence[LogicalTensor],
 ) -> None:
-    """Read the metadata as that of any GGUF and compare what the model would compute.
+    """Read the metadata back like that of any GGUF, and compare its graph with the package's.
 
     Raises:
-        ConversionError: It does not state the package's model.
+        ConversionError: The metadata does not describe the package's model.
     """
     names = {tensor.name: tensor for tensor in tensors}
     read = read_config(
@@ -262,7 +266,7 @@ def _check_metadata(
     check_config(read, package, find_architecture(read, None, package.where), tensors)
 
 
-def _main_type(outgoing: Sequence[Outgoing]) -> str:
+def _main_type(outgoing: Sequence[OutgoingTensor]) -> str:
     sizes: dict[str, int] = {}
     for one in outgoing:
         sizes[one.dtype] = sizes.get(one.dtype, 0) + one.size
@@ -270,14 +274,14 @@ def _main_type(outgoing: Sequence[Outgoing]) -> str:
 
 
 class _Stream:
-    """A tensor as gguf-py's writer wants it, of which only a few rows are in memory."""
+    """An array-like object for gguf-py's writer that holds only a few rows in memory."""
 
     def __init__(self, encoder: Encoder, size: int) -> None:
         self._encoder = encoder
         self.nbytes = size
 
     def tofile(self, file: BinaryIO) -> None:
-        """Write all of it."""
+        """Encode the tensor and write it to a file."""
         for chunk in self._encoder.chunks():
             file.write(chunk.tobytes())
 
@@ -288,7 +292,7 @@ def _write(
     entries: Mapping[str, Any],
     extra: Mapping[str, F32Array],
     package: Package,
-    outgoing: Sequence[Outgoing],
+    outgoing: Sequence[OutgoingTensor],
     progress: Progress,
 ) -> dict[str, float]:
     from gguf import GGMLQuantizationType, GGUFWriter
@@ -319,17 +323,17 @@ def _write(
 
 
 def _add(writer: Any, key: str, value: Any) -> None:
-    """An entry in the type that llama.cpp expects.
+    """Add a metadata entry with the type that llama.cpp expects.
 
     Raises:
-        ConversionError: It does not fit that type.
+        ConversionError: The value does not fit that type.
     """
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):
         if not 0 <= value <= _MOST:
             raise ConversionError(
-                "a GGUF cannot state this number",
+                "GGUF metadata cannot hold this number",
                 where=key,
                 expected=f"0 to {_MOST}",
                 found=value,
@@ -344,8 +348,8 @@ def _add(writer: Any, key: str, value: Any) -> None:
 
 
 @contextmanager
-def complete_file(path: Path) -> Iterator[Path]:
-    """A file to write, which gets the name `path` if the block ends without an error."""
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that is renamed to `path` if the block ends without an error."""
     with store_errors(path):
         make_folder(path.parent)
     partial_path = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")

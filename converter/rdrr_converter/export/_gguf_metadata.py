@@ -1,7 +1,7 @@
-"""A configuration as the metadata of a GGUF: the way back of `sources.gguf_config`.
+"""Translation of a configuration into GGUF metadata, the inverse of `sources.gguf_config`.
 
-What llama.cpp has no key for is found when the metadata is read back and compared. What it has a
-key for and ignores is said in notes.
+Settings for which llama.cpp has no key are found when the metadata is read back and compared.
+Settings that llama.cpp ignores although it has a key for them are mentioned in notes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rdrr_converter.sources.gguf_names import GgufArchitecture
 Entries = dict[str, Any]
 
 _SCALINGS = ("linear", "yarn")
-"""Kinds of rope scaling that metadata states; llama3's is a tensor of divisors."""
+"""Types of rope scaling that have metadata keys; llama3 scaling is a tensor of divisors."""
 
 _GEMMA3_PERIOD = 6
 
@@ -26,11 +26,11 @@ _GEMMA3_PERIOD = 6
 def metadata(
     config: Mapping[str, Any], architecture: GgufArchitecture
 ) -> tuple[Entries, tuple[str, ...]]:
-    """Keys with their architecture before them, and notes on what llama.cpp makes of some.
+    """Build the metadata with architecture-prefixed keys, and notes on what llama.cpp ignores.
 
     Args:
-        config: `config.json` of the model.
-        architecture: Row of the architecture.
+        config: Content of `config.json` of the model.
+        architecture: The GGUF conventions of the architecture.
     """
     entries: Entries = {
         key: config[ours] for key, ours in KEYS.items() if config.get(ours) is not None
@@ -42,7 +42,7 @@ def metadata(
         "rope.dimension_count": int(head * (config.get("partial_rotary_factor") or 1.0)),
         **_scaling(config.get("rope_scaling") or {}),
     }
-    more, notes = _FURTHER.get(architecture.name, _window)(config)
+    more, notes = _SPECIFIC_KEYS.get(architecture.name, _window)(config)
     return {f"{architecture.name}.{key}": value for key, value in (entries | more).items()}, notes
 
 
@@ -61,16 +61,16 @@ def _scaling(scaling: Mapping[str, Any]) -> Entries:
 
 
 def _window(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
-    """Llama.cpp gives these architectures full attention whatever the metadata says."""
+    """State the window, which llama.cpp ignores for most architectures."""
     window = config.get("sliding_window")
     if not window:
         return {}, ()
-    note = f"llama.cpp ignores the window of {window} tokens in a GGUF of this architecture"
+    note = f"llama.cpp ignores the sliding window of {window} tokens for this architecture"
     return {"attention.sliding_window": window}, (note,)
 
 
 def _llama(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
-    """Mixtral's number of experts has another name than Qwen's."""
+    """State Mixtral's number of experts, whose configuration key differs from Qwen's."""
     entries, notes = _window(config)
     if config.get("num_local_experts"):
         entries["expert_count"] = config["num_local_experts"]
@@ -78,13 +78,13 @@ def _llama(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
 
 
 def _gemma2(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
-    """Every other layer has the window, without a word."""
+    """State the window; llama.cpp applies it to every other layer without further metadata."""
     window = config.get("sliding_window")
     return {"attention.sliding_window": window} if window else {}, ()
 
 
 def _phi3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
-    """A window of 0 means none; longrope's correction of the attention is stated."""
+    """State the window (0 for none) and LongRoPE's attention factor."""
     entries: Entries = {"attention.sliding_window": config.get("sliding_window") or 0}
     original = config.get("original_max_position_embeddings")
     if original:
@@ -95,8 +95,8 @@ def _phi3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     if (config.get("rope_scaling") or {}).get("rope_type") != "longrope":
         return entries, ()
     return entries, (
-        "llama.cpp chooses between the short and the long factors of longrope by the size of its "
-        "context, not by the length of the text",
+        "llama.cpp chooses between the short and the long factors of longrope by its context "
+        "length, not by the length of the sequence",
     )
 
 
@@ -110,21 +110,23 @@ def _gemma3(config: Mapping[str, Any]) -> tuple[Entries, tuple[str, ...]]:
     period = _period(slides)
     if period is None:
         entries["attention.sliding_window_pattern"] = slides
-        notes.append("layers with a window follow no period: llama.cpp may refuse the list of them")
+        notes.append(
+            "layers with a sliding window follow no period: llama.cpp may refuse the list of them"
+        )
     elif period != _GEMMA3_PERIOD:
         entries["attention.sliding_window_pattern"] = period
     scalar = config["query_pre_attn_scalar"]
     if scalar != config["head_dim"]:
         entries["attention.scale"] = float(scalar) ** -0.5
         notes.append(
-            "llama.cpp computes the scale of Gemma 3's attention from the size of heads and "
+            "llama.cpp computes the attention scale of Gemma 3 from the head dimension and "
             f"ignores query_pre_attn_scalar {scalar}"
         )
     return entries, tuple(notes)
 
 
 def _period(slides: list[bool]) -> int | None:
-    """The n of "every n-th layer has no window"; None where that is not how it is."""
+    """Return n if every n-th layer has no window and all others have one, else None."""
     periods: tuple[int, ...] = (_GEMMA3_PERIOD, *range(1, len(slides) + 1))
     for period in periods:
         if all(one == ((layer + 1) % period != 0) for layer, one in enumerate(slides)):
@@ -132,6 +134,6 @@ def _period(slides: list[bool]) -> int | None:
     return None
 
 
-_FURTHER: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[str, ...]]]] = (
+_SPECIFIC_KEYS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Entries, tuple[str, ...]]]] = (
     MappingProxyType({"llama": _llama, "gemma2": _gemma2, "gemma3": _gemma3, "phi3": _phi3})
 )

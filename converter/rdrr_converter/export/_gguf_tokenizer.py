@@ -1,8 +1,8 @@
-"""A `tokenizer.json` as the metadata of a GGUF: the way back of `sources.gguf_tokenizer`.
+"""Translation of a `tokenizer.json` into GGUF metadata, the inverse of `sources.gguf_tokenizer`.
 
-Tokens, their kinds, and merges or scores are taken over; how text is cut before merging can only
-be named. A way to cut that has no name here goes along as the whole `tokenizer.json`, which
-llama.cpp does not read, and a note says that it will cut otherwise.
+Tokens, their types, and merges or scores are translated. A pre-tokenizer can only be named. One
+without a known name is included as the whole `tokenizer.json`, which llama.cpp does not read, and a
+note says that llama.cpp will split text differently.
 """
 
 from __future__ import annotations
@@ -35,29 +35,31 @@ _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _WHOLE = "tokenizer.huggingface.json"
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _IRRELEVANT = ("trim_offsets",)
-"""Fields of a pre-tokenizer that change no id."""
+"""Fields of a pre-tokenizer that do not affect token ids."""
 
 
 def tokenizer_metadata(package: Package, vocab_size: int) -> Parts:
-    """Metadata of a package's tokenizer, and notes.
+    """Build the GGUF metadata of a package's tokenizer, and notes.
 
     Args:
         package: The package.
-        vocab_size: Rows of the embedding, each of which gets a token.
+        vocab_size: Number of rows of the embedding; every row gets a token.
     """
     settings = _object(package, _CONFIG) or {}
     tokenizer = _object(package, TOKENIZER_JSON)
     if tokenizer is None:
-        return {f"{PREFIX}model": "none"}, ("the package has no tokenizer.json: neither the GGUF",)
+        return {f"{PREFIX}model": "none"}, (
+            "the package has no tokenizer.json, so the GGUF has no tokenizer",
+        )
     model = tokenizer.get("model") or {}
     kind = _kind(tokenizer)
     if kind is None:
         whole = {f"{PREFIX}model": "none", _WHOLE: json.dumps(tokenizer)}
-        return whole, (f"llama.cpp has no tokenizer of this kind ({model.get('type')})",)
+        return whole, (f"llama.cpp does not support this type of tokenizer ({model.get('type')})",)
     entries = _tokens(tokenizer, vocab_size, is_pieces=kind == "llama")
     more, notes = (_pieces if kind == "llama" else _byte_level)(tokenizer, entries)
     entries |= {f"{PREFIX}model": kind, **more, **_special(package.manifest, settings, entries)}
-    extra = _beyond(tokenizer, vocab_size)
+    extra = _count_tokens_without_row(tokenizer, vocab_size)
     if extra:
         notes = (*notes, f"{extra} tokens have no row in the embedding and are left out")
     template = _template(package, settings)
@@ -73,7 +75,7 @@ def _object(package: Package, name: str) -> dict[str, Any] | None:
 
 
 def _kind(tokenizer: Mapping[str, Any]) -> str | None:
-    """`gpt2` for byte-level BPE, `llama` for pieces of sentencepiece, None for others."""
+    """Return `gpt2` for byte-level BPE, `llama` for SentencePiece-like BPE, None for others."""
     model = tokenizer.get("model") or {}
     if model.get("type") != "BPE":
         return None
@@ -82,8 +84,8 @@ def _kind(tokenizer: Mapping[str, Any]) -> str | None:
     return "llama" if model.get("byte_fallback") else None
 
 
-def _beyond(tokenizer: Mapping[str, Any], vocab_size: int) -> int:
-    """Tokens whose ids are above the rows of the embedding."""
+def _count_tokens_without_row(tokenizer: Mapping[str, Any], vocab_size: int) -> int:
+    """Count the tokens whose ids have no row in the embedding."""
     added = {token["id"] for token in tokenizer.get("added_tokens") or ()}
     return sum(index >= vocab_size for index in {*tokenizer["model"]["vocab"].values(), *added})
 
@@ -100,7 +102,7 @@ def _tokens(tokenizer: Mapping[str, Any], vocab_size: int, *, is_pieces: bool) -
         kinds |= {index: BYTE for index, name in names.items() if _BYTE_PIECE.fullmatch(name)}
         kinds |= {i: UNKNOWN for i, name in names.items() if name == model.get("unk_token")}
     return {
-        # Rows of the embedding without a token get one that no text gives.
+        # Embedding rows without a token get a placeholder that no text produces.
         f"{PREFIX}tokens": [names.get(index, f"[PAD{index}]") for index in range(vocab_size)],
         f"{PREFIX}token_type": [
             kinds.get(index, NORMAL) if index in names else UNUSED for index in range(vocab_size)
@@ -119,28 +121,30 @@ def _byte_level(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
     found: Entries = {f"{PREFIX}merges": merges} if merges else {}
     notes = () if merges else ("llama.cpp refuses a byte-level tokenizer without merges",)
     ignores = bool(tokenizer["model"].get("ignore_merges"))
-    cut = _essence(tokenizer.get("pre_tokenizer")), tokenizer.get("normalizer"), ignores
+    cut = _relevant_fields(tokenizer.get("pre_tokenizer")), tokenizer.get("normalizer"), ignores
     for name, row in PRETOKENIZERS.items():
-        same = (_essence(row.steps), row.normalizer, row.ignores_merges) == cut
+        same = (_relevant_fields(row.steps), row.normalizer, row.ignores_merges) == cut
         if name != ASSUMED and same:
             return {**found, f"{PREFIX}pre": name}, notes
     found |= {f"{PREFIX}pre": ASSUMED, _WHOLE: json.dumps(tokenizer)}
     return found, (
         *notes,
-        "how the tokenizer cuts text has no name in llama.cpp that is known here: it will cut as "
-        "GPT-2 does (rdrr reads the whole tokenizer.json, which the GGUF carries)",
+        "this version of rdrr knows no llama.cpp name for the tokenizer's pre-tokenizer: llama.cpp "
+        "will split text as GPT-2 does (rdrr reads the whole tokenizer.json in the GGUF)",
     )
 
 
-def _essence(value: Any) -> Any:
-    """A pre-tokenizer without what changes nothing."""
+def _relevant_fields(value: Any) -> Any:
+    """Return a pre-tokenizer without the fields that do not affect token ids."""
     if isinstance(value, Mapping):
-        return {key: _essence(item) for key, item in value.items() if key not in _IRRELEVANT}
-    return [_essence(item) for item in value] if isinstance(value, list) else value
+        return {
+            key: _relevant_fields(item) for key, item in value.items() if key not in _IRRELEVANT
+        }
+    return [_relevant_fields(item) for item in value] if isinstance(value, list) else value
 
 
 def _pieces(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
-    """Scores that put pieces in the order in which the merges make them."""
+    """Build scores that rank the pieces in the order in which the merges produce them."""
     tokens: Sequence[str] = entries[f"{PREFIX}tokens"]
     ranks: dict[str, int] = {}
     merges = _merges(tokenizer)
@@ -154,12 +158,14 @@ def _pieces(tokenizer: Mapping[str, Any], entries: Entries) -> Parts:
         f"{PREFIX}add_space_prefix": bool(prefix),
     }
     if prefix is None:
-        return found, ("whether the tokenizer adds a space before a text is not known: it is not",)
+        return found, (
+            "it is unknown whether the tokenizer adds a space before a text: none is added",
+        )
     return found, ()
 
 
 def _adds_space(tokenizer: Mapping[str, Any]) -> bool | None:
-    """Whether a text begins as if a space stood before it; None where that is not known."""
+    """Return whether the tokenizer adds a space before a text; None if that is unknown."""
     steps = tokenizer.get("pre_tokenizer") or {}
     if steps.get("type") == "Metaspace":
         scheme = steps.get("prepend_scheme")
@@ -197,7 +203,7 @@ def _special(manifest: Manifest, settings: Mapping[str, Any], entries: Entries) 
 
 
 def _text(token: Any) -> str:
-    """A special token of tokenizer_config.json, which may be an object."""
+    """Return the text of a special token of tokenizer_config.json, which may be an object."""
     return str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
 
 

@@ -1,4 +1,4 @@
-"""What an export says: what became of every tensor, and what was lost."""
+"""The result of an export: the type and the error of every tensor."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ExportedTensor:
-    """What became of one tensor.
+    """The result of the export of one tensor.
 
     Attributes:
         name: Name in the checkpoint.
         shape: Logical shape.
         stored: Type in the package.
         dtype: Type in the checkpoint.
-        size: Bytes in the checkpoint.
-        is_copied: Whether the stored bytes were written.
-        why: Reason where blocks could not be written as they are.
-        relative_rmse: Error by the new type, relative to what the package holds.
+        size: Size in the checkpoint in bytes.
+        is_copied: Whether the stored bytes were copied.
+        why: Reason if blocks could not be copied; otherwise empty.
+        relative_rmse: Error of the exported values relative to those of the package.
     """
 
     name: str
@@ -34,14 +34,14 @@ class ExportedTensor:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What an export did.
+    """The result of an export.
 
     Attributes:
-        destination: The folder or file.
+        destination: The folder or file of the checkpoint.
         kind: `safetensors` or `gguf`.
-        architecture: Name of the architecture that the checkpoint states.
-        tensors: In the order of the checkpoint.
-        notes: What the user should know.
+        architecture: Name of the architecture of the checkpoint.
+        tensors: The exported tensors, in the order of the checkpoint.
+        notes: Notes for the user.
     """
 
     destination: Path
@@ -52,16 +52,16 @@ class ExportResult:
 
     @property
     def is_lossless(self) -> bool:
-        """Whether every value of the package is in the checkpoint as it was."""
+        """Whether all values in the checkpoint are exactly those of the package."""
         return all(tensor.relative_rmse == 0.0 for tensor in self.tensors)
 
     @property
     def total_size(self) -> int:
-        """Bytes of all tensors."""
+        """Size of all tensors in bytes."""
         return sum(tensor.size for tensor in self.tensors)
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as JSON values."""
+        """Return the result as JSON values."""
         return {
             **asdict(self),
             "destination": str(self.destination),

@@ -1,7 +1,7 @@
-"""Writing a Hugging Face directory: safetensors files, their index, and what lies beside them.
+"""Writing a Hugging Face directory: safetensors files, their index, configuration and tokenizer.
 
-The files are written here rather than by the safetensors library because that wants all tensors
-of a file in memory. A file is a length (u64), a JSON header of that length and the tensors' bytes.
+The safetensors library is not used because it needs all tensors of a file in memory. A file
+consists of a length (u64), a JSON header of that length and the bytes of the tensors.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from typing import Any
 from rdrr_format.stores import store_errors
 from rdrr_manifests.package import Package
 
-from rdrr_converter.export._values import Encoder, Outgoing
+from rdrr_converter.export._values import Encoder, OutgoingTensor
 from rdrr_converter.report import Progress
 from rdrr_converter.tokenizer import COPIED
 
 SHARD_SIZE = 5 * 10**9
-"""Bytes of tensors in a file at most, as transformers cuts them; a larger tensor is alone."""
+"""Default maximum of tensor bytes in a file, as in transformers.
+
+A larger tensor gets a file of its own.
+"""
 
 INDEX = "model.safetensors.index.json"
 _ALIGNMENT = 8
@@ -29,25 +32,25 @@ _ALIGNMENT = 8
 @dataclass(frozen=True)
 class _File:
     name: str
-    tensors: tuple[Outgoing, ...]
+    tensors: tuple[OutgoingTensor, ...]
 
 
 def write_directory(
     package: Package,
-    tensors: Sequence[Outgoing],
+    tensors: Sequence[OutgoingTensor],
     config: Mapping[str, Any],
     folder: Path,
     shard_size: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Fill a folder with a checkpoint.
+    """Write a checkpoint into a folder.
 
     Returns:
         Relative error of each tensor, by its name in the checkpoint.
 
     Raises:
         StoreError: The disk is full, or the folder cannot be written.
-        ConversionError: A value does not fit its type.
+        ConversionError: A value does not fit the storage type.
     """
     files = _files(tensors, shard_size)
     errors: dict[str, float] = {}
@@ -64,8 +67,8 @@ def write_directory(
     return errors
 
 
-def _files(tensors: Sequence[Outgoing], shard_size: int) -> tuple[_File, ...]:
-    groups: list[list[Outgoing]] = [[]]
+def _files(tensors: Sequence[OutgoingTensor], shard_size: int) -> tuple[_File, ...]:
+    groups: list[list[OutgoingTensor]] = [[]]
     size = 0
     for tensor in tensors:
         if groups[-1] and size + tensor.size > shard_size:
@@ -89,14 +92,14 @@ def _write(package: Package, file: _File, path: Path, progress: Progress) -> dic
         for tensor in file.tensors:
             encoder = Encoder(package, tensor)
             for chunk in encoder.chunks():
-                # Not contiguous where it comes from the middle of wider rows.
+                # A chunk is not contiguous if it is a part of wider rows.
                 out.write(chunk.tobytes())
             errors[tensor.name] = encoder.relative_rmse
             progress.advance(tensor.name, tensor.weights)
     return errors
 
 
-def _header(tensors: Sequence[Outgoing]) -> Iterator[bytes]:
+def _header(tensors: Sequence[OutgoingTensor]) -> Iterator[bytes]:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for tensor in tensors:

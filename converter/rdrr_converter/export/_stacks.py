@@ -1,4 +1,4 @@
-"""Tensors on top of each other again, where a checkpoint has them so."""
+"""Stacking tensors that checkpoints store as one tensor, the inverse of `rdrr_converter.stacks`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rdrr_manifests.logical import LogicalTensor
 from rdrr_converter.architectures.base import StackRule
 
 Stack = tuple[str, tuple[LogicalTensor, ...]]
-"""A name in the checkpoint, and the tensors under it from the top down."""
+"""A name in the checkpoint, and the tensors that are stacked under it, from the top down."""
 
 
 _EXPERT = re.compile(r"(?P<stem>.+\.experts)\.(?P<number>\d+)\.(?P<part>.+)")
 
 
-def is_of_experts(name: str) -> bool:
-    """Whether a name that `joined_experts` gives is that of all experts of a layer."""
+def is_expert_stack(name: str) -> bool:
+    """Return whether a name from `join_experts` stands for all experts of a layer."""
     return ".experts." in name
 
 
-def joined_experts(stacks: Iterable[Stack]) -> list[Stack]:
-    """The same with all experts of a layer under one name, which has no number."""
+def join_experts(stacks: Iterable[Stack]) -> list[Stack]:
+    """Stack the experts of each layer under one name without the index of the expert."""
     found: dict[str, dict[int, tuple[LogicalTensor, ...]]] = {}
     for name, parts in stacks:
         match = _EXPERT.fullmatch(name)
@@ -35,9 +35,10 @@ def joined_experts(stacks: Iterable[Stack]) -> list[Stack]:
 
 
 def stacked(tensors: Sequence[LogicalTensor], rules: Sequence[StackRule]) -> Iterator[Stack]:
-    """Every tensor, or the stack that it is a part of, in the order of the first parts.
+    """Yield every tensor or the stack that it belongs to, in the order of their first parts.
 
-    Experts stay apart: published checkpoints have them so, and every reader takes them so.
+    Experts are not stacked, because published checkpoints store them separately and every reader
+    accepts that.
     """
     by_name = {tensor.name: tensor for tensor in tensors}
     done: set[str] = set()

@@ -1,7 +1,7 @@
-"""The values of one tensor on their way out: in another type, shifted, or in another order.
+"""Encoding the values of one tensor for export: in another type, shifted, or in another order.
 
-Reads a few rows at a time. Whatever the target type, it is known afterwards whether every value
-survived, and how far off the others are.
+A few rows are read at a time. The encoder measures the error of the exported values, whatever
+their type.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from rdrr_manifests.package import Package
 
 Bytes = npt.NDArray[np.uint8]
 RowOrder = Callable[[int, int], npt.NDArray[np.intp]]
-"""The rows of the model that stand at rows `first` to `first + count` of the checkpoint."""
+"""A function from (first, count) to the model's indices of the checkpoint rows `first` to
+`first + count`."""
 
 CHUNK_WEIGHTS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Outgoing:
-    """One tensor of the checkpoint to be written.
+class OutgoingTensor:
+    """A planned tensor of the checkpoint.
 
     Attributes:
         name: Name in the checkpoint.
-        parts: The package's tensors that it is made of, from the top down; of equal columns.
-        shape: Shape in the checkpoint; a stack may count its parts in a dimension of their own.
-        dtype: Type to write: a scalar type, or the stored block type for blocks as they are.
-        why: Reason for a type that holds less than what is stored; empty for others.
-        shift: Added to every value.
-        order: Order of the rows of a tensor of one part; None for the model's.
-        row_step: Rows that `order` moves among each other.
-        vector_order: The same for the values of a vector in F32.
+        parts: The tensors of the package that it consists of, from the top down; all have the same
+            number of columns.
+        shape: Shape in the checkpoint; a stack may have an additional dimension for its parts.
+        dtype: Type to write: a scalar type, or the stored block type to copy blocks.
+        why: Reason if blocks cannot be copied; otherwise empty.
+        shift: Constant that is added to every value.
+        order: Order of the rows of a tensor with one part; None for the order of the model.
+        row_step: Number of consecutive rows within which `order` permutes rows.
+        vector_order: Order of the values of a vector in F32.
     """
 
     name: str
@@ -52,51 +54,51 @@ class Outgoing:
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether the stored bytes are written."""
+        """Whether the stored bytes are copied."""
         return not self.shift and all(one.dtype.name == self.dtype for one in self.parts)
 
     @property
     def columns(self) -> int:
-        """Columns of the matrix view."""
+        """Number of columns of the matrix view."""
         return self.parts[0].columns
 
     @property
     def weights(self) -> int:
-        """Values."""
+        """Number of values."""
         return sum(one.rows for one in self.parts) * self.columns
 
     @property
     def size(self) -> int:
-        """Bytes in the checkpoint."""
+        """Size in the checkpoint in bytes."""
         row_bytes = CODECS[self.dtype].row_bytes(self.columns)
         return sum(one.rows for one in self.parts) * row_bytes
 
 
 class Encoder:
-    """Writes one tensor, and knows afterwards what was lost.
+    """An encoder of one exported tensor that also measures its error.
 
     Args:
-        package: Where it is.
-        outgoing: What to make of it.
+        package: The package.
+        outgoing: The planned tensor.
 
     Attributes:
-        relative_rmse: sqrt(sum (written - stored)^2 / sum stored^2), once all chunks were taken.
+        relative_rmse: sqrt(sum (written - stored)^2 / sum stored^2) of the chunks so far.
     """
 
-    def __init__(self, package: Package, outgoing: Outgoing) -> None:
+    def __init__(self, package: Package, outgoing: OutgoingTensor) -> None:
         self._package, self._outgoing = package, outgoing
         self._difference = self._power = 0.0
 
     @property
     def relative_rmse(self) -> float:
-        """0 where every value survived."""
+        """Error of the chunks so far; 0 if every value is exact."""
         return sqrt(self._difference / self._power) if self._difference else 0.0
 
     def chunks(self) -> Iterator[Bytes]:
-        """The tensor's bytes in order, uint8 [rows, row bytes]; the parts one after the other.
+        """Yield the encoded rows of all parts in order, uint8 [rows, row bytes].
 
         Raises:
-            FormatError: Stored bytes do not follow the format.
+            FormatError: The stored bytes violate the format.
             ShardError: A shard is missing or too short.
             ConversionError: A value does not fit the type.
         """
@@ -134,7 +136,7 @@ class Encoder:
                 f"a value does not fit {out.dtype}",
                 where=part.name,
                 found=f"{np.abs(values).max():.6g}",
-                hint="export to another type: --dtype f32 or --dtype bf16",
+                hint="export with --dtype f32 or --dtype bf16",
             )
         self._power += float(np.vdot(exact, exact))
         exact -= written

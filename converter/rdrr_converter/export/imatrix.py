@@ -1,7 +1,7 @@
-"""Writing an importance matrix as the GGUF of llama.cpp, which its tools and ours read.
+"""Writing an importance matrix as a GGUF that llama.cpp and rdrr read.
 
-Entries get llama.cpp's names. Experts become rows of one entry, and a fused matrix an entry for
-each of the matrices that it may have been fused from.
+Entries have llama.cpp's names. Experts are rows of one entry. A fused matrix gets an additional
+entry for each matrix that it may have been fused from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rdrr_format.errors import UsageError
 from rdrr_format.stores import store_errors
 
-from rdrr_converter.export._gguf import complete_file
+from rdrr_converter.export._gguf import atomic_file
 from rdrr_converter.importance import llama_name
 from rdrr_converter.sources.imatrix import COUNTS, SUMS, TYPE
 
@@ -29,11 +29,11 @@ _FUSED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """What a tensor was multiplied with.
+    """Statistics of the activations that a weight was multiplied with.
 
     Attributes:
-        sums: Sum of the squares of each input, float64 [K].
-        count: Rows that were summed.
+        sums: Sum of the squares of each input column, float64 [K].
+        count: Number of activation rows that were summed.
     """
 
     sums: _F64
@@ -42,12 +42,12 @@ class Activations:
 
 @dataclass(frozen=True)
 class Origin:
-    """The text that activations come from.
+    """The calibration text of an importance matrix.
 
     Attributes:
         text: Name of its file.
-        windows: Pieces it was cut into.
-        window: Tokens of a piece.
+        windows: Number of chunks that the text was split into.
+        window: Number of tokens in a chunk.
     """
 
     text: str
@@ -56,35 +56,37 @@ class Origin:
 
 
 def check_free(path: Path, *, overwrite: bool) -> None:
-    """Refuse to replace a file unasked.
+    """Check that the file does not exist, or may be replaced.
 
     Raises:
-        UsageError: There is a file already.
+        UsageError: The file exists and `overwrite` is not set.
     """
     if path.exists() and not overwrite:
-        raise UsageError("the file is there already", where=path, hint="replace it by --overwrite")
+        raise UsageError(
+            "the file is there already", where=path, hint="use --overwrite to replace it"
+        )
 
 
 def write_imatrix(path: Path, seen: Mapping[str, Activations], origin: Origin) -> int:
-    """Write an importance matrix; the file appears when it is complete.
+    """Write an importance matrix; the file appears only when it is complete.
 
     Args:
-        path: File to make.
-        seen: By canonical names.
-        origin: Where it comes from.
+        path: The file to create.
+        seen: Statistics of the activations by canonical names of weights.
+        origin: The calibration text.
 
     Returns:
         Number of entries.
 
     Raises:
-        StoreError: It cannot be written.
+        StoreError: The file cannot be written.
     """
     from gguf import GGUFWriter
 
     entries = _entries(seen)
-    with complete_file(path) as partial, store_errors(path):
+    with atomic_file(path) as partial, store_errors(path):
         writer = GGUFWriter(partial, "")
-        # What the container says of models does not fit here: a matrix has no architecture.
+        # gguf-py states an architecture, which an importance matrix does not have.
         writer.kv_data[0].clear()
         writer.add_type(TYPE)
         writer.add_array("imatrix.datasets", [origin.text])
@@ -103,19 +105,19 @@ def write_imatrix(path: Path, seen: Mapping[str, Activations], origin: Origin) -
 
 
 def _entries(seen: Mapping[str, Activations]) -> dict[str, list[Activations]]:
-    """Entries by name, sorted, each with its experts in order."""
-    places: dict[str, dict[int, Activations]] = {}
+    """Return the entries sorted by name, each with one item per expert."""
+    found: dict[str, dict[int, Activations]] = {}
     for name, one in seen.items():
         for known in _unfused(name):
-            theirs, expert = llama_name(known)
-            places.setdefault(theirs or known, {})[expert or 0] = one
-    return {name: _stack(experts) for name, experts in sorted(places.items())}
+            gguf_name, expert = llama_name(known)
+            found.setdefault(gguf_name or known, {})[expert or 0] = one
+    return {name: _stack(experts) for name, experts in sorted(found.items())}
 
 
 def _stack(experts: Mapping[int, Activations]) -> list[Activations]:
-    """All experts up to the last; those that no token reached have a count of 0."""
-    silent = Activations(np.zeros_like(next(iter(experts.values())).sums), 0)
-    return [experts.get(number, silent) for number in range(max(experts) + 1)]
+    """Return the experts up to the last one; those without any token have a count of 0."""
+    without_tokens = Activations(np.zeros_like(next(iter(experts.values())).sums), 0)
+    return [experts.get(number, without_tokens) for number in range(max(experts) + 1)]
 
 
 def _unfused(name: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""PEFT's LoRA adapters, merged into a checkpoint while it is read; `merge_adapter` does it.
+"""PEFT's LoRA adapters, which `merge_adapter` merges into a checkpoint while it is read.
 
-Nothing is merged ahead of time: each tensor that an adapter changes becomes one that adds the
-change to the rows and columns that are asked for.
+Nothing is merged ahead of time. Each tensor that the adapter changes is replaced by one that adds
+the change to the rows and columns being read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An adapter's configuration: rank and scale of each module, and refusal of what is no LoRA.
+"""Reading an adapter's configuration: rank and scale of each module, for LoRA adapters only.
 
-Whether the base stores weights as [inputs, outputs] (`fan_in_fan_out`) is not asked: PEFT itself
-does not for linear layers, and no architecture here has others.
+`fan_in_fan_out`, which says that the base stores weights as [inputs, outputs], is ignored. PEFT
+ignores it for linear layers, and the supported architectures have no other layers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Number = TypeVar("_Number", int, float)
 
 CONFIG = "adapter_config.json"
 ADAPTER = JsonBounds(size=4 << 20, values=1 << 17, depth=16)
-"""What a configuration may cost; one that names 50,000 modules fits."""
+"""Bounds on the size of a configuration; one that names 50,000 modules fits."""
 
 _REFUSED = (
     "alora_invocation_tokens",
@@ -38,25 +38,25 @@ _REFUSED = (
     "use_qalora",
     "velora_config",
 )
-"""Settings with which an adapter is more than two matrices a module."""
+"""Settings with which an adapter is more than two matrices per module."""
 
-_STARTS = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
-"""Values of `init_lora_weights` that leave the base as it is; others need another base."""
+_BASE_PRESERVING_INITS = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
+"""Values of `init_lora_weights` that do not change the base; others belong to a changed base."""
 
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """What the configuration says.
+    """The configuration of an adapter.
 
     Attributes:
         where: The file, for messages.
-        rank: Rank of modules that `ranks` does not name.
-        alpha: What is divided by the rank to give the scale, likewise.
-        ranks: Rank of modules whose names match a pattern.
-        alphas: Alpha of such modules.
-        stabilized: The divisor is the root of the rank.
-        dora: Rows are given the lengths that the adapter states.
-        ties: The head is changed with the embedding that it is.
+        rank: Rank of modules that no pattern of `ranks` matches.
+        alpha: Alpha of modules that no pattern of `alphas` matches; the scale is alpha / rank.
+        ranks: Ranks by patterns of module names.
+        alphas: Alphas by patterns of module names.
+        uses_rslora: Whether the scale is alpha / sqrt(rank) (rsLoRA).
+        uses_dora: Whether the rows are scaled to the norms that the adapter states (DoRA).
+        ties_head: Whether the change of the embedding also applies to a tied head.
     """
 
     where: Path
@@ -64,20 +64,20 @@ class AdapterConfig:
     alpha: float
     ranks: PatternTable[int]
     alphas: PatternTable[float]
-    stabilized: bool
-    dora: bool
-    ties: bool
+    uses_rslora: bool
+    uses_dora: bool
+    ties_head: bool
 
     def rank_of(self, module: str) -> int:
-        """Rank of a module of the base."""
+        """Return the rank of a module of the base."""
         return self._found(self.ranks, module) or self.rank
 
     def scale_of(self, module: str) -> float:
-        """What the product of a module's matrices is multiplied by."""
+        """Return the factor on the product of a module's matrices."""
         rank = self.rank_of(module)
         stated = self._found(self.alphas, module)
         alpha = self.alpha if stated is None else stated
-        return alpha / (sqrt(rank) if self.stabilized else rank)
+        return alpha / (sqrt(rank) if self.uses_rslora else rank)
 
     def _found(self, table: PatternTable[_Number], module: str) -> _Number | None:
         try:
@@ -90,15 +90,17 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     """Read the configuration in an adapter's folder.
 
     Raises:
-        StoreError: The path cannot be looked at.
-        SourceError: There is none, it is damaged, or the adapter is of a kind that cannot be
+        StoreError: The path cannot be accessed.
+        SourceError: There is no configuration, it is damaged, or this kind of adapter cannot be
             merged.
     """
     where = folder / CONFIG
     with store_errors(where):
         is_there = where.is_file()
     if not is_there:
-        raise SourceError("not a LoRA adapter", where=folder, expected=f"a folder with {CONFIG}")
+        raise SourceError(
+            "the folder holds no LoRA adapter", where=folder, expected=f"a folder with {CONFIG}"
+        )
     values = read_json_object(where, ADAPTER)
     _check_kind(values, where)
     return AdapterConfig(
@@ -107,9 +109,9 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         alpha=_number(values.get("lora_alpha", 8), "lora_alpha", where),
         ranks=_patterns(values, "rank_pattern", where, _positive),
         alphas=_patterns(values, "alpha_pattern", where, _number),
-        stabilized=values.get("use_rslora") is True,
-        dora=values.get("use_dora") is True,
-        ties=values.get("ensure_weight_tying") is True,
+        uses_rslora=values.get("use_rslora") is True,
+        uses_dora=values.get("use_dora") is True,
+        ties_head=values.get("ensure_weight_tying") is True,
     )
 
 
@@ -117,7 +119,7 @@ def _check_kind(values: Mapping[str, Any], where: Path) -> None:
     kind = values.get("peft_type")
     if kind != "LORA":
         raise SourceError(
-            "an adapter of a kind that cannot be merged",
+            "this kind of adapter cannot be merged",
             where=where,
             expected="peft_type LORA",
             found=kind,
@@ -128,13 +130,13 @@ def _check_kind(values: Mapping[str, Any], where: Path) -> None:
                 f"an adapter with {key} cannot be merged", where=where, found=values[key]
             )
     start = values.get("init_lora_weights")
-    if start not in _STARTS:
+    if start not in _BASE_PRESERVING_INITS:
         raise SourceError(
             "the adapter belongs to a base that was changed before training",
             where=where,
             expected="another init_lora_weights",
             found=start,
-            hint="save it with path_initial_model_for_weight_conversion, which makes it a LoRA",
+            hint="save it with path_initial_model_for_weight_conversion to make it a LoRA",
         )
 
 

@@ -1,4 +1,4 @@
-"""Tensors of a base with an adapter's change added where they are read."""
+"""Tensors of a base to which an adapter's change is added when they are read."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ NOTE = "LoRA merged"
 
 
 @dataclass(frozen=True)
-class Product:
-    """base + scale * left @ right, for some rows and columns.
+class LowRankUpdate:
+    """A reader of base + scale * left @ right.
 
     Attributes:
-        base: The tensor that is changed.
-        left: `lora_B` [outputs, rank]; of an embedding `lora_embedding_A` [rank, vocabulary].
-        right: `lora_A` [rank, inputs]; of an embedding `lora_embedding_B` [hidden size, rank].
-        scale: Multiplies the product.
-        turned: Both are stored transposed, as an embedding's are.
+        base: The tensor of the base.
+        left: `lora_B` [outputs, rank]; for an embedding `lora_embedding_A` [rank, vocabulary].
+        right: `lora_A` [rank, inputs]; for an embedding `lora_embedding_B` [hidden size, rank].
+        scale: Factor on the product.
+        transposed: Whether both factors are stored transposed, as for an embedding.
     """
 
     base: SourceTensor
     left: SourceTensor
     right: SourceTensor
     scale: float
-    turned: bool
+    transposed: bool
 
     def __call__(self, rows: slice, columns: slice) -> F32Array:
         from rdrr_converter.lora._product import add_product
 
-        if self.turned:
+        if self.transposed:
             left, right = self.left.read(columns=rows).T, self.right.read(rows=columns).T
         else:
             left, right = self.left.read(rows=rows), self.right.read(columns=columns)
@@ -46,18 +46,18 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Rescaled:
-    """DoRA: the rows of a merged weight, with the lengths that the adapter states.
+class DoraWeight:
+    """A reader of a merged weight whose rows are scaled to stated norms (DoRA).
 
     Attributes:
-        merged: Gives the weight without them.
-        shape: Rows and columns.
-        lengths: One for each row.
+        merged: Reader of the merged weight before it is scaled.
+        shape: Its shape [rows, columns].
+        magnitudes: The norms [rows] that the adapter states.
     """
 
     merged: Decode
     shape: tuple[int, int]
-    lengths: SourceTensor
+    magnitudes: SourceTensor
 
     def __call__(self, rows: slice, columns: slice) -> F32Array:
         factors = self._factors[rows, None]
@@ -65,22 +65,22 @@ class Rescaled:
 
     @cached_property
     def _factors(self) -> F32Array:
-        """Stated length by length of each row; a row of zeros stays one."""
+        """Stated norm divided by present norm of each row, float32 [rows]; 0 for a row of zeros."""
         step = max(1, SCAN_ELEMENTS // self.shape[1])
         starts = range(0, self.shape[0], step)
-        found = np.concatenate([self._lengths_of(slice(at, at + step)) for at in starts])
-        stated = self.lengths.read().reshape(-1)
+        found = np.concatenate([self._row_norms(slice(at, at + step)) for at in starts])
+        stated = self.magnitudes.read().reshape(-1)
         factors = np.divide(stated, found, out=np.zeros_like(found), where=found > 0)
         return np.asarray(factors, np.float32)
 
-    def _lengths_of(self, rows: slice) -> npt.NDArray[np.float64]:
+    def _row_norms(self, rows: slice) -> npt.NDArray[np.float64]:
         squares = np.square(self.merged(rows, slice(None)), dtype=np.float64)
         return np.asarray(np.sqrt(squares.sum(axis=1)))
 
 
 @dataclass(frozen=True)
-class Sum:
-    """base + scale * addend, of two tensors of one shape."""
+class ScaledSum:
+    """A reader of base + scale * addend, for two tensors of the same shape."""
 
     base: SourceTensor
     addend: SourceTensor
@@ -97,16 +97,24 @@ def merged_weight(
     right: SourceTensor,
     scale: float,
     *,
-    turned: bool = False,
-    lengths: SourceTensor | None = None,
+    transposed: bool = False,
+    magnitudes: SourceTensor | None = None,
 ) -> SourceTensor:
-    """A weight with a product added, and of DoRA the lengths of its rows set.
+    """Return a weight with a LoRA product merged into it.
+
+    Args:
+        base: The weight of the base.
+        left: Left factor (see `LowRankUpdate`).
+        right: Right factor.
+        scale: Factor on the product.
+        transposed: Whether both factors are stored transposed.
+        magnitudes: Norms of the rows with DoRA.
 
     Raises:
-        SourceError: The matrices do not fit it.
+        SourceError: The shapes of the matrices do not match the weight.
     """
-    outputs, rank = left.shape[::-1] if turned else left.shape
-    inner, inputs = right.shape[::-1] if turned else right.shape
+    outputs, rank = left.shape[::-1] if transposed else left.shape
+    inner, inputs = right.shape[::-1] if transposed else right.shape
     if (outputs, inputs) != base.shape or rank != inner:
         raise SourceError(
             "the adapter does not fit the checkpoint",
@@ -114,21 +122,21 @@ def merged_weight(
             expected=f"a product of shape {list(base.shape)}, as {base.name} has",
             found=f"{list(left.shape)} and {list(right.shape)}",
         )
-    decode: Decode = Product(base, left, right, scale, turned)
-    if lengths is not None:
-        _check_shape(lengths, (outputs,))
-        decode = Rescaled(decode, (outputs, inputs), lengths)
-    return _changed(base, decode)
+    decode: Decode = LowRankUpdate(base, left, right, scale, transposed)
+    if magnitudes is not None:
+        _check_shape(magnitudes, (outputs,))
+        decode = DoraWeight(decode, (outputs, inputs), magnitudes)
+    return _with_values(base, decode)
 
 
 def merged_bias(base: SourceTensor, addend: SourceTensor, scale: float) -> SourceTensor:
-    """A bias with another added.
+    """Return a bias with scale * addend added.
 
     Raises:
-        SourceError: They are not of one shape.
+        SourceError: The shapes differ.
     """
     _check_shape(addend, base.shape)
-    return _changed(base, Sum(base, addend, scale))
+    return _with_values(base, ScaledSum(base, addend, scale))
 
 
 def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
@@ -141,6 +149,6 @@ def _check_shape(tensor: SourceTensor, expected: tuple[int, ...]) -> None:
         )
 
 
-def _changed(base: SourceTensor, decode: Decode) -> SourceTensor:
-    """The base's tensor with other values; how it was stored is still said of it."""
+def _with_values(base: SourceTensor, decode: Decode) -> SourceTensor:
+    """Return the base's tensor with other values, but with its storage type for the notes."""
     return replace(base, interleaved=0, offset=0.0, decode=decode, note=NOTE)

@@ -1,4 +1,4 @@
-"""A checkpoint with an adapter in it: every tensor of the adapter used, or refused by name."""
+"""Merging an adapter into a checkpoint; every tensor of the adapter is used or refused by name."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from rdrr_converter.sources.base import Source, SourceTensor
 
 _EMBEDDING = {"embedding_A", "embedding_B"}
 _WRAPPERS = ("model", "language_model", "text_model")
-"""What names of one and the same module may begin with, or not."""
+"""Optional first components of the name of a module, which are ignored in comparisons."""
 
 _HEAD, _EMBED = "lm_head.weight", "embed_tokens.weight"
 
 
 def merge_adapter(source: Source, folder: Path) -> Source:
-    """The checkpoint with a LoRA adapter merged.
+    """Return the checkpoint with a LoRA adapter merged into it.
 
     Args:
-        source: The base.
-        folder: Of the adapter, with its configuration and weights.
+        source: The checkpoint of the base.
+        folder: Folder of the adapter, with its configuration and weights.
 
     Raises:
-        SourceError: It is no adapter, or one that cannot be merged, or of another base.
+        SourceError: The folder holds no adapter, or one that cannot be merged or that belongs to
+            another base.
     """
     config, weights = read_adapter_config(folder), read_adapter_weights(folder)
     names = _Names(source.tensors, folder)
@@ -43,8 +44,8 @@ def merge_adapter(source: Source, folder: Path) -> Source:
         merged = _merged(module, parts, config, tensors, names)
         tensors |= merged
         changed |= set(merged)
-    if not config.ties and not any(name.endswith(_HEAD) for name in tensors):
-        _refuse_half_of_a_tie(changed, config)
+    if not config.ties_head and not any(name.endswith(_HEAD) for name in tensors):
+        _refuse_change_of_tied_embedding(changed, config)
     plural = "tensors" if len(changed) != 1 else "tensor"
     note = f"LoRA adapter of rank {config.rank}: {len(changed)} {plural} changed"
     return replace(source, tensors=tensors, notes=(*source.notes, note))
@@ -57,20 +58,25 @@ def _merged(
     tensors: Mapping[str, SourceTensor],
     names: _Names,
 ) -> dict[str, SourceTensor]:
-    """The tensors of one module of the base, merged."""
-    turned = set(parts) >= _EMBEDDING
-    pair = ("embedding_A", "embedding_B") if turned else ("B", "A")
-    allowed = {*pair, "magnitude_vector"} if config.dora and not turned else {*pair}
-    extra = set(parts) - allowed - ({"B.bias"} if not turned else set())
-    if extra or not set(pair) <= set(parts) or (config.dora and "magnitude_vector" not in parts):
+    """Return the merged tensors of one module, by their names in the checkpoint."""
+    transposed = set(parts) >= _EMBEDDING
+    pair = ("embedding_A", "embedding_B") if transposed else ("B", "A")
+    allowed = {*pair, "magnitude_vector"} if config.uses_dora and not transposed else {*pair}
+    extra = set(parts) - allowed - ({"B.bias"} if not transposed else set())
+    if (
+        extra
+        or not set(pair) <= set(parts)
+        or (config.uses_dora and "magnitude_vector" not in parts)
+    ):
         raise SourceError(
             "a module of the adapter cannot be merged",
             where=f"{config.where.parent}, {module}",
-            expected="lora_A and lora_B" + (", and a magnitude of a linear layer" * config.dora),
+            expected="lora_A and lora_B"
+            + (", and the magnitude vector of a linear layer" * config.uses_dora),
             found=", ".join(sorted(parts)),
         )
     left, right = (parts[part] for part in pair)
-    _check_rank(left.shape[0] if turned else left.shape[-1], module, config)
+    _check_rank(left.shape[0] if transposed else left.shape[-1], module, config)
     scale = config.scale_of(module)
     known = names.find(f"{module}.weight")
     weight = merged_weight(
@@ -78,8 +84,8 @@ def _merged(
         left,
         right,
         scale,
-        turned=turned,
-        lengths=parts.get("magnitude_vector"),
+        transposed=transposed,
+        magnitudes=parts.get("magnitude_vector"),
     )
     if "B.bias" not in parts:
         return {known: weight}
@@ -90,57 +96,57 @@ def _merged(
 def _check_rank(rank: int, module: str, config: AdapterConfig) -> None:
     if rank != config.rank_of(module):
         raise SourceError(
-            "the adapter's matrices have another rank than its configuration says",
+            "the rank of the adapter's matrices differs from its configuration",
             where=f"{config.where.parent}, {module}",
             expected=config.rank_of(module),
             found=rank,
         )
 
 
-def _refuse_half_of_a_tie(changed: set[str], config: AdapterConfig) -> None:
-    """A head that is the embedding was not trained as what the embedding becomes."""
+def _refuse_change_of_tied_embedding(changed: set[str], config: AdapterConfig) -> None:
+    """Refuse a changed embedding that is tied to a head, which was not trained with the change."""
     embeddings = [name for name in changed if name.endswith(_EMBED)]
     if embeddings:
         raise SourceError(
-            "the adapter changes the embedding, but not the head that it also is",
+            "the adapter changes the embedding, but not the head that is tied to it",
             where=config.where,
-            expected="ensure_weight_tying, or a head of its own in the checkpoint",
+            expected="ensure_weight_tying, or a checkpoint with a separate head",
             found=embeddings[0],
-            hint="save the base with an lm_head.weight of its own",
+            hint="save the base with a separate lm_head.weight",
         )
 
 
 class _Names:
-    """Finds what the adapter calls a tensor among the names of the checkpoint."""
+    """A lookup of the adapter's tensor names among those of the checkpoint."""
 
     def __init__(self, tensors: Mapping[str, SourceTensor], folder: Path) -> None:
         self._folder = folder
-        self._known = {_inner(name): name for name in tensors}
+        self._known = {_without_wrappers(name): name for name in tensors}
 
     def find(self, name: str, missing: str | None = None) -> str:
-        """The checkpoint's name.
+        """Return the checkpoint's name of a tensor.
 
         Args:
-            name: The adapter's.
-            missing: Name that need not be in the checkpoint.
+            name: The adapter's name of it.
+            missing: A name that need not be in the checkpoint.
 
         Raises:
-            SourceError: There is no such tensor.
+            SourceError: The checkpoint has no such tensor.
         """
-        known = self._known.get(_inner(name))
+        known = self._known.get(_without_wrappers(name))
         if known is not None:
             return known
         if name == missing:
             return name
         raise SourceError(
-            "the adapter changes a tensor that the checkpoint lacks",
+            "the adapter changes a tensor that the checkpoint does not have",
             where=self._folder,
             expected="an adapter of this checkpoint",
             found=name,
         )
 
 
-def _inner(name: str) -> str:
-    """A name without the models that wrap each other around it."""
+def _without_wrappers(name: str) -> str:
+    """Return a name without the names of the models that wrap the module."""
     first, _, rest = name.partition(".")
-    return _inner(rest) if first in _WRAPPERS and rest else name
+    return _without_wrappers(rest) if first in _WRAPPERS and rest else name

@@ -1,7 +1,7 @@
-"""Values by patterns of modules' names, as an adapter states ranks and alphas.
+"""Tables from patterns of module names to values, in which an adapter states ranks and alphas.
 
-A pattern describes a whole name or what stands behind a dot in it; of several the first in the
-table counts. Names that are no more than names are looked up, the others are matched in bounded
+A pattern matches a whole name or the part after one of its dots; the first matching pattern of the
+table counts. Patterns that are plain names are looked up; other patterns are matched in bounded
 time (`_regex`).
 """
 
@@ -19,25 +19,25 @@ from rdrr_converter.lora._regex import Regex, compile_regex
 V = TypeVar("V")
 
 MAX_PATTERNS = 1 << 16
-"""Patterns of a table."""
+"""Maximum number of patterns in a table."""
 
 MAX_STEPS = 20_000_000
-"""Steps of matching for a table, over all modules; some ten seconds."""
+"""Maximum number of matching steps for a table, over all modules; about ten seconds."""
 
 MAX_NAME = 1024
-"""Characters of a module's name."""
+"""Maximum length of a module's name in characters."""
 
 _NAME = re.compile(r"[\w.]*")
 
 
 class PatternTable(Generic[V]):
-    """Values by patterns.
+    """A table from patterns to values.
 
     Args:
-        values: Values by patterns in Python's syntax of regular expressions.
+        values: Values by regular expressions in Python's syntax.
 
     Raises:
-        FormatError: A pattern is none, or is not supported, or there are too many.
+        FormatError: A pattern is invalid or not supported, or there are too many patterns.
     """
 
     def __init__(self, values: Mapping[str, V]) -> None:
@@ -48,7 +48,8 @@ class PatternTable(Generic[V]):
         self._values = tuple(values.values())
         self._left = MAX_STEPS
         self._names: dict[str, int] = {}
-        # A dot stands for any character, so a name may describe others of its length with fewer.
+        # A dot matches any character, so a plain name also matches names of the same length with
+        # fewer dots.
         self._dotted: defaultdict[int, defaultdict[int, list[tuple[int, str]]]]
         self._dotted = defaultdict(lambda: defaultdict(list))
         self._others: list[tuple[int, Regex]] = []
@@ -60,7 +61,7 @@ class PatternTable(Generic[V]):
                 self._others.append((index, compile_regex(pattern)))
 
     def find(self, module: str) -> V | None:
-        """The value of the first pattern that describes a module's name; None where none does.
+        """Return the value of the first pattern that matches a module's name; None if none does.
 
         Raises:
             FormatError: The name is too long, or matching takes too many steps.
@@ -76,7 +77,7 @@ class PatternTable(Generic[V]):
         for index, regex in self._others:
             if index > first:
                 break
-            if regex.matches(module, starts, self._spend):
+            if regex.matches(module, starts, self._count_steps):
                 first = index
                 break
         return self._values[first] if first < len(self._values) else None
@@ -89,10 +90,10 @@ class PatternTable(Generic[V]):
             for dots, patterns in self._dotted.get(len(ending), {}).items():
                 if dots <= ending.count("."):
                     continue
-                self._spend(len(patterns))
-                yield from (index for index, one in patterns if _describes(one, ending))
+                self._count_steps(len(patterns))
+                yield from (index for index, one in patterns if _matches_name(one, ending))
 
-    def _spend(self, steps: int) -> None:
+    def _count_steps(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
             raise FormatError(
@@ -100,6 +101,6 @@ class PatternTable(Generic[V]):
             )
 
 
-def _describes(pattern: str, name: str) -> bool:
-    """Whether a pattern of letters and dots describes a name of its length."""
+def _matches_name(pattern: str, name: str) -> bool:
+    """Return whether a pattern of letters and dots matches a name of the same length."""
     return all(one in (".", other) for one, other in zip(pattern, name, strict=True))

@@ -1,7 +1,7 @@
-"""out += scale * left @ right, every sum in the order of the rank.
+"""A matrix product that sums over the rank in a fixed order: out += scale * left @ right.
 
-A library's product may sum in an order that depends on how much it is given and on the machine;
-then the package's bytes would, too. Importing this module imports numba.
+The order of the sums in a BLAS product may depend on the shapes and on the machine; then the bytes
+of the package would depend on them too. Importing this module imports numba.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def add_product(out: F32Array, left: F32Array, right: F32Array, scale: np.float3
     """Add a scaled product in place.
 
     Args:
-        out: [rows, columns].
-        left: [rows, rank].
-        right: [rank, columns].
-        scale: Multiplies the sums.
+        out: Matrix [rows, columns] to add to.
+        left: Matrix [rows, rank].
+        right: Matrix [rank, columns].
+        scale: Factor on the product.
     """
     total = np.empty(out.shape[1], np.float32)
     for row in range(out.shape[0]):

@@ -1,9 +1,10 @@
-"""Regular expressions of strangers, matched without backtracking.
+"""A regular expression matcher without backtracking, for untrusted patterns.
 
-Python's own matcher tries one way after the other, of which `([a-z]+)+!` has 2^n for a text of n
-letters. Here a pattern becomes a list of instructions and all ways are followed side by side, so a
-match takes at most (instructions x characters) steps (K. Thompson, "Regular Expression Search
-Algorithm", 1968). What only backtracking can do, looking around and referring back, is refused.
+Python's matcher backtracks, which takes 2^n steps for the pattern `([a-z]+)+!` and a text of n
+letters. Here a pattern is compiled into a nondeterministic automaton (a list of instructions) whose
+states are all followed at the same time, so that a match takes at most instructions x characters
+steps (K. Thompson, "Regular Expression Search Algorithm", 1968). Lookaround and backreferences,
+which need backtracking, are refused.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from dataclasses import dataclass
 from rdrr_format.errors import FormatError
 
 MAX_PATTERN = 4096
-"""Characters of a pattern."""
+"""Maximum length of a pattern in characters."""
 
 MAX_DEPTH = 32
-"""Groups inside each other."""
+"""Maximum depth of nested groups."""
 
 MAX_INSTRUCTIONS = 4096
-"""Instructions of a pattern; counted repetitions are written out."""
+"""Maximum number of instructions of a pattern; counted repetitions are unrolled."""
 
 Accepts = Callable[[str], bool]
-Holds = Callable[[str, int], bool]
-"""Whether a condition holds at a position of a text."""
+Condition = Callable[[str, int], bool]
+"""A predicate on a text and a position in it."""
 
 _CLASSES: dict[str, Accepts] = {
     "d": str.isdecimal,
@@ -32,30 +33,36 @@ _CLASSES: dict[str, Accepts] = {
     "s": str.isspace,
 }
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
-_CONDITIONS: dict[str, Holds] = {
+_CONDITIONS: dict[str, Condition] = {
     "^": lambda _, at: at == 0,
     "$": lambda text, at: at == len(text) or (at == len(text) - 1 and text[at] == "\n"),
     "A": lambda _, at: at == 0,
     "Z": lambda text, at: at == len(text),
-    "b": lambda text, at: _is_border(text, at),
-    "B": lambda text, at: not _is_border(text, at),
+    "b": lambda text, at: _is_word_boundary(text, at),
+    "B": lambda text, at: not _is_word_boundary(text, at),
 }
 
 
 @dataclass(frozen=True)
 class _Instruction:
-    """One of: take a character that is accepted, go on if a condition holds, go to several places.
+    """An instruction of the automaton.
 
-    An instruction without any of these is the end.
+    It either consumes a character, continues if a condition holds, or jumps. An instruction that
+    does none of these is the accepting state.
+
+    Attributes:
+        accepts: Predicate on the character to consume.
+        condition: Zero-width condition, such as the start of the text.
+        jumps: Relative targets, all of which are followed.
     """
 
     accepts: Accepts | None = None
-    holds: Holds | None = None
-    goes: tuple[int, ...] = ()
+    condition: Condition | None = None
+    jumps: tuple[int, ...] = ()
 
 
-Piece = list[_Instruction]
-"""Instructions that go on behind their last; the places they go to count from their first."""
+Fragment = list[_Instruction]
+"""Instructions that continue after the last of them; jumps are relative, so they can be moved."""
 
 
 @dataclass(frozen=True)
@@ -63,78 +70,78 @@ class Regex:
     """A compiled pattern.
 
     Attributes:
-        instructions: Its program.
+        instructions: The instructions of the automaton; the last is the accepting state.
     """
 
     instructions: tuple[_Instruction, ...]
 
     def matches(
-        self, text: str, starts: Iterable[int] = (0,), spend: Callable[[int], object] = int
+        self, text: str, starts: Iterable[int] = (0,), count_steps: Callable[[int], object] = int
     ) -> bool:
-        """Whether the text from one of some positions to its end is what the pattern describes.
+        """Return whether the pattern matches the text from one of `starts` to its end.
 
         Args:
             text: The text.
-            starts: The positions.
-            spend: Called with the number of steps as they are taken.
+            starts: Positions at which a match may begin.
+            count_steps: Called with the number of steps of each character.
         """
         begins = set(starts)
         here: set[int] = set()
         for at in range(len(text) + 1):
             if at in begins:
                 here.add(0)
-            reached = self._spread(here, text, at)
-            spend(len(reached) + 1)
+            reached = self._epsilon_closure(here, text, at)
+            count_steps(len(reached) + 1)
             if at == len(text):
                 return any(self._is_end(one) for one in reached)
-            here = {one + 1 for one in reached if self._takes(one, text[at])}
+            here = {one + 1 for one in reached if self._consumes(one, text[at])}
         return False
 
-    def _spread(self, places: set[int], text: str, at: int) -> set[int]:
-        """All places that can be reached without taking a character."""
+    def _epsilon_closure(self, states: set[int], text: str, at: int) -> set[int]:
+        """Return all states that can be reached without consuming a character."""
         reached: set[int] = set()
-        left = list(places)
+        left = list(states)
         while left:
-            place = left.pop()
-            if place in reached:
+            state = left.pop()
+            if state in reached:
                 continue
-            reached.add(place)
-            one = self.instructions[place]
-            left += [place + step for step in one.goes]
-            if one.holds is not None and one.holds(text, at):
-                left.append(place + 1)
+            reached.add(state)
+            one = self.instructions[state]
+            left += [state + step for step in one.jumps]
+            if one.condition is not None and one.condition(text, at):
+                left.append(state + 1)
         return reached
 
-    def _takes(self, place: int, char: str) -> bool:
-        accepts = self.instructions[place].accepts
+    def _consumes(self, state: int, char: str) -> bool:
+        accepts = self.instructions[state].accepts
         return accepts is not None and accepts(char)
 
-    def _is_end(self, place: int) -> bool:
-        return self.instructions[place] == _Instruction()
+    def _is_end(self, state: int) -> bool:
+        return self.instructions[state] == _Instruction()
 
 
 def compile_regex(pattern: str) -> Regex:
     """Compile a pattern in Python's syntax.
 
     Raises:
-        FormatError: It is no regular expression, is too large, or asks for what is not supported:
-            looking around, referring back, flags, and possessive or atomic groups.
+        FormatError: The pattern is invalid, is too large, or uses something that is not supported:
+            lookaround, backreferences, flags, possessive repetitions or atomic groups.
     """
     if len(pattern) > MAX_PATTERN:
         raise FormatError(
-            "a pattern that is too long",
+            "the pattern is too long",
             expected=f"at most {MAX_PATTERN} characters",
             found=len(pattern),
         )
     reader = _Reader(pattern)
-    piece = reader.alternatives(0)
+    fragment = reader.alternatives(0)
     if not reader.is_at_end:
-        raise reader.fault("a bracket that closes nothing")
-    return Regex((*piece, _Instruction()))
+        raise reader.fault("a closing parenthesis is unmatched")
+    return Regex((*fragment, _Instruction()))
 
 
 class _Reader:
-    """A position in a pattern, and what stands there as instructions."""
+    """A recursive-descent parser that translates a pattern into instructions."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -142,54 +149,54 @@ class _Reader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether everything was read."""
+        """Whether the whole pattern was read."""
         return self._at == len(self._pattern)
 
     def fault(self, message: str) -> FormatError:
-        """The error for what stands before the position."""
+        """Return an error at the present position."""
         found = f"{self._pattern} at character {self._at}"
         return FormatError(message, expected="a regular expression", found=found)
 
-    def alternatives(self, depth: int) -> Piece:
-        """Everything up to a closing bracket or the end."""
+    def alternatives(self, depth: int) -> Fragment:
+        """Read alternatives up to a closing parenthesis or the end."""
         if depth > MAX_DEPTH:
-            raise self.fault(f"a pattern with more than {MAX_DEPTH} groups inside each other")
+            raise self.fault(f"the pattern nests groups more than {MAX_DEPTH} deep")
         choices = [self._sequence(depth)]
         while self._skip("|"):
             choices.append(self._sequence(depth))
-        piece = choices.pop()
+        fragment = choices.pop()
         for choice in reversed(choices):
-            head = _Instruction(goes=(1, len(choice) + 2))
-            piece = [head, *choice, _Instruction(goes=(len(piece) + 1,)), *piece]
-            self._check(len(piece))
-        return piece
+            head = _Instruction(jumps=(1, len(choice) + 2))
+            fragment = [head, *choice, _Instruction(jumps=(len(fragment) + 1,)), *fragment]
+            self._check(len(fragment))
+        return fragment
 
-    def _sequence(self, depth: int) -> Piece:
-        piece: Piece = []
+    def _sequence(self, depth: int) -> Fragment:
+        fragment: Fragment = []
         while not self.is_at_end and self._pattern[self._at] not in "|)":
-            piece += self._repeated(self._atom(depth))
-            self._check(len(piece))
-        return piece
+            fragment += self._repeated(self._atom(depth))
+            self._check(len(fragment))
+        return fragment
 
-    def _repeated(self, piece: Piece) -> Piece:
+    def _repeated(self, fragment: Fragment) -> Fragment:
         least, most = self._count()
         if most is None:
-            self._check(len(piece) * max(1, least) + 2)
-            # Once more, or on: behind the last of those that have to be there.
+            self._check(len(fragment) * max(1, least) + 2)
+            # After the last required repetition, either repeat it or continue.
             if least:
-                return [*piece * least, _Instruction(goes=(-len(piece), 1))]
+                return [*fragment * least, _Instruction(jumps=(-len(fragment), 1))]
             return [
-                _Instruction(goes=(1, len(piece) + 2)),
-                *piece,
-                _Instruction(goes=(-len(piece), 1)),
+                _Instruction(jumps=(1, len(fragment) + 2)),
+                *fragment,
+                _Instruction(jumps=(-len(fragment), 1)),
             ]
-        self._check(len(piece) * most + most - least)
-        result = piece * least
-        optional = [_Instruction(goes=(1, len(piece) + 1)), *piece]
+        self._check(len(fragment) * most + most - least)
+        result = fragment * least
+        optional = [_Instruction(jumps=(1, len(fragment) + 1)), *fragment]
         return result + optional * (most - least)
 
     def _count(self) -> tuple[int, int | None]:
-        """How often the atom before may stand; a lazy mark changes nothing about whether."""
+        """Read the quantifier of an atom; laziness does not change whether a pattern matches."""
         simple: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
         if self._next() in simple:
             count = simple[self._take()]
@@ -199,11 +206,11 @@ class _Reader:
             return 1, 1
         self._skip("?")
         if self._next() in simple or self._braces() is not None:
-            raise self.fault("a repetition of a repetition, or one that gives nothing back")
+            raise self.fault("a repetition of a repetition, or a possessive one, is not supported")
         return count
 
     def _braces(self) -> tuple[int, int | None] | None:
-        """`{2}`, `{2,}`, `{,3}` or `{2,3}`; anything else in braces is text."""
+        """Read `{2}`, `{2,}`, `{,3}` or `{2,3}`; anything else in braces is literal text."""
         end = self._pattern.find("}", self._at)
         if self._next() != "{" or end < 0:
             return None
@@ -211,15 +218,15 @@ class _Reader:
         if not all(part.isdecimal() or not part for part in (first, last)) or not (first or comma):
             return None
         if len(first) > 5 or len(last) > 5:
-            raise self.fault("a repetition without end")
+            raise self.fault("the repetition count is too large")
         self._at = end + 1
         least = int(first or 0)
         most = (int(last) if last else None) if comma else least
         if most is not None and most < least:
-            raise self.fault("a repetition whose least is more than its most")
+            raise self.fault("the minimum of a repetition exceeds its maximum")
         return least, most
 
-    def _atom(self, depth: int) -> Piece:
+    def _atom(self, depth: int) -> Fragment:
         char = self._take()
         if char == "(":
             return self._group(depth)
@@ -228,28 +235,28 @@ class _Reader:
         if char == ".":
             return [_Instruction(accepts=lambda one: one != "\n")]
         if char in "^$":
-            return [_Instruction(holds=_CONDITIONS[char])]
+            return [_Instruction(condition=_CONDITIONS[char])]
         if char in "*+?":
-            raise self.fault("a repetition of nothing")
+            raise self.fault("a repetition has nothing to repeat")
         if char != "\\":
             return [_Instruction(accepts=char.__eq__)]
         if self._next() in ("A", "Z", "b", "B"):
-            return [_Instruction(holds=_CONDITIONS[self._take()])]
+            return [_Instruction(condition=_CONDITIONS[self._take()])]
         return [_Instruction(accepts=self._escaped())]
 
-    def _group(self, depth: int) -> Piece:
+    def _group(self, depth: int) -> Fragment:
         if self._skip("?") and not self._skip(":"):
             end = self._pattern.find(">", self._at)
             if self._pattern[self._at : self._at + 2] != "P<" or end < 0:
-                raise self.fault("a group of a kind that is not supported")
+                raise self.fault("this kind of group is not supported")
             self._at = end + 1
-        piece = self.alternatives(depth + 1)
+        fragment = self.alternatives(depth + 1)
         if not self._skip(")"):
-            raise self.fault("a group that is not closed")
-        return piece
+            raise self.fault("the group is not closed")
+        return fragment
 
     def _escaped(self) -> Accepts:
-        """What a backslash makes of the next character."""
+        """Read the character after a backslash."""
         char = self._take()
         if char.lower() in _CLASSES:
             inside = _CLASSES[char.lower()]
@@ -257,16 +264,16 @@ class _Reader:
         if char in _CONTROLS:
             return _CONTROLS[char].__eq__
         if not char or char.isalnum():
-            raise self.fault("an escape that is not supported")
+            raise self.fault("this escape is not supported")
         return char.__eq__
 
     def _set(self) -> Accepts:
-        """The characters in square brackets."""
+        """Read a character set in square brackets."""
         is_negated = self._skip("^")
         parts: list[Accepts] = []
         while not (self._next() == "]" and parts):
             if self.is_at_end:
-                raise self.fault("a set of characters that is not closed")
+                raise self.fault("the character set is not closed")
             parts.append(self._member())
         self._take()
         return lambda char: any(part(char) for part in parts) != is_negated
@@ -278,11 +285,11 @@ class _Reader:
         if not ahead.startswith("-") or ahead in ("-", "-]"):
             return escaped or first.__eq__
         if escaped:
-            raise self.fault("a range from an escaped character")
+            raise self.fault("a character range cannot begin with an escape")
         self._take()
         last = self._take()
         if last == "\\" or last < first:
-            raise self.fault("a range of characters that has none")
+            raise self.fault("the character range is empty or ends with an escape")
         return lambda char: first <= char <= last
 
     def _next(self) -> str:
@@ -301,13 +308,13 @@ class _Reader:
     def _check(self, instructions: int) -> None:
         if instructions > MAX_INSTRUCTIONS:
             raise FormatError(
-                "a pattern that describes too much",
+                "the compiled pattern is too large",
                 expected=f"at most {MAX_INSTRUCTIONS} instructions",
                 found=self._pattern,
             )
 
 
-def _is_border(text: str, at: int) -> bool:
+def _is_word_boundary(text: str, at: int) -> bool:
     word = _CLASSES["w"]
     before, after = text[at - 1 : at] if at else "", text[at : at + 1]
     return (before != "" and word(before)) != (after != "" and word(after))

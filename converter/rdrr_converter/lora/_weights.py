@@ -1,12 +1,14 @@
-"""An adapter's tensors by the module and the part that their names say.
+"""Reading an adapter's tensors, and sorting them by module and part.
+
+The names have these forms:
 
 base_model.model.MODULE.lora_A.weight            [rank, inputs]
 base_model.model.MODULE.lora_B.weight            [outputs, rank]
 base_model.model.MODULE.lora_B.bias              [outputs]
 base_model.model.MODULE.lora_embedding_A         [rank, vocabulary]
 base_model.model.MODULE.lora_embedding_B         [hidden size, rank]
-base_model.model.MODULE.lora_magnitude_vector    [outputs], of DoRA
-base_model.model.MODULE.weight or .bias          in place of the base's
+base_model.model.MODULE.lora_magnitude_vector    [outputs], with DoRA
+base_model.model.MODULE.weight or .bias          replaces the tensor of the base
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ _WHOLE = re.compile(
 
 @dataclass(frozen=True)
 class AdapterWeights:
-    """What an adapter holds.
+    """The tensors of an adapter.
 
     Attributes:
-        parts: Of each module that it changes, by the part's name: `A`, `B`, `B.bias`,
-            `embedding_A`, `embedding_B`, `magnitude_vector`.
-        replaced: Tensors that stand in place of the base's, by the base's names.
+        parts: For each module that the adapter changes, its tensors by part: `A`, `B`, `B.bias`,
+            `embedding_A`, `embedding_B` or `magnitude_vector`.
+        replaced: Tensors that replace those of the base, by their names in the base.
     """
 
     parts: Mapping[str, Mapping[str, SourceTensor]]
@@ -51,19 +53,20 @@ class AdapterWeights:
 
 
 def read_adapter_weights(folder: Path) -> AdapterWeights:
-    """The tensors in an adapter's folder.
+    """Read the tensors in an adapter's folder.
 
     Raises:
-        SourceError: There are none, the file is damaged, or a tensor is of no known kind.
+        SourceError: There is no file of weights, the file is damaged, or the name of a tensor has
+            an unknown form.
     """
     for name, read in _FILES:
         if (folder / name).is_file():
-            return _sorted(read(folder / name), folder / name)
+            return _classified(read(folder / name), folder / name)
     expected = " or ".join(name for name, _ in _FILES)
     raise SourceError("the adapter has no weights", where=folder, expected=expected)
 
 
-def _sorted(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeights:
+def _classified(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeights:
     parts: defaultdict[str, dict[str, SourceTensor]] = defaultdict(dict)
     replaced: dict[str, SourceTensor] = {}
     for name, tensor in tensors.items():
@@ -77,7 +80,7 @@ def _sorted(tensors: Mapping[str, SourceTensor], where: Path) -> AdapterWeights:
             raise SourceError(
                 "the adapter has a tensor that cannot be merged",
                 where=where,
-                expected="parts of LoRA, or weights and biases in place of the base's",
+                expected="tensors of LoRA modules, or replaced weights and biases",
                 found=name,
             )
     return AdapterWeights(parts, replaced)

@@ -1,59 +1,62 @@
-// What all types share: weights into workgroup memory, a group of them for each thread, blocks out
-// of it. A type adds `GROUP`, `BLOCK_BYTES`, `encode` and `byte_of`.
+// The part that the shaders of all types share: it loads weights into workgroup memory, lets each
+// thread encode one group of them, and writes the blocks. The including file defines `GROUP`,
+// `BLOCK_BYTES`, `encode` and `byte_of`.
 //
-// Results have the bits of the CPU's codecs. WGSL lets a compiler join a product with the sum that
-// follows, rounds quotients, roots and conversions loosely, and may flush denormal numbers; hence
-// `apart`, `quotient`, `root`, `half_of`, and blocks that are called odd and left to the CPU.
+// The results have the same bits as those of the CPU's codecs. WGSL allows a compiler to fuse a
+// product with a following sum, does not require quotients, roots and conversions to be rounded
+// correctly, and allows subnormal numbers to be flushed to zero. Hence `no_fma`, `divide_rn`,
+// `sqrt_rn` and `f16_bits`. Blocks for which they do not suffice are flagged as fallback blocks,
+// which the CPU encodes.
 
-struct Task {
-    zero: u32, // always 0, which no compiler knows
-    in_halves: u32, // 1 where weights are bfloat16, two a word
+struct Params {
+    zero: u32, // always 0, but the compiler cannot know that
+    is_bf16: u32, // 1 if the weights are bfloat16, two per word
     candidates: u32,
-    numerators: array<vec4f, 8>, // of the candidates for the inverse scale
+    numerators: array<vec4f, 8>, // of the candidates (see candidates.py)
 }
 
 const LANES = 64u;
-const STRIDE = GROUP + 1u; // so that neighbours read different banks
+const STRIDE = GROUP + 1u; // odd, so that adjacent threads use different memory banks
 const BLOCK = 256u; // weights
-const BLOCKS = LANES * GROUP / BLOCK; // of a workgroup
+const BLOCKS = LANES * GROUP / BLOCK; // per workgroup
 const BLOCK_LANES = BLOCK / GROUP;
-const WORDS = BLOCKS * BLOCK_BYTES / 4u; // that a workgroup writes
+const WORDS = BLOCKS * BLOCK_BYTES / 4u; // words that a workgroup writes
 
-// Sums of squares and cubes of weights in these bounds stay within the normal numbers. The bits of
-// positive numbers are in their order.
-const FAINT = 0x2b8cbcccu; // 1e-12: what is not zero
-const TINY = 0x358637bdu; // 1e-6: the largest of a group
-const HUGE = 0x49742400u; // 1e6
-const OUT_OF_RANGE = 4194303.0; // where ggml's rounding to integers ends
+// Within these bounds, sums of squares and cubes of weights are normal numbers. The bounds are the
+// bits of floats, because the bits of positive floats compare like the floats.
+const MIN_NONZERO = 0x2b8cbcccu; // 1e-12: minimum of weights other than 0
+const MIN_LARGEST = 0x358637bdu; // 1e-6: minimum of the largest weight of a group
+const MAX_LARGEST = 0x49742400u; // 1e6: maximum of the largest weight of a group
+const ROUNDING_LIMIT = 4194303.0; // from here on ggml's rounding to integers is wrong
 
 var<storage, read> weights: array<u32>;
 var<storage, read_write> encoded: array<u32>;
-var<storage, read_write> odd_blocks: array<u32>; // a bit for each block
-var<storage, read> task: Task;
+var<storage, read_write> fallback_blocks: array<u32>; // per workgroup, one bit for each block
+var<storage, read> params: Params;
 
-var<workgroup> tile: array<f32, LANES * STRIDE>; // weights, and in the end their codes
-var<workgroup> odd_here: atomic<u32>;
-var<private> odd: bool;
-var<private> zero: u32; // of the task, read once
+var<workgroup> tile: array<f32, LANES * STRIDE>; // weights, later replaced by their codes
+var<workgroup> workgroup_fallback: atomic<u32>;
+var<private> fallback: bool;
+var<private> zero: u32; // `params.zero`, read once
 
 @compute @workgroup_size(LANES)
 fn main(
     @builtin(workgroup_id) workgroup: vec3u,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    zero = task.zero;
+    zero = params.zero;
     let first = workgroup.x * LANES * GROUP;
     for (var i = lane; i < LANES * GROUP; i += LANES) {
         tile[i / GROUP * STRIDE + i % GROUP] = weight(first + i);
     }
     if lane == 0u {
-        atomicStore(&odd_here, 0u); // not every driver begins with zeros
+        atomicStore(&workgroup_fallback, 0u); // not every driver clears workgroup memory
     }
     workgroupBarrier();
-    odd = is_out_of_bounds(lane * STRIDE);
+    fallback = exceeds_bounds(lane * STRIDE);
     encode(lane);
-    if odd {
-        atomicOr(&odd_here, 1u << (lane / BLOCK_LANES));
+    if fallback {
+        atomicOr(&workgroup_fallback, 1u << (lane / BLOCK_LANES));
     }
     workgroupBarrier();
     for (var i = lane; i < WORDS; i += LANES) {
@@ -65,45 +68,46 @@ fn main(
         encoded[workgroup.x * WORDS + i] = word;
     }
     if lane == 0u {
-        odd_blocks[workgroup.x] = atomicLoad(&odd_here);
+        fallback_blocks[workgroup.x] = atomicLoad(&workgroup_fallback);
     }
 }
 
 fn weight(at: u32) -> f32 {
-    if task.in_halves == 0u {
+    if params.is_bf16 == 0u {
         return bitcast<f32>(weights[at]);
     }
     let word = weights[at / 2u];
     return bitcast<f32>(select(word << 16u, word & 0xffff0000u, (at & 1u) == 1u));
 }
 
-fn is_out_of_bounds(at: u32) -> bool {
+fn exceeds_bounds(at: u32) -> bool {
     var largest = 0u;
-    var faint = false;
+    var too_small = false;
     for (var i = 0u; i < GROUP; i++) {
         let magnitude = bitcast<u32>(tile[at + i]) & 0x7fffffffu;
         largest = max(largest, magnitude);
-        faint = faint || (magnitude != 0u && magnitude < FAINT);
+        too_small = too_small || (magnitude != 0u && magnitude < MIN_NONZERO);
     }
-    return faint || (largest != 0u && (largest < TINY || largest > HUGE));
+    return too_small || (largest != 0u && (largest < MIN_LARGEST || largest > MAX_LARGEST));
 }
 
-// The code of weight `at` of a block.
+// Return the code of weight `at` of a block.
 fn code(block: u32, at: u32) -> u32 {
     return u32(tile[(block * BLOCK_LANES + at / GROUP) * STRIDE + at % GROUP]);
 }
 
 fn numerator(step: u32) -> f32 {
-    return task.numerators[step / 4u][step % 4u];
+    return params.numerators[step / 4u][step % 4u];
 }
 
-// A product that is rounded before anything is added to it.
-fn apart(product: f32) -> f32 {
+// Round a product before anything is added to it, which prevents a fused multiply-add.
+fn no_fma(product: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(product) ^ zero);
 }
 
-// a / b rounded to nearest even: digits as the GPU divides, corrected by the integer remainder.
-fn quotient(a: f32, b: f32) -> f32 {
+// Return a / b rounded to nearest, ties to even. The GPU's quotient is an estimate of the digits that
+// is corrected with the exact integer remainder.
+fn divide_rn(a: f32, b: f32) -> f32 {
     let bits_a = bitcast<u32>(a);
     let bits_b = bitcast<u32>(b);
     let exponent_a = i32((bits_a >> 23u) & 255u);
@@ -118,13 +122,14 @@ fn quotient(a: f32, b: f32) -> f32 {
         dividend <<= 1u;
         exponent -= 1;
     }
-    // The whole part of dividend * 2^24 / divisor: 24 digits and one to round by. A few units of
-    // error leave a remainder far below 2^31, so that it is right although both products wrap.
+    // The digits are the integer part of dividend * 2^24 / divisor: 24 bits and one for rounding. The
+    // estimate is a few units off, so the remainder is far below 2^31 and is exact although both
+    // products wrap around.
     var digits = u32(f32(dividend) / f32(divisor) * 16777216.0);
     var rest = bitcast<i32>((dividend << 24u) - digits * divisor);
-    let missed = i32(floor(f32(rest) / f32(divisor)));
-    digits += u32(missed);
-    rest -= missed * i32(divisor);
+    let correction = i32(floor(f32(rest) / f32(divisor)));
+    digits += u32(correction);
+    rest -= correction * i32(divisor);
     if rest < 0 {
         digits -= 1u;
         rest += i32(divisor);
@@ -134,35 +139,35 @@ fn quotient(a: f32, b: f32) -> f32 {
         rest -= i32(divisor);
     }
     let up = (digits & 1u) == 1u && (rest != 0 || (digits & 2u) == 2u);
-    let mantissa = (digits >> 1u) + u32(up); // a carry moves into the exponent by itself
+    let mantissa = (digits >> 1u) + u32(up); // a carry goes into the exponent
     if exponent_a == 0 || exponent_b == 0 || exponent < 1 || exponent > 253 {
-        odd = true;
+        fallback = true;
         return 1.0;
     }
     let sign = (bits_a ^ bits_b) & 0x80000000u;
     return bitcast<f32>(sign | ((u32(exponent) << 23u) + mantissa - 0x800000u));
 }
 
-// a / b rounded to nearest even and then to the nearest integer.
-fn nearest_quotient(a: f32, b: f32) -> f32 {
+// Return a / b, rounded to a float (ties to even) and then to the nearest integer.
+fn divide_round(a: f32, b: f32) -> f32 {
     let rough = a / b;
-    if abs(rough) >= OUT_OF_RANGE {
-        odd = true;
+    if abs(rough) >= ROUNDING_LIMIT {
+        fallback = true;
         return 0.0;
     }
     if abs(fract(rough) - 0.5) < 1e-3 {
-        return round(quotient(a, b));
+        return round(divide_rn(a, b));
     }
     return round(rough);
 }
 
-// The square root of a normal number, rounded to nearest, digit by digit.
-fn root(value: f32) -> f32 {
+// Return the square root of a normal number rounded to nearest, computed bit by bit.
+fn sqrt_rn(value: f32) -> f32 {
     let bits = bitcast<u32>(value);
     let exponent = i32(bits >> 23u) - 127;
     let is_odd = (exponent & 1) != 0;
     let mantissa = ((bits & 0x7fffffu) | 0x800000u) << select(0u, 1u, is_odd);
-    // 25 digits of the root of mantissa * 2^25, two bits of which are taken at a time.
+    // The 25 bits of the root of mantissa * 2^25; each step takes two bits of the radicand.
     var rest = 0u;
     var digits = 0u;
     for (var i = 0; i < 25; i++) {
@@ -176,29 +181,29 @@ fn root(value: f32) -> f32 {
         }
         rest = (rest << 2u) | next;
         let trial = (digits << 2u) | 1u;
-        let takes = rest >= trial;
-        rest = select(rest, rest - trial, takes);
-        digits = (digits << 1u) | u32(takes);
+        let bit_is_one = rest >= trial;
+        rest = select(rest, rest - trial, bit_is_one);
+        digits = (digits << 1u) | u32(bit_is_one);
     }
-    let rounded = (digits >> 1u) + (digits & 1u); // a root is never half way between two
+    let rounded = (digits >> 1u) + (digits & 1u); // a root is never halfway between two floats
     let half_exponent = (exponent - select(0, 1, is_odd)) / 2;
     return bitcast<f32>((u32(half_exponent + 127) << 23u) + rounded - 0x800000u);
 }
 
-// The bits of a number in float16, rounded to nearest even.
-fn half_of(value: f32) -> u32 {
+// Return the bits of a number in float16, rounded to nearest, ties to even.
+fn f16_bits(value: f32) -> u32 {
     let bits = bitcast<u32>(value);
     let sign = (bits >> 16u) & 0x8000u;
     let magnitude = bits & 0x7fffffffu;
-    if magnitude >= 0x477ff000u { // would be infinite
-        odd = true;
+    if magnitude >= 0x477ff000u { // would round to infinity
+        fallback = true;
         return sign;
     }
     if magnitude >= 0x38800000u { // 2^-14: normal in float16
         let moved = magnitude - 0x38000000u;
         return sign | ((moved + 0xfffu + ((moved >> 13u) & 1u)) >> 13u);
     }
-    if magnitude <= 0x33000000u { // 2^-25: half of the smallest
+    if magnitude <= 0x33000000u { // 2^-25: half of the smallest subnormal
         return sign;
     }
     let shift = 126u - (magnitude >> 23u);
@@ -207,8 +212,8 @@ fn half_of(value: f32) -> u32 {
     return sign | (rounded >> shift);
 }
 
-// The number that these bits are in float16; finite.
-fn of_half(bits: u32) -> f32 {
+// Return the value of finite float16 bits.
+fn f16_value(bits: u32) -> f32 {
     let sign = (bits & 0x8000u) << 16u;
     let magnitude = bits & 0x7fffu;
     if magnitude >= 0x400u {

@@ -10,9 +10,9 @@ fn byte_of(block: u32, at: u32) -> u32 {
     if at >= 48u {
         return low_byte(block, at - 48u);
     }
-    var fifths = 0u;
+    var bits = 0u;
     for (var group = 0u; group < 8u; group++) {
-        fifths |= (code(block, group * 32u + at - 16u) >> 4u) << group;
+        bits |= (code(block, group * 32u + at - 16u) >> 4u) << group;
     }
-    return fifths;
+    return bits;
 }

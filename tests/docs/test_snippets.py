@@ -1,0 +1,148 @@
+"""What README and docs show works: some blocks run, and others name only what exists."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+from rdrr.cli.app import COMMANDS, _build
+from support.commands import EXAMPLE, environment
+from support.snippets import PAGES, ROOT, Snippet, snippets
+
+RUN_PAGES = [page for page in PAGES if any(one.is_run for one in snippets(page))]
+NAMED = {page: page.relative_to(ROOT).as_posix() for page in PAGES}
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory):
+    """The package that the tutorial makes, which the other pages use."""
+    folder = tmp_path_factory.mktemp("docs") / "small-llama-rdrr"
+    run(f"rdrr convert {EXAMPLE} {folder} --transpose-weights --fuse-gate-up", folder.parent)
+    return folder
+
+
+@pytest.mark.parametrize("page", RUN_PAGES, ids=NAMED.get)
+def test_the_snippets_of_a_page_run_in_order_and_once_more(page, package, tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shutil.copytree(package, tmp_path / package.name)
+    for _ in range(2):
+        for snippet in snippets(page):
+            if snippet.language == "python":
+                run_python(snippet, tmp_path)
+            elif snippet.is_run:
+                for command in snippet.commands():
+                    run(command, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMED.get)
+def test_what_is_not_run_names_commands_flags_and_files_that_exist(page):
+    faults = [
+        f"{NAMED[page]}:{snippet.line}: {fault}"
+        for snippet in snippets(page)
+        if not snippet.is_run
+        if snippet.language in ("", "text", "console")
+        for words in snippet.calls()
+        for fault in faults_of(words)
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMED.get)
+def test_fragments_of_python_can_be_parsed(page):
+    for snippet in snippets(page):
+        if snippet.language == "py":
+            ast.parse("def fragment():\n" + textwrap.indent(snippet.text, "    "))
+
+
+def test_the_check_finds_a_flag_a_command_a_script_and_a_target_that_do_not_exist():
+    assert not [*faults_of(["rdrr", "convert", "SRC", "DST", "--overwrite"])]
+    assert [*faults_of(["rdrr", "convert", "SRC", "DST", "--overwrites"])]
+    assert [*faults_of(["rdrr", "converts", "SRC", "DST"])]
+    assert not [*faults_of(["python", "benchmarks/bench_decode.py", "--peer", "PATH"])]
+    assert [*faults_of(["python", "benchmarks/bench_decode.py", "--peers", "PATH"])]
+    assert [*faults_of(["python", "benchmarks/no_such.py"])]
+    assert not [*faults_of(["make", "test"])]
+    assert [*faults_of(["make", "no-such-target"])]
+
+
+def run(command: str, folder: Path):
+    check(subprocess.run(command, shell=True, **settings(folder)), command)
+
+
+def run_python(snippet: Snippet, folder: Path):
+    place = f"{NAMED[snippet.page]}:{snippet.line}"
+    check(subprocess.run([sys.executable, "-c", snippet.text], **settings(folder)), place)
+
+
+def settings(folder: Path):
+    """What a snippet runs with: this interpreter's `rdrr`, whatever else is on the path."""
+    programs = folder / ".programs"
+    if not programs.exists():
+        programs.mkdir()
+        for name, main in (("rdrr", "main"), ("convert-cli", "convert_main")):
+            code = f"import sys; from rdrr.cli import {main}; sys.exit({main}())"
+            program = programs / name
+            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{code}" "$@"\n')
+            program.chmod(0o755)
+    path = os.pathsep.join((str(programs), os.environ["PATH"]))
+    return {
+        "cwd": folder,
+        "env": environment(PATH=path),
+        "stdin": subprocess.DEVNULL,
+        "capture_output": True,
+        "text": True,
+        "timeout": 300,
+    }
+
+
+def check(done: subprocess.CompletedProcess, what: str):
+    assert done.returncode == 0, f"{what}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def faults_of(words: list[str]):
+    """Yield what a command line names that does not exist."""
+    program, *rest = words
+    flags = {one.split("=")[0] for one in rest if re.match(r"--?[a-z]", one)}
+    if program in ("rdrr", "convert-cli"):
+        name = rest[0] if program == "rdrr" else "convert"
+        if name.startswith("-"):
+            return
+        if name not in command_flags():
+            yield f"there is no command {name}"
+            return
+        yield from (f"{name} has no flag {one}" for one in flags - command_flags()[name])
+    elif program == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets += re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        wanted = [one for one in rest if "=" not in one]
+        yield from (f"there is no make target {one}" for one in wanted if one not in targets)
+    else:
+        files = [one for one in rest if re.match(r"(tests|benchmarks|docs|\.ci)/", one)]
+        for file in files:
+            path = ROOT / file.split("::")[0]
+            if not path.exists():
+                yield f"there is no file {file}"
+            elif program == "python" and path.is_file():
+                source = path.read_text()
+                yield from (
+                    f"{file} has no flag {one}" for one in flags if f'"{one}"' not in source
+                )
+
+
+@cache
+def command_flags() -> dict[str, set[str]]:
+    group = typer.main.get_command(_build(COMMANDS))
+    return {
+        name: {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+        | {"--help", "-h"}
+        for name, command in group.commands.items()
+    }
