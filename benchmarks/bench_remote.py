@@ -21,7 +21,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from rdrr_converter.convert import FETCHERS, convert
-from rdrr_converter.sources._pieces import PIECE
+from rdrr_converter.sources._sparse_files import PIECE_BYTES
 from rdrr_format.opening import open_store
 from shapes import Shape
 from synthesize import synthesize
@@ -64,7 +64,7 @@ def download(source: str, folder: Path) -> Path:
 
     def fetch(work: tuple[Path, str, int]) -> None:
         path, name, start = work
-        content = store.read(name, start, PIECE)
+        content = store.read(name, start, PIECE_BYTES)
         with path.open("r+b") as file:
             file.seek(start)
             file.write(content.data)
@@ -75,7 +75,7 @@ def download(source: str, folder: Path) -> Path:
         size = store.size(name)
         with path.open("wb") as file:
             file.truncate(size)
-        work += [(path, name, start) for start in range(0, size, PIECE)]
+        work += [(path, name, start) for start in range(0, size, PIECE_BYTES)]
     with ThreadPoolExecutor(FETCHERS) as pool:
         list(pool.map(fetch, work))
     return folder

@@ -152,7 +152,7 @@ def tensor_facts(manifest: Manifest) -> list[TensorFacts]:
             layout=str(tensor.parsed_layout()),
             shape=tensor.shape,
             size=tensor.size,
-            place=" + ".join(f"{run.shard_index}:{run.offset}" for run in tensor.runs()),
+            place=" + ".join(f"{run.shard_index}:{run.offset}" for run in tensor.byte_spans()),
         )
         for name, tensor in manifest.tensors.items()
     ]

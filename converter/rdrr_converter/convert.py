@@ -53,7 +53,7 @@ from rdrr_converter.report import (
 )
 from rdrr_converter.scan import scan
 from rdrr_converter.sources import Source, open_source
-from rdrr_converter.sources.nearby import nearby
+from rdrr_converter.sources.staging import stage_locally
 from rdrr_converter.tokenizer import TOKENIZER_JSON, copy_files
 from rdrr_converter.verify import verify
 
@@ -100,7 +100,7 @@ def convert(
         target.check()
     with (
         open_device(CPU if chosen.dry_run else chosen.device, chosen.adapter) as encoder,
-        nearby(source) as path,
+        stage_locally(source) as path,
         _adapter(chosen) as adapter,
     ):
         settings = _WorkerSettings(
@@ -117,7 +117,7 @@ def convert(
 
 def _adapter(options: PackageOptions) -> AbstractContextManager[Path | None]:
     """Make a local copy of the adapter if it is remote; None if no adapter is given."""
-    return nullcontext() if options.lora is None else nearby(options.lora)
+    return nullcontext() if options.lora is None else stage_locally(options.lora)
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,13 @@ def _convert(
     opened = open_source(source)
     if adapter is not None:
         opened = merge_adapter(opened, adapter)
-    rule = find_architecture(opened.config, options.arch, opened.config_place)
+    rule = find_architecture(opened.config, options.arch, opened.config_path)
     model = read_model(opened, rule)
     matrix = None if options.imatrix is None else load_importance(local_path(options.imatrix))
     magnitudes = scan(model, max(threads, settings.fetchers), counter)
     plan = make_plan(model, options, magnitudes, matrix)
     draft, notes = build_manifest(opened, model, plan, options, ())
-    check_manifest(draft, plan, opened.config_place)
+    check_manifest(draft, plan, opened.config_path)
     content = opened.content(TOKENIZER_JSON)
     notes = (*notes, *check_tokenizer(draft, content, opened.path / TOKENIZER_JSON))
     notes = (*opened.notes, *model.notes, *plan.source_notes(), *notes, *_check_graph(draft))

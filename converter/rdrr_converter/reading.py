@@ -77,7 +77,7 @@ def read_model(source: Source, rule: ArchitectureRule) -> SourceModel:
             configuration is missing or invalid.
         ConversionError: The configuration asks for something that the format cannot express.
     """
-    config = Config(source.text_config, rule.defaults, source.config_place)
+    config = Config(source.text_config, rule.defaults, source.config_path)
     sizes, moe = _sizes(rule, config), _experts(rule, config)
     tensors, notes = match(source, rule, config, sizes, moe)
     tied, tensors, tie_notes = _decide_head(tensors, config)

@@ -1,4 +1,4 @@
 """A WebGPU device: adapters, buffers, shaders, pipelines, submission and readback.
 
-The converter and the runtime both need it. It knows nothing of tensors, models or packages.
+The converter and the runtime both use it. It knows nothing about tensors, models or packages.
 """

@@ -1,4 +1,4 @@
-"""Which adapters this machine offers, and which one to use."""
+"""List the WebGPU adapters of this machine and choose one of them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class AdapterInfo:
     """One adapter as `rdrr devices` shows it.
 
     Attributes:
-        name: The device's name.
+        name: Name of the device.
         backend: Vulkan, Metal, D3D12 or OpenGL.
-        type: DiscreteGPU, IntegratedGPU, CPU or Unknown.
-        driver: The driver's own description.
-        features: WebGPU features on offer.
-        limits: WebGPU limits on offer, by name with dashes.
-        software: Whether the CPU does the work.
+        type: DiscreteGPU, IntegratedGPU, VirtualGPU, CPU or Unknown.
+        driver: The driver's description of itself.
+        features: WebGPU features that the adapter supports.
+        limits: WebGPU limits that the adapter supports, by name with dashes.
+        software: Whether it is a software implementation that runs on the CPU.
+        handle: The `GPUAdapter`.
     """
 
     name: str
@@ -41,7 +42,7 @@ class AdapterInfo:
 
 
 def list_adapters() -> list[AdapterInfo]:
-    """Every adapter, best first: discrete before integrated before software, OpenGL last.
+    """Return every adapter, best first: discrete, then integrated, then software; OpenGL last.
 
     Raises:
         DeviceError: The wgpu package cannot be loaded.
@@ -59,7 +60,10 @@ def list_adapters() -> list[AdapterInfo]:
 
 
 def find_adapter(adapters: Sequence[AdapterInfo], name: str) -> AdapterInfo | None:
-    """Return the first adapter whose name, backend or driver contains `name`, OpenGL last."""
+    """Return the first adapter whose name, backend or driver contains `name`, in any case.
+
+    Adapters of OpenGL are considered last.
+    """
     wanted = name.lower()
     for one in [*_usable(adapters), *adapters]:
         if wanted in f"{one.name} {one.backend} {one.driver}".lower():
@@ -71,7 +75,7 @@ def choose_adapter(adapters: Sequence[AdapterInfo], name: str | None = None) -> 
     """Return the first adapter, or the first whose name, backend or driver contains `name`.
 
     Raises:
-        DeviceError: There is none, or none is called so.
+        DeviceError: The machine has no adapter, or none that matches `name`.
     """
     usable = _usable(adapters)
     if not usable:
@@ -85,12 +89,12 @@ def choose_adapter(adapters: Sequence[AdapterInfo], name: str | None = None) -> 
 
 
 def names(adapters: Sequence[AdapterInfo]) -> str:
-    """Return the names to choose from, for messages."""
+    """Return the names of the usable adapters, joined by "or" for messages."""
     return " or ".join(dict.fromkeys(one.name for one in _usable(adapters)))
 
 
 def _usable(adapters: Sequence[AdapterInfo]) -> list[AdapterInfo]:
-    """Return the adapters without those of OpenGL, unless there are no others."""
+    """Return the adapters other than OpenGL ones, or all if there are only OpenGL ones."""
     return [one for one in adapters if one.backend != "OpenGL"] or list(adapters)
 
 

@@ -1,6 +1,6 @@
-"""Storage buffers that are owned together and freed together.
+"""An arena: a set of storage buffers that is freed as a whole.
 
-What lies in a buffer and when it is written is the caller's business, not this module's.
+The caller decides what the buffers hold and when they are written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rdrr_device.kernels import Dispatch
 
 
 class Arena:
-    """Owns a set of storage buffers, so that they can be freed together.
+    """An owner of storage buffers, which are freed together.
 
     Args:
         device: Device that creates the buffers.
@@ -30,7 +30,7 @@ class Arena:
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """Bytes of all buffers, including those of the pools."""
         own: int = sum(one.buffer.size for one in self._slices)
         return own + sum(one.size for one in self._pools)
 
@@ -41,21 +41,21 @@ class Arena:
 
     @property
     def max_binding(self) -> int:
-        """Bytes of the largest buffer that the device can bind."""
+        """Size in bytes of the largest buffer that the device can bind."""
         return self._device.max_binding
 
     def empty(self, label: str, size: int) -> BufferSlice:
-        """A zeroed storage buffer of at least `size` bytes.
+        """Create a zeroed storage buffer of at least `size` bytes.
 
         Raises:
-            DeviceError: Larger than the device's limits, or out of memory.
+            DeviceError: The buffer is larger than the device can bind, or memory is exhausted.
         """
         buffer = self._device.create_buffer(f"{self._label}.{label}", align(max(size, 4), 16))
         self._slices.append(BufferSlice(buffer, 0, align(max(size, 4), 4)))
         return self._slices[-1]
 
     def upload(self, label: str, data: Any) -> BufferSlice:
-        """A storage buffer that holds `data` (a contiguous array, a multiple of 4 bytes)."""
+        """Create a storage buffer that holds `data`: a contiguous array, a multiple of 4 bytes."""
         made = self.empty(label, memoryview(data).nbytes)
         self._device.write(made, data)
         return made
@@ -65,14 +65,14 @@ class Arena:
         self._device.write(target, data, offset)
 
     def pool(self, label: str, total: int) -> Arena:
-        """Return an arena whose slices lie in a few large buffers, freed with this one.
+        """Return an arena that places its slices in a few large buffers and is freed with this one.
 
-        Slices of one buffer cannot be read and written in the same launch.
+        WebGPU does not allow one dispatch to read and write slices of the same buffer.
 
         Args:
             label: Prefix of the buffers' labels.
-            total: Bytes that will be asked for, each slice rounded up to `OFFSET_ALIGNMENT`; it
-                decides how large the buffers are.
+            total: Expected bytes of all slices, each rounded up to a multiple of
+                `OFFSET_ALIGNMENT`; the buffers are made as large as that needs.
         """
         made = _Pool(self._device, f"{self._label}.{label}", total)
         self._pools.append(made)
@@ -80,20 +80,20 @@ class Arena:
 
     @contextmanager
     def temporary(self) -> Iterator[Arena]:
-        """An arena on the same device for the length of a block."""
+        """Yield an arena on the same device, which is freed at the end of the `with` block."""
         with arena(self._device, f"{self._label}.temporary") as made:
             yield made
 
     def run(self, dispatch: Dispatch) -> None:
-        """Run one launch on buffers of this device."""
+        """Submit one dispatch on buffers of this device."""
         self._device.submit([self._device.bind(dispatch)], 1)
 
     def wait(self) -> None:
-        """Wait until the device has done all work, which frees the host's copies of writes."""
+        """Wait until the device is idle, which also frees the host's copies of written data."""
         self._device.wait()
 
     def dispose(self) -> None:
-        """Free every buffer; slices of them must not be used afterwards."""
+        """Free every buffer; their slices must not be used afterwards."""
         for one in self._slices:
             self._device.free_buffer(one.buffer)
         for pool in self._pools:
@@ -103,7 +103,10 @@ class Arena:
 
 
 class _Pool(Arena):
-    """See `Arena.pool`."""
+    """The arena that `Arena.pool` returns.
+
+    It cuts slices from the start of the newest buffer until the rest is too small for the next one.
+    """
 
     def __init__(self, device: Device, label: str, total: int) -> None:
         super().__init__(device, label)
@@ -127,7 +130,7 @@ class _Pool(Arena):
 
 @contextmanager
 def arena(device: Device, label: str = "arena") -> Iterator[Arena]:
-    """An `Arena` that is disposed of on leaving the block."""
+    """Yield an `Arena` that is freed at the end of the `with` block."""
     made = Arena(device, label)
     try:
         yield made

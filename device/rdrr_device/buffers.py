@@ -1,10 +1,10 @@
-"""Storage buffers and ranges of them.
+"""Slices of storage buffers.
 
-WebGPU checks usage by whole buffer: one dispatch may not read one range of a buffer and write
-another range of the same buffer. So activations live in buffers of their own, and a slice is for
-reading parts of large constant buffers (weights, rope tables).
+WebGPU checks the usage of whole buffers: one dispatch may not read one range of a buffer and write
+another range of it. So activations have buffers of their own, and slices serve to read parts of
+large constant buffers (weights, rope tables).
 
-What lies in a buffer and when it is written is the program's business, not this module's.
+This module does not know what a buffer holds or when it is written.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 
 from rdrr_format.errors import DeviceError
 
-OFFSET_ALIGNMENT = 256  # the strictest that WebGPU lets an adapter ask for
+OFFSET_ALIGNMENT = 256
+"""Alignment in bytes of a bound slice: the strictest that WebGPU allows an adapter to require."""
 
 
 def align(size: int, to: int = OFFSET_ALIGNMENT) -> int:
-    """The next multiple of `to` that is not below `size`."""
+    """Return the smallest multiple of `to` that is at least `size`."""
     return -(-size // to) * to
 
 
@@ -38,22 +39,22 @@ class BufferSlice:
     size: int
 
     def range(self, offset: int, size: int) -> BufferSlice:
-        """A part of this slice, `offset` bytes after its start.
+        """Return the slice of `size` bytes that begins `offset` bytes after the start of this one.
 
         Raises:
-            DeviceError: The part reaches beyond the slice.
+            DeviceError: The range reaches beyond this slice.
         """
         if offset < 0 or size < 0 or offset + size > self.size:
             raise DeviceError(
                 "range outside a buffer slice",
-                expected=f"at most {self.size} bytes",
-                found=f"{offset} + {size}",
+                expected=f"an end of at most {self.size} bytes",
+                found=f"{size} bytes at offset {offset}",
             )
         return BufferSlice(self.buffer, self.offset + offset, size)
 
 
 def bind_group_entries(buffers: Sequence[BufferSlice]) -> list[dict[str, Any]]:
-    """Return the entries of a bind group, one for each slice in binding order."""
+    """Return the bind group entries of some slices, which are given in binding order."""
     return [
         {
             "binding": index,

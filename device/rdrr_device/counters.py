@@ -1,6 +1,6 @@
-"""What a device was asked to do, the host's time for it, and the memory it holds.
+"""Counts of the work of a device, host time spent on it, and the memory of its buffers.
 
-Plain sums: `rdrr_device.device` keeps them, benchmarks and tests read them.
+The modules of this package update them; benchmarks and tests read them.
 """
 
 from __future__ import annotations
@@ -11,21 +11,34 @@ from typing import Self
 
 @dataclass
 class _Sums:
-    """Figures that only grow."""
+    """Counters that only grow."""
 
     def copy(self) -> Self:
-        """The sums as they are now."""
+        """Return a copy of the current values."""
         return type(self)(**vars(self))
 
     def since(self, earlier: Self) -> Self:
-        """The sums beyond those of an earlier copy."""
+        """Return the differences to an earlier copy."""
         names = (one.name for one in fields(self))
         return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
 
 @dataclass
 class Counters(_Sums):
-    """What the device was asked to do since it was opened."""
+    """Number of operations and bytes since the device was opened.
+
+    Attributes:
+        dispatches: Dispatches recorded into compute passes.
+        submits: Command buffers submitted to the queue.
+        buffer_creates: Buffers created.
+        bind_group_creates: Bind groups created.
+        pipeline_creates: Compute pipelines created.
+        bytes_written: Bytes copied to the device.
+        bytes_read: Bytes copied to the host.
+        maps: Buffers mapped for reading.
+        uniform_creates: Uniform buffers created; only benchmarks use uniform buffers.
+        uniform_hits: Uniform buffers that were found in a cache instead.
+    """
 
     dispatches: int = 0
     submits: int = 0
@@ -41,12 +54,12 @@ class Counters(_Sums):
 
 @dataclass
 class HostSeconds(_Sums):
-    """Host time spent in the three kinds of call since the device was opened.
+    """Host time in seconds spent in three kinds of calls since the device was opened.
 
     Attributes:
-        write: Copying to the device.
+        write: Copying data to the device.
         submit: Recording and submitting programs.
-        read: Waiting for the device and copying from it.
+        read: Waiting for the device and copying data from it.
     """
 
     write: float = 0.0
@@ -56,12 +69,17 @@ class HostSeconds(_Sums):
 
 @dataclass
 class Memory:
-    """Bytes of the buffers that the device holds now, and at most so far."""
+    """Memory of the device's buffers.
+
+    Attributes:
+        live: Bytes of the buffers that exist now.
+        peak: Largest value of `live` so far.
+    """
 
     live: int = 0
     peak: int = 0
 
     def add(self, size: int) -> None:
-        """Count a buffer that was made, or with a negative size one that was freed."""
+        """Count a buffer of `size` bytes that was created, or freed if `size` is negative."""
         self.live += size
         self.peak = max(self.peak, self.live)

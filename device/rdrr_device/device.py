@@ -1,7 +1,7 @@
-"""A GPU device: features, limits, buffers, transfers, and exact counts of what was done.
+"""A GPU device: its features and limits, buffers, transfers, submissions and counters.
 
-Every GPU object of the runtime is created here, those of kernels in `rdrr_device.pipelines`, so
-the counters are exact. What to run and in which order is the program's business.
+All buffers are created here or in the modules that this one owns, and all pipelines and bind groups
+in `rdrr_device.pipelines`, so the counters are exact. The caller decides what runs in which order.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ RAISED_LIMITS = (
     "max-compute-workgroup-size-y",
     "max-compute-workgroup-size-z",
 )
-UNSUBMITTED_BYTES = 64 << 20  # host copies of writes that may pile up before they are flushed
+UNSUBMITTED_BYTES = 64 << 20
+"""Most bytes of written data that wgpu holds on the host before the device waits for the queue."""
 
 
 class Device:
     """A device opened by `open_device`.
 
     Attributes:
-        handle: What its parts share.
+        handle: The state that the parts of this device share.
         wgpu: The `GPUDevice`.
-        info: The adapter it belongs to.
-        features: Features that are on.
+        info: The adapter that the device was opened on.
+        features: Names of the enabled features.
         limits: Limits in force, by name with dashes.
         counters: Exact counts of GPU work.
-        memory: Bytes of its buffers.
+        memory: Memory of the device's buffers.
         host: Host time of writes, submissions and reads.
     """
 
@@ -72,7 +73,7 @@ class Device:
 
     @property
     def timer(self) -> PassClock | None:
-        """What measures every pass, where something does."""
+        """The timer that measures every compute pass; None if passes are not measured."""
         return self.handle.timer
 
     @timer.setter
@@ -81,22 +82,25 @@ class Device:
 
     @property
     def max_binding(self) -> int:
-        """Bytes of the largest storage buffer a kernel can be given."""
+        """Size in bytes of the largest storage buffer that can be bound to a kernel."""
         limits = self.limits
         size = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
         return size // 256 * 256
 
     @property
     def timestamp_period(self) -> float:
-        """Nanoseconds of a timestamp's tick: 1 in WebGPU, the adapter's own beneath it."""
+        """Nanoseconds per tick of a timestamp.
+
+        WebGPU defines it as 1; wgpu-native reports the raw ticks of the adapter.
+        """
         raw = self.handle.native
         return raw.timestamp_period(self.wgpu) if raw is not None else 1.0
 
     def create_buffer(self, label: str, size: int) -> Any:
-        """A zeroed `GPUBuffer` for storage and copies.
+        """Create a zeroed `GPUBuffer` of `size` bytes for storage and copies.
 
         Raises:
-            DeviceError: Larger than `max_binding`, or out of memory.
+            DeviceError: The buffer is larger than `max_binding`, or memory is exhausted.
         """
         import wgpu
 
@@ -115,33 +119,43 @@ class Device:
         return buffer
 
     def free_buffer(self, buffer: Any) -> None:
-        """Free a buffer at once; using it afterwards is an error."""
+        """Free a buffer immediately; using it afterwards is an error."""
         if buffer not in self._freed:
             self.memory.add(-buffer.size)
         self._freed.add(buffer)
         buffer.destroy()
 
     def check_alive(self, one: BufferSlice) -> None:
-        """Refuse a slice of a buffer that has been freed.
+        """Check that the buffer of a slice has not been freed.
 
         Raises:
-            DeviceError: It is one.
+            DeviceError: The buffer has been freed.
         """
-        # wgpu-native ends the process when work with a freed buffer is submitted.
+        # wgpu-native aborts the process when work on a freed buffer is submitted.
         if one.buffer in self._freed:
-            raise DeviceError("buffer has been freed", where=one.buffer.label)
+            raise DeviceError("the buffer has been freed", where=one.buffer.label)
 
     def write(self, target: BufferSlice, data: Any, offset: int = 0) -> None:
-        """Copy host bytes (a contiguous array, a multiple of 4 bytes) into a slice.
+        """Copy host data into a slice, `offset` bytes after its start.
+
+        Args:
+            target: Destination.
+            data: Contiguous array of a multiple of 4 bytes.
+            offset: First byte to write, counted from the start of the slice.
 
         Raises:
-            DeviceError: The data reaches beyond the slice or is not a multiple of 4 bytes.
+            DeviceError: The data reaches beyond the slice, is not a multiple of 4 bytes, or the
+                buffer has been freed.
         """
         size = memoryview(data).nbytes
         target.range(offset, size)
         self.check_alive(target)
         if size % 4:
-            raise DeviceError("writes come in words", expected="a multiple of 4 bytes", found=size)
+            raise DeviceError(
+                "the data to write is not a whole number of 32-bit words",
+                expected="a multiple of 4 bytes",
+                found=size,
+            )
         if not size:
             return
         start = perf_counter()
@@ -154,7 +168,7 @@ class Device:
             self.wait()
 
     def clear(self, target: BufferSlice) -> None:
-        """Fill a slice with zeros, in its turn between writes and submissions.
+        """Fill a slice with zeros, in queue order with writes and submissions.
 
         Raises:
             DeviceError: The buffer has been freed, or the device is lost.
@@ -167,17 +181,17 @@ class Device:
         self.counters.submits += 1
 
     def wait(self) -> None:
-        """Wait until all work is done; this also frees the host copies of writes."""
+        """Wait until all submitted work is done, which also frees the host copies of writes."""
         with device_errors("waiting for the device"):
-            # wgpu 0.32 cannot await the queue itself (its callback has the wrong C type), so wait
-            # for a buffer that the last submission wrote.
-            self._readback.begin(()).take()
+            # wgpu 0.32 cannot wait for the queue itself (its callback has the wrong C type), so
+            # submit a small copy and wait for that.
+            self._readback.begin(()).collect()
         self._unsubmitted = 0
 
     def fetch(self, *parts: BufferSlice) -> Fetch:
-        """Start to copy slices to the host, after all work submitted so far.
+        """Start copying slices to the host once all work submitted so far is done.
 
-        Work submitted later does not hold them up.
+        Work that is submitted later does not delay the copy.
 
         Raises:
             DeviceError: A buffer has been freed, or the device is lost.
@@ -190,27 +204,34 @@ class Device:
     def read(
         self, source: BufferSlice, offset: int = 0, size: int | None = None
     ) -> npt.NDArray[np.uint8]:
-        """Bytes of a slice, after all work submitted so far.
+        """Wait for all work submitted so far and return bytes of a slice.
+
+        Args:
+            source: Slice to read.
+            offset: First byte, counted from the start of the slice.
+            size: Number of bytes; up to the end of the slice when None.
 
         Raises:
             DeviceError: The range lies outside the slice, or the device is lost.
         """
         size = source.size - offset if size is None else size
-        return self.fetch(source.range(offset, size)).take()[0]
+        return self.fetch(source.range(offset, size)).collect()[0]
 
     def pipeline(self, kernel: Kernel) -> tuple[Any, Any]:
-        """The compute pipeline of a kernel and its explicit bind group layout, made once.
+        """Return the compute pipeline of a kernel and its explicit bind group layout.
+
+        They are created on first use.
 
         Raises:
-            DeviceError: The shader or its launch does not suit the device.
+            DeviceError: The shader does not compile, or the device does not support it.
         """
-        return self._pipelines.of(kernel)
+        return self._pipelines.get(kernel)
 
     def bind(self, dispatch: Dispatch) -> BoundDispatch:
-        """The pipeline and bind group of a dispatch.
+        """Create the pipeline and bind group of a dispatch.
 
         Raises:
-            DeviceError: The buffers do not suit the kernel.
+            DeviceError: The buffers do not match the kernel's bindings, or one has been freed.
         """
         for one in dispatch.buffers:
             self.check_alive(one)
@@ -222,12 +243,13 @@ class Device:
         self.counters.dispatches += len(bound)
 
     def submit(self, bound: Sequence[BoundDispatch], rows: int, times: int = 1) -> None:
-        """Run bound dispatches in order, `times` times over.
+        """Run bound dispatches in order, `times` times over, for `rows` token rows.
 
-        That is one submission, or two for a long prompt; within `submitting` the submitter decides.
+        This makes one submission, or several for a long prompt (see `PassSubmitter`). Within
+        `submitting` the other submitter decides.
 
         Raises:
-            DeviceError: A dispatch does not validate, or the device is lost.
+            DeviceError: A dispatch is invalid, or the device is lost.
         """
         with device_errors("running a program"):
             start = perf_counter()
@@ -237,7 +259,7 @@ class Device:
 
     @contextmanager
     def submitting(self, submitter: Submitter) -> Iterator[None]:
-        """Run programs through another submitter for the length of a block."""
+        """Run programs through another submitter until the end of the `with` block."""
         before, self._submitter = self._submitter, submitter
         try:
             yield
@@ -245,7 +267,7 @@ class Device:
             self._submitter = before
 
     def close(self) -> None:
-        """Free the device; nothing of it must be used afterwards."""
+        """Free the device; neither it nor its buffers may be used afterwards."""
         self._recorder.clear()
         self._pipelines.clear()
         self._readback.close()
@@ -262,12 +284,12 @@ def open_device(
 
     Args:
         adapter: Part of an adapter's name, backend or driver, in any case.
-        without: Features to leave off although offered, so that tests reach the generic paths.
-        limits: Limits to ask for in the place of the adapter's own, by name with dashes, so that
-            tests see what a lesser adapter would do.
+        without: Features that stay disabled even if supported, so that tests reach generic paths.
+        limits: Limits to request instead of the adapter's own, by name with dashes, so that tests
+            can imitate a less capable adapter.
 
     Raises:
-        DeviceError: No adapter, none of that name, or it refuses a device.
+        DeviceError: There is no adapter, none matches, or the adapter does not open a device.
     """
     info = choose_adapter(list_adapters(), adapter)
     return open_adapter(info, without=without, limits=limits)
@@ -283,11 +305,11 @@ def open_adapter(
 
     Args:
         info: The adapter.
-        without: Features to leave off although offered.
-        limits: As of `open_device`.
+        without: Features that stay disabled even if supported.
+        limits: Limits to request instead of the adapter's own, by name with dashes.
 
     Raises:
-        DeviceError: The adapter refuses a device.
+        DeviceError: The adapter does not open a device.
     """
     features = sorted((WANTED_FEATURES & info.features) - without)
     granted = {name: info.limits[name] for name in RAISED_LIMITS if name in info.limits}
@@ -300,6 +322,6 @@ def open_adapter(
             )
         except RuntimeError as error:
             raise DeviceError(
-                "the adapter refuses a device", where=info.name, found=error
+                "the adapter does not open a device", where=info.name, found=error
             ) from error
     return Device(info, gpu)

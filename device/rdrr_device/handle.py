@@ -1,6 +1,6 @@
-"""An opened GPU device as the parts of `rdrr_device.device.Device` share it.
+"""The state of an opened GPU device that the parts of `rdrr_device.device.Device` share.
 
-Plain data and one protocol; what is done with it is the business of the parts.
+This is plain data and one protocol, without behaviour.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from rdrr_device.native import Native
 
 
 class PassClock(Protocol):
-    """Measures the compute passes that a device submits, see `rdrr_device.pass_timer`."""
+    """A timer of the compute passes that a device submits, see `rdrr_device.pass_timer`."""
 
     def reserve(self, passes: int) -> None:
-        """Make room for the passes of the next submission; called before any is recorded."""
+        """Reserve timestamps for the next submission, before any of its passes is recorded."""
         ...
 
     def writes(self) -> dict[str, Any]:
-        """Return the `timestamp_writes` of the next pass, for which there must be room."""
+        """Return the `timestamp_writes` of the next pass, whose timestamps must be reserved."""
         ...
 
 
 @dataclass
 class DeviceHandle:
-    """A `GPUDevice`, its adapter, and what is counted of it.
+    """A `GPUDevice` with its adapter and counters.
 
     Attributes:
         wgpu: The `GPUDevice`.
-        info: The adapter it belongs to.
-        native: Raw calls into wgpu-native; None where this wgpu-py does not have them.
+        info: The adapter that the device was opened on.
+        native: Raw calls into wgpu-native; None if this version of wgpu-py does not have them.
         counters: Exact counts of GPU work.
-        memory: Bytes of its buffers.
+        memory: Memory of the device's buffers.
         host: Host time of writes, submissions and reads.
-        timer: Measures every pass while it is set.
+        timer: Timer that measures every compute pass; None if passes are not measured.
     """
 
     wgpu: Any

@@ -1,7 +1,7 @@
-"""What a kernel is, how large its launch is, and a launch with its buffers.
+"""Kernels, workgroup counts and dispatches, as plain values.
 
-All three are plain values made on the host: nothing here touches a device. `Device.bind` turns a
-`Dispatch` into GPU objects once; a program replays the bound form.
+Nothing in this module touches a device. `Device.bind` turns a `Dispatch` into GPU objects once, and
+a program can then run the bound form any number of times.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_device.shaders import Binding
 from rdrr_device.tuning import AnyTuningKey
 
-MAX_WORKGROUPS = 65_535  # of one dimension of a launch, on every WebGPU device
+MAX_WORKGROUPS = 65_535
+"""Most workgroups in one dimension of a dispatch, on every WebGPU device."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compute pipeline's recipe; equal recipes share one pipeline.
+    """The description of a compute pipeline; equal descriptions share one pipeline.
 
     Attributes:
         label: Name for messages, traces and profiles, e.g. `gemv_row.q4_k`.
         source: Rendered WGSL.
-        entry: Entry point.
-        overrides: Values of override constants, sorted by name.
+        entry: Name of the entry point.
+        overrides: Values of the override constants, sorted by name.
         bindings: Storage buffers in binding order.
-        trusted: The shader guards every index and bounds every loop by itself, so the compiler's
-            runtime checks may be left out.
+        trusted: Whether the shader checks every index and bounds every loop itself, so that the
+            compiler's runtime checks can be omitted.
     """
 
     label: str
@@ -41,30 +42,31 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Work:
-    """How many workgroups a launch has: one for each item, or for each item and some token rows.
+    """The number of workgroups of a dispatch: one for each item and each group of token rows.
 
     Attributes:
-        items: Items that do not depend on the token rows of the pass.
-        rows: Token rows that a workgroup takes; None where the items are all there is.
+        items: Items, a number that does not depend on the token rows of the pass.
+        rows: Token rows that one workgroup processes; None if the number of workgroups does not
+            depend on the token rows.
     """
 
     items: int = 1
     rows: int | None = None
 
     def count(self, rows: int) -> int:
-        """Return the workgroups of a pass over `rows` token rows."""
+        """Return the number of workgroups for a pass over `rows` token rows."""
         return self.items * self._groups(rows)
 
     def counts(self, rows: int) -> tuple[int, int, int]:
-        """Return the workgroups along x and y (items) and z (token rows).
+        """Return the number of workgroups along x and y (items) and z (groups of token rows).
 
         Raises:
-            DeviceError: A count beyond what WebGPU can launch.
+            DeviceError: A number exceeds `MAX_WORKGROUPS`.
         """
         y, z = -(-self.items // MAX_WORKGROUPS), self._groups(rows)
         if max(y, z) > MAX_WORKGROUPS:
             raise DeviceError(
-                "launch too large",
+                "the dispatch is too large",
                 expected=f"at most {MAX_WORKGROUPS} workgroups in a dimension",
                 found=(y, z),
                 hint="use a smaller prefill chunk",
@@ -80,11 +82,11 @@ class Dispatch:
     """One launch of a kernel on given buffers.
 
     Attributes:
-        kernel: What runs.
+        kernel: The kernel to run.
         buffers: One slice for each of the kernel's bindings.
-        work: How many workgroups it has.
-        label: What it serves, e.g. `layers.3.q_proj`.
-        tuning_keys: Choices of parameters that it depends on, its own first.
+        work: The number of workgroups.
+        label: The part of the model that it computes, e.g. `layers.3.q_proj`.
+        tuning_keys: Tuning keys that it depends on, its own first.
     """
 
     kernel: Kernel

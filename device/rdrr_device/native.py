@@ -1,14 +1,15 @@
-"""Places where the public wgpu API is too slow, through the C library beneath it.
+"""Raw calls into the C library wgpu-native, where the public API of wgpu-py is too slow.
 
-    encode             one launch costs 3 to 7 us of Python through the public API, a third here
-    trusted modules    naga bounds every loop and index of a shader; kernels that guard their own
-                       indices can do without, and run up to twice as fast
-    submit, read       the public API waits for all that was submitted, in a thread of its own; to
-                       keep the device busy the host must wait for one submission alone
+    encode             recording one dispatch takes 3 to 7 us of Python through the public API, and
+                       a third of that here
+    trusted modules    naga adds a check to every loop and index of a shader; kernels that check
+                       their own indices run up to twice as fast without them
+    submit, read       the public API waits for everything that was submitted, in a thread of its
+                       own; to keep the device busy the host must wait for a single submission
 
-Beside them the unit of timestamps, which the public API does not tell. All need internals of
-wgpu-py (tried with 0.32). Where those are missing, `load` returns None and the caller goes through
-the public API. Errors of a recorded pass surface when it is finished.
+The unit of timestamps is read here too, since the public API does not expose it. All of this needs
+internals of wgpu-py (tested with 0.32). If they are missing, `load` returns None and the caller
+uses the public API. Errors in a recorded pass are reported when the pass is finished.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 Launch = tuple[Any, Any, int, int, int]
-"""C handles of pipeline and bind group, and the workgroup counts."""
+"""C handles of the pipeline and the bind group, and the number of workgroups along x, y and z."""
 
 
 class Native:
@@ -33,13 +34,13 @@ class Native:
         self._ffi = ffi
         self._lib = lib
         self._api = api
-        # One for all readings: making a callback is slow, and the memory of each is kept.
+        # One callback serves all reads: creating one is slow, and its memory is never freed.
         self._mapped = ffi.callback(
             "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", self._on_mapped
         )
 
     def encode(self, compute_pass: Any, launches: Sequence[Launch]) -> None:
-        """Record launches into an open compute pass of wgpu-py."""
+        """Record dispatches into an open compute pass of wgpu-py."""
         lib, null, handle = self._lib, self._ffi.NULL, compute_pass._internal
         set_pipeline = lib.wgpuComputePassEncoderSetPipeline
         set_bind_group = lib.wgpuComputePassEncoderSetBindGroup
@@ -53,14 +54,23 @@ class Native:
             dispatch(handle, x, y, z)
 
     def submit(self, device: Any, commands: Any) -> int:
-        """Submit one command buffer of wgpu-py; the number of the submission."""
+        """Submit one command buffer of wgpu-py and return the index of the submission."""
         buffers = self._ffi.new("WGPUCommandBuffer[]", [commands._internal])
         return int(self._api.libf.wgpuQueueSubmitForIndex(device.queue._internal, 1, buffers))
 
     def read(self, device: Any, staging: Any, size: int, submission: int) -> bytearray | None:
-        """The first bytes of a mappable buffer after a submission; None where the device is lost.
+        """Wait for a submission and return the first bytes of a mappable buffer.
 
         Later submissions are not waited for.
+
+        Args:
+            device: The `GPUDevice`.
+            staging: Buffer that can be mapped for reading.
+            size: Number of bytes.
+            submission: Index of the submission that fills the buffer, from `submit`.
+
+        Returns:
+            The bytes, or None if the device is lost.
         """
         ffi, lib, libf = self._ffi, self._lib, self._api.libf
         statuses: list[int] = []
@@ -72,7 +82,7 @@ class Native:
         buffer = staging._internal
         libf.wgpuBufferMapAsync(buffer, lib.WGPUMapMode_Read, 0, size, info[0])
         until, is_empty = ffi.new("WGPUSubmissionIndex *", submission), False
-        while not (statuses or is_empty):  # a wait gives up after a while
+        while not (statuses or is_empty):  # wgpuDevicePoll returns early after a timeout
             is_empty = libf.wgpuDevicePoll(device._internal, True, until)
         if statuses != [lib.WGPUMapAsyncStatus_Success]:
             return None
@@ -90,11 +100,11 @@ class Native:
         return self._ffi, self._lib, self._api
 
     def timestamp_period(self, device: Any) -> float:
-        """Nanoseconds of a tick of the queue's timestamps."""
+        """Return the nanoseconds per tick of the queue's timestamps."""
         return float(self._lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
 
     def trusted_module(self, device: Any, label: str, code: str) -> Any:
-        """A shader module without naga's checks; `code` must have been validated before."""
+        """Create a shader module without naga's runtime checks; `code` must be validated before."""
         ffi, lib, api = self._ffi, self._lib, self._api
         source = ffi.new("WGPUShaderSourceWGSL *")
         text = ffi.new("char[]", code.encode())
@@ -111,7 +121,7 @@ class Native:
 
 
 def load() -> Native | None:
-    """The raw calls, or None where this wgpu-py does not have them."""
+    """Return the raw calls, or None if this version of wgpu-py does not have them."""
     try:
         from wgpu.backends.wgpu_native import _api as api
         from wgpu.backends.wgpu_native._ffi import ffi, lib

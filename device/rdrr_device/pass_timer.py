@@ -1,7 +1,8 @@
-"""GPU time of the passes that a device runs, from timestamps at their ends.
+"""GPU time of the compute passes that a device runs, from timestamps at their beginning and end.
 
-While a timer is attached to a device (`Device.timer`) each pass that it submits is measured. The
-gaps between passes are not part of the sum. For single dispatches see `rdrr_device.timestamps`.
+While a timer is attached to a device (`Device.timer`), every pass that the device submits is
+measured. The gaps between passes are not included. To time single dispatches, see
+`rdrr_device.timestamps`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from rdrr_device.device import Device
 from rdrr_device.timestamps import tick_seconds
 
 PASSES = 2048
-"""What a query set holds: two timestamps each."""
+"""Passes that fit into one query set, with two timestamps each."""
 
 
 class PassTimer:
-    """Sums the GPU time of passes.
+    """A timer that sums the GPU time of passes.
 
     Args:
-        device: Whose passes.
+        device: The device whose passes are measured.
 
     Raises:
-        DeviceError: The device has no timestamps, or they have no known unit.
+        DeviceError: The device has no timestamps, or their unit is unknown.
     """
 
     def __init__(self, device: Device) -> None:
@@ -44,10 +45,10 @@ class PassTimer:
         self._passes = 0
 
     def reserve(self, passes: int) -> None:
-        """Make room for the passes of the next submission; called before any is recorded.
+        """Reserve timestamps for the next submission, before any of its passes is recorded.
 
         Raises:
-            DeviceError: More than a query set holds.
+            DeviceError: The submission has more passes than fit into a query set.
         """
         if passes > PASSES:
             raise DeviceError(
@@ -55,12 +56,12 @@ class PassTimer:
                 expected=f"at most {PASSES}",
                 found=passes,
             )
-        # Only between submissions: what has not been submitted has no timestamps yet.
+        # Timestamps can only be read between submissions: recorded passes have none yet.
         if self._pending + passes > PASSES:
-            self._collect()
+            self._resolve()
 
     def writes(self) -> dict[str, Any]:
-        """The descriptor of the next pass's timestamps, for which there must be room."""
+        """Return the `timestamp_writes` of the next pass, whose timestamps must be reserved."""
         first = 2 * self._pending
         self._pending += 1
         return {
@@ -69,20 +70,21 @@ class PassTimer:
             "end_of_pass_write_index": first + 1,
         }
 
-    def take(self) -> float:
-        """Seconds of all passes since the last call; waits for them.
+    def collect(self) -> float:
+        """Wait for all passes since the last call and return the sum of their GPU time in seconds.
 
         Raises:
-            DeviceError: Passes ran and the adapter reports no time at all.
+            DeviceError: Passes have run, but their timestamps show no time at all.
         """
-        self._collect()
+        self._resolve()
         seconds, passes = self._seconds, self._passes
         self._seconds, self._passes = 0.0, 0
         if passes and not seconds:
-            raise DeviceError("the adapter reports no time at all", where=self._name)
+            raise DeviceError("the adapter's timestamps show no time at all", where=self._name)
         return seconds
 
-    def _collect(self) -> None:
+    def _resolve(self) -> None:
+        """Read the timestamps of all pending passes and add their durations to the sum."""
         if not self._pending:
             return
         count = 2 * self._pending
@@ -98,10 +100,10 @@ class PassTimer:
 
 @contextmanager
 def timed(device: Device) -> Iterator[PassTimer]:
-    """A timer that is attached to a device for the length of a block.
+    """Attach a timer to a device until the end of the `with` block.
 
     Raises:
-        DeviceError: The device has no timestamps, or they have no known unit.
+        DeviceError: The device has no timestamps, or their unit is unknown.
     """
     timer = PassTimer(device)
     device.timer = timer

@@ -1,6 +1,6 @@
-"""Kernels as a device's pipelines, dispatches bound to them, and their recording into a pass.
+"""Compute pipelines and bind groups of one device, and recording them into a compute pass.
 
-`rdrr_device.device` owns one of each and counts; buffers and the queue are its business.
+`rdrr_device.device` owns a `Pipelines` and a `Recorder`, and manages the buffers and the queue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.native import Launch, Native
 from rdrr_device.wgpu_errors import device_errors
 
-REMEMBERED_PROGRAMS = 16  # whose launches are kept ready to encode
+REMEMBERED_PROGRAMS = 16
+"""Programs whose C handles and workgroup counts are kept, so that replaying them is fast."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,13 @@ class BoundDispatch:
 
 
 class Pipelines:
-    """The pipelines of one device, each made once.
+    """The compute pipelines of one device, each created once.
 
     Args:
         gpu: The `GPUDevice`.
-        native: Raw calls, for modules without runtime checks; None makes all with them.
-        counters: Where what is made is counted.
+        native: Raw calls, which can compile trusted kernels without runtime checks; with None,
+            all kernels have them.
+        counters: Counters of the created pipelines and bind groups.
     """
 
     def __init__(self, gpu: Any, native: Native | None, counters: Counters) -> None:
@@ -47,11 +49,11 @@ class Pipelines:
         self._made: dict[Kernel, tuple[Any, Any]] = {}
         self._modules: dict[str, Any] = {}
 
-    def of(self, kernel: Kernel) -> tuple[Any, Any]:
-        """The compute pipeline of a kernel and its explicit bind group layout.
+    def get(self, kernel: Kernel) -> tuple[Any, Any]:
+        """Return the compute pipeline of a kernel and its explicit bind group layout.
 
         Raises:
-            DeviceError: The shader or its launch does not suit the device.
+            DeviceError: The shader does not compile, or the device does not support it.
         """
         made = self._made.get(kernel)
         if made is None:
@@ -61,12 +63,12 @@ class Pipelines:
         return made
 
     def bind(self, dispatch: Dispatch) -> BoundDispatch:
-        """The pipeline and bind group of a dispatch, whose buffers are alive.
+        """Create the bind group of a dispatch, none of whose buffers has been freed.
 
         Raises:
-            DeviceError: The buffers do not suit the kernel.
+            DeviceError: The buffers do not match the kernel's bindings.
         """
-        pipeline, layout = self.of(dispatch.kernel)
+        pipeline, layout = self.get(dispatch.kernel)
         with device_errors(f"binding {dispatch.label}"):
             group = self._gpu.create_bind_group(
                 label=dispatch.label, layout=layout, entries=bind_group_entries(dispatch.buffers)
@@ -76,18 +78,19 @@ class Pipelines:
         return BoundDispatch(pipeline, layout, group, dispatch.work, label, kernel, dispatch)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop all pipelines and shader modules."""
         self._made.clear()
         self._modules.clear()
 
     def _build(self, kernel: Kernel) -> tuple[Any, Any]:
+        """Create the pipeline and bind group layout; kernels with one source share a module."""
         import wgpu
 
         module = self._modules.get(kernel.source)
         if module is None:
             module = self._gpu.create_shader_module(label=kernel.label, code=kernel.source)
             if kernel.trusted and self._native is not None:
-                # The module above has been validated; this one leaves out its runtime checks.
+                # The module above was created to validate the source; this one has no checks.
                 module = self._native.trusted_module(self._gpu, kernel.label, kernel.source)
             self._modules[kernel.source] = module
         layout = self._gpu.create_bind_group_layout(
@@ -114,10 +117,10 @@ class Pipelines:
 
 
 class Recorder:
-    """Records bound dispatches into compute passes, by raw calls where there are any.
+    """A recorder of bound dispatches into compute passes.
 
     Args:
-        native: The raw calls; None goes through the public API.
+        native: Raw calls to record with; None uses the public API.
     """
 
     def __init__(self, native: Native | None) -> None:
@@ -125,7 +128,7 @@ class Recorder:
         self._replayed: dict[tuple[int, int], tuple[Sequence[BoundDispatch], list[Launch]]] = {}
 
     def record(self, compute_pass: Any, bound: Sequence[BoundDispatch], rows: int) -> None:
-        """Record dispatches for `rows` token rows."""
+        """Record bound dispatches for `rows` token rows into an open compute pass."""
         if self._native is not None:
             self._native.encode(compute_pass, self._launches(bound, rows))
             return
@@ -135,11 +138,14 @@ class Recorder:
             compute_pass.dispatch_workgroups(*one.work.counts(rows))
 
     def clear(self) -> None:
-        """Forget what was kept."""
+        """Drop the remembered programs."""
         self._replayed.clear()
 
     def _launches(self, bound: Sequence[BoundDispatch], rows: int) -> Sequence[Launch]:
-        """Handles and counts of a program, remembered while the same tuple is replayed."""
+        """Return the C handles and workgroup counts of a program.
+
+        They are remembered by the identity of `bound`, which is the same object for each replay.
+        """
         key = (id(bound), rows)
         found = self._replayed.get(key)
         if found is None or found[0] is not bound:

@@ -1,8 +1,8 @@
-"""Bytes on their way from the device: copied in their turn among the submissions, fetched later.
+"""Asynchronous copies from the device to the host: started in queue order, collected later.
 
-A copy waits for what was submitted before it and for nothing that is submitted after it, so the
-device can be kept busy while the host looks at what came. Buffers that the host can map are used
-again. What is copied and when is not this module's business.
+A copy waits for the work submitted before it, and not for work submitted after it, so the device
+stays busy while the host processes the result. Staging buffers are reused. The caller decides what
+is copied and when.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from rdrr_device.buffers import BufferSlice, align
 from rdrr_device.handle import DeviceHandle
 from rdrr_device.wgpu_errors import device_errors, device_lost
 
-STAGING_BYTES = 64 * 1024  # more where more is fetched at once
+STAGING_BYTES = 64 * 1024
+"""Smallest size of a reused staging buffer; larger copies get larger ones."""
+
 MAP_ALIGNMENT = 8
+"""Alignment of mapped ranges in WebGPU, in bytes."""
 
 Bytes = npt.NDArray[np.uint8]
 
 
 class Fetch:
-    """Parts of buffers as they are at one point of the queue.
+    """A copy of buffer slices that has been submitted and can be collected once.
 
     Args:
-        owner: Who made it.
-        staging: Where they are copied to, one behind the other.
-        sizes: Bytes of each.
-        submission: The C library's number of the copy; 0 without that library.
+        owner: The `Readback` that submitted the copy.
+        staging: Staging buffer that receives the slices, one after the other.
+        sizes: Size of each slice in bytes.
+        submission: Index of the submission in wgpu-native; 0 without raw calls.
     """
 
     def __init__(
@@ -43,8 +46,8 @@ class Fetch:
         self._submission = submission
         self.staging = staging
 
-    def take(self) -> list[Bytes]:
-        """Wait for the copy; the bytes of each part. To be called once.
+    def collect(self) -> list[Bytes]:
+        """Wait for the copy and return the bytes of each slice; may be called only once.
 
         Raises:
             DeviceError: The device is lost.
@@ -57,10 +60,11 @@ class Fetch:
 
 
 class Readback:
-    """Copies to the host, and the buffers for them.
+    """The staging buffers of a device and the copies through them.
 
     Args:
-        device: Where from. Its raw calls, if it has them, wait for one submission alone.
+        device: The device to copy from. With its raw calls, collecting a copy waits for that
+            submission only; without them, for everything submitted so far.
     """
 
     def __init__(self, device: DeviceHandle) -> None:
@@ -69,11 +73,11 @@ class Readback:
         self._kept: list[tuple[Any, ReferenceType[Fetch]]] = []
 
     def begin(self, parts: Sequence[BufferSlice], *, fresh: bool = False) -> Fetch:
-        """Copy parts of buffers once all that has been submitted is done.
+        """Submit a copy of buffer slices, which runs after all work submitted so far.
 
         Args:
-            parts: What to copy; none to wait only.
-            fresh: Use a new buffer, and not again.
+            parts: Slices to copy; with none, the result only serves to wait for the device.
+            fresh: Use a new staging buffer and do not keep it.
         """
         start = perf_counter()
         sizes = [part.size for part in parts]
@@ -96,7 +100,7 @@ class Readback:
         return fetch
 
     def map(self, staging: Any, size: int, submission: int) -> Bytes:
-        """The first bytes of a buffer after a submission."""
+        """Wait for a submission and return the first `size` bytes of a staging buffer."""
         start = perf_counter()
         whole = max(align(size, MAP_ALIGNMENT), MAP_ALIGNMENT)
         if self._native is not None:
@@ -104,7 +108,7 @@ class Readback:
             if data is None:
                 raise device_lost("reading a buffer")
         else:
-            # The submit before it orders the copy: the wrapper's own extra submit is not needed.
+            # The copy has been submitted already, so the extra submit of "READ" is not needed.
             staging.map_async("READ_NOSYNC", 0, whole).sync_wait()
             try:
                 data = bytearray(staging.read_mapped(0, whole, copy=False))
@@ -117,7 +121,7 @@ class Readback:
         return np.frombuffer(data, np.uint8)[:size]
 
     def close(self) -> None:
-        """Free the buffers."""
+        """Free the staging buffers."""
         for staging, _ in self._kept:
             staging.destroy()
         self._kept.clear()
@@ -130,10 +134,14 @@ class Readback:
         return 0
 
     def _free(self, size: int) -> Any:
-        """A buffer that nobody waits for; a larger one takes the place of one that is too small."""
+        """Return a staging buffer that no fetch is using.
+
+        An unused buffer that is too small is replaced by a larger one.
+        """
         for index, (staging, user) in enumerate(self._kept):
             fetch = user()
-            # A fetch that was given up is gone; its copy is done before any later one.
+            # A fetch that was dropped without being collected frees its buffer too: its copy
+            # finishes before any later one.
             if fetch is None or fetch.staging is None:
                 del self._kept[index]
                 if staging.size >= size:

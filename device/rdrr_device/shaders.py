@@ -1,9 +1,9 @@
-"""WGSL text: loading, rendering, and reading the bindings that it declares.
+"""WGSL sources: load and render templates, and read the bindings that a shader declares.
 
-Templates choose types and snippets only (weight dtype, activation type, subgroups or not);
-numbers such as widths, eps and workgroup sizes are WGSL `override` constants, so that one
-rendered text serves every shape. A rendered shader's own declarations are the single truth about
-its bindings: the explicit bind group layout is read from them.
+Templates select only types and snippets (weight dtype, activation type, subgroups or not). Numbers
+such as widths, eps and workgroup sizes are WGSL `override` constants, so that one rendered source
+serves every shape. The declarations in the rendered source are the only statement of a shader's
+bindings: the explicit bind group layout is derived from them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Access(StrEnum):
-    """How a kernel uses a storage buffer; the values are WebGPU's buffer binding types."""
+    """How a kernel accesses a storage buffer; the values are WebGPU's buffer binding types."""
 
     READ = "read-only-storage"
     READ_WRITE = "storage"
 
 
 class Target(StrEnum):
-    """A WGSL compiler: naga is that of wgpu, Tint that of Dawn and Chromium."""
+    """A WGSL compiler: naga is used by wgpu, Tint by Dawn and Chromium."""
 
     NAGA = "naga"
     TINT = "tint"
@@ -39,7 +39,7 @@ class Target(StrEnum):
 
 @dataclass(frozen=True)
 class Binding:
-    """One storage buffer that a kernel expects."""
+    """One storage buffer that a kernel declares."""
 
     name: str
     access: Access
@@ -53,7 +53,7 @@ _SUBGROUPS = re.compile(r"\bsubgroup[A-Z]\w*\(|@builtin\((subgroup_\w+|num_subgr
 
 @dataclass(frozen=True)
 class ShaderFolder:
-    """WGSL templates that lie in a Python package, each beside the snippets it includes.
+    """A Python package that contains WGSL templates and the snippets that they include.
 
     Attributes:
         package: Name of the package, e.g. `rdrr_runtime.phases`.
@@ -62,18 +62,18 @@ class ShaderFolder:
     package: str
 
     def render(self, name: str, **variables: Hashable) -> str:
-        """Return the text of a template with its variables filled in.
+        """Return the source of a template with its variables filled in.
 
-        Variables are plain values or frozen dataclasses. `VALUE`, the type of activations, is
-        `f32` where it is left out; a text with f16 enables it. Any other variable that the
-        template uses and the caller leaves out is an error of jinja2.
+        Variables are plain values or frozen dataclasses. `VALUE`, the type of activations,
+        defaults to `f32`; with `f16` an `enable` directive is added. If the template uses another
+        variable that the caller omits, jinja2 raises an error.
         """
         given: dict[str, Hashable] = {"VALUE": "f32", **variables}
         text = _render(self.package, name, tuple(sorted(given.items(), key=itemgetter(0))))
         return text if given["VALUE"] == "f32" else f"enable {given['VALUE']};\n{text}"
 
     def digest(self) -> str:
-        """Return a digest of all sources: what was measured of one version holds for no other."""
+        """Return a digest of all sources, which identifies the version that was measured."""
         return _digest(self.package)
 
 
@@ -104,17 +104,17 @@ def _render(package: str, name: str, variables: tuple[tuple[str, Hashable], ...]
 def _digest(package: str) -> str:
     found = sha256()
     folder = files(package)
-    for place in (folder, folder.joinpath("snippets")):
-        for one in sorted(place.iterdir(), key=lambda entry: entry.name):
+    for directory in (folder, folder.joinpath("snippets")):
+        for one in sorted(directory.iterdir(), key=lambda entry: entry.name):
             if one.name.endswith((".wgsl", ".py")):
                 found.update(one.name.encode() + b"\0" + one.read_bytes())
     return found.hexdigest()
 
 
 def for_target(source: str, target: Target) -> str:
-    """Return the text of a rendered shader as a compiler accepts it.
+    """Return a rendered source in the form that a compiler accepts.
 
-    Tint wants subgroups to be enabled; naga refuses the line, and gets what was rendered.
+    Tint requires `enable subgroups;` where subgroup operations are used; naga rejects that line.
     """
     if target is Target.TINT and _SUBGROUPS.search(_COMMENT.sub("", source)):
         return f"enable subgroups;\n{source}"
@@ -122,22 +122,22 @@ def for_target(source: str, target: Target) -> str:
 
 
 @cache
-def storage(source: str) -> tuple[Binding, ...]:
-    """Return the storage buffers that a text declares without numbers, in order."""
+def storage_bindings(source: str) -> tuple[Binding, ...]:
+    """Return the storage buffers that a source declares, in order, before bindings are numbered."""
     return tuple(
         Binding(name, Access.READ if access == "read" else Access.READ_WRITE)
         for access, name in _STORAGE.findall(source)
     )
 
 
-def numbered(source: str) -> str:
-    """Return a text whose storage buffers have bindings 0, 1, 2... of group 0, in order."""
+def with_binding_numbers(source: str) -> str:
+    """Return a source whose storage buffers are numbered, in order, as bindings of group 0."""
     numbers = count()
     return _STORAGE.sub(lambda one: f"@group(0) @binding({next(numbers)}) {one[0]}", source)
 
 
 @cache
 def overrides(source: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the typed override constants of a text: all of them, and those without a default."""
+    """Return the names of a source's override constants: all, and those without a default."""
     found = _OVERRIDE.findall(source)
     return frozenset(name for name, _ in found), frozenset(name for name, has in found if not has)

@@ -1,8 +1,8 @@
-"""How a program, a sequence of bound dispatches, reaches the queue.
+"""Submit a program, which is a sequence of bound dispatches, to the queue.
 
-`PassSubmitter` is how models run: one compute pass in one submission. A device takes any other
-`Submitter` for the length of a block, see `Device.submitting`, so that benchmarks can measure other
-ways around the same dispatches.
+Models run through `PassSubmitter`: one compute pass in one submission. `Device.submitting` replaces
+it by another `Submitter` for a while, so that benchmarks can compare other ways of submitting the
+same dispatches.
 """
 
 from __future__ import annotations
@@ -14,23 +14,30 @@ from rdrr_device.handle import DeviceHandle
 from rdrr_device.pipelines import BoundDispatch, Recorder
 
 REMEMBERED_PROGRAMS = 16
+"""Programs whose division into parts is kept."""
+
 MANY_ROWS = 128
-"""Token rows from which a program is so long that its beginning is submitted first."""
+"""Token rows from which a program is submitted in several parts."""
 
 FIRST_DISPATCHES = 24
-"""Dispatches that are submitted first of such a program, so that the GPU works while the host
-records the others."""
+"""Dispatches in the first part of such a program.
+
+The part is short so that the GPU starts early, while the host records the rest.
+"""
 
 GROWTH = 4
-"""How many times as many are submitted next: recording a dispatch takes the host a fifth of what it
-takes the GPU, so each part is recorded while the one before it runs."""
+"""Ratio of the lengths of successive parts.
+
+The host records a dispatch in about a fifth of the time that the GPU needs to run it, so each part
+is recorded while the one before it runs.
+"""
 
 
 class Submitter(Protocol):
     """An object that runs programs on a device.
 
     Attributes:
-        fresh_staging: Whether each readback gets a new mappable buffer instead of one used before.
+        fresh_staging: Whether each readback gets a new staging buffer instead of a reused one.
     """
 
     fresh_staging: bool
@@ -41,13 +48,13 @@ class Submitter(Protocol):
 
 
 class PassSubmitter:
-    """A submitter that records a program into one compute pass and submits it at once.
+    """A submitter that records a program into one compute pass and submits it.
 
     Args:
         device: The device.
         recorder: Recorder of dispatches.
-        first: Dispatches of a program of `MANY_ROWS` that are submitted before the others, which
-            follow in growing parts; 0 submits every program as a whole.
+        first: Dispatches in the first part of a program of at least `MANY_ROWS` token rows; the
+            others follow in parts of growing length. 0 submits every program as a whole.
     """
 
     fresh_staging = False
@@ -66,7 +73,10 @@ class PassSubmitter:
             self._submit(part, rows, times)
 
     def _parts(self, bound: Sequence[BoundDispatch]) -> tuple[Sequence[BoundDispatch], ...]:
-        """Return the parts of a program that are submitted, the same objects each time."""
+        """Return the parts that a program is submitted in.
+
+        Repeated calls return the same objects, since the recorder remembers them by identity.
+        """
         if not self._first or len(bound) < 2 * self._first:
             return (bound,)
         found = self._split.get(id(bound))
@@ -92,7 +102,7 @@ class PassSubmitter:
 
 
 def _growing(bound: Sequence[BoundDispatch], size: int) -> Iterator[Sequence[BoundDispatch]]:
-    """Yield parts of a program, each `GROWTH` times as long as the one before, and the rest."""
+    """Yield parts of a program, each `GROWTH` times as long as the last, and then the rest."""
     start = 0
     while len(bound) - start >= 2 * size:
         yield bound[start : start + size]

@@ -1,9 +1,8 @@
-"""GPU time of runs of dispatches, from timestamp queries, beside the host's clock.
+"""GPU time of groups of dispatches, from timestamp queries, together with the host's clock.
 
-WebGPU takes timestamps at the ends of compute passes only, so what is to be timed by itself gets a
-pass of its own. Passes do not overlap, while dispatches inside one may: the sum over single
-dispatches is somewhat longer than the same program in one pass. What the figures are for is not
-this module's business.
+WebGPU takes timestamps only at the beginning and end of compute passes, so each group that is timed
+separately gets a pass of its own. Passes do not overlap, while dispatches within a pass may: the
+sum over single dispatches is somewhat longer than the same program in one pass.
 """
 
 from __future__ import annotations
@@ -22,25 +21,26 @@ from rdrr_device.device import Device
 from rdrr_device.pipelines import BoundDispatch
 
 FEATURE = "timestamp-query"
-"""What a device needs, to be timed."""
+"""The WebGPU feature that timing needs."""
 
 QUERIES = 4096
-"""What a query set may hold."""
+"""Most timestamps of a query set in WebGPU."""
 
 WARM_UP_SECONDS = 0.5
-"""A GPU that idled takes about so long to reach its clocks."""
+"""Time after which an idle GPU has reached its full clock rate."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One submission.
+    """The times of one submission.
 
     Attributes:
-        gpu: Begin and end of each pass in seconds, float64 [passes, 2], on the GPU's clock, from
-            the timer's first timestamp on.
-        encoding: When the host began to record, on the clock of `time.perf_counter`.
-        submitted: When it had recorded and submitted.
-        seen: When it had the timestamps, and so knew that the work was done.
+        gpu: Beginning and end of each pass in seconds, float64 [passes, 2], on the GPU's clock,
+            counted from the timer's first timestamp.
+        encoding: Time of `time.perf_counter` when the host began to record.
+        submitted: Time of `time.perf_counter` when the host had recorded and submitted.
+        seen: Time of `time.perf_counter` when the host had read the timestamps, and so knew that
+            the work was done.
     """
 
     gpu: npt.NDArray[np.float64]
@@ -50,15 +50,15 @@ class Timed:
 
     @property
     def seconds(self) -> npt.NDArray[np.float64]:
-        """GPU time of each pass."""
+        """GPU time of each pass in seconds, float64 [passes]."""
         return self.gpu[:, 1] - self.gpu[:, 0]
 
 
 def tick_seconds(device: Device) -> float:
-    """Seconds of a tick of a device's timestamps.
+    """Return the seconds per tick of a device's timestamps.
 
     Raises:
-        DeviceError: The device has no timestamps, or they have no known unit.
+        DeviceError: The device has no timestamps, or their unit is unknown.
     """
     if FEATURE not in device.features:
         raise DeviceError(
@@ -68,18 +68,23 @@ def tick_seconds(device: Device) -> float:
         )
     tick = device.timestamp_period * 1e-9
     if not 0 < tick < 1:
-        raise DeviceError("timestamps have no unit", where=device.info.name)
+        raise DeviceError(
+            "the unit of the adapter's timestamps is unknown",
+            where=device.info.name,
+            expected="between 0 and 1 second per tick",
+            found=tick,
+        )
     return tick
 
 
 class Timer:
-    """Submits passes and times them.
+    """A timer that submits compute passes and measures them.
 
     Args:
-        device: Where they run.
+        device: The device that runs the passes.
 
     Raises:
-        DeviceError: The device has no timestamps, or they have no known unit.
+        DeviceError: The device has no timestamps, or their unit is unknown.
     """
 
     def __init__(self, device: Device) -> None:
@@ -90,14 +95,14 @@ class Timer:
         self._origin: int | None = None
 
     def run(self, passes: Sequence[Sequence[BoundDispatch]], rows: int) -> Timed:
-        """Run passes one after the other, in one submission, and wait for them.
+        """Run compute passes in one submission, wait for them, and return their times.
 
         Args:
-            passes: What is timed together, each a compute pass.
-            rows: Token rows.
+            passes: The dispatches of each pass.
+            rows: Token rows of the dispatches.
 
         Raises:
-            DeviceError: The device reports no time, or time that runs backwards.
+            DeviceError: No pass has taken any time, or one ended before it began.
         """
         self._prepare(len(passes))
         gpu = self._device.wgpu
@@ -129,7 +134,7 @@ class Timer:
         return Timed(self._in_seconds(ticks), encoding, submitted, seen)
 
     def _prepare(self, passes: int) -> None:
-        """Query sets and a buffer for a number of passes."""
+        """Create enough query sets and a large enough buffer for a number of passes."""
         import wgpu
 
         gpu, sets = self._device.wgpu, -(-2 * passes // QUERIES)
@@ -143,25 +148,26 @@ class Timer:
             self._device.counters.buffer_creates += 1
 
     def _in_seconds(self, ticks: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+        """Convert timestamps [passes, 2] to seconds since the timer's first timestamp."""
         where = self._device.info.name
         if (ticks[:, 1] < ticks[:, 0]).any():
             raise DeviceError("the adapter's clock runs backwards", where=where)
         if not (ticks[:, 1] > ticks[:, 0]).any():
             raise DeviceError(
-                "the adapter reports no time at all",
+                "the adapter's timestamps show no time at all",
                 where=where,
                 hint="its driver resolves timestamps to zeros, or its clock is too coarse",
             )
         if self._origin is None:
             self._origin = int(ticks[0, 0])
-        # Differences of integers first: seconds since boot leave float64 no nanoseconds.
+        # Subtract as integers: seconds since boot in float64 would lose the nanoseconds.
         return (ticks.astype(np.int64) - self._origin).astype(np.float64) * self._tick
 
 
 def warm_up(
     device: Device, timer: Timer, passes: Sequence[Sequence[BoundDispatch]], rows: int
 ) -> None:
-    """Run until the clocks are up; a CPU has no such clocks, and runs once."""
+    """Run passes until the GPU has reached its full clock rate; a software adapter runs once."""
     spent, wanted = 0.0, 0.0 if device.info.software else WARM_UP_SECONDS
     while spent <= wanted:
         timed = timer.run(passes, rows)

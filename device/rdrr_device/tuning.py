@@ -1,8 +1,9 @@
-"""Parameters that a kernel may be run with, and which of them are in force for which shape.
+"""Tuning parameters of kernels, and which of them are in force for a shape.
 
-A parameter changes how fast a kernel is, never what it computes: workgroup sizes, tiles, parts of a
-sum. Each kernel's module names its parameters, its defaults and its candidates; here they only meet
-what was stored for a shape. Measuring them is the business of `rdrr_runtime.measure.tuner`.
+A tuning parameter changes how fast a kernel is, never what it computes: workgroup sizes, tiles,
+splits of a sum. The module of each kernel defines its parameters, their defaults and the
+candidates; this module combines them with the values stored for a shape. They are measured by
+`rdrr_runtime.measure.tuner`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 OPS = ("matmul", "attention", "softmax", "norm", "dequant")
-"""What parameters are tuned of; the first word of a tuning key's name."""
+"""The kinds of kernels that have tuning parameters; the first word of a tuning key's name."""
 
 
 @dataclass(frozen=True)
 class Params:
-    """Parameters of one kernel; subclasses add whole numbers."""
+    """Tuning parameters of one kernel; subclasses add integer fields."""
 
     def as_dict(self) -> dict[str, int]:
-        """By name."""
+        """Return the parameters by name."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -33,13 +34,13 @@ P = TypeVar("P", bound=Params)
 
 @dataclass(frozen=True)
 class TuningKey(Generic[P]):
-    """A choice of parameters: those of one kernel on one shape.
+    """The tuning parameters of one kernel on one shape.
 
     Attributes:
-        name: Op, kernel, shape, and what of the device changes the kernel.
-        default: What runs where nothing was tuned.
-        used: What runs.
-        candidates: What else could run here.
+        name: Op, kernel, shape, and the features of the device that change the kernel.
+        default: Parameters used if nothing was tuned.
+        used: Parameters in force.
+        candidates: The other parameters that the kernel could run with here.
     """
 
     name: str
@@ -54,32 +55,38 @@ class TuningKey(Generic[P]):
 
     @property
     def is_tuned(self) -> bool:
-        """Whether other parameters than the default are in force."""
+        """Whether the parameters in force differ from the default."""
         return self.used != self.default
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Stored parameters.
+    """Stored tuning parameters.
 
     Attributes:
-        entries: Names and values of parameters by the name of their tuning key.
+        entries: For the name of each tuning key, its parameters by name.
     """
 
     entries: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
 
-    def having(self, name: str, params: Params) -> Tuning:
-        """Return this with other parameters for one tuning key."""
+    def with_params(self, name: str, params: Params) -> Tuning:
+        """Return a copy with the given parameters for one tuning key."""
         return Tuning(MappingProxyType({**self.entries, name: params.as_dict()}))
 
     def without(self, names: Iterable[str]) -> Tuning:
-        """Return this with the defaults for some tuning keys."""
+        """Return a copy in which some tuning keys have their defaults again."""
         gone = set(names)
         kept = {name: entry for name, entry in self.entries.items() if name not in gone}
         return Tuning(MappingProxyType(kept))
 
     def tuning_key(self, name: str, default: P, candidates: Iterable[P]) -> TuningKey[P]:
-        """Return a tuning key with what is stored for it, if that is among what could run there."""
+        """Return a tuning key with the stored parameters in force, if they are candidates.
+
+        Args:
+            name: Name of the key.
+            default: Parameters used if none are stored, or if those stored are no candidates.
+            candidates: Parameters that the kernel could run with on this device and shape.
+        """
         others = tuple(one for one in dict.fromkeys(candidates) if one != default)
         stored = self.entries.get(name)
         used = default

@@ -1,7 +1,7 @@
-"""Large uploads through host memory that is kept, where `Device.write` would make some each time.
+"""Large uploads through a reused staging buffer.
 
-Making it takes longer than filling it, so whoever sends tens of megabytes again and again has an
-`UploadBuffer`. What is sent and when is not this module's business.
+`Device.write` allocates host memory for each call. Allocating it takes longer than filling it, so
+callers that upload tens of megabytes repeatedly use an `UploadBuffer`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rdrr_device.device import Device
 from rdrr_device.wgpu_errors import device_errors
 
 PART_ALIGNMENT = 8
-"""Bytes of a part are a multiple of it: where the next one is mapped has to be."""
+"""Alignment of the size of a part, so that the next part begins at an offset that can be mapped."""
 
 
 class UploadBuffer:
-    """A buffer that the host fills and the device copies from.
+    """A staging buffer that the host fills and the device copies from.
 
     Args:
         device: The device.
         label: Name for messages.
-        size: Bytes that are sent at once, at most.
+        size: Most bytes of one upload.
     """
 
     def __init__(self, device: Device, label: str, size: int) -> None:
@@ -43,15 +43,16 @@ class UploadBuffer:
         device.memory.add(self._buffer.size)
 
     def write(self, target: BufferSlice, parts: Sequence[npt.NDArray[Any]]) -> None:
-        """Copy arrays to the start of a slice, one behind the other, after what was submitted.
+        """Copy arrays one after the other to the start of a slice, in queue order.
 
         Args:
-            target: Where they go.
-            parts: Arrays of a multiple of 8 bytes each.
+            target: Destination.
+            parts: Arrays, each of a multiple of 8 bytes.
 
         Raises:
-            DeviceError: There are more bytes than the buffer or the slice has, a part has another
-                number of bytes, the slice's buffer has been freed, or the device is lost.
+            DeviceError: The arrays have more bytes than the staging buffer or the slice, the size
+                of one is not a multiple of 8 bytes, the slice's buffer has been freed, or the
+                device is lost.
         """
         size = sum(part.nbytes for part in parts)
         self._check(target, parts, size)
@@ -69,7 +70,7 @@ class UploadBuffer:
         device.counters.submits += 1
 
     def close(self) -> None:
-        """Free the buffer."""
+        """Free the staging buffer."""
         self._device.memory.add(-self._buffer.size)
         self._buffer.destroy()
 
@@ -78,22 +79,22 @@ class UploadBuffer:
         self._device.check_alive(target)
         if size > self._buffer.size:
             raise DeviceError(
-                "more than the buffer holds",
+                "the upload is larger than the staging buffer",
                 where=self._label,
                 expected=f"at most {self._buffer.size} bytes",
                 found=size,
             )
-        odd = next((part.nbytes for part in parts if part.nbytes % PART_ALIGNMENT), None)
-        if odd is not None:
+        unaligned = next((part.nbytes for part in parts if part.nbytes % PART_ALIGNMENT), None)
+        if unaligned is not None:
             raise DeviceError(
-                "parts come in pairs of words",
+                "the size of a part of the upload is not aligned",
                 where=self._label,
                 expected=f"a multiple of {PART_ALIGNMENT} bytes",
-                found=odd,
+                found=unaligned,
             )
 
     def _fill(self, parts: Sequence[npt.NDArray[Any]], size: int) -> None:
-        """Fill the buffer once the copy before is done."""
+        """Fill the staging buffer once the previous copy from it is done."""
         self._buffer.map_async("WRITE", 0, size).sync_wait()
         try:
             at = 0

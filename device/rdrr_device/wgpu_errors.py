@@ -1,4 +1,4 @@
-"""The errors of wgpu as this project's own."""
+"""Translate the exceptions of wgpu into this project's `DeviceError`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from contextlib import contextmanager
 from rdrr_format.errors import DeviceError
 
 _LOST = "device is lost", "device lost"
-"""What wgpu's messages say in any case of letters once a device is gone."""
+"""Phrases, in lower case, of the messages of wgpu after a device was lost."""
 
 
 @contextmanager
 def device_errors(what: str) -> Iterator[None]:
-    """Turn the errors of wgpu into `DeviceError`; its messages span lines.
+    """Raise the exceptions of wgpu within the `with` block as `DeviceError`.
 
-    Those of promises, a pipeline or a map that failed, are of the type `RuntimeError`.
+    A promise that fails, such as that of a pipeline or a mapping, raises `RuntimeError`.
+
+    Args:
+        what: The operation, as in "creating buffer x", for the message.
     """
     import wgpu
 
@@ -36,10 +39,10 @@ def device_errors(what: str) -> Iterator[None]:
 
 
 def device_lost(what: str) -> DeviceError:
-    """The error of a device that is gone: nothing can be done with it but to close it.
+    """Return the error of a device that is lost and can only be closed.
 
     Args:
-        what: What was being done.
+        what: The operation that failed, as in "reading a buffer".
     """
     return DeviceError(
         f"the GPU device was lost while {what}",

@@ -1,7 +1,7 @@
-"""Where the codes and scales of a block type lie in the bytes of a block, as data.
+"""The positions of codes and scales within the bytes of a block, as a table.
 
-The codecs of `rdrr_format.codecs` know the same in arithmetic; a reader that unpacks blocks
-elsewhere, such as a shader, takes it from this table.
+The codecs in `rdrr_format.codecs` have the same layout in their code. Readers that unpack blocks
+elsewhere, such as shaders, are generated from this table.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class CodeField:
-    """Bits of every code of a block.
+    """A bit field that every code of a block has.
 
-    Runs of `run` codes lie in neighbouring bytes; `stack` runs share the same bytes, each `step`
-    bits above the one before.
+    The fields of `run` consecutive codes lie in consecutive bytes. `stack` such runs share the same
+    bytes, each shifted by `step` bits from the one before.
 
     Attributes:
         offset: First byte in the block.
-        bits: Width in bits.
-        run: Codes in neighbouring bytes.
-        stack: Runs that share the same bytes.
-        step: Bits from one of them to the next.
+        bits: Width of the field in bits.
+        run: Number of codes in consecutive bytes.
+        stack: Number of runs that share the same bytes.
+        step: Shift in bits from one of these runs to the next.
     """
 
     offset: int
@@ -34,19 +34,19 @@ class CodeField:
     step: int = 0
 
     def byte(self, element: int) -> int:
-        """Byte of the block that holds these bits of a code."""
+        """Return the index of the byte in the block that holds the field of a code."""
         return self.offset + element // (self.run * self.stack) * self.run + element % self.run
 
     def shift(self, element: int) -> int:
-        """How far above the lowest bit of that byte they lie."""
+        """Return the shift in bits of the field within its byte."""
         return element // self.run % self.stack * self.step
 
 
 class GroupScaleEncoding(StrEnum):
-    """How the scales of groups within a block are stored.
+    """Encodings of the scales of groups within a block.
 
-    INT8 is a signed byte for each group of 16; K6 is 12 bytes of six-bit scales and minimums of
-    eight groups of 32, as Q4_K and Q5_K have them.
+    INT8 is a signed byte per group of 16 weights. K6 is 12 bytes with the 6-bit scales and minimums
+    of eight groups of 32 weights, as in Q4_K and Q5_K.
     """
 
     INT8 = "int8"
@@ -55,11 +55,11 @@ class GroupScaleEncoding(StrEnum):
 
 @dataclass(frozen=True)
 class GroupScales:
-    """Scales of groups of weights within a block, factors of the block's own scale.
+    """Scales of groups of weights within a block; each is multiplied by the block's own scale.
 
     Attributes:
         offset: First byte in the block.
-        encoding: How they are stored.
+        encoding: How the scales are stored.
     """
 
     offset: int
@@ -68,14 +68,14 @@ class GroupScales:
 
 @dataclass(frozen=True)
 class BlockFields:
-    """The parts of a block.
+    """The layout of a block.
 
     Attributes:
-        codes: Bits of the codes, lowest first.
-        scale: Byte of the f16 scale of the block.
-        minimum: Byte of the f16 minimum (or of the scale of the minimums), or None.
+        codes: Bit fields of the codes, lowest bits first.
+        scale: First byte of the block's f16 scale.
+        minimum: First byte of the f16 minimum, or of the scale of the groups' minimums; or None.
         groups: Scales of groups within the block, or None.
-        zero_point: The code of zero; 0 also where codes are signed bytes.
+        zero_point: The code that stands for zero; 0 for signed codes.
     """
 
     codes: tuple[CodeField, ...]
@@ -86,7 +86,7 @@ class BlockFields:
 
     @property
     def bits(self) -> int:
-        """Bits of a code."""
+        """Bits per code."""
         return sum(field.bits for field in self.codes)
 
 
@@ -120,4 +120,4 @@ BLOCK_FIELDS: Mapping[str, BlockFields] = MappingProxyType(
         ),
     }
 )
-"""By the name of the type in `rdrr_format.dtypes.DTYPES`."""
+"""Layouts by the name of the type in `rdrr_format.dtypes.DTYPES`."""

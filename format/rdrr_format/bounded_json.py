@@ -1,8 +1,8 @@
-"""JSON of strangers: read only after it was found small enough to hold.
+"""Parse untrusted JSON, after checking that the result will fit into memory.
 
-A parser builds an object for every value before anybody can look at it, so a few megabytes of
-`[],[],` cost a gigabyte. Here the brackets and commas outside of strings are counted first, which
-takes no memory worth mentioning.
+A parser builds a Python object for every value, so a few megabytes of `[],[],` become a gigabyte of
+objects. This module first counts the brackets and commas outside of strings, in chunks and without
+building anything, and refuses a text with too many of them.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from rdrr_format.errors import FormatError
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _PIECE = 1 << 18
-"""Bytes of a text that are counted at a time."""
+"""Bytes of a text that are scanned at a time."""
 
-_Signs = npt.NDArray[np.uint8]
+_Characters = npt.NDArray[np.uint8]
 
 Pairs = Sequence[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
 class JsonBounds:
-    """What a JSON text may cost.
+    """Limits of a JSON text.
 
     Attributes:
-        size: Bytes of the text.
-        values: Entries of all lists and objects together, and the lists and objects themselves.
-        depth: Levels of lists and objects inside each other.
-        digits: Digits of a whole number.
+        size: Largest size of the text in bytes.
+        values: Largest number of lists, objects and their entries together.
+        depth: Deepest nesting of lists and objects.
+        digits: Largest number of digits of an integer.
     """
 
     size: int
@@ -56,16 +56,16 @@ def parse_json(
 
     Args:
         raw: The text.
-        bounds: What it may cost.
-        pairs: Makes an object of its keys and values.
-        constants: Whether NaN and Infinity may stand for numbers.
+        bounds: Limits that the text must keep.
+        pairs: Makes the value of a JSON object from its keys and values.
+        constants: Whether to accept NaN and Infinity as numbers.
 
     Raises:
-        FormatError: It is not JSON, or goes beyond a bound.
+        FormatError: The text is not JSON, or exceeds a limit.
     """
     check_bounds(raw, bounds)
 
-    def whole(digits: str) -> int:
+    def parse_integer(digits: str) -> int:
         if len(digits) > bounds.digits:
             raise _beyond("a number has too many digits", bounds.digits, len(digits))
         return int(digits)
@@ -74,38 +74,41 @@ def parse_json(
         value = json.loads(
             raw.decode("utf-8-sig"),
             object_pairs_hook=pairs,
-            parse_int=whole,
+            parse_int=parse_integer,
             parse_constant=float if constants else _no_constant,
         )
-        if _SURROGATE.search(raw):  # half of a pair can be escaped in JSON, and never written
+        # An escape can stand for half of a surrogate pair, which UTF-8 cannot represent.
+        if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
-        raise FormatError("not UTF-8", found=f"another byte at {error.start}") from error
+        raise FormatError("not UTF-8", found=f"an invalid byte at {error.start}") from error
     except UnicodeEncodeError as error:
-        raise FormatError("half of a surrogate pair", expected="Unicode text") from error
+        raise FormatError(
+            "the text has half of a surrogate pair", expected="Unicode text"
+        ) from error
     except ValueError as error:
         raise FormatError("not JSON", found=error) from error
     return value
 
 
 def unique_pairs(pairs: Pairs) -> dict[str, Any]:
-    """An object of keys that are all different.
+    """Return the dictionary of some keys and values, for `parse_json`.
 
     Raises:
-        FormatError: A key stands twice, of which JSON readers keep either silently.
+        FormatError: A key occurs twice; JSON parsers differ in which of the values they keep.
     """
     made = dict(pairs)
     if len(made) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise FormatError("a key stands twice in one object", found=twice)
+        raise FormatError("a key occurs twice in one object", found=twice)
     return made
 
 
 def check_bounds(raw: bytes, bounds: JsonBounds) -> None:
-    """Count what a text would cost, without parsing it.
+    """Check a text against its limits without parsing it.
 
     Raises:
-        FormatError: It goes beyond a bound.
+        FormatError: The text exceeds a limit.
     """
     if len(raw) > bounds.size:
         raise _beyond("the JSON text is too long", f"{bounds.size} bytes", f"{len(raw)} bytes")
@@ -121,14 +124,14 @@ def check_bounds(raw: bytes, bounds: JsonBounds) -> None:
 
 
 class _Counter:
-    """Counts values and depth of a text that is given piece by piece.
+    """Counts the values and the nesting depth of a text that arrives in chunks.
 
-    Up to the first error of the text, which is where a parser stops, a quote begins or ends a
-    string if an even number of backslashes stands before it.
+    A quote begins or ends a string if an even number of backslashes precedes it. That holds up to
+    the first syntax error, where a parser stops anyway.
 
     Attributes:
-        values: Values so far.
-        deepest: Most levels so far.
+        values: Number of values so far.
+        deepest: Deepest nesting so far.
     """
 
     def __init__(self) -> None:
@@ -138,8 +141,8 @@ class _Counter:
         self._in_string = False
         self._is_escaped = False
 
-    def count(self, piece: _Signs) -> None:
-        """Take the next bytes."""
+    def count(self, piece: _Characters) -> None:
+        """Count the values in the next bytes of the text."""
         quotes = (piece == ord('"')) & ~self._escaped(piece)
         inside = np.logical_xor.accumulate(quotes) ^ self._in_string
         self._in_string = bool(inside[-1])
@@ -151,14 +154,14 @@ class _Counter:
         self.deepest = max(self.deepest, self._depth + int(levels.max()))
         self._depth += int(levels[-1])
 
-    def _escaped(self, piece: _Signs) -> npt.NDArray[np.bool_]:
-        """Which bytes stand behind an odd number of backslashes."""
+    def _escaped(self, piece: _Characters) -> npt.NDArray[np.bool_]:
+        """Return a mask of the bytes that follow an odd number of backslashes."""
         escaped = np.zeros(len(piece), np.bool_)
         backslashes = piece == ord("\\")
         if self._is_escaped or backslashes.any():
-            places = np.arange(len(piece))
-            others = np.maximum.accumulate(np.where(backslashes, -1, places))
-            runs = places - others + (self._is_escaped & (others < 0))
+            indices = np.arange(len(piece))
+            others = np.maximum.accumulate(np.where(backslashes, -1, indices))
+            runs = indices - others + (self._is_escaped & (others < 0))
             escaped[0], escaped[1:] = self._is_escaped, runs[:-1] & 1
             self._is_escaped = bool(runs[-1] & 1)
         return escaped

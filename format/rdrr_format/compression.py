@@ -1,7 +1,7 @@
-"""How shards may be compressed: what `--compress` can ask for.
+"""The setting for compressed shards: what the option `compress` of a conversion can ask for.
 
-The frames are written by `rdrr_format.frame_writer` and read by `rdrr_format.decompression`. This
-module imports nothing heavy, since the options of a conversion need it.
+`rdrr_format.frame_writer` writes the frames and `rdrr_format.decompression` reads them. This module
+imports nothing heavy, because the command line needs it to declare the option.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rdrr_format.errors import UsageError
 
 ZSTD = "zstd"
 LEVELS = range(1, 23)
-"""Levels of Zstandard; from 20 on it is slow even by its own measure."""
+"""Compression levels of Zstandard; its own tool asks for `--ultra` from 20 on."""
 
 _DEFAULT_LEVEL = 3
 
@@ -33,10 +33,10 @@ class Compression:
 
 
 def parse_compression(text: str) -> Compression:
-    """What `zstd` or `zstd:19` asks for.
+    """Parse `zstd` or `zstd:LEVEL`, for example `zstd:19`.
 
     Raises:
-        UsageError: Another method, or a level that it does not have.
+        UsageError: The method is not zstd, or the level is not one of `LEVELS`.
     """
     match = re.fullmatch(rf"{ZSTD}(?::(\d{{1,3}}))?", text)
     level = int(match[1] or _DEFAULT_LEVEL) if match else 0

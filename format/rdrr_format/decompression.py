@@ -1,7 +1,8 @@
-"""Reading any part of a compressed shard: only the frames that hold it are fetched and decoded.
+"""Read any part of a compressed shard; only the frames that hold it are fetched and decoded.
 
-Nothing is allocated on a frame's own word: its size must be the one in the table, whose sum must be
-the one that the manifest declares. A shard that lies about itself is an error that names the frame.
+No memory is allocated on the word of a frame: its stated size must equal the one in the seek table,
+and the sizes in the table must add up to what the manifest declares. If they do not, the error
+names the frame.
 """
 
 from __future__ import annotations
@@ -19,47 +20,49 @@ from rdrr_format.shards import ShardLike
 from rdrr_format.stores import Bytes, Store
 
 FREE_CONTENT = 1 << 30
-"""Bytes that the compressed shards of a package may hold, however small the files are."""
+"""Uncompressed bytes that the shards of a package may always hold, however small the files are."""
 
 MAX_EXPANSION = 64
-"""Bytes of content beyond those, for each byte of the files. Weights shrink to a third at best, so
-more is no model but a bomb."""
+"""Further uncompressed bytes that are allowed for each byte of the files.
+
+Weights shrink to a third at best, so what expands more is not a model but a decompression bomb.
+"""
 
 _FETCH = 16 << 20
-"""Compressed bytes fetched at a time, unless a single frame has more."""
+"""Compressed bytes to fetch at a time, unless a single frame is larger."""
 
 _KEPT = 16 << 20
-"""Bytes of decoded frames that are kept for all shards of a package together."""
+"""Bytes of decoded frames to keep for all shards of a package together."""
 
 
 def check_content(shards: Iterable[ShardLike], where: str | None = None) -> None:
-    """Refuse compressed shards that declare far more content than files of their size can mean.
+    """Refuse compressed shards that declare implausibly much content for the size of their files.
 
     Args:
-        shards: All of a package's.
-        where: The one that is about to be read, for messages.
+        shards: All shards of a package.
+        where: The shard that is about to be read, for error messages.
 
     Raises:
-        ShardError: They do.
+        ShardError: They declare more than `FREE_CONTENT` and `MAX_EXPANSION` allow.
     """
     packed = [shard for shard in shards if shard.compression is not None]
     content = sum(shard.uncompressed_size or 0 for shard in packed)
-    most = FREE_CONTENT + MAX_EXPANSION * sum(shard.size for shard in packed)
-    if content > most:
+    limit = FREE_CONTENT + MAX_EXPANSION * sum(shard.size for shard in packed)
+    if content > limit:
         raise ShardError(
-            "the compressed shards declare more content than is read",
+            "the compressed shards declare too much content",
             where=where,
-            expected=f"at most {most} bytes",
+            expected=f"at most {limit} bytes",
             found=f"{content} bytes",
             hint="write them without compression",
         )
 
 
 class FrameCache:
-    """Frames that were decoded last, of all shards that are read together.
+    """A cache of the most recently decoded frames of all shards of a package.
 
-    The next part of a tensor begins in the frame where the last one ended, so each thread that
-    reads needs one.
+    Consecutive parts of a tensor usually meet within a frame, which would be decoded twice without
+    the cache.
     """
 
     def __init__(self) -> None:
@@ -68,12 +71,12 @@ class FrameCache:
         self._lock = Lock()
 
     def get(self, name: str, frame: int) -> Bytes | None:
-        """A frame's content, if it is still kept."""
+        """Return a frame's content if it is in the cache."""
         with self._lock:
             return self._kept.get((name, frame))
 
     def put(self, name: str, frame: int, content: Bytes) -> None:
-        """Keep a frame's content, in the place of the oldest."""
+        """Add a frame's content, and drop the oldest ones beyond the cache's size."""
         with self._lock:
             if (name, frame) in self._kept:
                 return
@@ -84,14 +87,14 @@ class FrameCache:
 
 
 class FrameReader:
-    """Reads parts of one compressed shard. Several threads may use it.
+    """Reads parts of one compressed shard; safe to use from several threads.
 
     Args:
         store: Where the shard is.
-        name: Its file name.
-        file_size: Declared bytes on disk.
-        data_size: Declared bytes of its content.
-        cache: Shared with the readers of the other shards.
+        name: File name of the shard.
+        file_size: Declared bytes of the file.
+        data_size: Declared uncompressed bytes.
+        cache: Cache shared with the readers of the other shards.
     """
 
     def __init__(
@@ -105,24 +108,24 @@ class FrameReader:
 
     @cached_property
     def table(self) -> SeekTable:
-        """The table of frames, read when it is first needed.
+        """The seek table, read when it is first needed.
 
         Raises:
-            ShardError: It is missing, or disagrees with what is declared.
+            ShardError: The table is missing, or contradicts the declared sizes.
         """
         return read_seek_table(self._fetch, self._file_size, self._data_size, self._where)
 
     def check(self) -> None:
-        """Look at the table, without decoding anything.
+        """Read and check the seek table, without decoding anything.
 
         Raises:
-            ShardError: It is missing, or disagrees with what is declared.
+            ShardError: The table is missing, or contradicts the declared sizes.
             StoreError: The shard cannot be read.
         """
         _ = self.table
 
     def read(self, start: int, size: int) -> Bytes:
-        """Bytes `start` to `start + size` of the content.
+        """Return bytes `start` to `start + size` of the uncompressed content.
 
         Raises:
             ShardError: The content is shorter, or a frame is damaged.
@@ -135,7 +138,8 @@ class FrameReader:
                 expected=f"{start + size} bytes",
                 found=f"{self._data_size} bytes",
             )
-        starts = self.table.starts  # before anything is allocated for what is only declared
+        # Reading the table checks the declared size, before memory of that size is allocated.
+        starts = self.table.starts
         out = np.empty(size, np.uint8)
         for frame, content in self._contents(self.table.covering(start, size)):
             at = int(starts[frame])
@@ -144,7 +148,7 @@ class FrameReader:
         return out
 
     def _contents(self, frames: range) -> Iterator[tuple[int, Bytes]]:
-        """Frames in order, decoded; the last one is kept for whoever reads on."""
+        """Yield decoded frames in order; the first and the last are kept in the cache."""
         for group in self._groups(frames):
             first = int(self.table.offsets[group[0]])
             found = [self._cache.get(self._name, frame) for frame in group]
@@ -161,7 +165,7 @@ class FrameReader:
                 yield frame, content
 
     def _groups(self, frames: range) -> Iterator[range]:
-        """Neighbours that are fetched together."""
+        """Yield ranges of consecutive frames to fetch with one request each."""
         first = frames.start
         for frame in frames:
             size = self.table.offsets[frame + 1] - self.table.offsets[first]
@@ -182,7 +186,7 @@ class FrameReader:
             stated = get_frame_parameters(data).content_size
             if stated != size:
                 raise ShardError(
-                    f"frame {frame} has another size than the seek table says",
+                    f"the size of frame {frame} contradicts the seek table",
                     where=self._where,
                     expected=f"{size} bytes",
                     found=f"{stated} bytes",

@@ -1,10 +1,11 @@
-"""The variant of BLAKE3 that public packages carry under its name, in NumPy; never written.
+"""The variant of BLAKE3 that public packages declare as blake3, in NumPy.
 
-The function is that of the BLAKE3 paper (section 2) but for two places: counter, length and flags
-are XORed into the upper half of the initial values, where BLAKE3 puts them in their place; and the
-root gives out the lower half of its state, where BLAKE3 XORs both. All chunks of the data go
-through the compression function together, one array lane each, so a shard takes seconds rather
-than hours. BLAKE3 itself is in `rdrr_format.integrity`.
+It is only used to verify such packages and never written; real BLAKE3 is in
+`rdrr_format.integrity`. The function follows section 2 of the BLAKE3 paper with two differences.
+Counter, length and flags are XORed with the last four words of the initial value, where BLAKE3
+replaces those words. And the root outputs the lower half of its state, where BLAKE3 XORs the two
+halves. Many chunks of the data go through the compression function at once, one array lane each, so
+that a shard takes seconds rather than hours.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _PERMUTATION = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
 _CHUNK, _BLOCK, _ROUNDS = 1024, 64, 7
 _CHUNK_START, _CHUNK_END, _PARENT, _ROOT = 1, 2, 4, 8
 _BATCH = 4096
-"""Chunks that are compressed together: their state then stays in the processor's cache."""
+"""Chunks compressed together; few enough for their state to stay in the processor's cache."""
 
 
 NAME = "DOPPLER's variant of BLAKE3"
 
 
 def doppler_blake3_hex(data: Any) -> str:
-    """The hash of bytes (anything with the buffer interface), 64 hexadecimal digits."""
+    """Return the hash of an object with the buffer interface, as 64 hexadecimal digits."""
     raw = np.frombuffer(data, np.uint8)
     full = max(0, (raw.size - 1) // _CHUNK)
     last = raw[full * _CHUNK :]
@@ -58,7 +59,7 @@ def doppler_blake3_hex(data: Any) -> str:
 
 
 def _full_chunks(raw: npt.NDArray[np.uint8]) -> Iterator[Words]:
-    """Chaining values [8, n] of complete chunks, batch by batch."""
+    """Yield the chaining values [8, n] of complete chunks, batch by batch."""
     for first in range(0, raw.size // _CHUNK, _BATCH):
         piece = raw[first * _CHUNK : (first + _BATCH) * _CHUNK]
         words = piece.view("<u4").reshape(-1, 16, 16)
@@ -75,7 +76,15 @@ def _full_chunks(raw: npt.NDArray[np.uint8]) -> Iterator[Words]:
 def _last_block(
     raw: npt.NDArray[np.uint8], index: int
 ) -> tuple[Words, Words, int, int, npt.NDArray[np.uint64]]:
-    """What the last block of a chunk of at most 1024 bytes is compressed with."""
+    """Return the inputs of the compression of the last block of a chunk.
+
+    Args:
+        raw: The chunk, at most 1024 bytes.
+        index: Number of the chunk in the data.
+
+    Returns:
+        Chaining value [8, 1], message words [16, 1], length in bytes, flags, and counter [1].
+    """
     counter = np.array([index], dtype=np.uint64)
     chain = np.repeat(_IV[:, None], 1, axis=1)
     blocks = max(1, -(-raw.size // _BLOCK))
@@ -92,7 +101,7 @@ def _last_block(
 
 
 def _parents(level: Words) -> Words:
-    """The next level of the tree; a value without a partner moves up as it is."""
+    """Return the next level of the tree; an odd last value moves up unchanged."""
     pairs = level.shape[1] // 2
     key = np.repeat(_IV[:, None], pairs, axis=1)
     counter = np.zeros(pairs, np.uint64)
@@ -102,7 +111,7 @@ def _parents(level: Words) -> Words:
 
 
 def _joined(level: Words) -> Words:
-    """Message words [16, n/2] of neighbours [8, n]."""
+    """Return the message words [16, n/2] made of pairs of neighbours in [8, n]."""
     return np.concatenate([level[:, 0::2], level[:, 1::2]], axis=0)
 
 
@@ -128,7 +137,7 @@ def _compress(
     length: int,
     flags: int,
 ) -> Words:
-    """The state [16, n] after seven rounds, before the halves are joined."""
+    """Return the state [16, n] after seven rounds, before its halves are XORed."""
     lanes = chain.shape[1]
     tail = np.empty((4, lanes), np.uint32)
     tail[0] = (counter & np.uint64(0xFFFFFFFF)).astype(np.uint32)
@@ -147,7 +156,7 @@ def _compress(
 
 
 def _mix(a: Words, b: Words, c: Words, d: Words, x: Words, y: Words) -> None:
-    """The quarter round on four columns at once, in place."""
+    """Apply the quarter-round function to four columns at once, in place."""
     for message, first, second in ((x, 16, 12), (y, 8, 7)):
         a += b
         a += message

@@ -1,8 +1,8 @@
-"""The storage types a tensor can have, as one table.
+"""The table of storage types that a tensor can have: their names and block sizes.
 
-Block types pack a fixed number of weights into a fixed number of bytes (sizes as in ggml's
-public block structures); scalar types have one element in a block. This module knows sizes and
-names only: arithmetic is in `rdrr_format.codecs`.
+Block types pack a fixed number of weights into a fixed number of bytes, with the sizes of ggml's
+public block structures. Scalar types have one element per block. How weights are encoded is in
+`rdrr_format.codecs`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ class DType:
 
     Attributes:
         name: Canonical name, the key in `DTYPES`.
-        block_elements: Weights in a block (1 for scalar types).
-        block_bytes: Bytes of a block.
-        manifest_name: Spelling written into manifests.
-        aliases: Further spellings that are read.
-        numpy: NumPy type of a scalar, little endian; None for block types. BF16 is held in uint16.
+        block_elements: Weights per block (1 for scalar types).
+        block_bytes: Bytes per block.
+        manifest_name: Spelling that is written into manifests.
+        aliases: Further spellings that are accepted.
+        numpy: Little-endian NumPy type of a scalar type; None for block types. BF16, which NumPy
+            lacks, is held in uint16.
     """
 
     name: str
@@ -36,7 +37,7 @@ class DType:
 
     @property
     def is_block(self) -> bool:
-        """Whether several weights share one block."""
+        """Whether several weights share a block."""
         return self.block_elements > 1
 
     def __str__(self) -> str:
@@ -68,14 +69,14 @@ _SPELLINGS: Mapping[str, DType] = MappingProxyType(
 )
 
 QUALITIES = ("ref", "best")
-"""How blocks are quantized: `ref` is ggml bit for bit; `best` searches longer for less error."""
+"""Ways to quantize: `ref` equals ggml bit for bit, `best` searches longer for less error."""
 
 
 def parse_dtype(text: str) -> DType:
-    """The type that a manifest or an option names, whatever the spelling or case.
+    """Return the type of a name, in any spelling of the table and in any case.
 
     Raises:
-        FormatError: The name is not one of the table.
+        FormatError: The name is not in the table.
     """
     found = _SPELLINGS.get(text.lower())
     if found is None:

@@ -1,7 +1,7 @@
-"""Making files and names survive a power cut.
+"""Write files and rename them so that they survive a power cut.
 
-A file's bytes are flushed by itself, its name only with the folder that holds it: after a rename
-that was not flushed the old name can come back.
+`fsync` on a file flushes its bytes but not its name; the name is flushed with the folder that holds
+it. After a rename without that, a power cut can bring the old name back.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 from pathlib import Path
 
 _FOLDERS_ARE_NOT_FLUSHED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
-"""What file systems of networks answer that flush files only."""
+"""Errors of network file systems that can flush files but not folders."""
 
 
 def flush_file(path: Path) -> None:
     """Wait until a file's bytes are on the disk.
 
     Raises:
-        OSError: They cannot be written.
+        OSError: The bytes cannot be written.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -28,12 +28,12 @@ def flush_file(path: Path) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk, where the system can do that.
+    """Wait until the names in a folder are on the disk, on systems that can do that.
 
     Raises:
-        OSError: They cannot be written.
+        OSError: The names cannot be written.
     """
-    if os.name == "nt":  # folders cannot be opened there
+    if os.name == "nt":  # Windows cannot open folders
         return
     try:
         flush_file(path)
@@ -43,20 +43,20 @@ def flush_folder(path: Path) -> None:
 
 
 def rename_durably(old: Path, new: Path) -> None:
-    """Rename within a folder, replacing what has the new name, and flush the folder.
+    """Rename a file within its folder, replacing any file of the new name, and flush the folder.
 
     Raises:
-        OSError: It cannot be renamed, or the folder cannot be flushed.
+        OSError: The file cannot be renamed, or the folder cannot be flushed.
     """
     old.replace(new)
     flush_folder(new.parent)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder with all above it that are missing, and flush the name of each.
+    """Create a folder and its missing parents, and flush the name of each.
 
     Raises:
-        OSError: One cannot be made or flushed.
+        OSError: One of them cannot be created or flushed.
     """
     missing = [one for one in (path, *path.parents) if not one.exists()]
     path.mkdir(parents=True, exist_ok=True)

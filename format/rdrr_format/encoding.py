@@ -1,7 +1,7 @@
-"""Tensors to bytes and back: a codec applied along a layout.
+"""Encode tensors to bytes and decode them: a codec applied to the rows of a layout.
 
-Works on whole tensors or on a few stored rows, so that nobody needs more than a chunk in memory.
-It knows nothing of files or shards.
+The functions work on whole tensors or on some stored rows, so that callers need only a chunk in
+memory. They know nothing of files or shards.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rdrr_format.layouts import Geometry, Layout, geometry
 
 
 def codec_of(dtype: DType) -> Codec:
-    """The codec of a type.
+    """Return the codec of a type.
 
     Raises:
-        FormatError: The type holds no weights (I64).
+        FormatError: The type is not for weights (I64).
     """
     codec = CODECS.get(dtype.name)
     if codec is None:
@@ -30,11 +30,11 @@ def codec_of(dtype: DType) -> Codec:
 
 
 def stored_rows(array: npt.ArrayLike, layout: Layout) -> Floats:
-    """A logical tensor as the matrix of rows that its layout stores (a view where possible)."""
+    """Return the matrix of stored rows of a logical tensor, as a view where possible."""
     values = np.asarray(array, dtype=np.float32)
     if layout is Layout.COLUMN:
         if values.ndim != 2:
-            raise FormatError("layout column needs a matrix", found=list(values.shape))
+            raise FormatError("the layout column needs a matrix", found=list(values.shape))
         return values.T
     if layout is Layout.FLAT or values.ndim == 0:
         return values.reshape(1, -1)
@@ -55,19 +55,21 @@ def encode_tensor(
     Args:
         array: Weights in the logical shape, [N, K] for a matmul weight whatever the layout.
         dtype: Storage type.
-        layout: Order in storage.
-        importance: float32 [K] for layout row; other layouts take none.
+        layout: Storage order.
+        importance: float32 [K], for the layout `row` only.
         quality: `ref` or `best`, as for codecs.
 
     Returns:
-        uint8, one dimension, `geometry(dtype, shape, layout).size` long.
+        uint8 [`geometry(dtype, shape, layout).size`].
 
     Raises:
-        FormatError: No codec for the type, a layout that does not fit the shape, importance
-            with a layout other than row, or weights that the type cannot hold.
+        FormatError: The type has no codec, the layout does not fit the shape, importance is given
+            with a layout other than `row`, or the type cannot hold the weights.
     """
     if importance is not None and layout is not Layout.ROW:
-        raise FormatError("importance weights columns", expected="layout row", found=layout)
+        raise FormatError(
+            "importance weights need the layout row", expected="layout row", found=layout
+        )
     return codec_of(dtype).quantize(stored_rows(array, layout), importance, quality).reshape(-1)
 
 
@@ -75,7 +77,7 @@ def decode_rows(raw: Bytes, dtype: DType, geo: Geometry, first: int, count: int)
     """Decode some stored rows.
 
     Args:
-        raw: The tensor's bytes, one dimension, from its first row on.
+        raw: uint8, the tensor's bytes from its first row on.
         dtype: Storage type.
         geo: The tensor's geometry.
         first: First stored row.
@@ -85,11 +87,13 @@ def decode_rows(raw: Bytes, dtype: DType, geo: Geometry, first: int, count: int)
         float32 [count, geo.row_elements].
 
     Raises:
-        FormatError: Rows outside the tensor, or too few bytes.
+        FormatError: The rows are outside the tensor, or there are too few bytes.
     """
     if first < 0 or count < 0 or first + count > geo.rows:
         raise FormatError(
-            "stored rows", expected=f"within 0 to {geo.rows}", found=f"{first} to {first + count}"
+            "stored rows are outside the tensor",
+            expected=f"within 0 to {geo.rows}",
+            found=f"{first} to {first + count}",
         )
     data = _as_bytes(raw)[first * geo.row_bytes : (first + count) * geo.row_bytes]
     if data.size != count * geo.row_bytes:
@@ -105,22 +109,22 @@ def decode_tensor(
     """Decode a tensor.
 
     Args:
-        raw: Exactly the tensor's bytes.
+        raw: uint8, exactly the tensor's bytes.
         dtype: Storage type.
         shape: Logical shape.
-        layout: Order in storage.
+        layout: Storage order.
 
     Returns:
-        float32 in the logical shape (a transposed view for layout column).
+        float32 in the logical shape; for the layout `column` a transposed view.
 
     Raises:
-        FormatError: Another number of bytes than type, shape and layout take.
+        FormatError: The number of bytes is not the one that type, shape and layout require.
     """
     geo = geometry(dtype, shape, layout)
     data = _as_bytes(raw)
     if data.size != geo.size:
         raise FormatError(
-            f"bytes of a {dtype} tensor {list(shape)} in layout {layout}",
+            f"wrong number of bytes for a {dtype} tensor {list(shape)} in layout {layout}",
             expected=geo.size,
             found=data.size,
         )
@@ -131,5 +135,5 @@ def decode_tensor(
 def _as_bytes(raw: Bytes) -> Bytes:
     data = np.asarray(raw)
     if data.dtype != np.uint8:
-        raise FormatError("stored tensor", expected="uint8", found=data.dtype)
+        raise FormatError("a stored tensor must be bytes", expected="uint8", found=data.dtype)
     return data.reshape(-1)

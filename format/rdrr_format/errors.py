@@ -11,9 +11,9 @@
     ├── DeviceError        no adapter, or the adapter lacks what is needed
     └── GenerationError    a prompt or an option that the model cannot serve
 
-A message always fits one line: what is wrong, where, what was expected, what was found and
-what to do. It is fit for a terminal and has less than 2,000 characters, whatever a file holds, and
-so have its parts. Tracebacks are for bugs, not for bad input.
+A message always fits on one line: what is wrong, where, what was expected, what was found and what
+to do about it. Messages and their parts are printable and shorter than 2,000 characters, whatever
+the input holds. Tracebacks are for bugs, not for bad input.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 from rdrr_format.printing import printable, shortened
 
-MAX_PLACE, MAX_EXPECTED, MAX_FOUND, MAX_LINE = 600, 900, 300, 1900
-"""Characters of where a fault is, of what would be right, of what is there, and of a whole line."""
+MAX_WHERE, MAX_EXPECTED, MAX_FOUND, MAX_LINE = 600, 900, 300, 1900
+"""Maximum lengths in characters of `where`, `expected`, `found` and a whole message."""
 
 
 class RdrrError(Exception):
@@ -32,9 +32,9 @@ class RdrrError(Exception):
 
     Args:
         message: What is wrong, in a few words.
-        where: File, tensor or field path that it concerns.
+        where: File, tensor or field path that is wrong.
         expected: What would have been right.
-        found: What was there instead.
+        found: What was found instead.
         hint: What the user can do about it.
     """
 
@@ -50,14 +50,14 @@ class RdrrError(Exception):
         hint: str | None = None,
     ) -> None:
         self.message = message
-        self.where = _fact(where, MAX_PLACE)
+        self.where = _fact(where, MAX_WHERE)
         self.expected = _fact(expected, MAX_EXPECTED)
         self.found = _fact(found, MAX_FOUND)
         self.hint = hint
         super().__init__(self.line())
 
     def line(self) -> str:
-        """The whole message on one line."""
+        """Return the whole message on one line."""
         text = f"{self.where}: {self.message}" if self.where else self.message
         facts = [
             f"{label} {value}"
@@ -71,7 +71,7 @@ class RdrrError(Exception):
         return shortened(printable(" ".join(text.split())), MAX_LINE)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same facts as an object, for `--json`."""
+        """Return the parts of the message as an object, for `--json`."""
         facts = {
             "error": type(self).__name__,
             "message": self.message,
@@ -83,14 +83,14 @@ class RdrrError(Exception):
         return {key: value for key, value in facts.items() if value is not None}
 
 
-def _fact(value: object, most: int) -> str | None:
-    return None if value is None else shortened(_text(value), most)
+def _fact(value: object, max_length: int) -> str | None:
+    return None if value is None else shortened(_text(value), max_length)
 
 
 def _text(value: object) -> str:
     try:
         return str(value)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # Python refuses to print an integer of more than 4,300 digits
         return f"a {type(value).__name__} too long to show"
 
 
@@ -105,11 +105,11 @@ class FormatError(RdrrError):
 
 
 class ShardError(FormatError):
-    """A shard is missing, shorter than declared, or its hash differs."""
+    """A shard is missing, shorter than declared, or has another hash."""
 
 
 class StoreError(RdrrError):
-    """A path or URL cannot be read or written: missing, present already, full, refused."""
+    """A path or URL cannot be read or written, for example because it is missing or full."""
 
 
 class ManifestError(RdrrError):
@@ -117,7 +117,7 @@ class ManifestError(RdrrError):
 
     Args:
         message: What is wrong, in a few words.
-        faults: Every fault found, as objects with a `line()` text (see `rdrr_manifests.rules`).
+        faults: Every fault found, as objects with a method `line()` (see `rdrr_manifests.rules`).
         where: The manifest's path.
         hint: What the user can do about it.
     """
@@ -137,7 +137,7 @@ class ManifestError(RdrrError):
 
 
 class SourceError(RdrrError):
-    """A checkpoint cannot be read: not a checkpoint, truncated, a tensor missing or misshapen."""
+    """A checkpoint cannot be read: it is truncated, lacks a tensor, or is not a checkpoint."""
 
 
 class ConversionError(RdrrError):
@@ -145,8 +145,8 @@ class ConversionError(RdrrError):
 
 
 class DeviceError(RdrrError):
-    """There is no adapter, or it lacks a feature or limit that the work needs."""
+    """There is no adapter, or it lacks a feature or limit that is needed."""
 
 
 class GenerationError(RdrrError):
-    """A prompt or an option of a generation cannot be served by the model."""
+    """The model cannot serve a prompt or an option of a generation."""

@@ -1,7 +1,7 @@
-"""The hash of a local file, read through a buffer of bounded size.
+"""Hash a local file through a buffer of fixed size.
 
-The file is read rather than mapped, so one that is cut short meanwhile ends in an error and not in
-a signal. Both reading and hashing let other threads run.
+The file is read rather than mapped: truncating a mapped file kills the process, truncating this one
+is an error. Reading and hashing both release the GIL.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from rdrr_format.integrity import new_hasher
 from rdrr_format.regular_files import open_regular
 
 BUFFER_BYTES = 1 << 20
-"""Bytes that are read and hashed at a time; they stay in the processor's cache."""
+"""Bytes that are read and hashed at a time; few enough to stay in the processor's cache."""
 
 
 def hash_file(
     path: Path, algorithm: str, is_stopped: Callable[[], bool] = lambda: False
 ) -> tuple[FileState, str]:
-    """Hash a file.
+    """Hash a file and note its state.
 
     Args:
         path: The file.
-        algorithm: As of `new_hasher`.
-        is_stopped: Asked now and then whether nobody wants the hash any more.
+        algorithm: A key of `rdrr_format.integrity.ALGORITHMS`.
+        is_stopped: Called after each buffer; hashing stops when it returns True.
 
     Returns:
-        The file's state, and the hash in hexadecimal; an empty text if it was stopped.
+        The file's state, and the hash in hexadecimal; an empty string if hashing was stopped.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
-        ShardError: It was written to meanwhile.
+        OSError: The file cannot be read, or is not a regular file.
+        ShardError: The file was written to while it was read.
         FormatError: The algorithm is unknown.
     """
     running = new_hasher(algorithm)
@@ -52,9 +52,9 @@ def hash_file(
 
 
 def changed_meanwhile(path: Path) -> ShardError:
-    """The error of a file that did not stand still while it was read."""
+    """Return the error for a file that was changed while it was read."""
     return ShardError(
         "the file was changed while it was read",
         where=path,
-        hint="load it again when nothing writes to it any more",
+        hint="load it again when no program writes to it any more",
     )

@@ -1,7 +1,7 @@
-"""What the system tells of a file, by which it is known again without being read.
+"""Recognise an unchanged file from what the operating system records about it, without reading it.
 
-A file that is written to gets a new time, and one that is exchanged another inode. The time of the
-last change of its status counts as well, since nobody can set that one back.
+Writing to a file changes its modification time, and replacing it changes its inode. The status
+change time (ctime) is compared too, because programs cannot set it back.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 CLOCK_TICK_NS = 50_000_000
-"""Nanoseconds between two times of a file that a local file system can tell apart, at most."""
+"""Upper bound of the timestamp resolution of local file systems, in nanoseconds."""
 
 COARSE_TICK_NS = 2_000_000_000
-"""The same where a file system keeps whole seconds."""
+"""Upper bound of the resolution of file systems whose timestamps are whole seconds."""
 
 _SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class FileState:
-    """A file at one moment.
+    """The identity, size and timestamps of a file at one moment.
 
     Attributes:
-        device: Number of the file system that it is in.
-        inode: Its number there.
-        size: Bytes.
+        device: Number of the file system that holds the file.
+        inode: Number of the file within the file system.
+        size: Size in bytes.
         modified_ns: When it was last written to, in nanoseconds.
         changed_ns: When its status last changed, in nanoseconds.
     """
@@ -39,7 +39,7 @@ class FileState:
 
     @classmethod
     def of(cls, found: os.stat_result) -> FileState:
-        """Return the state that `os.stat` found."""
+        """Return the state in a result of `os.stat`."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
     @classmethod
@@ -47,18 +47,19 @@ class FileState:
         """Return the state of the file at a path.
 
         Raises:
-            OSError: There is none, or it cannot be looked at.
+            OSError: There is no file, or it cannot be accessed.
         """
         return cls.of(path.stat())
 
     def as_list(self) -> list[int]:
-        """Return the numbers for JSON."""
+        """Return the state as a list of integers, for JSON."""
         return list(astuple(self))
 
     def is_settled(self, now_ns: int) -> bool:
-        """Whether a write after `now_ns` would surely give the file another time.
+        """Return whether a write after `now_ns` is certain to change the timestamps.
 
-        A write within the same tick of the file system's clock would not.
+        A write within one tick of the file system's clock after the last one leaves them as they
+        are.
         """
         latest = max(self.modified_ns, self.changed_ns)
         is_coarse = latest % _SECOND_NS == 0

@@ -1,9 +1,9 @@
-"""The writer of a compressed shard's frames.
+"""The writer of a compressed shard: independent frames, followed by a seek table.
 
-Every frame holds 1 MiB of the data, is compressed on its own by one thread with nothing but the
-level to decide how, and carries a checksum of its content. So a part can be read without the rest,
-and the bytes do not depend on how many threads made them. Reading is in
-`rdrr_format.decompression`, the table behind the frames in `rdrr_format.seek_table`.
+Every frame holds 1 MiB of the data and a checksum of it, and is compressed by one thread without
+reference to other frames. So any part of a shard can be read without the rest, and the bytes do not
+depend on the number of threads. `rdrr_format.decompression` reads such shards, and
+`rdrr_format.seek_table` defines the table.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from rdrr_format.compression import Compression
 from rdrr_format.seek_table import encode_seek_table
 
 FRAME_SIZE = 1 << 20
+"""Uncompressed bytes of every frame but the last, which can be shorter."""
 
 
 def compress_frame(data: bytes, level: int) -> bytes:
-    """One frame with its content's size and checksum."""
+    """Compress bytes to one frame, which states the size and the checksum of its content."""
     from zstandard import ZstdCompressor
 
     compressor = ZstdCompressor(
@@ -29,13 +30,13 @@ def compress_frame(data: bytes, level: int) -> bytes:
 
 
 class FrameWriter:
-    """Cuts bytes into frames, compresses them, and writes them in order with their table.
+    """Cuts bytes into frames, compresses them, and writes them in order, then their seek table.
 
     Args:
-        write: Takes the compressed bytes.
-        compression: How.
-        pool: Threads that compress; None compresses in the caller's.
-        ahead: Frames that may be in the pool at a time.
+        write: Called with the compressed bytes, in order.
+        compression: The compression level.
+        pool: Threads that compress; None compresses in the calling thread.
+        ahead: Largest number of frames in the pool at a time.
     """
 
     def __init__(
@@ -50,42 +51,42 @@ class FrameWriter:
         self._pool = pool
         self._ahead = ahead
         self._content = bytearray()
-        self._waiting: deque[tuple[int, Future[bytes]]] = deque()
+        self._pending: deque[tuple[int, Future[bytes]]] = deque()
         self._sizes: list[tuple[int, int]] = []
 
     def write(self, data: memoryview) -> None:
-        """Take more bytes, in a view of single bytes."""
+        """Append bytes, given as a view of type uint8."""
         start = 0
         while start < len(data):
             count = min(FRAME_SIZE - len(self._content), len(data) - start)
             self._content += data[start : start + count]
             start += count
             if len(self._content) == FRAME_SIZE:
-                self._cut()
+                self._finish_frame()
 
     def close(self) -> None:
-        """Write the last frame and the table; the file stays the caller's to close."""
+        """Write the last frame and the seek table; the caller closes the file."""
         if self._content:
-            self._cut()
-        while self._waiting:
-            self._put_first()
+            self._finish_frame()
+        while self._pending:
+            self._write_oldest()
         self._write(encode_seek_table(self._sizes))
 
-    def _cut(self) -> None:
+    def _finish_frame(self) -> None:
         content = bytes(self._content)
         self._content.clear()
         if self._pool is None:
-            self._put(len(content), compress_frame(content, self._level))
+            self._write_frame(len(content), compress_frame(content, self._level))
             return
         future = self._pool.submit(compress_frame, content, self._level)
-        self._waiting.append((len(content), future))
-        if len(self._waiting) > self._ahead:
-            self._put_first()
+        self._pending.append((len(content), future))
+        if len(self._pending) > self._ahead:
+            self._write_oldest()
 
-    def _put_first(self) -> None:
-        size, future = self._waiting.popleft()
-        self._put(size, future.result())
+    def _write_oldest(self) -> None:
+        size, future = self._pending.popleft()
+        self._write_frame(size, future.result())
 
-    def _put(self, size: int, frame: bytes) -> None:
+    def _write_frame(self, size: int, frame: bytes) -> None:
         self._write(frame)
         self._sizes.append((len(frame), size))

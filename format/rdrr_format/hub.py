@@ -1,7 +1,8 @@
-"""Repositories on the Hugging Face Hub, through its own client and its own cache.
+"""Access repositories on the Hugging Face Hub through its own client and cache.
 
-The client honours its variables (`HF_ENDPOINT`, `HF_HUB_OFFLINE`, `HF_HOME`, `HF_TOKEN`...). What
-cannot be reached is looked for in the cache, so that what worked once works offline.
+The client honours its environment variables (`HF_ENDPOINT`, `HF_HUB_OFFLINE`, `HF_HOME`, `HF_TOKEN`
+and others). If the hub cannot be reached the cache is used, so that what was downloaded once works
+offline.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class Listing:
 
     Attributes:
         location: The repository.
-        sizes: Bytes of each file, by its name.
-        folder: Where they are, when only the cache could be asked; it may lack some.
+        sizes: Size of each file in bytes, by name.
+        folder: Folder in the cache, if the hub could not be reached; it may lack files. Otherwise
+            None.
     """
 
     location: HubLocation
@@ -37,10 +39,10 @@ class Listing:
     folder: Path | None = None
 
     def path(self, name: str) -> Path:
-        """Download a file, unless the cache has it.
+        """Return the path of a file in the cache, and download it first if it is not there.
 
         Raises:
-            StoreError: It cannot be downloaded.
+            StoreError: The file cannot be downloaded.
         """
         if self.folder is not None:
             return self.folder / name
@@ -52,16 +54,16 @@ class Listing:
             )
 
 
-def list_files(location: HubLocation, landmark: str) -> Listing:
-    """Ask the hub, or the cache where the hub cannot be reached.
+def list_files(location: HubLocation, marker: str) -> Listing:
+    """List the files of a repository, or of its copy in the cache if the hub cannot be reached.
 
     Args:
         location: The repository.
-        landmark: A file that the repository has if it is of any use, which shows whether the cache
-            has it.
+        marker: Name of a file that every usable repository has; the cache has a copy of the
+            repository if it has this file.
 
     Raises:
-        UsageError: No repository can have such a name.
+        UsageError: The name is not valid for a repository.
         StoreError: There is no such repository or revision, or neither hub nor cache has it.
     """
     from huggingface_hub import HfApi, errors
@@ -75,20 +77,20 @@ def list_files(location: HubLocation, landmark: str) -> Listing:
             raise UsageError("not a model on the hub", found=location) from error
         except errors.HfHubHTTPError:
             raise
-        except Exception:  # its transport has errors of its own, which are no part of its API
-            return _cached(location, landmark)
+        except Exception:  # errors of its HTTP library, which are not part of its API
+            return _cached(location, marker)
     files = {one.rfilename: one.size or 0 for one in info.siblings or ()}
     return Listing(location, {name: size for name, size in files.items() if "/" not in name})
 
 
-def _cached(location: HubLocation, landmark: str) -> Listing:
+def _cached(location: HubLocation, marker: str) -> Listing:
     from huggingface_hub import snapshot_download
 
     folder = Path(
         snapshot_download(
             location.repository,
             revision=location.revision,
-            allow_patterns=[glob.escape(landmark)],
+            allow_patterns=[glob.escape(marker)],
             local_files_only=True,
         )
     )
@@ -97,17 +99,17 @@ def _cached(location: HubLocation, landmark: str) -> Listing:
 
 
 def download(listing: Listing, wanted: Sequence[str]) -> Path:
-    """Download the files that are wanted, and no other.
+    """Download some files of a repository into the cache.
 
     Args:
         listing: The repository.
-        wanted: Names of files.
+        wanted: Names of the files.
 
     Returns:
-        The folder in the cache.
+        The folder in the cache that holds them.
 
     Raises:
-        StoreError: One cannot be downloaded.
+        StoreError: A file cannot be downloaded.
     """
     if listing.folder is not None:
         return listing.folder
@@ -125,7 +127,7 @@ def download(listing: Listing, wanted: Sequence[str]) -> Path:
 
 
 def _terminal_bar() -> type[Any]:
-    """The client's progress bar, which it shows only where somebody sees it."""
+    """Return the class of the client's progress bar, made silent where stderr is not a terminal."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Bar(tqdm):
@@ -137,10 +139,10 @@ def _terminal_bar() -> type[Any]:
 
 
 class HubStore:
-    """A repository as a store. A file is downloaded into the cache when it is first read.
+    """A repository as a store; each file is downloaded into the cache when it is first read.
 
     Args:
-        listing: Its files.
+        listing: The repository and its files.
     """
 
     def __init__(self, listing: Listing) -> None:
@@ -148,23 +150,23 @@ class HubStore:
         self._paths: dict[str, Path] = {}
 
     def describe(self) -> str:
-        """The repository's location."""
+        """Return the repository's location."""
         return str(self._listing.location)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         return check_name(name) in self._listing.sizes
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         self._check(name)
         return self._listing.sizes[name]
 
     def readable(self, name: str) -> Path:
-        """Path of a file in the cache, where it is downloaded to if need be.
+        """Return the path of a file in the cache, and download it first if it is not there.
 
         Raises:
-            StoreError: It cannot be downloaded.
+            StoreError: The file cannot be downloaded.
         """
         self._check(name)
         path = self._paths.get(name)
@@ -173,15 +175,15 @@ class HubStore:
         return path
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
-        """Bytes of a file as a read-only memory map."""
+        """Return bytes of a file as a read-only memory map."""
         folder = self.readable(name).parent
         return LocalStore(folder, follow_links=True).read(name, offset, size)
 
     def fetch(self, names: Sequence[str]) -> None:
-        """Download files, several at once; names that are not there are passed over.
+        """Download several files at once; names that the repository lacks are ignored.
 
         Raises:
-            StoreError: One cannot be downloaded.
+            StoreError: A file cannot be downloaded.
         """
         wanted = [name for name in names if self.exists(name) and name not in self._paths]
         if wanted:
@@ -189,19 +191,19 @@ class HubStore:
             self._paths |= {name: folder / name for name in wanted}
 
     def open_write(self, name: str) -> BinaryIO:
-        """Always refused.
+        """Refuse to write a file.
 
         Raises:
             StoreError: Always.
         """
         raise StoreError(
-            "the hub takes whole packages",
+            "the hub accepts only whole packages",
             where=f"{self.describe()}/{check_name(name)}",
             hint="use rdrr push",
         )
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         return sorted(self._listing.sizes)
 
     def _check(self, name: str) -> None:
@@ -210,10 +212,13 @@ class HubStore:
 
 
 def fetch_files(store: Store, names: Sequence[str]) -> None:
-    """Have files at hand that are going to be read, where each would be downloaded when it is.
+    """Download files together before they are read, if the store is on the hub.
+
+    Without this, each would be downloaded by itself when it is first read. Other stores need no
+    preparation.
 
     Raises:
-        StoreError: One cannot be downloaded.
+        StoreError: A file cannot be downloaded.
     """
     if isinstance(store, HubStore):
         store.fetch(names)
@@ -227,21 +232,21 @@ def hub_errors(location: HubLocation) -> Iterator[None]:
     except RdrrError:
         raise
     except Exception as error:
-        message, hint = _explained(error)
+        message, hint = _explain(error)
         raise StoreError(message, where=location, hint=hint) from error
 
 
-def _explained(error: Exception) -> tuple[str, str | None]:
-    """What is wrong, and what to do about it."""
+def _explain(error: Exception) -> tuple[str, str | None]:
+    """Return a message and a hint for an error of the client."""
     from huggingface_hub import errors
 
     table: tuple[tuple[type[Exception], str, str | None], ...] = (
-        (errors.GatedRepoError, "access has to be granted", f"ask on its page, then {LOG_IN}"),
+        (errors.GatedRepoError, "access must be granted", f"request it on its page, then {LOG_IN}"),
         (errors.RepositoryNotFoundError, "no such repository, or a private one", LOG_IN),
         (errors.RevisionNotFoundError, "no such revision", None),
         (
             errors.LocalEntryNotFoundError,
-            "the hub cannot be reached and the cache lacks it",
+            "the hub cannot be reached and the cache does not have it",
             "check the connection, HF_ENDPOINT and HF_HUB_OFFLINE",
         ),
         (errors.LocalTokenNotFoundError, "a token is needed", LOG_IN),

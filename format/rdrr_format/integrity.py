@@ -1,8 +1,7 @@
-"""Hashes of shards, by name, as one table.
+"""Hash algorithms of shards, in one table from name to constructor.
 
-A row says how a running hash is made; another algorithm is another row. Hashes are written in
-lower-case hexadecimal without a prefix. What the public runtime calls blake3 is another function:
-see `rdrr_format.doppler_blake3`.
+Hashes are written in lower-case hexadecimal without a prefix. The function that the public runtime
+calls blake3 is not BLAKE3 and is not in the table: see `rdrr_format.doppler_blake3`.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from typing import Any, Protocol
 
 from rdrr_format.errors import FormatError
 
-# Bytes hashed in one call; reading a memory map piecewise keeps few of its pages resident.
-_PIECE = 1 << 22
+# Bytes hashed per call; reading a memory map in chunks keeps few of its pages resident.
+_CHUNK_BYTES = 1 << 22
 
 
 class Hasher(Protocol):
     """A running hash, as in hashlib."""
 
     def update(self, data: Any, /) -> object:
-        """Take more bytes."""
+        """Add bytes to the hash."""
         ...
 
     def hexdigest(self) -> str:
-        """The hash so far, in hexadecimal."""
+        """Return the hash of all bytes so far, in hexadecimal."""
         ...
 
 
@@ -39,11 +38,11 @@ def _blake3() -> Hasher:
 ALGORITHMS: Mapping[str, Callable[[], Hasher]] = MappingProxyType(
     {"sha256": hashlib.sha256, "blake3": _blake3}
 )
-"""What `hashAlgorithm` says, and what makes a running hash."""
+"""Constructors by the value of the manifest field `hashAlgorithm`."""
 
 
 def new_hasher(algorithm: str) -> Hasher:
-    """A running hash of a named algorithm.
+    """Return a new running hash of a named algorithm.
 
     Raises:
         FormatError: The algorithm is not in the table.
@@ -56,25 +55,24 @@ def new_hasher(algorithm: str) -> Hasher:
     return start()
 
 
-def hash_pieces(algorithm: str, pieces: Iterable[Any]) -> str:
-    """The hash of bytes that come in pieces.
+def hash_chunks(algorithm: str, chunks: Iterable[Any]) -> str:
+    """Return the hash of consecutive chunks of bytes.
 
     Raises:
         FormatError: The algorithm is not in the table.
     """
     running = new_hasher(algorithm)
-    for piece in pieces:
-        running.update(memoryview(piece).cast("B"))
+    for chunk in chunks:
+        running.update(memoryview(chunk).cast("B"))
     return running.hexdigest()
 
 
 def hash_bytes(algorithm: str, data: Any) -> str:
-    """The hash of bytes (anything with the buffer interface).
+    """Return the hash of an object with the buffer interface.
 
     Raises:
         FormatError: The algorithm is not in the table.
     """
     view = memoryview(data).cast("B")
-    return hash_pieces(
-        algorithm, (view[first : first + _PIECE] for first in range(0, view.nbytes, _PIECE))
-    )
+    starts = range(0, view.nbytes, _CHUNK_BYTES)
+    return hash_chunks(algorithm, (view[first : first + _CHUNK_BYTES] for first in starts))

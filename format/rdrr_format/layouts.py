@@ -1,12 +1,12 @@
-"""Where the weights of a tensor lie in its bytes: the one place that knows sizes and strides.
+"""The order in which a tensor's weights are stored, and the sizes and strides that follow from it.
 
-Shapes are logical: a matmul weight is [N, K] (outputs, inputs) whatever its storage.
+Shapes are logical: a matmul weight is [N, K] (outputs, inputs) in every layout.
 
-    row      N rows of K weights, each row padded to whole blocks along K
-    column   the transposed matrix: K rows of N weights, each padded along N
-    flat     one row of all the weights; blocks cross logical rows, only the tail is padded
+    row      row-major: N rows of K weights, each row padded along K to a multiple of the block size
+    column   column-major: K rows of N weights, each padded along N
+    flat     one row with all weights; blocks cross logical rows, and only the end is padded
 
-A scalar type has blocks of one weight, so nothing is ever padded, and `flat` equals `row`.
+A scalar type has blocks of one weight, so it is never padded and `flat` is the same as `row`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SPELLINGS = {
 
 
 def parse_layout(text: str) -> Layout:
-    """The layout that a manifest of any generation names.
+    """Return the layout of a name as manifests of any generation spell it.
 
     Raises:
         FormatError: The name is unknown.
@@ -52,11 +52,11 @@ def parse_layout(text: str) -> Layout:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Stored rows of a tensor.
+    """The stored rows of a tensor and their sizes.
 
     Attributes:
         rows: Number of stored rows.
-        row_elements: Weights in a row that carry meaning; the rest of the last block is padding.
+        row_elements: Weights in a row, without the padding of its last block.
         row_blocks: Blocks in a row.
         row_bytes: Bytes of a row.
         block_elements: Weights in a block of the type.
@@ -75,26 +75,29 @@ class Geometry:
 
     @property
     def padding(self) -> int:
-        """Weights stored beyond those that carry meaning, over all rows (0 for scalar types)."""
+        """Number of padding weights in all rows together (0 for scalar types)."""
         return self.rows * (self.row_blocks * self.block_elements - self.row_elements)
 
 
 def geometry(dtype: DType, shape: Sequence[int], layout: Layout = Layout.ROW) -> Geometry:
-    """Stored rows, blocks and bytes of a tensor.
+    """Return the number and size of a tensor's stored rows.
 
     Args:
         dtype: Storage type.
-        shape: Logical shape; leading dimensions of a tensor with more than two are rows.
-        layout: Order in storage; `column` needs exactly two dimensions.
+        shape: Logical shape; all dimensions but the last count as rows.
+        layout: Storage order; `column` needs exactly two dimensions.
 
     Raises:
-        FormatError: A negative dimension, or `column` for a tensor that is not a matrix.
+        FormatError: A dimension is negative, or the layout is `column` and the tensor is not a
+            matrix.
     """
     if any(size < 0 for size in shape):
         raise FormatError("negative dimension", found=list(shape))
     if layout is Layout.COLUMN:
         if len(shape) != 2:
-            raise FormatError("layout column needs a matrix", expected="[N, K]", found=list(shape))
+            raise FormatError(
+                "the layout column needs a matrix", expected="[N, K]", found=list(shape)
+            )
         rows, elements = shape[1], shape[0]
     elif layout is Layout.FLAT or not shape:
         rows, elements = 1, prod(shape)

@@ -1,8 +1,8 @@
-"""What a user typed for a place: a path, a URL, or a repository on the Hugging Face Hub.
+"""Locations as users type them: a path, a URL, or a repository on the Hugging Face Hub.
 
-Nothing is opened here, but every path that a user gives is looked at here first: one that no file
-system takes is refused. A `file://` URL is a path; `hf://` has a form of its own, because a
-repository's name and revision are not a path.
+Nothing is opened here, but every path from a user is checked here first and refused if it is not
+valid on any file system. A `file://` URL is a path. `hf://` has its own form, because a repository
+name with a revision is not a path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rdrr_format.errors import UsageError
 HUB = "hf://"
 _FILE = "file://"
 _IMPOSSIBLE = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
-"""What a system says of a name that it never takes: too long, or of characters that it refuses."""
+"""Errors of the operating system for names that are too long or have invalid characters."""
 
 _REPOSITORY = re.compile(
     r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^/@]+))?(/(?P<file>[^/]+))?/?"
@@ -27,12 +27,12 @@ _REPOSITORY = re.compile(
 
 @dataclass(frozen=True)
 class HubLocation:
-    """A repository of models on the hub.
+    """A model repository on the hub.
 
     Attributes:
         repository: `org/name`.
         revision: Branch, tag or commit; None for the default branch.
-        file: One file of it, or None for all.
+        file: Name of one file, or None for the whole repository.
     """
 
     repository: str
@@ -45,53 +45,55 @@ class HubLocation:
         return self.repository.partition("/")[2]
 
     def __str__(self) -> str:
-        """The location as it is typed."""
+        """Return the location as a user would type it."""
         revision = f"@{self.revision}".replace("/", "%2F") if self.revision else ""
         return f"{HUB}{self.repository}{revision}" + (f"/{self.file}" if self.file else "")
 
 
 def is_hub(location: str | os.PathLike[str]) -> bool:
-    """Whether the location names a repository on the hub."""
+    """Return whether the location names a repository on the hub."""
     return os.fspath(location).startswith(HUB)
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
-    """Whether the location is behind a protocol, the hub's included, and no path of this host."""
+    """Return whether the location is remote (`hf://` included) rather than a local path."""
     text = os.fspath(location)
     return "://" in text and not text.startswith(_FILE)
 
 
 def local_path(location: str | os.PathLike[str]) -> Path:
-    """The path that a location which is no URL means; there may be nothing of that name.
+    """Return the path of a local location, which need not exist.
 
     Raises:
-        UsageError: It is empty, or no file system takes it.
+        UsageError: The path is empty, or not valid on any file system.
     """
     text = os.fspath(location).removeprefix(_FILE)
     if not text:
-        # As of an unset variable; it would be this very folder.
-        raise UsageError("an empty path", expected="a path or URL", hint="this folder is .")
+        # An unset shell variable; `Path("")` would silently mean the current folder.
+        raise UsageError(
+            "the path is empty", expected="a path or URL", hint="for the current folder write ."
+        )
     try:
         os.lstat(text)
-    except ValueError:  # of bytes that end a path, and of halves of surrogate pairs
+    except ValueError:  # a NUL character, or half of a surrogate pair
         raise UsageError(
-            "a path that no file system takes",
+            "the path is not valid on any file system",
             expected="no NUL, and characters that the file system can store",
             found=repr(text),
         ) from None
     except OSError as error:
         if error.errno in _IMPOSSIBLE:
             raise UsageError(
-                "a path that no file system takes", expected=error.strerror, found=text
+                "the path is not valid on any file system", expected=error.strerror, found=text
             ) from None
     return Path(text)
 
 
 def parse_hub(location: str | os.PathLike[str]) -> HubLocation:
-    """Read `hf://org/name[@revision][/file]`; a slash in a revision is written as `%2F`.
+    """Parse `hf://org/name[@revision][/file]`; a slash in a revision is written as `%2F`.
 
     Raises:
-        UsageError: It has another form.
+        UsageError: The location has another form.
     """
     text = os.fspath(location)
     match = _REPOSITORY.fullmatch(text.removeprefix(HUB))

@@ -1,4 +1,4 @@
-"""The store behind a location: a folder, a web server, or whatever fsspec knows."""
+"""Open the store of a path or URL: a folder, a web server, or any file system that fsspec knows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rdrr_format.stores import LocalStore, Store
 
 
 def open_store(location: str | os.PathLike[str], *, follow_links: bool = False) -> Store:
-    """The store of a path or URL; nothing is read yet.
+    """Return the store of a path or URL without reading anything.
 
     Args:
         location: The path or URL of a folder.
-        follow_links: Of a folder here, read what links lead to wherever that is.
+        follow_links: For a local folder: read the targets of symbolic links wherever they are.
 
     Raises:
-        UsageError: The path is empty, or no file system takes it.
-        StoreError: Nobody here knows the URL's protocol.
+        UsageError: The path is empty, or not valid on any file system.
+        StoreError: There is no client for the URL's protocol.
     """
     text = os.fspath(location)
     if not is_url(text):

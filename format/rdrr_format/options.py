@@ -1,7 +1,7 @@
-"""Option objects: frozen dataclasses whose fields carry their own documentation and limits.
+"""Option objects: frozen dataclasses whose fields carry their help texts and limits.
 
-A field is declared once, with `option`. From there come its line in the class's documentation, the
-flag of the command line with its help text, and the check of its value:
+A field is declared once, with `option`. Its line in the class's docstring, the flag of the command
+line with its help text, and the check of its value are all derived from that declaration:
 
     @documented
     @dataclass(frozen=True, kw_only=True)
@@ -13,7 +13,7 @@ flag of the command line with its help text, and the check of its value:
         def __post_init__(self) -> None:
             check_fields(self)
 
-This module imports nothing heavy, since every command line is built from it.
+This module imports nothing heavy, because every command line is built from it.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ T = TypeVar("T")
 _KEY = "rdrr option"
 
 MAX_COUNT = 2**31 - 1
-"""Largest count of tokens, sequences and the like."""
+"""Largest value of a count, for example of tokens or sequences."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What is known about a field of an option object besides its type and default.
+    """What a field of an option object declares besides its type and default.
 
     Attributes:
         name: Name of the field.
-        help: What it does, in one sentence.
-        flag: How the command line spells it.
-        metavar: What stands for its value in the help; None where the type says enough.
-        choices: All values that it may have; empty where there is no such list.
+        help: What the option does, in one sentence.
+        flag: Name of the flag on the command line.
+        metavar: Placeholder for the value in the help; None if the type is clear enough.
+        choices: All allowed values; empty if any value of the type is allowed.
         minimum: Smallest value.
         maximum: Largest value.
-        expected: What `holds` demands, in words.
-        holds: Whether a value is allowed.
-        default_text: What the help shows as the default where the default itself says too little.
-        in_bytes: It is a size, which people write with a unit.
-        read_words: How the words of a repeatable flag become the value.
-        python_only: The command line has no flag for it.
+        expected: The condition that `holds` checks, in words.
+        holds: Function that returns whether a value is allowed.
+        default_text: What the help shows as the default, if the default itself does not explain it.
+        in_bytes: Whether the value is a size, which users write with a unit.
+        read_words: Function that turns the values of a repeatable flag into the option's value.
+        python_only: Whether the option exists in Python only, without a flag.
     """
 
     name: str = ""
@@ -74,9 +74,9 @@ def option(default: T, help: str, *, flag: str = "", **details: Any) -> T:
     """Declare a field of an option object.
 
     Args:
-        default: Its default; an empty mapping is made anew for each object.
-        help: What it does, in one sentence that serves Python and the command line.
-        flag: How the command line spells it, where that is not the name with dashes.
+        default: Default value; for an empty mapping each object gets a new one.
+        help: What the option does, in one sentence for both Python and the command line.
+        flag: Name of the flag, if it is not the field's name with dashes.
         details: Further attributes of `Option`.
     """
     metadata = {_KEY: {"help": help, "flag": flag, **details}}
@@ -90,7 +90,7 @@ def option(default: T, help: str, *, flag: str = "", **details: Any) -> T:
 
 
 def options_of(kind: type[Any]) -> dict[str, Option]:
-    """The options that a class declares, by the names of its fields."""
+    """Return the options that a class declares, by the names of the fields."""
     return {one.name: _option(one) for one in fields(kind) if _KEY in one.metadata}
 
 
@@ -101,17 +101,17 @@ def _option(declared: Field[Any]) -> Option:
 
 
 def documented(kind: type[T]) -> type[T]:
-    """Add the fields' help to the documentation of an option class."""
+    """Add the fields' help texts to the docstring of an option class."""
     lines = [f"    {name}: {one.help}" for name, one in options_of(kind).items()]
     kind.__doc__ = "\n".join([(kind.__doc__ or "").rstrip(), "", "Attributes:", *lines])
     return kind
 
 
 def check_fields(options: object) -> None:
-    """Check each value against the type and the limits that its field declares.
+    """Check every value of an option object against the type and limits of its field.
 
     Raises:
-        UsageError: A value that the field does not allow.
+        UsageError: A field does not allow its value.
     """
     kind: Any = type(options)
     types = _types_of(kind)
@@ -120,7 +120,7 @@ def check_fields(options: object) -> None:
         if not _is_of(value, types[name]):
             raise UsageError(
                 f"{one.flag} has a value of the wrong type",
-                expected=_spelled(types[name]),
+                expected=_type_in_words(types[name]),
                 found=f"{shown(value)} ({type(value).__name__})",
             )
         if value is None:
@@ -137,16 +137,16 @@ def check_fields(options: object) -> None:
 
 
 def check_count(name: str, value: Any, *, minimum: int = 1, maximum: int = MAX_COUNT) -> None:
-    """Check a whole number that is no field of an option object.
+    """Check a whole number that is not a field of an option object.
 
     Args:
-        name: What it is, for messages.
+        name: Name of the number, for error messages.
         value: The number.
         minimum: Smallest value.
         maximum: Largest value.
 
     Raises:
-        UsageError: It is none, or out of range.
+        UsageError: The value is not a whole number, or out of range.
     """
     if not _is_of(value, int):
         found = f"{shown(value)} ({type(value).__name__})"
@@ -157,10 +157,10 @@ def check_count(name: str, value: Any, *, minimum: int = 1, maximum: int = MAX_C
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it, whatever it is."""
+    """Return a value as text for a message, also if it cannot be printed."""
     try:
         return repr(value)
-    except Exception:  # of the caller's own class, or a number of thousands of digits
+    except Exception:  # a caller's own class, or an integer too long for Python to print
         return f"a {type(value).__name__} that cannot be shown"
 
 
@@ -170,7 +170,7 @@ def _types_of(kind: Any) -> Mapping[str, Any]:
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of a field's type; True and False are no numbers."""
+    """Return whether a value is of a field's type; True and False do not count as numbers."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(_is_of(value, one) for one in inner)
@@ -184,13 +184,13 @@ def _is_of(value: Any, kind: Any) -> bool:
     return not isinstance(kind, type) or isinstance(value, kind)
 
 
-def _spelled(kind: Any) -> str:
+def _type_in_words(kind: Any) -> str:
     """Return a field's type in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(map(_spelled, inner))
+        return " or ".join(map(_type_in_words, inner))
     if origin is Mapping:
-        return f"a mapping of {_spelled(inner[0])} to {_spelled(inner[1])}"
+        return f"a mapping of {_type_in_words(inner[0])} to {_type_in_words(inner[1])}"
     words = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
     return words.get(kind, "None" if kind is type(None) else getattr(kind, "__name__", str(kind)))
 
@@ -200,16 +200,16 @@ def _out_of_range(one: Option, expected: str | None, value: object) -> UsageErro
 
 
 def fill(kind: type[T], given: T | None, keywords: Mapping[str, Any], *, parameter: str) -> T:
-    """Return the option object that a caller gave, or fill one from the caller's keywords.
+    """Return the option object that a caller passed, or make one from the caller's keywords.
 
     Args:
-        kind: Its class.
-        given: The object, if the caller gave one.
-        keywords: Fields by name, if the caller gave those; None stands for the default.
-        parameter: Name of the parameter that takes the object, for messages.
+        kind: Class of the option object.
+        given: The object, if the caller passed one.
+        keywords: Values by field name, if the caller passed those; None stands for the default.
+        parameter: Name of the parameter for the object, for error messages.
 
     Raises:
-        UsageError: Both were given, a keyword is no field, or a value is not allowed.
+        UsageError: Both were passed, a keyword is not a field, or a value is not allowed.
     """
     names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
     for name in keywords:
@@ -235,14 +235,14 @@ def fill(kind: type[T], given: T | None, keywords: Mapping[str, Any], *, paramet
 
 
 def split_pairs(words: Sequence[str], what: str) -> dict[str, str]:
-    """Read `KEY=VALUE` words as a mapping.
+    """Parse `KEY=VALUE` words to a mapping.
 
     Args:
         words: The words.
-        what: What a word is, for messages.
+        what: What a word stands for, for error messages.
 
     Raises:
-        UsageError: A word without `=`, or a key that is given twice.
+        UsageError: A word has no `=`, or a key is given twice.
     """
     pairs: dict[str, str] = {}
     for word in words:

@@ -1,18 +1,18 @@
-"""Text of a file made fit for a terminal: no control characters, and not too much of it.
+"""Make text from files safe to print on a terminal: no control characters, and a bounded length.
 
-A terminal obeys what it is sent: names of tensors could move the cursor, rewrite what stands above
-or turn the direction of writing. What cannot be printed is shown as Python escapes it.
+A terminal interprets control characters: the name of a tensor could move the cursor, overwrite
+earlier output or reverse the direction of writing. Such characters are shown as Python escapes.
 """
 
 from __future__ import annotations
 
 
 def printable(text: str, keep: str = "") -> str:
-    """A text in which characters that cannot be printed are escaped.
+    """Return a text with its unprintable characters escaped.
 
     Args:
         text: The text.
-        keep: Characters that stay as they are, as line ends.
+        keep: Unprintable characters to leave as they are, such as line ends.
     """
     if text.isprintable():
         return text
@@ -21,9 +21,9 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
-def shortened(text: str, most: int) -> str:
-    """A text of at most `most` characters; where it has more its end is kept too."""
-    if len(text) <= most:
+def shortened(text: str, max_length: int) -> str:
+    """Return a text cut in its middle to at most `max_length` characters."""
+    if len(text) <= max_length:
         return text
-    tail = most // 4
-    return f"{text[: most - tail - 3]}...{text[-tail:]}"
+    tail = max_length // 4
+    return f"{text[: max_length - tail - 3]}...{text[-tail:]}"

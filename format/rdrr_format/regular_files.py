@@ -1,9 +1,9 @@
-"""Opening files of strangers: regular files only, and no more bytes than asked for.
+"""Open untrusted files safely: regular files only, and never more bytes than asked for.
 
-Opening a pipe waits for somebody to write into it, and a device never ends, so what a path leads to
-is looked at after it was opened and before anything is read. A map of a file ends the process when
-the file is cut short later; `read_span` copies instead, for files that are not trusted to stand
-still.
+Opening a pipe blocks until somebody writes to it, and reading a device may never end. So files are
+opened without blocking, and their type is checked before anything is read. Memory maps have a
+second risk: when the file is truncated later, an access kills the process (SIGBUS). `read_span`
+copies instead, for files that may change.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import numpy.typing as npt
 
 from rdrr_format.errors import FormatError
 
-_UNSTATED = 1 << 16
-"""Bytes that are read of a file that states no size."""
+_UNKNOWN_SIZE_READ = 1 << 16
+"""Bytes to read from a file whose reported size is 0."""
 
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading, without waiting for anybody.
+    """Open a regular file for reading, without ever blocking.
 
     Raises:
-        OSError: It cannot be opened, or is no regular file.
+        OSError: The file cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -46,55 +46,56 @@ def open_regular(path: Path) -> BufferedReader:
         raise
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """The whole content of a file.
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the whole content of a file.
 
     Args:
         path: The file.
-        most: Bytes that it may have.
+        max_bytes: Largest size that is accepted.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
-        FormatError: It has more bytes.
+        OSError: The file cannot be read, or is not a regular file.
+        FormatError: The file is larger than `max_bytes`.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        # Some files of the system state no size, so what is there is what counts.
-        content = b"" if size > most else file.read(min(most, max(size, _UNSTATED)) + 1)
-        if size <= most and len(content) <= most and not file.read(1):
+        # Files in /proc report a size of 0, so only the bytes that were read count.
+        expected = min(max_bytes, max(size, _UNKNOWN_SIZE_READ))
+        content = b"" if size > max_bytes else file.read(expected + 1)
+        if size <= max_bytes and len(content) <= max_bytes and not file.read(1):
             return content
     raise FormatError(
         "the file is too large",
         where=path,
-        expected=f"at most {most} bytes",
-        found=f"{size} bytes" if size > most else "more",
+        expected=f"at most {max_bytes} bytes",
+        found=f"{size} bytes" if size > max_bytes else "more",
     )
 
 
 def map_regular(
     path: Path, dtype: npt.DTypeLike, offset: int, shape: Sequence[int]
 ) -> npt.NDArray[Any]:
-    """Values of a file as a read-only map.
+    """Map values of a file into memory, read-only.
 
     Args:
         path: The file.
-        dtype: Of the values.
-        offset: Their first byte.
-        shape: Their shape, which holds at least one.
+        dtype: NumPy type of the values.
+        offset: First byte of the values in the file.
+        shape: Shape of the array; it must not be empty.
 
     Raises:
-        OSError: It cannot be opened, or is no regular file.
-        ValueError: The file ends before.
+        OSError: The file cannot be opened, or is not a regular file.
+        ValueError: The file ends before the last value.
     """
     with open_regular(path) as file:
         return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=tuple(shape))
 
 
 def read_span(path: Path, offset: int, size: int) -> npt.NDArray[np.uint8]:
-    """A copy of some bytes of a file, fewer where it ends before.
+    """Return a copy of `size` bytes at `offset`, or of fewer if the file ends before.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
+        OSError: The file cannot be read, or is not a regular file.
     """
     with open_regular(path) as file:
         left = max(0, os.fstat(file.fileno()).st_size - offset)

@@ -1,6 +1,6 @@
-"""Stores behind URLs: plain web servers, and whatever fsspec knows (s3, gs, memory...).
+"""Stores behind URLs: plain web servers, and any file system that fsspec knows (s3, gs, memory...).
 
-Web servers are read with the standard library alone, so that a package can be opened from a URL
+Web servers are read with the standard library alone, so a package can be opened from an http URL
 without optional dependencies.
 """
 
@@ -25,35 +25,35 @@ from rdrr_format.file_names import check_name
 from rdrr_format.stores import Bytes, Store, store_errors
 
 _TIMEOUT_SECONDS = 60
-_MOST_UNSTATED = 64 << 20
-"""Bytes that are read of an answer without `Content-Length`."""
+_MAX_UNKNOWN_LENGTH = 64 << 20
+"""Largest number of bytes that are read of a response without `Content-Length`."""
 
 PIECE_BYTES = 64 << 20
-"""Bytes of a large file that are asked for at a time."""
+"""Bytes of a large file that are requested at a time."""
 
 _SILENT = logging.NullHandler()
-_DIGITS = 18
+_MAX_LENGTH_DIGITS = 18
 _NOT_FOUND = (404, 410)
 _EXTRAS: Mapping[str, str] = MappingProxyType({"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"})
 """The extra that installs the client of a protocol, by the scheme of its URLs."""
 
 
 class HttpStore:
-    """A folder on a web server. It can be read; a web server has no listing and takes no files.
+    """A folder on a web server, which can be read but neither listed nor written.
 
     Args:
-        url: URL of the folder; a query is not supported.
+        url: URL of the folder; it must not have a query string.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
 
     def describe(self) -> str:
-        """The folder's URL."""
+        """Return the folder's URL."""
         return self._url
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         try:
             self._request(name, "HEAD")
         except _MissingError:
@@ -61,36 +61,40 @@ class HttpStore:
         return True
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         headers, _ = self._request(name, "HEAD")
         length = headers.get("Content-Length")
         if length is None:
-            raise StoreError("the server does not tell the file's size", where=self._where(name))
-        if not length.isdecimal() or len(length) > _DIGITS:
-            raise StoreError("no size of a file", where=self._where(name), found=length)
+            raise StoreError("the server does not state the file's size", where=self._where(name))
+        if not length.isdecimal() or len(length) > _MAX_LENGTH_DIGITS:
+            raise StoreError(
+                "the server states a size that is not a number",
+                where=self._where(name),
+                found=length,
+            )
         return int(length)
 
     def serves_ranges(self, name: str) -> bool:
-        """Whether the server says that it gives parts of a file; otherwise each costs the whole."""
+        """Return whether the server announces range requests; without them it sends whole files."""
         headers, _ = self._request(name, "HEAD")
         return bool(headers.get("Accept-Ranges") == "bytes")
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
-        """Bytes of a file, by a range request where only a part is wanted."""
+        """Return bytes of a file, with a range request if only a part is wanted."""
         if size == 0:
             return np.empty(0, np.uint8)
         if offset == 0 and size is None:
             return np.frombuffer(self._request(name, "GET")[1], np.uint8)
         end = "" if size is None else offset + size - 1
         asked = {"Range": f"bytes={offset}-{end}"}
-        most = None if size is None else offset + size
-        headers, content = self._request(name, "GET", asked, most)
+        limit = None if size is None else offset + size
+        headers, content = self._request(name, "GET", asked, limit)
         if headers.get("Content-Range") is None:  # the server sent the whole file
             content = content[offset:]
         return np.frombuffer(content, np.uint8)[:size]
 
     def open_write(self, name: str) -> BinaryIO:
-        """Always refused.
+        """Refuse to write a file.
 
         Raises:
             StoreError: Always.
@@ -98,7 +102,7 @@ class HttpStore:
         raise StoreError("a web server cannot be written to", where=self._where(check_name(name)))
 
     def list(self) -> list[str]:
-        """Always refused.
+        """Refuse to list the files.
 
         Raises:
             StoreError: Always.
@@ -113,16 +117,16 @@ class HttpStore:
         name: str,
         method: str,
         headers: dict[str, str] | None = None,
-        most: int | None = None,
+        limit: int | None = None,
     ) -> tuple[Any, bytes]:
-        """Headers of the answer, and its first bytes: `most`, or all that it says it has."""
+        """Return the headers of the response and its body, or the first `limit` bytes of it."""
         where = self._where(check_name(name))
         request = Request(f"{self._url}/{quote(name)}", method=method, headers=headers or {})
         try:
-            with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-                if most is None and answer.headers.get("Content-Length") is None:
-                    return answer.headers, _unstated(answer, where)
-                return answer.headers, answer.read(most)
+            with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
+                if limit is None and response.headers.get("Content-Length") is None:
+                    return response.headers, _read_unknown_length(response, where)
+                return response.headers, response.read(limit)
         except HTTPError as error:
             kind = _MissingError if error.code in _NOT_FOUND else StoreError
             raise kind(f"the server answers {error.code} {error.reason}", where=where) from error
@@ -131,14 +135,14 @@ class HttpStore:
             raise StoreError("the server cannot be reached", where=where, found=reason) from error
 
 
-def _unstated(answer: Any, where: str) -> bytes:
-    """The whole of an answer that does not say how long it is."""
-    content: bytes = answer.read(_MOST_UNSTATED + 1)
-    if len(content) > _MOST_UNSTATED:
+def _read_unknown_length(response: Any, where: str) -> bytes:
+    """Return the whole body of a response that does not state its length."""
+    content: bytes = response.read(_MAX_UNKNOWN_LENGTH + 1)
+    if len(content) > _MAX_UNKNOWN_LENGTH:
         raise StoreError(
-            "the server does not say how much it sends, and does not end",
+            "the server sends too much without stating a length",
             where=where,
-            expected=f"at most {_MOST_UNSTATED} bytes",
+            expected=f"at most {_MAX_UNKNOWN_LENGTH} bytes",
         )
     return content
 
@@ -148,7 +152,7 @@ class _MissingError(StoreError):
 
 
 class FsspecStore:
-    """A folder behind any URL that fsspec knows.
+    """A folder on any file system that fsspec knows, such as S3 or Google Cloud Storage.
 
     Args:
         url: URL of the folder.
@@ -167,46 +171,46 @@ class FsspecStore:
                 found=error,
                 hint=_client_hint(url, error),
             ) from error
-        # What a client logs reaches whoever asks for logs; stderr is for our one line.
+        # Without a handler, Python prints a client's warnings to stderr, beside our one line.
         logging.getLogger(type(self._fs).__module__.partition(".")[0]).addHandler(_SILENT)
 
     def describe(self) -> str:
-        """The folder's URL."""
+        """Return the folder's URL."""
         return self._url
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         return bool(self._call("exists", check_name(name)))
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         found = self._call("size", check_name(name))
         if found is None:
-            raise StoreError("the size is not known", where=f"{self._url}/{name}")
+            raise StoreError("the size of the file is not known", where=f"{self._url}/{name}")
         return int(found)
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
-        """Bytes of a file, fetching only the part that is wanted."""
+        """Return bytes of a file, fetching only the part that is wanted."""
         end = None if size is None else offset + size
         content = self._call("cat_file", check_name(name), start=offset or None, end=end)
         return np.frombuffer(content, np.uint8)
 
     def open_write(self, name: str) -> BinaryIO:
-        """A new file; on object stores it appears when it is closed."""
+        """Open a new file for writing; on object stores it appears when it is closed."""
         opened: BinaryIO = self._call("open", check_name(name), "wb")
         return cast("BinaryIO", _Upload(opened, f"{self._url}/{name}"))
 
     def delete(self, name: str) -> None:
-        """Remove a file; nothing happens where there is none."""
+        """Remove a file if it exists."""
         if self.exists(name):
             self._call("rm_file", name)
 
     def list_or_empty(self) -> list[str]:
-        """Names of all files, sorted; none where there is no such folder."""
+        """Return the names of all files, sorted; an empty list if there is no such folder."""
         return self.list() if self._call("exists", "") else []
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         entries = self._call("ls", "", detail=True)
         return sorted(e["name"].rsplit("/", 1)[-1] for e in entries if e["type"] == "file")
 
@@ -221,18 +225,18 @@ def _client_hint(url: str, error: Exception) -> str:
     extra = _EXTRAS.get(url.partition("://")[0].lower())
     if extra is not None and isinstance(error, ImportError):
         return install_hint(extra)
-    return "install what the message names, or copy the package here"
+    return "install the package that it names, or copy the files to a local folder"
 
 
 class _Upload(io.RawIOBase):
-    """A file that is being written, whose client's errors are ours."""
+    """A file that is being written, with the client's errors translated to `StoreError`."""
 
     def __init__(self, file: BinaryIO, where: str) -> None:
         super().__init__()
         self._file, self._where = file, where
 
     def writable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def write(self, data: Any) -> int:
@@ -241,7 +245,7 @@ class _Upload(io.RawIOBase):
             return self._file.write(data)
 
     def close(self) -> None:
-        """Finish; the file is there afterwards."""
+        """Complete the upload; the file exists afterwards."""
         if self.closed:
             return
         try:
@@ -252,12 +256,15 @@ class _Upload(io.RawIOBase):
 
 
 def piece_size(store: Store, name: str, size: int) -> int:
-    """Bytes of a file to ask for at a time, so that none is sent twice.
+    """Return how many bytes of a file to request at a time, so that no byte is sent twice.
+
+    A server without range requests sends the whole file for every request, so the whole file is
+    requested at once there.
 
     Args:
         store: Where the file is.
-        name: The file.
-        size: Its bytes; a server that gives no parts is asked for all of them.
+        name: Name of the file.
+        size: Size of the file in bytes.
     """
     if isinstance(store, HttpStore) and size > PIECE_BYTES and not store.serves_ranges(name):
         return size
@@ -266,11 +273,11 @@ def piece_size(store: Store, name: str, size: int) -> int:
 
 @contextmanager
 def _client_errors(where: str) -> Iterator[None]:
-    """Turn whatever the client of a protocol raises into one-line `StoreError`s."""
+    """Translate whatever the client of a protocol raises to a `StoreError` of one line."""
     try:
         with store_errors(where):
             yield
     except StoreError:
         raise
-    except Exception as error:  # each client has errors of its own
-        raise StoreError("cannot be reached", where=where, found=repr(error)) from error
+    except Exception as error:  # each client has its own exception types
+        raise StoreError("the store cannot be reached", where=where, found=repr(error)) from error

@@ -1,4 +1,4 @@
-"""Reading runs of bytes back from shards, and holding shards to their size and hash."""
+"""The reader of shards: returns byte spans of them, and checks their sizes and hashes."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from rdrr_format.compression import ZSTD
 from rdrr_format.decompression import FrameCache, FrameReader, check_content
 from rdrr_format.errors import ShardError, StoreError
 from rdrr_format.file_names import check_name
-from rdrr_format.integrity import hash_pieces
-from rdrr_format.shards import RunLike, ShardLike, ShardSpan
+from rdrr_format.integrity import hash_chunks
+from rdrr_format.shards import ShardLike, ShardSpan, SpanLike
 from rdrr_format.stores import LocalStore, Store
 
 Bytes = npt.NDArray[np.uint8]
 
-_PIECE = 4 << 20
+_CHUNK_BYTES = 4 << 20
 """Bytes of a local shard that are hashed at a time."""
 
 
 def wrong_hash(where: object, expected: str, found: str, hint: str = "") -> ShardError:
-    """The error of a shard whose bytes are not those that the manifest was written for.
+    """Return the error for a shard whose hash is not the one that the manifest declares.
 
     Args:
         where: Path or URL of the shard.
         expected: The declared hash.
-        found: The hash of its bytes.
-        hint: What else can be done than getting the shard again.
+        found: The hash of the shard's bytes.
+        hint: Advice to append to that of getting the shard again.
     """
     advice = "the bytes were changed or damaged; get the shard again"
     return ShardError("wrong hash", where=where, expected=expected, found=found, hint=advice + hint)
 
 
 class ShardReader:
-    """Reads runs of bytes from the shards of a package.
+    """Reads byte spans from the shards of a package.
 
     Args:
-        store: Where the files are.
-        shards: Their descriptions, in order.
-        algorithm: Of the hashes.
+        store: Where the shards are.
+        shards: Descriptions of the shards, in order.
+        algorithm: Hash algorithm, a key of `rdrr_format.integrity.ALGORITHMS`.
     """
 
     def __init__(
@@ -52,53 +52,59 @@ class ShardReader:
         self._frames: dict[int, FrameReader] = {}
         self._cache = FrameCache()
 
-    def read(self, runs: Sequence[RunLike]) -> Bytes:
-        """The bytes of some runs, joined; a single run of a local plain shard is not copied.
+    def read(self, spans: Sequence[SpanLike]) -> Bytes:
+        """Return the bytes of some spans, concatenated.
+
+        A single span of a local uncompressed shard is returned as a memory map, without a copy.
 
         Raises:
-            ShardError: A shard is missing, damaged, or shorter than the run needs.
+            ShardError: A shard is missing, damaged, or shorter than a span needs.
         """
-        parts = [self._read_run(run) for run in runs]
+        parts = [self._read_span(span) for span in spans]
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, np.uint8)])
 
-    def read_range(self, runs: Sequence[RunLike], start: int, size: int) -> Bytes:
-        """Bytes `start` to `start + size` of what `read` would give.
+    def read_range(self, spans: Sequence[SpanLike], start: int, size: int) -> Bytes:
+        """Return bytes `start` to `start + size` of what `read` would return.
 
         Raises:
-            ShardError: The runs hold fewer bytes, or a shard does.
+            ShardError: The spans, or a shard, hold fewer bytes.
         """
         parts: list[ShardSpan] = []
         at = 0
-        for run in runs:
-            low, high = max(start, at), min(start + size, at + run.size)
+        for span in spans:
+            low, high = max(start, at), min(start + size, at + span.size)
             if low < high:
-                parts.append(ShardSpan(run.shard_index, run.offset + low - at, high - low))
-            at += run.size
+                parts.append(ShardSpan(span.shard_index, span.offset + low - at, high - low))
+            at += span.size
         found = sum(part.size for part in parts)
         if found != size:
-            raise ShardError("range outside the tensor", expected=f"{size} bytes", found=found)
-        blocks = [self._read_run(part) for part in parts]
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks or [np.empty(0, np.uint8)])
+            raise ShardError(
+                "the range is outside the tensor", expected=f"{size} bytes", found=found
+            )
+        contents = [self._read_span(part) for part in parts]
+        if len(contents) == 1:
+            return contents[0]
+        return np.concatenate(contents or [np.empty(0, np.uint8)])
 
     def verify(self, index: int) -> None:
-        """Compare a shard's size and hash with what is declared.
+        """Compare a shard's size and hash with the declared ones.
 
         Raises:
-            ShardError: It is missing, has another size, or another hash.
-            FormatError: The algorithm cannot be computed here.
+            ShardError: The shard is missing, or has another size or another hash.
+            FormatError: The hash algorithm is unknown.
         """
         shard = self._shards[index]
         where = self._where(shard)
         self.check_size(index)
-        found = hash_pieces(self._algorithm, self._pieces(shard))
+        found = hash_chunks(self._algorithm, self._chunks(shard))
         if found != shard.hash.lower():
             raise wrong_hash(where, shard.hash, found)
 
     def check_size(self, index: int) -> None:
-        """Compare a shard's size with what is declared.
+        """Compare a shard's size with the declared one.
 
         Raises:
-            ShardError: It is missing or has another size.
+            ShardError: The shard is missing or has another size.
         """
         shard = self._shards[index]
         if not self._store.exists(check_name(shard.filename)):
@@ -113,10 +119,10 @@ class ShardReader:
             )
 
     def frames(self, index: int) -> FrameReader:
-        """The reader of a compressed shard.
+        """Return the reader of a compressed shard.
 
         Raises:
-            ShardError: It is compressed by an unknown method, or does not say how large it is, or
+            ShardError: The compression method is unknown, the uncompressed size is not declared, or
                 the shards of the package declare too much content.
         """
         shard = self._shards[index]
@@ -136,34 +142,37 @@ class ShardReader:
             found = self._frames.setdefault(index, found)
         return found
 
-    def _pieces(self, shard: ShardLike) -> Iterator[Bytes]:
-        """The bytes of a shard; a piece from elsewhere is a request, so those come at once."""
-        step = _PIECE if isinstance(self._store, LocalStore) else max(1, shard.size)
+    def _chunks(self, shard: ShardLike) -> Iterator[Bytes]:
+        """Yield the bytes of a shard: a local one in chunks, any other with a single request."""
+        step = _CHUNK_BYTES if isinstance(self._store, LocalStore) else max(1, shard.size)
         for first in range(0, shard.size, step):
             yield self._store.read(shard.filename, first, min(step, shard.size - first))
 
-    def _read_run(self, run: RunLike) -> Bytes:
-        if not 0 <= run.shard_index < len(self._shards):
+    def _read_span(self, span: SpanLike) -> Bytes:
+        if not 0 <= span.shard_index < len(self._shards):
             raise ShardError(
-                "no such shard", expected=f"below {len(self._shards)}", found=run.shard_index
+                "no such shard", expected=f"below {len(self._shards)}", found=span.shard_index
             )
-        shard = self._shards[run.shard_index]
-        if run.offset < 0:
+        shard = self._shards[span.shard_index]
+        if span.offset < 0:
             raise ShardError(
-                "no such place", where=self._where(shard), expected="0 or more", found=run.offset
+                "the offset is negative",
+                where=self._where(shard),
+                expected="0 or more",
+                found=span.offset,
             )
         try:
             if shard.compression is not None:
-                return self.frames(run.shard_index).read(run.offset, run.size)
-            data = self._store.read(shard.filename, run.offset, run.size)
+                return self.frames(span.shard_index).read(span.offset, span.size)
+            data = self._store.read(shard.filename, span.offset, span.size)
         except StoreError as error:
             raise ShardError(error.message, where=self._where(shard)) from error
-        if len(data) != run.size:
+        if len(data) != span.size:
             raise ShardError(
                 "shard is too short",
                 where=self._where(shard),
-                expected=f"{run.offset + run.size} bytes",
-                found=f"{run.offset + len(data)} bytes",
+                expected=f"{span.offset + span.size} bytes",
+                found=f"{span.offset + len(data)} bytes",
             )
         return data
 

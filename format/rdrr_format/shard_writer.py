@@ -1,4 +1,4 @@
-"""Writing shards: one stream of bytes, cut into files that are hashed as they are written."""
+"""The writer of shards: cuts one stream of bytes into files and hashes them as it writes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from rdrr_format.stores import Store, store_errors
 
 
 class ShardWriter:
-    """Writes the stream and cuts it into shards.
+    """Writes a stream of bytes and cuts it into shards.
 
     Args:
-        store: Where the files go.
-        shard_size: Bytes of the content of every shard but the last.
-        algorithm: Of the hashes.
-        compression: Of every shard; None writes the content as it is.
-        workers: Threads that compress; the bytes do not depend on it.
-        done: Shards that are in the store already; writing goes on behind them.
-        position: Bytes of the stream that they hold.
-        finished: Called with every shard that is written.
+        store: Where the shards are written.
+        shard_size: Uncompressed bytes of every shard but the last, which can be shorter.
+        algorithm: Hash algorithm, a key of `rdrr_format.integrity.ALGORITHMS`.
+        compression: How to compress every shard; None stores the bytes uncompressed.
+        workers: Number of compressing threads; the bytes written do not depend on it.
+        done: Shards that an earlier run finished; writing continues after them.
+        position: Bytes of the stream that those shards hold.
+        finished: Called with each shard when it is complete.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ShardWriter:
         self._finished = finished
         self._file: _ShardFile | None = None
         self._frames: FrameWriter | None = None
-        new_hasher(algorithm)  # an unknown one is an error before anything is written
+        new_hasher(algorithm)  # refuses an unknown algorithm before anything is written
         self.position = position
 
     def align(self, alignment: int = ALIGNMENT) -> None:
@@ -71,7 +71,7 @@ class ShardWriter:
             data: Anything with a contiguous buffer: bytes, an array, a memory map.
 
         Returns:
-            Where they lie.
+            The byte spans in the shards that hold them.
 
         Raises:
             StoreError: The disk is full, or the store refuses.
@@ -86,21 +86,22 @@ class ShardWriter:
         return spans
 
     def close(self) -> tuple[ShardInfo, ...]:
-        """Finish the last shard and describe them all."""
+        """Finish the last shard and return the descriptions of all shards."""
         if self._file is not None:
             self._finish()
         self._stop_pool()
         return tuple(self._done)
 
     def abort(self) -> None:
-        """Close the open file; what was written so far is the caller's to remove."""
+        """Close the open file; the caller removes what was written so far."""
         self._stop_pool()
         if self._file is not None:
             file, self._file = self._file, None
             try:
                 file.file.close()
             except OSError:
-                return  # closing flushes; the error that led here is the one to report
+                # Closing flushes, so it can fail too; the caller reports the first error.
+                return
 
     def _append(self, span: ShardSpan, data: memoryview) -> None:
         if self._file is None:
@@ -152,7 +153,7 @@ class ShardWriter:
 
 
 class _ShardFile:
-    """A file that is being written, with its size and hash so far."""
+    """A shard that is being written, with its size and hash so far."""
 
     def __init__(self, name: str, where: str, file: BinaryIO, algorithm: str) -> None:
         self.name = name

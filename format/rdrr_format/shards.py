@@ -1,10 +1,11 @@
-"""What a shard is: its name, its description, and where a run of the stream lies in shards.
+"""Shards: their names, their descriptions, and how byte spans of the stream map to them.
 
-The stream of a package's bytes is cut into files of equal size. Shards are filled exactly and only
-the last is short, so a tensor may lie in several. Each tensor starts at a multiple of `ALIGNMENT`
-in the stream; the zeros before it count in the shard's size. A shard may be compressed as a whole
-file (`rdrr_format.compression`): places are then those of its content, and size and hash those of
-the file. `rdrr_format.shard_writer` writes them and `rdrr_format.shard_reader` reads them.
+All weights of a package form one stream of bytes, which is cut into files of equal size, the
+shards. Only the last one can be shorter, and a tensor can span several. Each tensor starts at a
+multiple of `ALIGNMENT` in the stream; the zeros before it count towards the size of the shard. A
+shard can be compressed as a whole file (`rdrr_format.compression`): offsets then refer to its
+uncompressed content, but size and hash to the file. `rdrr_format.shard_writer` writes shards and
+`rdrr_format.shard_reader` reads them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from rdrr_format.compression import Compression
 
 DEFAULT_SHARD_SIZE = 64 << 20
 ALIGNMENT = 256
+"""Alignment of tensors in the stream, in bytes."""
 
 
 @dataclass(frozen=True)
 class ShardSpan:
-    """A run of bytes in one shard."""
+    """A span of consecutive bytes in one shard."""
 
     shard_index: int
     offset: int
@@ -33,13 +35,13 @@ class ShardInfo:
     """A finished shard.
 
     Attributes:
-        index: Position, counted from 0.
+        index: Number of the shard, from 0.
         filename: `shard_00000.bin` and so on.
-        size: Bytes on disk.
-        hash: Hex digest of the bytes on disk.
+        size: Bytes of the file.
+        hash: Hash of the file, in hexadecimal.
         offset: Sum of the sizes of the shards before it.
         compression: `zstd`, or None.
-        uncompressed_size: Bytes of the content of a compressed shard; else None.
+        uncompressed_size: Uncompressed bytes of a compressed shard; otherwise None.
     """
 
     index: int
@@ -52,21 +54,21 @@ class ShardInfo:
 
 
 class ShardLike(Protocol):
-    """What a reader needs of a shard's description; a manifest's entries fit."""
+    """What a reader needs to know about a shard; entries of a manifest satisfy it."""
 
     @property
     def filename(self) -> str:
-        """File name inside the store."""
+        """File name in the store."""
         ...
 
     @property
     def size(self) -> int:
-        """Declared bytes."""
+        """Declared size of the file in bytes."""
         ...
 
     @property
     def hash(self) -> str:
-        """Declared digest."""
+        """Declared hash of the file."""
         ...
 
     @property
@@ -76,26 +78,26 @@ class ShardLike(Protocol):
 
     @property
     def uncompressed_size(self) -> int | None:
-        """Declared bytes of the content of a compressed shard."""
+        """Declared uncompressed bytes of a compressed shard."""
         ...
 
 
-class RunLike(Protocol):
-    """A run of bytes as a manifest's span states it."""
+class SpanLike(Protocol):
+    """What a reader needs to know about a byte span; entries of a manifest satisfy it."""
 
     @property
     def shard_index(self) -> int:
-        """Shard."""
+        """Number of the shard."""
         ...
 
     @property
     def offset(self) -> int:
-        """First byte in it."""
+        """First byte in the shard."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Length in bytes."""
         ...
 
 
@@ -103,17 +105,17 @@ _SHARD_NAME = re.compile(r"shard_\d+\.bin(\.zst)?")
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file's name is one that a writer gives to shards, compressed or not."""
+    """Return whether a file name has the form that writers give to shards."""
     return _SHARD_NAME.fullmatch(name) is not None
 
 
 def shard_name(index: int, compression: Compression | None = None) -> str:
-    """File name of the shard at a position."""
+    """Return the file name of a shard."""
     return f"shard_{index:05d}.bin" + (".zst" if compression else "")
 
 
 def plan_spans(start: int, size: int, shard_size: int) -> tuple[ShardSpan, ...]:
-    """Where `size` bytes lie that begin at byte `start` of the stream."""
+    """Return the spans in shards of `size` bytes that begin at byte `start` of the stream."""
     spans: list[ShardSpan] = []
     while size > 0:
         index, offset = divmod(start, shard_size)
@@ -124,5 +126,5 @@ def plan_spans(start: int, size: int, shard_size: int) -> tuple[ShardSpan, ...]:
 
 
 def align_up(position: int, alignment: int = ALIGNMENT) -> int:
-    """The next multiple of `alignment` that is not below `position`."""
+    """Return the smallest multiple of `alignment` that is at least `position`."""
     return -(-position // alignment) * alignment

@@ -1,7 +1,7 @@
-"""Where files of a package live: a folder or memory; URLs are in `rdrr_format.remote_stores`.
+"""Stores of a package's files: a local folder, or memory; URLs are in `rdrr_format.remote_stores`.
 
-A store maps plain file names (see `rdrr_format.file_names`) to bytes: a manifest that asks for
-`../x` is refused, whoever wrote it. A store does not know what the files mean.
+A store maps plain file names (see `rdrr_format.file_names`) to bytes, so a manifest that names
+`../x` is refused. A store does not know what the files mean.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Store(Protocol):
     """A flat set of named files."""
 
     def describe(self) -> str:
-        """What a message calls the store: its path or URL."""
+        """Return the name of the store for messages: its path or URL."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         ...
 
     def size(self, name: str) -> int:
-        """Bytes of a file.
+        """Return the size of a file in bytes.
 
         Raises:
-            StoreError: There is none.
+            StoreError: There is no such file.
         """
         ...
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
-        """Bytes of a file, uint8; fewer than `size` where the file ends before.
+        """Return bytes of a file as uint8; fewer than `size` if the file ends before.
 
         Raises:
             StoreError: There is no such file, or it cannot be read.
@@ -55,24 +55,24 @@ class Store(Protocol):
         ...
 
     def open_write(self, name: str) -> BinaryIO:
-        """A new file, replacing one of that name.
+        """Open a new file for writing; it replaces any file of that name.
 
         Raises:
-            StoreError: It cannot be written.
+            StoreError: The file cannot be written.
         """
         ...
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         ...
 
 
 @contextmanager
 def store_errors(where: object) -> Iterator[None]:
-    """Turn operating system errors into one-line `StoreError`s.
+    """Translate errors of the operating system to a `StoreError` of one line.
 
     Args:
-        where: Path or URL for the message.
+        where: Path or URL to name in the message.
     """
     try:
         yield
@@ -102,36 +102,37 @@ def write_file(store: Store, name: str, content: bytes) -> None:
         file.write(content)
 
 
-def read_bounded(store: Store, name: str, most: int) -> bytes:
-    """The whole content of a file, wherever it is.
+def read_bounded(store: Store, name: str, max_bytes: int) -> bytes:
+    """Return the whole content of a file of at most `max_bytes` bytes.
 
     Args:
-        store: Where it is.
-        name: The file.
-        most: Bytes that it may have.
+        store: Where the file is.
+        name: Name of the file.
+        max_bytes: Largest size that is accepted.
 
     Raises:
-        StoreError: It has more, or cannot be read.
+        StoreError: The file is larger, or cannot be read.
     """
     size = store.size(name)
-    if size > most:
+    if size > max_bytes:
         raise StoreError(
             "the file is too large",
             where=f"{store.describe()}/{name}",
-            expected=f"at most {most} bytes",
+            expected=f"at most {max_bytes} bytes",
             found=f"{size} bytes",
         )
     return store.read(name, 0, size).tobytes()
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in the place of another, if there is one; at any moment one of the two is whole.
+    """Write a file atomically: at any moment either the old or the new content is there as a whole.
 
-    What a link points to is replaced, not the link; a pipe or a device is written to.
+    If the path is a symbolic link its target is replaced, not the link. A pipe or a device is
+    written to.
 
     Raises:
-        StoreError: It cannot be written, and what was there before still is; or the folder cannot
-            be flushed, and after a power cut either may be there.
+        StoreError: The file cannot be written, and the old one is unchanged; or the folder cannot
+            be flushed, and after a power cut either of them may be there.
     """
     if path.exists() and not path.is_file():
         with store_errors(path):
@@ -152,14 +153,14 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 class LocalStore:
-    """A folder. Reads are memory maps, so they cost address space rather than memory.
+    """A local folder. Files are read as memory maps, which cost address space rather than memory.
 
     Args:
-        root: The folder; it is made when the first file is written.
-        maps: Map files. Otherwise they are copied: a map ends the process where somebody cuts the
-            file short while it is used.
-        follow_links: Read what a link in the folder leads to wherever that is. Otherwise it has to
-            be in the folder too, or in the cache of the hub that the folder is a part of.
+        root: The folder; it is created when the first file is written.
+        maps: Whether to map files; otherwise they are copied. If another program truncates a mapped
+            file, the next access kills this process.
+        follow_links: Whether to read the targets of symbolic links wherever they are. Otherwise a
+            target must be in the folder, or in the hub's cache that the folder belongs to.
     """
 
     def __init__(
@@ -170,18 +171,18 @@ class LocalStore:
         self.follow_links = follow_links
 
     def describe(self) -> str:
-        """The folder's path."""
+        """Return the folder's path."""
         return str(self.root)
 
     def path(self, name: str) -> Path:
-        """Path of a file, which may not be there yet."""
+        """Return the path of a file, which need not exist yet."""
         return self.root / check_name(name)
 
     def readable(self, name: str) -> Path:
-        """Path of a file that may be read.
+        """Return the path of a file that may be read.
 
         Raises:
-            StoreError: It is a link that leads out of the folder.
+            StoreError: The file is a symbolic link that leads out of the folder.
         """
         path = self.path(name)
         if not self.follow_links:
@@ -190,19 +191,19 @@ class LocalStore:
         return path
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         path = self.path(name)
         with store_errors(path):
             return path.is_file()
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         path = self.readable(name)
         with store_errors(path):
             return path.stat().st_size
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
-        """Bytes of a file: a read-only memory map, or a copy."""
+        """Return bytes of a file, as a read-only memory map or a copy."""
         path = self.readable(name)
         with store_errors(path):
             left = max(0, path.stat().st_size - offset)
@@ -214,54 +215,56 @@ class LocalStore:
             try:
                 return map_regular(path, np.uint8, offset, (count,))
             except ValueError as error:
-                raise StoreError("cut short while it was opened", where=path) from error
+                raise StoreError(
+                    "the file was truncated while it was opened", where=path
+                ) from error
 
     def open_write(self, name: str) -> BinaryIO:
-        """A new file; the folder is made when needed."""
+        """Open a new file for writing; the folder is created if it is missing."""
         path = self.path(name)
         with store_errors(path):
             self.root.mkdir(parents=True, exist_ok=True)
             return path.open("wb")
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         with store_errors(self.root):
             return sorted(entry.name for entry in self.root.iterdir() if entry.is_file())
 
 
 class MemoryStore:
-    """Files in memory, for tests and for packages that are never written.
+    """Files in memory, for tests and for packages that are never written to disk.
 
     Args:
-        files: Contents to begin with.
+        files: Initial contents by name.
     """
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.files = dict(files or {})
 
     def describe(self) -> str:
-        """A fixed word: memory has no path."""
+        """Return a fixed name, since memory has no path."""
         return "memory"
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         return check_name(name) in self.files
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Return the size of a file in bytes."""
         return len(self._file(name))
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> Bytes:
-        """Bytes of a file."""
+        """Return bytes of a file."""
         end = None if size is None else offset + size
         return np.frombuffer(self._file(name), np.uint8)[offset:end]
 
     def open_write(self, name: str) -> BinaryIO:
-        """A new file; it appears when it is closed."""
+        """Open a new file for writing; it appears when it is closed."""
         return _MemoryFile(self.files, check_name(name))
 
     def list(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
         return sorted(self.files)
 
     def _file(self, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Folders of the user in which rdrr keeps what it can make again."""
+"""The user's folder for data that rdrr can recreate."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return the folder `rdrr` in $XDG_CACHE_HOME, or in ~/.cache where that is not set.
+    """Return the folder `rdrr` in $XDG_CACHE_HOME, or in ~/.cache if that is not set.
 
-    It may not be there yet.
+    The folder may not exist yet.
     """
     folder = os.environ.get("XDG_CACHE_HOME")
     return (Path(folder) if folder else Path.home() / ".cache") / "rdrr"

@@ -1,8 +1,8 @@
-"""Files whose hashes were found right, remembered in the user's cache folder.
+"""A cache of files whose hashes were verified, kept in the user's cache folder.
 
-They are in one JSON file, `rdrr/verified.json`, the oldest first. It is a cache and nothing more:
-where it is missing or damaged nothing is remembered, and where it cannot be written nothing is
-added. It is replaced as a whole, by one process at a time.
+The cache is one JSON file, `rdrr/verified.json`, oldest entry first. If it is missing or damaged,
+files are hashed again; if it cannot be written, nothing is added and that is not an error. The file
+is replaced as a whole, under a lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rdrr_format.user_folders import cache_folder
 
 FORMAT = "rdrr-verified-1"
 MAX_FILES = 8192
-"""Files that are remembered; at 64 MiB to a shard they hold 512 GiB."""
+"""Largest number of files in the cache; in shards of 64 MiB that is 512 GiB."""
 
 _MAX_BYTES = 64 << 20
 _WAIT_SECONDS = 2.0
@@ -34,10 +34,10 @@ Entry = tuple[Path, FileState, str]
 
 
 class VerifiedFiles:
-    """The files whose hashes were found right.
+    """The cache of files whose hashes were verified.
 
     Args:
-        path: Where they are remembered; in the user's cache folder when None.
+        path: Path of the cache; None for the one in the user's cache folder.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -45,20 +45,20 @@ class VerifiedFiles:
         self._known = self._read()
 
     def has(self, path: Path, state: FileState, expected: str) -> bool:
-        """Whether a file in this state was found to have this hash.
+        """Return whether a file in this state is known to have this hash.
 
         Args:
-            path: The file, with no link in its path.
-            state: Its state now.
-            expected: The algorithm and the hash, as `sha256:...`.
+            path: The file, as a path without symbolic links.
+            state: The file's current state.
+            expected: Algorithm and hash, as `sha256:...`.
         """
         return self._known.get(str(path)) == _value(state, expected)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Remember files, and forget the oldest where there are too many."""
+        """Add files to the cache, and drop the oldest beyond `MAX_FILES`."""
         if not entries:
             return
-        with suppress(OSError, StoreError, ValueError), self._turn():
+        with suppress(OSError, StoreError, ValueError), self._exclusive_lock():
             known = self._read()
             for path, state, found in entries:
                 known.pop(str(path), None)
@@ -79,17 +79,17 @@ class VerifiedFiles:
         return files
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Keep other processes from writing meanwhile, where the system can do that.
+    def _exclusive_lock(self) -> Iterator[None]:
+        """Hold an exclusive lock on the cache, on systems with `fcntl`.
 
         Raises:
-            OSError: The folder cannot be made, or another process does not come to an end.
+            OSError: The folder cannot be created, or another process keeps the lock.
         """
         folder = self.path.parent
         folder.mkdir(parents=True, exist_ok=True)
         try:
             import fcntl
-        except ImportError:  # Windows; two processes at once forget the files of one of them there
+        except ImportError:  # on Windows, two processes that write at once lose the entries of one
             yield
             return
         descriptor = os.open(folder, os.O_RDONLY)

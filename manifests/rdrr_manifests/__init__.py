@@ -1,6 +1,6 @@
-"""Meaning: what a manifest says, whether it is sound, and the graph that follows from it.
+"""The meaning of a manifest: its fields, its validation rules, and the graph derived from it.
 
-This package knows models of the manifest's fields, the rules they must obey, older generations
-of the format and the semantic graph. It does not know how bytes are coded (`rdrr_format`), how
-packages are made (`rdrr_converter`) or how a graph is executed (`rdrr_runtime`).
+This package defines models of the manifest's fields, the rules that they must satisfy, the
+translation of older generations of the format, and the semantic graph. It does not encode bytes
+(`rdrr_format`), write packages (`rdrr_converter`) or execute graphs (`rdrr_runtime`).
 """

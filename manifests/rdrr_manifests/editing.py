@@ -1,7 +1,8 @@
-"""Changing the hints of a package in place: its manifest is replaced whole, its shards untouched.
+"""Change the kernel hints of a package in place.
 
-The manifest is edited as the JSON it is, so that keys of other writers and generations stay. This
-module changes policy only: nothing that says where bytes are or what they mean.
+The manifest is replaced as a whole and the shards are not touched. It is edited as JSON, so that
+keys of other writers and generations are kept. Only hints can be changed: nothing that states where
+bytes are or what they mean.
 """
 
 from __future__ import annotations
@@ -29,28 +30,28 @@ def set_hints(
 
     Args:
         location: The package's folder, or the manifest inside it.
-        hints: Values by public name; `auto` or nothing takes a hint away.
-        follow_links: Edit what a link in the package's folder leads to, wherever that is.
+        hints: Values of hints by public name; `auto` or an empty string removes a hint.
+        follow_links: Edit the target of a link in the package's folder, wherever it is.
 
     Returns:
-        The hints that have another value than before.
+        The names of the hints whose values have changed.
 
     Raises:
-        UsageError: An unknown hint, or a value that it does not have.
-        StoreError: There is no such package, or it cannot be written.
-        ManifestError: The manifest cannot be edited.
+        UsageError: A hint is unknown, or a value is not one of the hint's.
+        StoreError: The package does not exist or cannot be written.
+        ManifestError: The manifest gives a key twice, or the block of hints is not an object.
     """
     checked = dict(parse_hint(f"{key}={value or _NO_HINT}") for key, value in hints.items())
-    place = locate(location, follow_links=follow_links)
-    path = _path(place)
-    raw = read_manifest(place.read_manifest(), place.where)
+    manifest_file = locate(location, follow_links=follow_links)
+    path = _path(manifest_file)
+    raw = read_manifest(manifest_file.read_manifest(), manifest_file.where)
     if raw.faults:
         raise ManifestError(
-            "a manifest with a key given twice is not edited",
-            where=place.where,
+            "the manifest cannot be edited because a key is given twice",
+            where=manifest_file.where,
             found=raw.faults[0].field,
         )
-    stated = _hints(raw.data, place.where)
+    stated = _hints(raw.data, manifest_file.where)
     changed = tuple(key for key, value in checked.items() if stated.get(key, _NO_HINT) != value)
     if changed:
         stated.update({key: checked[key] for key in changed})
@@ -59,18 +60,18 @@ def set_hints(
     return changed
 
 
-def _path(place: Location) -> Path:
-    if not isinstance(place.store, LocalStore):
+def _path(manifest_file: Location) -> Path:
+    if not isinstance(manifest_file.store, LocalStore):
         raise StoreError(
             "only a package in a local folder can be edited",
-            where=place.where,
+            where=manifest_file.where,
             hint="edit it before it is uploaded",
         )
-    return place.store.path(place.name)
+    return manifest_file.store.path(manifest_file.name)
 
 
 def _hints(data: dict[str, Any], where: str) -> dict[str, Any]:
-    """The object that holds the hints, made where there is none."""
+    """Return the object that holds the hints, creating it if it is missing."""
     found: Any = data
     for key in ("optimizations", "kernelHints"):
         if found.get(key) is None:
@@ -78,7 +79,7 @@ def _hints(data: dict[str, Any], where: str) -> dict[str, Any]:
         found = found[key]
         if not isinstance(found, dict):
             raise ManifestError(
-                f"{key} is no object", where=where, expected="an object", found=found
+                f"{key} is not an object", where=where, expected="an object", found=found
             )
     holder: dict[str, Any] = found
     return holder

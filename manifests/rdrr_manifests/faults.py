@@ -1,6 +1,6 @@
-"""What is wrong with a package, as data: one `Fault` for each finding, one report for all.
+"""Faults of a package, as data: one `Fault` for each finding, and a report of all of them.
 
-Rules find faults, commands print them. Nothing here decides what is wrong.
+Rules find faults and commands print them; this module decides nothing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ Severity = Literal["error", "warning"]
 Level = Literal["structure", "files", "deep"]
 
 MAX_TEXT = 160
-"""Characters of a foreign value that a message repeats; a manifest may hold megabytes of them."""
+"""Most characters of a value from a manifest that a message quotes; some are megabytes long."""
 
 
 def shown(value: object) -> str:
-    """A foreign value made fit for a terminal: printable, on one line, and short."""
+    """Return an untrusted value as text for a terminal: printable, on one line, and short."""
     text = printable(value if isinstance(value, str) else repr(value))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
 
 
 def tensor_field(name: str, part: str | None = None) -> str:
-    """Field path of a tensor's entry, or of a part of it."""
+    """Return the field path of a tensor's entry, or of one field of the entry."""
     path = f'tensors["{shown(name)}"]'
     return path if part is None else f"{path}.{part}"
 
@@ -37,10 +37,10 @@ class Fault:
     Attributes:
         rule: Id of the rule, as in docs/SPEC.md.
         severity: An error makes the package invalid; a warning does so only under `strict`.
-        field: Path in the manifest (`shards[2].hash`), or a file's name.
-        message: What is wrong, in a few words.
-        expected: What would have been right.
-        found: What was there instead.
+        field: Path of the field in the manifest, such as `shards[2].hash`, or a file's name.
+        message: What is wrong, as a short phrase.
+        expected: What the format requires.
+        found: What the package contains.
     """
 
     rule: str
@@ -51,7 +51,7 @@ class Fault:
     found: str | None = None
 
     def line(self) -> str:
-        """The whole finding on one line."""
+        """Return the finding as one line of text."""
         facts = [
             f"{label} {value}"
             for label, value in (("expected", self.expected), ("found", self.found))
@@ -62,7 +62,7 @@ class Fault:
         return f"{text} ({', '.join(facts)})" if facts else text
 
     def as_dict(self) -> dict[str, Any]:
-        """The same facts as an object, for `--json`."""
+        """Return the finding as JSON values, without the fields that are None."""
         facts = {
             "rule": self.rule,
             "severity": self.severity,
@@ -76,19 +76,19 @@ class Fault:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """Everything a validation found.
+    """The result of a validation.
 
     Attributes:
-        where: The path or URL as given.
-        level: How far it went: `structure` (the manifest alone), `files` (the shards and the
-            tokenizer are there, with the right sizes) or `deep` (hashes and values too).
+        where: The path or URL that was validated, as given.
+        level: What was checked: `structure` (the manifest alone), `files` (also that the shards and
+            the tokenizer exist with the right sizes) or `deep` (also hashes and values).
         faults: Every finding, in the order of the rules.
-        model_id: The package's name, when the manifest could be read that far.
-        generation: Generation of the format that it was written in.
-        notes: Older spellings that were read as the current ones; harmless.
-        runnable: Whether this version of rdrr has an op for everything the model does.
-        facts: Counts worth printing: shards, tensors, bytes.
-        strict: Whether a warning was asked to be enough to fail the package.
+        model_id: Name of the package; None if the manifest could not be read that far.
+        generation: Generation of the format that the manifest was written in.
+        notes: Older spellings that were read as the current ones; they are harmless.
+        runnable: Whether this version of rdrr has an op for everything in the model.
+        facts: Numbers of `shards`, `tensors` and `bytes`.
+        strict: Whether warnings make the package invalid.
     """
 
     where: str
@@ -108,20 +108,24 @@ class ValidationReport:
 
     @property
     def warnings(self) -> tuple[Fault, ...]:
-        """The faults that do not, unless strictness is asked for."""
+        """The faults that make the package invalid only under `strict`."""
         return of_severity(self.faults, "warning")
 
     def ok(self, strict: bool | None = None) -> bool:
-        """Whether the package is valid.
+        """Return whether the package is valid.
 
         Args:
-            strict: A warning is enough to fail it; None for what was asked of the validation.
+            strict: Whether warnings make it invalid; the report's own `strict` when None.
         """
         is_strict = self.strict if strict is None else strict
         return not (self.faults if is_strict else self.errors)
 
     def as_dict(self, strict: bool | None = None) -> dict[str, Any]:
-        """The report as one object, for `--json`."""
+        """Return the report as JSON values.
+
+        Args:
+            strict: Whether warnings make it invalid; the report's own `strict` when None.
+        """
         return {
             "path": self.where,
             "valid": self.ok(strict),
@@ -137,5 +141,5 @@ class ValidationReport:
 
 
 def of_severity(faults: Sequence[Fault], severity: Severity) -> tuple[Fault, ...]:
-    """The faults of one severity, in order."""
+    """Return the faults of one severity, in order."""
     return tuple(fault for fault in faults if fault.severity == severity)

@@ -1,9 +1,9 @@
-"""Hold a package's shards to their hashes while they are loaded.
+"""Check the hashes of a package's shards while they are loaded.
 
-Shards on this machine are hashed in threads of their own, beside whatever the caller does with
-them, and those that were found right are remembered (`rdrr_format.verified_files`). Shards behind a
-URL are downloaded once, hashed as they come, and read from that copy: a server could answer
-otherwise the second time.
+Local shards are hashed in separate threads while the caller reads them, and shards whose hash is
+right are remembered (`rdrr_format.verified_files`). Remote shards are downloaded once to a local
+copy, hashed during the download, and read from that copy, since a server could return other bytes
+the second time.
 """
 
 from __future__ import annotations
@@ -31,33 +31,34 @@ from rdrr_format.verified_files import VerifiedFiles
 
 from rdrr_manifests.models import Manifest, Shard
 from rdrr_manifests.package import Package
-from rdrr_manifests.rules.files import is_dopplers_hash
+from rdrr_manifests.rules.files import is_doppler_hash
 
-MOST_THREADS = 8
-"""Shards that are hashed at once, where there are as many processors."""
+MAX_HASH_THREADS = 8
+"""Most shards that are hashed at the same time, on a machine with as many processors."""
 
-MOST_DOWNLOADS = 2
-"""Shards that are downloaded at once; each may be in memory as a whole."""
+MAX_DOWNLOADS = 2
+"""Most shards that are downloaded at the same time; each may be in memory as a whole."""
 
 _LOAD_ANYWAY = ", or load what is there with --verify none (in Python verify='none')"
 
 
 @contextmanager
 def checked_shards(package: Package, verify: str) -> Iterator[tuple[str, ...]]:
-    """Have a package's shards at hand for the length of a block, and check them before it ends.
+    """Stage a package's shards locally for a `with` block, and check them before the block ends.
 
-    What the block has made of the shards must not be used if this raises on leaving it.
+    If the check raises an error on leaving the block, nothing that was loaded may be used.
 
     Args:
         package: The package that is loaded within the block.
-        verify: `full` hashes every shard, `cached` those that have changed since they were last
-            found right, `none` none.
+        verify: `full` hashes every shard, `cached` only shards that have changed since they were
+            last verified, `none` no shard.
 
     Yields:
-        What could not be checked, a line for each; most often nothing.
+        One line for each thing that could not be checked; usually none.
 
     Raises:
-        ShardError: A shard has another hash than the manifest states, or changed meanwhile.
+        ShardError: A shard's hash is not that of the manifest, or a shard changed while it was
+            loaded.
         StoreError: A shard cannot be downloaded or read.
     """
     package.fetch()
@@ -76,17 +77,17 @@ def checked_shards(package: Package, verify: str) -> Iterator[tuple[str, ...]]:
             with package.reading_shards_from(copies):
                 yield ()
         return
-    with _Check(package, store, keeps_known=verify == "cached") as check:
+    with _Check(package, store, skip_verified=verify == "cached") as check:
         try:
             yield ()
         except FormatError:
-            check.finish()  # wrong bytes are the reason that helps
+            check.finish()  # a wrong hash explains the error better
             raise
         check.finish()
 
 
 def _unverifiable(manifest: Manifest) -> str | None:
-    """Why the hashes of a manifest cannot be computed here, if they cannot."""
+    """Return why the manifest's hashes cannot be computed here, or None if they can."""
     name = manifest.hash_algorithm
     try:
         new_hasher(name)
@@ -97,12 +98,12 @@ def _unverifiable(manifest: Manifest) -> str | None:
 
 @dataclass(frozen=True)
 class _LocalShard:
-    """A shard on this machine.
+    """A local shard.
 
     Attributes:
-        shard: What the manifest says of it.
-        path: Where it is, with no link in its path.
-        state: The state in which it was found.
+        shard: The manifest's entry.
+        path: Path of the file, without symbolic links.
+        state: State of the file when loading began.
     """
 
     shard: Shard
@@ -111,23 +112,23 @@ class _LocalShard:
 
 
 class _Check:
-    """Hashes the shards of a package in threads while others read them.
+    """A check of a package's local shards, which hashes them in threads while they are read.
 
     Args:
         package: The package.
-        store: Where its shards are.
-        keeps_known: Pass over the shards that are remembered as right.
+        store: The store that holds the shards.
+        skip_verified: Skip the shards that are remembered as verified.
     """
 
     def __init__(
-        self, package: Package, store: LocalStore | HubStore, *, keeps_known: bool
+        self, package: Package, store: LocalStore | HubStore, *, skip_verified: bool
     ) -> None:
         self._algorithm = package.manifest.hash_algorithm
         self._store = store
         self._memory = VerifiedFiles()
         self._shards = [_located(store, shard) for shard in package.manifest.shards]
         self._wanted = [
-            one for one in self._shards if not (keeps_known and self._is_remembered(one))
+            one for one in self._shards if not (skip_verified and self._is_remembered(one))
         ]
         self._stopped = threading.Event()
         self._settled: list[tuple[Path, FileState, str]] = []
@@ -149,11 +150,11 @@ class _Check:
         self._pool.shutdown(cancel_futures=True)
 
     def finish(self) -> None:
-        """Wait for all hashes, and remember those that are right.
+        """Wait for all hashes, and remember the shards as verified.
 
         Raises:
-            ShardError: One is wrong, or a shard is another file now than it was at first.
-            StoreError: One cannot be read.
+            ShardError: A hash is wrong, or a file has changed since loading began.
+            StoreError: A shard cannot be read.
         """
         for one in self._running:
             one.result()
@@ -190,22 +191,22 @@ def _located(store: LocalStore | HubStore, shard: Shard) -> _LocalShard:
 
 
 def _threads(shards: int) -> int:
-    return max(1, min(shards, os.cpu_count() or 1, MOST_THREADS))
+    return max(1, min(shards, os.cpu_count() or 1, MAX_HASH_THREADS))
 
 
 def _download(package: Package, copies: LocalStore) -> None:
-    """Copy all shards of a package into a folder and check their hashes.
+    """Copy all shards of a package into a folder and check their sizes and hashes.
 
     Raises:
-        ShardError: One has another size or hash than the manifest states.
-        StoreError: One cannot be downloaded or stored.
+        ShardError: The size or hash of a shard is not that of the manifest.
+        StoreError: A shard cannot be downloaded or stored.
     """
     manifest, stopped = package.manifest, threading.Event()
 
     def copy(shard: Shard) -> None:
         _copy(package.store, copies, shard, manifest.hash_algorithm, stopped)
 
-    with ThreadPoolExecutor(MOST_DOWNLOADS, "download") as pool:
+    with ThreadPoolExecutor(MAX_DOWNLOADS, "download") as pool:
         running = [pool.submit(copy, shard) for shard in manifest.shards]
         try:
             for one in running:
@@ -219,6 +220,7 @@ def _download(package: Package, copies: LocalStore) -> None:
 def _copy(
     store: Store, copies: LocalStore, shard: Shard, algorithm: str, stopped: threading.Event
 ) -> None:
+    """Copy one shard in pieces, hashing it on the way, until it is complete or `stopped` is set."""
     where = f"{store.describe()}/{shard.filename}"
     running = new_hasher(algorithm)
     step = piece_size(store, shard.filename, shard.size)
@@ -237,11 +239,11 @@ def _copy(
 
 
 def _require_hash(found: str, shard: Shard, algorithm: str, store: Store, where: object) -> None:
-    """Compare a hash with the one that the manifest states, or with the public runtime's.
+    """Check a shard's hash, which for `blake3` may also be that of the public runtime.
 
     Raises:
-        ShardError: It is neither.
+        ShardError: The hash is wrong.
     """
-    is_right = found == shard.hash.lower()
-    if not is_right and not (algorithm == "blake3" and is_dopplers_hash(shard, store)):
+    matches = found == shard.hash.lower()
+    if not matches and not (algorithm == "blake3" and is_doppler_hash(shard, store)):
         raise wrong_hash(where, shard.hash, found, _LOAD_ANYWAY)

@@ -1,4 +1,4 @@
-"""From what a user typed to the store that holds the package and the name of its manifest."""
+"""Find the store that holds a package, and its manifest's name, from a path or URL."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _CHECKPOINT_FILES = ("config.json", "model.safetensors", "model.safetensors.inde
 
 @dataclass(frozen=True)
 class Location:
-    """Where a manifest is.
+    """The location of a manifest.
 
     Attributes:
-        store: The folder it is in.
-        name: The manifest's file name there.
-        is_bare: The manifest itself was named, not its folder.
-        where: What messages call it.
+        store: The store of the folder that contains it.
+        name: File name of the manifest in that folder.
+        is_bare: Whether the user named the manifest itself rather than its folder.
+        where: The location as the user wrote it, for messages.
     """
 
     store: Store
@@ -33,11 +33,11 @@ class Location:
     where: str
 
     def read_manifest(self) -> bytes:
-        """The manifest's bytes.
+        """Return the manifest's bytes.
 
         Raises:
-            StoreError: They cannot be read.
-            ManifestError: The file is too big to be a manifest, or the folder has none.
+            StoreError: The file does not exist or cannot be read.
+            ManifestError: The file is too large to be a manifest, or the folder has none.
         """
         if not self.store.exists(self.name):
             raise self._missing()
@@ -49,7 +49,7 @@ class Location:
         return self.store.read(self.name, 0, size).tobytes()
 
     def read_file(self, name: str) -> bytes | None:
-        """A file beside the manifest; None where there is none of a plain name and its size."""
+        """Return a file next to the manifest; None if it is missing, too large or unreadable."""
         try:
             return (
                 read_bounded(self.store, name, MANIFEST.size) if self.store.exists(name) else None
@@ -58,6 +58,7 @@ class Location:
             return None
 
     def _missing(self) -> RdrrError:
+        """Return the error for a manifest that does not exist."""
         if self.is_bare:
             return StoreError("no such file", where=self.where)
         is_checkpoint = any(self.store.exists(name) for name in _CHECKPOINT_FILES)
@@ -68,22 +69,22 @@ class Location:
             hint=(
                 "convert it first: rdrr convert SRC DST"
                 if is_checkpoint
-                else "an interrupted conversion leaves none either"
+                else "a conversion that was interrupted leaves no manifest.json either"
             ),
         )
 
 
 def locate(location: str | os.PathLike[str], *, follow_links: bool = False) -> Location:
-    """Find the manifest that a path or URL names; a folder, or the manifest itself.
+    """Find the manifest that a path or URL names.
 
     Args:
-        location: The path or URL.
-        follow_links: Read what links in the folder lead to, wherever that is.
+        location: Path or URL of the package's folder or of the manifest itself.
+        follow_links: Read the targets of links in the folder, wherever they are.
 
     Raises:
-        UsageError: It begins with `hf://` but names no repository, or it is a path that is empty or
-            that no file system takes.
-        StoreError: There is no such path or repository.
+        UsageError: An `hf://` location names no repository, or the path is empty or not valid on
+            any file system.
+        StoreError: The path or repository does not exist.
     """
     text = os.fspath(location)
     if is_hub(text):
@@ -100,7 +101,7 @@ def locate(location: str | os.PathLike[str], *, follow_links: bool = False) -> L
         raise StoreError("no such path", where=text)
     if path.is_dir():
         return Location(open_store(path, follow_links=follow_links), MANIFEST_NAME, False, text)
-    # Whoever names a link means what it leads to.
+    # A link that the user names directly is followed in any case.
     named = path.resolve() if path.is_symlink() else path
     store = open_store(named.parent, follow_links=follow_links)
     return Location(store, named.name, True, text)

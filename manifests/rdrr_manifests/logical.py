@@ -1,8 +1,8 @@
-"""The tensors of a package as the model has them, whatever their storage.
+"""The tensors of a package in logical form, independent of how they are stored.
 
-Canonical names, gate and up apart, rows of outputs: what two packages are compared by, and what a
-checkpoint is written from. Tensors are read a few rows at a time. This module changes nothing and
-knows no architecture.
+Tensors have canonical names, a fused gate and up projection is split in two, and rows are logical
+rows (outputs). Packages are compared and checkpoints are exported in this form. Tensors are read a
+few rows at a time. This module only reads, and does not depend on the architecture.
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ Bytes = npt.NDArray[np.uint8]
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 CHUNK_WEIGHTS = 1 << 20
+"""Approximate number of weights that are read at a time."""
+
 _ALIGNMENT = 256
-"""Rows are read in multiples of it, so that no block of the column layout is decoded twice."""
+"""Rows are read in multiples of this, so that no block of the column layout is decoded twice."""
 
 _FUSED = re.compile(r"(?P<stem>.*\.)gate_up_proj(?P<ending>\.\w+)")
 
 
 @dataclass(frozen=True)
 class LogicalTensor:
-    """One tensor of the model.
+    """One tensor of the model in logical form.
 
     Attributes:
         name: Canonical name.
         shape: Logical shape.
         role: Role in the manifest.
-        stored: Name of the package's tensor that holds it.
-        entry: That tensor's entry.
-        first: First logical row in it; above 0 for what was joined to another.
+        stored: Name of the stored tensor that contains it.
+        entry: The manifest's entry of the stored tensor.
+        first: First logical row within the stored tensor; above 0 for the second half of a fused
+            projection.
     """
 
     name: str
@@ -72,12 +75,12 @@ class LogicalTensor:
 
     @property
     def layout(self) -> Layout:
-        """Order in storage."""
+        """Storage layout."""
         return self.entry.parsed_layout()
 
     @property
     def has_stored_rows(self) -> bool:
-        """Whether its rows can be had as they are stored, without decoding a block."""
+        """Whether each row consists of whole blocks, so that it can be read without decoding."""
         if not self.dtype.is_block:
             return True
         whole = self.columns % self.dtype.block_elements == 0
@@ -85,7 +88,7 @@ class LogicalTensor:
 
 
 def logical_tensors(package: Package) -> tuple[LogicalTensor, ...]:
-    """Every tensor, in the order of the manifest."""
+    """Return all tensors of a package in logical form, in the order of the manifest."""
     names = TensorNames(package.manifest.tensors)
     found: list[LogicalTensor] = []
     for stored, entry in package.manifest.tensors.items():
@@ -110,10 +113,10 @@ def _canonical(name: str, names: TensorNames) -> str:
 
 
 class RowReader:
-    """Reads one tensor by logical rows.
+    """A reader of the logical rows of one tensor.
 
     Args:
-        package: The package that holds it.
+        package: The package that contains the tensor.
         tensor: The tensor.
     """
 
@@ -124,11 +127,11 @@ class RowReader:
 
     @cached_property
     def _raw(self) -> Bytes:
-        """All of the stored tensor; mapped, unless it lies in several shards."""
+        """All bytes of the stored tensor; memory-mapped unless it spans several shards."""
         return self._package.read(self._tensor.stored)
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """First row and number of rows of pieces that are about `CHUNK_WEIGHTS` large."""
+        """Yield the first row and the number of rows of chunks of about `CHUNK_WEIGHTS` weights."""
         tensor = self._tensor
         step = CHUNK_WEIGHTS // max(1, tensor.columns) // _ALIGNMENT * _ALIGNMENT
         step = max(_ALIGNMENT, step)
@@ -136,10 +139,10 @@ class RowReader:
             yield first, min(step, tensor.rows - first)
 
     def values(self, first: int, count: int) -> F32Array:
-        """Decoded rows, float32 [count, columns].
+        """Return decoded rows, float32 [count, columns].
 
         Raises:
-            FormatError: The type has no codec, or the bytes do not follow the format.
+            FormatError: The storage type has no codec, or the bytes do not follow the format.
             ShardError: A shard is missing or too short.
         """
         first += self._tensor.first
@@ -151,16 +154,18 @@ class RowReader:
         return codec_of(self._dtype).dequantize(raw, self._tensor.columns)
 
     def stored(self, first: int, count: int) -> Bytes:
-        """Rows as they are stored in layout row, uint8 [count, row bytes].
+        """Return rows in the form that the row-major layout stores, uint8 [count, row bytes].
 
         Raises:
-            FormatError: The layout has no such rows (see `LogicalTensor.has_stored_rows`).
+            FormatError: Rows do not consist of whole blocks (see `LogicalTensor.has_stored_rows`).
             ShardError: A shard is missing or too short.
         """
         tensor, dtype = self._tensor, self._dtype
         if not tensor.has_stored_rows:
             raise FormatError(
-                "its blocks hold parts of several rows", where=tensor.stored, found=self._layout
+                "a block of the tensor contains parts of several rows",
+                where=tensor.stored,
+                found=self._layout,
             )
         first += tensor.first
         if self._layout is Layout.ROW:

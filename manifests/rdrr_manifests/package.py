@@ -1,8 +1,8 @@
-"""A package that was opened: its manifest, its graph, and its tensors, read when asked for.
+"""An opened package: its manifest, its graph, and its tensors, which are read on demand.
 
-Opening checks the structure and the presence of the files. It does not hash them, which
-`rdrr_manifests.loading` does while they are loaded, nor decode them, which `validate(deep=True)`
-does. Writing packages is the converter's work.
+Opening checks the structure of the manifest and the presence of the files. It does not hash the
+files (`rdrr_manifests.loading` does so while they are loaded) and does not decode them
+(`validate(deep=True)` does). Packages are written by the converter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rdrr_manifests.faults import Fault, ValidationReport, of_severity
 from rdrr_manifests.graph import Graph
 from rdrr_manifests.models import Manifest, Tensor
 from rdrr_manifests.rules.files import FILES
-from rdrr_manifests.validation import Opened, open_manifest, validate
+from rdrr_manifests.validation import OpenedManifest, open_manifest, validate
 
 __all__ = ["Package", "ValidationReport", "open_package", "validate"]
 
@@ -34,22 +34,22 @@ _LISTED = 3
 
 
 class Package:
-    """An opened package; made by `open_package`.
+    """An opened package, as returned by `open_package`.
 
     Args:
-        opened: The manifest as read and examined.
-        warnings: What the rules warn of.
+        opened: The manifest, read and examined.
+        warnings: Warnings of the rules.
 
     Attributes:
-        manifest: The manifest, in the current generation's words whatever it was written in.
-        store: Where the files are.
-        where: The path or URL it was opened with.
-        generation: Generation it was written in.
-        notes: Older spellings that were translated.
-        warnings: What the rules warn of.
+        manifest: The manifest, translated into the current generation.
+        store: The store that holds the files.
+        where: The path or URL that the package was opened with.
+        generation: Generation that the manifest was written in.
+        notes: Older spellings that were translated without loss.
+        warnings: Warnings of the rules.
     """
 
-    def __init__(self, opened: Opened, warnings: tuple[Fault, ...]) -> None:
+    def __init__(self, opened: OpenedManifest, warnings: tuple[Fault, ...]) -> None:
         manifest = opened.examination.manifest
         assert manifest is not None
         self.manifest: Manifest = manifest
@@ -66,7 +66,7 @@ class Package:
         """The semantic graph.
 
         Raises:
-            ManifestError: The package is valid but needs ops that this version lacks.
+            ManifestError: The package is valid, but needs ops that this version of rdrr lacks.
         """
         graph = self._examination.graph
         if isinstance(graph, Graph):
@@ -80,20 +80,20 @@ class Package:
 
     @property
     def is_runnable(self) -> bool:
-        """Whether this version has an op for everything the model does."""
+        """Whether this version of rdrr has an op for everything in the model."""
         return isinstance(self._examination.graph, Graph)
 
     def fetch(self) -> None:
-        """Have all shards at hand, for who is going to read them all.
+        """Download all shards if the store keeps local copies, before all of them are read.
 
         Raises:
-            StoreError: One cannot be downloaded.
+            StoreError: A shard cannot be downloaded.
         """
         fetch_files(self.store, [shard.filename for shard in self.manifest.shards])
 
     @contextmanager
     def reading_shards_from(self, store: Store) -> Iterator[None]:
-        """Read tensors from copies of the shards in another store, for the length of a block."""
+        """Read tensors from copies of the shards in another store, until the `with` block ends."""
         before = self._reader
         self._reader = ShardReader(store, self.manifest.shards, self.manifest.hash_algorithm)
         try:
@@ -102,7 +102,7 @@ class Package:
             self._reader = before
 
     def tensor(self, name: str) -> Tensor:
-        """The entry of a tensor.
+        """Return the manifest's entry of a tensor.
 
         Raises:
             ManifestError: There is no tensor of that name.
@@ -113,35 +113,36 @@ class Package:
         return found
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
-        """A tensor's stored bytes, one dimension; a read-only memory map where that is possible.
+        """Return a tensor's stored bytes, uint8 [size]; a read-only memory map where possible.
 
         Raises:
             ManifestError: There is no such tensor.
             ShardError: A shard is missing or too short.
         """
-        return self._reader.read(self.tensor(name).runs())
+        return self._reader.read(self.tensor(name).byte_spans())
 
     def read_rows(self, name: str, first: int, count: int) -> npt.NDArray[np.uint8]:
-        """Some stored rows of a tensor, uint8 [count, row_bytes].
+        """Return stored rows of a tensor, uint8 [count, row_bytes].
 
-        Stored rows are those of `Tensor.geometry()`: for layout column they are the inputs, for
-        layout flat there is only one.
+        Stored rows are those of `Tensor.geometry()`: in the column layout a row belongs to one
+        input, and in the flat layout there is only one row.
 
         Raises:
             ManifestError: There is no such tensor.
-            ShardError: Rows outside the tensor, or a shard is missing or too short.
+            ShardError: The rows are outside the tensor, or a shard is missing or too short.
         """
         tensor = self.tensor(name)
         size = tensor.geometry().row_bytes
-        raw = self._reader.read_range(tensor.runs(), first * size, count * size)
+        raw = self._reader.read_range(tensor.byte_spans(), first * size, count * size)
         return raw.reshape(count, size)
 
     def dequantize(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor's values in its logical shape, float32.
+        """Return a tensor's values in its logical shape, float32.
 
         Raises:
             ManifestError: There is no such tensor.
-            FormatError: Its type has no codec, or its bytes do not follow the format.
+            FormatError: The storage type has no codec, or the bytes do not follow the format.
+            ShardError: A shard is missing or too short.
         """
         tensor = self.tensor(name)
         values: npt.NDArray[np.float32] = decode_tensor(
@@ -151,17 +152,17 @@ class Package:
 
     @property
     def tokenizer_path(self) -> str | None:
-        """Path of the tokenizer's file for a package in a local folder; else None."""
+        """Path of the tokenizer's file; None if there is none or the package is not local."""
         name = self._tokenizer_name()
         if name is None or not isinstance(self.store, LocalStore):
             return None
         return str(self.store.readable(name))
 
     def tokenizer_bytes(self) -> bytes | None:
-        """Content of the tokenizer's file; None where the manifest names none.
+        """Return the content of the tokenizer's file; None if the manifest names no file.
 
         Raises:
-            StoreError: It cannot be read, or is too large.
+            StoreError: The file cannot be read or is too large.
         """
         name = self._tokenizer_name()
         return None if name is None else read_bounded(self.store, name, JSON_BOUNDS.size)
@@ -170,7 +171,7 @@ class Package:
         return self.manifest.tokenizer.file if self.manifest.tokenizer else None
 
     def close(self) -> None:
-        """Let go of the shards; arrays that were handed out stay valid."""
+        """Release the shards; arrays that were returned before stay valid."""
         self.__dict__.pop("graph", None)
 
     def __enter__(self) -> Package:
@@ -192,12 +193,12 @@ def open_package(location: str | os.PathLike[str], *, follow_links: bool = False
     """Open a package of any generation.
 
     Args:
-        location: Folder, URL of a folder, or the manifest inside it.
-        follow_links: Read what links in the folder lead to, wherever that is.
+        location: Path or URL of the package's folder or of its manifest.
+        follow_links: Read the targets of links in the folder, wherever they are.
 
     Raises:
         StoreError: The path or URL cannot be read.
-        ManifestError: Not RDRR, or with faults; its `faults` hold all of them.
+        ManifestError: It is not an RDRR package, or it has errors; `faults` lists all of them.
     """
     opened = open_manifest(location, follow_links=follow_links)
     faults = list(opened.faults)
@@ -218,5 +219,5 @@ def _refusal(where: str, errors: tuple[Fault, ...]) -> ManifestError:
         f"{len(errors)} fault{'s' * (len(errors) > 1)}: {first}{more}",
         faults=errors,
         where=where,
-        hint=f"rdrr validate {where} lists them all",
+        hint=f"`rdrr validate {where}` lists all of them",
     )

@@ -1,6 +1,7 @@
-"""From bytes to a JSON object that may be a manifest, or one clear line saying what it is instead.
+"""Parse the bytes of a manifest as a JSON object, or report what the file is instead.
 
-Generations and rules come after this: here only the question "is it RDRR at all" is answered.
+This module only decides whether a file is an RDRR manifest at all; generations and rules come
+after it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from rdrr_format.errors import FormatError, ManifestError
 from rdrr_manifests.faults import Fault, shown
 
 MANIFEST = JsonBounds(size=64 << 20, values=1 << 21, depth=64, digits=20)
-"""Manifests seen in public have at most a few megabytes; 50,000 experts take half of these values.
-Sizes have at most 16 digits, JSON's safe integers."""
+"""Bounds on parsing a manifest.
+
+Published manifests have at most a few megabytes, and one with 50,000 experts has half as many
+values. Sizes have at most 16 digits, as JSON's safe integers do.
+"""
 
 _MAGIC: Mapping[bytes, str] = {
     b"GGUF": "a GGUF file",
@@ -40,7 +44,7 @@ class RawManifest:
 
     Attributes:
         data: The object as it was written.
-        faults: Keys given twice, of which JSON readers keep the last one silently.
+        faults: One fault for each key that is given twice; JSON parsers silently keep the last.
     """
 
     data: dict[str, Any]
@@ -51,8 +55,8 @@ def read_manifest(raw: bytes, where: object) -> RawManifest:
     """Parse a manifest's bytes.
 
     Raises:
-        ManifestError: It is not RDRR; the message says what it looks like. Its `faults` hold
-            that one line.
+        ManifestError: It is not an RDRR manifest; the message says what the file looks like, and
+            `faults` contains the same as a fault.
     """
     data, repeated = read_object(raw, where)
     if sum(key in data for key in _OWN_KEYS) < 2:
@@ -63,7 +67,7 @@ def read_manifest(raw: bytes, where: object) -> RawManifest:
 
 
 def read_object(raw: bytes, where: object) -> tuple[dict[str, Any], tuple[Fault, ...]]:
-    """Parse the bytes of one JSON object; also the faults of keys given twice.
+    """Parse the bytes of one JSON object, and return it with a fault for each key given twice.
 
     Raises:
         ManifestError: The bytes are not a JSON object.
@@ -92,7 +96,7 @@ def read_object(raw: bytes, where: object) -> tuple[dict[str, Any], tuple[Fault,
 
 
 def not_rdrr(where: object, found: str, hint: str | None = None) -> ManifestError:
-    """The error for something that is not an RDRR manifest at all."""
+    """Return the error for a file that is not an RDRR manifest."""
     message, expected = "not an RDRR manifest", "a manifest.json"
     advice = f"{message}; {hint}" if hint else message
     fault = Fault("not-rdrr", "error", "", advice, expected, found)
@@ -102,6 +106,8 @@ def not_rdrr(where: object, found: str, hint: str | None = None) -> ManifestErro
 
 
 def _collector(repeated: list[str]) -> Any:
+    """Return a hook for the JSON parser that makes objects and records keys given twice."""
+
     def collect(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         data = dict(pairs)
         if len(data) < len(pairs):

@@ -1,7 +1,7 @@
 """The JSON Schema of a manifest and of a conversion report, for editors and other tools.
 
-It states types and ranges of single fields; what fields have to do with each other is the
-business of `rdrr_manifests.rules`.
+A schema states the types and ranges of single fields; `rdrr_manifests.rules` checks how fields
+relate to each other.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def manifest_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the current generation's `manifest.json`."""
+    """Return the JSON Schema (2020-12) of the current generation's `manifest.json`."""
     return _titled("RDRR manifest, version 1", Manifest)
 
 
 def report_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of `conversion-report.json`."""
+    """Return the JSON Schema (2020-12) of `conversion-report.json`."""
     return _titled("RDRR conversion report, version 1", ConversionReport)
 
 

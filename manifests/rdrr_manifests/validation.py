@@ -1,6 +1,6 @@
-"""Validate a package as far as it can be seen: the manifest, the files, every byte.
+"""Validate a package at one of three levels: the manifest, the files, or every byte.
 
-All levels report all faults; nothing stops at the first.
+Every level reports all faults and does not stop at the first one.
 """
 
 from __future__ import annotations
@@ -22,34 +22,36 @@ from rdrr_manifests.rules import Examination, examine
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A manifest that was read, and all that the structural rules say of it."""
+class OpenedManifest:
+    """A manifest that was read, with the findings of the structural rules."""
 
     location: Location
     examination: Examination
     faults: tuple[Fault, ...]
 
 
-def open_manifest(location: str | os.PathLike[str], *, follow_links: bool = False) -> Opened:
+def open_manifest(
+    location: str | os.PathLike[str], *, follow_links: bool = False
+) -> OpenedManifest:
     """Read a manifest of any generation and run the structural rules.
 
     Args:
-        location: A package's folder or URL, or a manifest.
-        follow_links: Read what links in the folder lead to, wherever that is.
+        location: Path or URL of a package's folder or of a manifest.
+        follow_links: Read the targets of links in the folder, wherever they are.
 
     Raises:
         StoreError: The path or URL cannot be read.
-        ManifestError: What is there is not RDRR.
+        ManifestError: The file is not an RDRR manifest.
     """
-    place = locate(location, follow_links=follow_links)
-    raw = read_manifest(place.read_manifest(), place.where)
-    external, faults = _external_tensors(place, raw.data)
+    manifest_file = locate(location, follow_links=follow_links)
+    raw = read_manifest(manifest_file.read_manifest(), manifest_file.where)
+    external, faults = _external_tensors(manifest_file, raw.data)
     examination = examine(
         raw.data,
         external_tensors=external,
         has_tensors="tensorsFile" not in raw.data or external is not None or _inline(raw.data),
     )
-    return Opened(place, examination, (*raw.faults, *faults, *examination.faults))
+    return OpenedManifest(manifest_file, examination, (*raw.faults, *faults, *examination.faults))
 
 
 def validate(
@@ -62,14 +64,14 @@ def validate(
     """Validate a package or a bare manifest.
 
     Args:
-        location: A folder or its URL; or a manifest's file, of which only the structure is
-            looked at.
+        location: Path or URL of a package's folder, or of a manifest. If it is a manifest, only its
+            structure is checked.
         deep: Also hash every shard and decode every tensor.
         strict: Warnings make the package invalid too.
-        follow_links: Read what links in the folder lead to, wherever that is.
+        follow_links: Read the targets of links in the folder, wherever they are.
 
     Raises:
-        UsageError: The path is empty, or no file system takes it.
+        UsageError: The path is empty or not valid on any file system.
         StoreError: The path or URL cannot be read at all.
     """
     where = os.fspath(location)
@@ -106,7 +108,8 @@ def validate(
     )
 
 
-def _file_faults(opened: Opened, deep: bool) -> list[Fault]:
+def _file_faults(opened: OpenedManifest, deep: bool) -> list[Fault]:
+    """Run the rules on files, and with `deep` those that read every byte."""
     from rdrr_manifests.rules.files import DEEP, FILES, FileRule
 
     subject = opened.examination.subject
@@ -114,9 +117,10 @@ def _file_faults(opened: Opened, deep: bool) -> list[Fault]:
     manifest, store = subject.manifest, opened.location.store
     again: tuple[FileRule, ...] = ()
     if isinstance(store, LocalStore):
-        # Copied rather than mapped: nobody said yet that these files are to be relied on.
+        # Read instead of memory-mapped: a file that shrinks under a map kills the process, and
+        # these files are not trusted yet.
         store = LocalStore(store.root, maps=False, follow_links=store.follow_links)
-        # Sizes are looked at once more at the end: reading everything takes a while.
+        # Check the sizes again at the end, since files can change while everything is read.
         again = FILES
     if deep:
         fetch_files(store, [shard.filename for shard in manifest.shards])
@@ -134,22 +138,29 @@ def _inline(raw: Mapping[str, Any]) -> bool:
 
 
 def _external_tensors(
-    place: Location, raw: Mapping[str, Any]
+    manifest_file: Location, raw: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any] | None, tuple[Fault, ...]]:
-    """The tensor table in a file of its own, where the manifest names one and has none."""
+    """Return the tensor table of `tensorsFile`, if the manifest names one and has no table itself.
+
+    The second value holds the fault of a file that is missing or is not a JSON object.
+    """
     name = raw.get("tensorsFile")
     if not isinstance(name, str) or _inline(raw):
         return None, ()
-    content = place.read_file(name)
+    content = manifest_file.read_file(name)
     if content is None:
-        # A bare manifest may well have been copied alone; the rule tensor-list warns of that.
+        # A bare manifest may have been copied without the file; the rule tensor-list warns then.
         missing = Fault("tensors-file", "error", "tensorsFile", "no such file", found=name)
-        return None, () if place.is_bare else (missing,)
+        return None, () if manifest_file.is_bare else (missing,)
     try:
         return read_object(content, name)
     except ManifestError as error:
         fault = Fault(
-            "tensors-file", "error", "tensorsFile", "not a JSON object", found=error.found
+            "tensors-file",
+            "error",
+            "tensorsFile",
+            "the file is not a JSON object",
+            found=error.found,
         )
         return None, (fault,)
 

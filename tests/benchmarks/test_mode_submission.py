@@ -156,13 +156,13 @@ def test_a_timer_with_little_room_collects_between_submissions_only(backend, rng
     ops = len(decode_dispatches(backend))
     collected = []
     monkeypatch.setattr(pass_timer, "PASSES", ops + 1)
-    collect = PassTimer._collect
+    resolve = PassTimer._resolve
     monkeypatch.setattr(
-        PassTimer, "_collect", lambda self: (collected.append(self._pending), collect(self))
+        PassTimer, "_resolve", lambda self: (collected.append(self._pending), resolve(self))
     )
     with submitting(backend, Submission(pass_per_op=True)), timed(device) as timer:
         backend.greedy(first, 5, 3)
-        assert timer.take() > 0
+        assert timer.collect() > 0
     assert collected == [ops, ops, ops]  # whole tokens, though there was room for one pass more
     monkeypatch.setattr(pass_timer, "PASSES", ops - 1)
     with (

@@ -1,4 +1,4 @@
-"""Weights compressed by the package that defines the format, and decompressed by it as well."""
+"""Weights compressed with the package that defines the format, and compared with its decoder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def scheme_of(weights):
 
 
 def compressed(case, rng):
-    """Stored parts, what they stand for, and the settings."""
+    """Return the stored parts, the values they represent, and the settings."""
     form, weights = CASES[case]
     scheme = scheme_of(weights)
     rows, columns = {
@@ -51,7 +51,7 @@ def compressed(case, rng):
     shape = (-(-N // rows), -(-K // columns))
     weight = torch.from_numpy(rng.standard_normal((N, K), np.float32))
     top = 448 if weights["type"] == "float" else 1 << (weights["num_bits"] - 1)
-    # float32, so that the package's own arithmetic rounds no more than ours.
+    # float32, so that the package's own arithmetic rounds no more than this project's.
     scale = torch.from_numpy(rng.uniform(2 / top, 4 / top, shape).astype(np.float32))
     state = {
         "weight": weight,
@@ -77,7 +77,7 @@ def opened(folder, parts, settings):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_values_are_those_that_the_package_decompresses(case, tmp_path, rng):
+def test_values_equal_those_that_the_package_decompresses(case, tmp_path, rng):
     parts, meaning, settings = compressed(case, rng)
     assert len(np.unique(meaning)) > 3
     tensors = opened(tmp_path, parts, settings)
@@ -91,14 +91,14 @@ def test_values_are_those_that_the_package_decompresses(case, tmp_path, rng):
 
 
 def test_columns_in_any_order_are_scaled_by_their_group(tmp_path, rng):
-    """The package has no reader for lists of groups any more; the definition is one line."""
+    """The package no longer reads lists of groups, so their definition is the reference here."""
     parts, meaning, settings = compressed("pack-quantized-4-group-symmetric", rng)
     integers = meaning / np.repeat(parts["weight_scale"].numpy(), GROUP, 1)
     index = rng.permutation(np.arange(K) // GROUP).astype(np.int32)
     expected = np.rint(integers) * parts["weight_scale"].numpy()[:, index]
     found = opened(tmp_path / "listed", {**parts, "weight_g_idx": index}, settings)
     np.testing.assert_array_equal(found["m.weight"].read(), expected.astype(np.float32))
-    # All of them -1 is how the format says that there is no list.
+    # In this format, -1 in all entries means that there is no list.
     none = {**parts, "weight_g_idx": np.full(K, -1, np.int32)}
     found = opened(tmp_path / "none", none, settings)
     np.testing.assert_array_equal(found["m.weight"].read(), meaning)

@@ -1,4 +1,4 @@
-"""Block types of a GGUF: decoded as gguf-py decodes them, copied where the recipe asks for them."""
+"""Block types of a GGUF are decoded as by gguf-py, and copied if the recipe asks for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYER, HEAD = "model.layers.1", 64
 
 @pytest.fixture
 def llama(tmp_path, rng):
-    """A checkpoint that is quick to write; K is 256 and 512."""
+    """Return a small checkpoint whose K is 256 and 512."""
     folder = write_llama(tmp_path / "llama", llama_tensors(rng))
     write_tokenizer(folder)
     return folder
@@ -52,7 +52,7 @@ def test_blocks_decode_as_gguf_py_decodes_them(tmp_path, llama, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOAT16S)
-def test_types_that_only_a_gguf_has_are_quantized_again(tmp_path, llama, dtype):
+def test_types_that_a_package_cannot_store_are_requantized(tmp_path, llama, dtype):
     path = write_gguf(llama, tmp_path / "m.gguf", dtype)
     result = convert(path, tmp_path / "out", quantize="q8_0")
     count = sum(one.dtype == "Q8_0" for one in result.tensors)
@@ -68,7 +68,7 @@ def test_types_that_only_a_gguf_has_are_quantized_again(tmp_path, llama, dtype):
 def test_a_q4_k_m_gguf_is_copied_bit_for_bit(tmp_path, llama, fuse):
     path = write_gguf(llama, tmp_path / "m.gguf", q4_k_m)
     result = convert(path, tmp_path / "copied", fuse_gate_up=fuse)
-    # Blocks are made row by row, so quantizing rows in another order gives the same blocks.
+    # Blocks never span rows, so quantizing rows in another order gives the same blocks.
     convert(llama, tmp_path / "made", fuse_gate_up=fuse)
     copied, made = open_package(tmp_path / "copied"), open_package(tmp_path / "made")
     assert copied.manifest.tensors == made.manifest.tensors
@@ -79,7 +79,7 @@ def test_a_q4_k_m_gguf_is_copied_bit_for_bit(tmp_path, llama, fuse):
     assert f"{len(blocks)} tensors: blocks copied from the source bit for bit" in result.notes
 
 
-def test_rows_keep_their_blocks_when_they_change_places(tmp_path, llama):
+def test_rows_keep_their_blocks_when_they_are_reordered(tmp_path, llama):
     path = write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
     convert(path, tmp_path / "out", quantize="q8_0")
     found = np.frombuffer(
@@ -100,7 +100,7 @@ def test_rows_keep_their_blocks_when_they_change_places(tmp_path, llama):
         ({"quantize": "q8_0", "q4k_layout": "column"}, "dequantized and quantized again as Q8_0"),
     ],
 )
-def test_what_is_quantized_again_is_said(tmp_path, llama, options, words):
+def test_a_note_says_what_is_requantized(tmp_path, llama, options, words):
     path = write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
     result = convert(path, tmp_path / "out", **options)
     assert any(words in note for note in result.notes)
@@ -122,7 +122,7 @@ def test_weights_of_blocks_survive_another_layout_or_type(tmp_path, llama, optio
         assert error == 0.0 if "quantize" in options else error < 0.15
 
 
-def test_blocks_that_are_no_numbers_are_refused(tmp_path, llama):
+def test_blocks_that_decode_to_nan_are_refused(tmp_path, llama):
     path = write_gguf(llama, tmp_path / "m.gguf", "Q8_0")
     tensor = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.1.ffn_up.weight")
     content = bytearray(path.read_bytes())
@@ -133,7 +133,7 @@ def test_blocks_that_are_no_numbers_are_refused(tmp_path, llama):
         convert(path, tmp_path / "out", quantize="q8_0")
 
 
-def test_rows_that_llama_cpp_falls_back_for_are_copied_too(tmp_path, rng):
+def test_tensors_in_the_fallback_types_of_llama_cpp_are_copied_too(tmp_path, rng):
     sizes = {"hidden_size": 288, "num_attention_heads": 4, "head_dim": 72}
     folder = write_llama(tmp_path / "m", llama_tensors(rng, **sizes), **sizes)
     write_tokenizer(folder)

@@ -1,4 +1,4 @@
-"""The GGUF container: what gguf-py wrote is read; what is damaged is refused by name."""
+"""The GGUF container: files from gguf-py are read, and errors name what is damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rdrr_format.errors import SourceError
 
 @pytest.fixture
 def path(tmp_path, rng):
-    """A small file with values of every kind."""
+    """Return a small file with metadata values of every type."""
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
     writer.add_uint8("a.u8", 200)
     writer.add_int32("a.i32", -3)
@@ -34,7 +34,7 @@ def path(tmp_path, rng):
     return tmp_path / "m.gguf"
 
 
-def test_metadata_is_what_was_written(path):
+def test_metadata_is_read_as_it_was_written(path):
     read = read_gguf(path).metadata
     values = {key: value for key, value in read.items() if key.startswith("a.")}
     assert values == {
@@ -53,7 +53,7 @@ def test_metadata_is_what_was_written(path):
     assert type(values["a.u8"]) is int
 
 
-def test_tensors_lie_where_gguf_py_sees_them(path):
+def test_offsets_of_tensors_equal_those_of_gguf_py(path):
     ours, theirs = read_gguf(path).tensors, gguf.GGUFReader(path).tensors
     assert list(ours) == [tensor.name for tensor in theirs]
     for tensor in theirs:
@@ -64,7 +64,7 @@ def test_tensors_lie_where_gguf_py_sees_them(path):
         assert list(found.shape) == [int(size) for size in tensor.shape][::-1]
 
 
-def test_a_file_cut_anywhere_is_refused(path):
+def test_a_file_truncated_anywhere_is_refused(path):
     whole = path.read_bytes()
     assert len(read_gguf(path).tensors) == 2
     # The last tensor is padded to the alignment, which no reader needs.
@@ -81,14 +81,14 @@ def test_a_file_cut_anywhere_is_refused(path):
     ("at", "content", "message"),
     [
         (0, b"GGML", "not a GGUF file"),
-        (4, struct.pack("<I", 1), "another version.*expected 2 or 3, found 1"),
+        (4, struct.pack("<I", 1), "unknown version of GGUF.*expected 2 or 3, found 1"),
         (4, struct.pack(">I", 3), "byte order.*big endian"),
         (8, struct.pack("<Q", 2**60), "too many"),
         (16, struct.pack("<Q", 2**60), "too many"),
         (24, struct.pack("<Q", 2**62), "too many"),
     ],
 )
-def test_a_damaged_head_is_refused(path, at, content, message):
+def test_a_damaged_header_is_refused(path, at, content, message):
     whole = path.read_bytes()
     path.write_bytes(whole[:at] + content + whole[at + len(content) :])
     with pytest.raises(SourceError, match=message):
@@ -101,7 +101,7 @@ def replaced(path, old, new):
     path.write_bytes(content.replace(old, new))
 
 
-def test_the_damage_of_the_next_tests_is_what_is_refused(path):
+def test_the_undamaged_file_of_the_next_tests_is_read(path):
     replaced(path, b"a.text\x08", b"b.text\x08")
     assert read_gguf(path).metadata["b.text"] == "grüß dich"
 
@@ -109,10 +109,14 @@ def test_the_damage_of_the_next_tests_is_what_is_refused(path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"a.i32", b"a.u64", "key stands twice.*a.u64"),
-        (b"vector", b"matrix", "tensor stands twice.*matrix"),
-        (b"a.flag\x07", b"a.flag\x63", "a.flag: a value of unknown type.*99"),
-        (b"a.flags\x09\0\0\0\x07", b"a.flags\x09\0\0\0\x09", "a.flags: a list of unknown type"),
+        (b"a.i32", b"a.u64", "key occurs twice.*a.u64"),
+        (b"vector", b"matrix", "tensor occurs twice.*matrix"),
+        (b"a.flag\x07", b"a.flag\x63", "a.flag: a metadata value has an unknown type.*99"),
+        (
+            b"a.flags\x09\0\0\0\x07",
+            b"a.flags\x09\0\0\0\x09",
+            "a.flags: a metadata array has an unknown type",
+        ),
     ],
 )
 def test_a_damaged_table_is_refused(path, old, new, message):
@@ -122,13 +126,13 @@ def test_a_damaged_table_is_refused(path, old, new, message):
 
 
 def with_type(path, number):
-    """The file with another storage type in the row of `matrix`."""
+    """Replace the storage type of the tensor `matrix` in the table."""
     row = b"matrix" + struct.pack("<IQQ", 2, 5, 3)
     replaced(path, row + struct.pack("<I", 0), row + struct.pack("<I", number))
     return path
 
 
-def test_a_storage_type_that_fits_is_believed(path):
+def test_another_storage_type_of_the_same_size_is_accepted(path):
     assert read_gguf(with_type(path, 1)).tensors["matrix"].dtype == "F16"
 
 
@@ -141,8 +145,10 @@ def test_a_storage_type_that_cannot_be_read_is_named(path, number, found):
 
 
 @pytest.mark.parametrize(("number", "name", "size"), [(8, "Q8_0", 32), (11, "Q3_K", 256)])
-def test_blocks_that_do_not_fill_rows_are_refused(path, number, name, size):
-    with pytest.raises(SourceError, match=rf"not whole {name} blocks.*multiple of {size}, found 5"):
+def test_a_row_length_that_is_not_a_multiple_of_the_block_size_is_refused(path, number, name, size):
+    with pytest.raises(
+        SourceError, match=rf"not a multiple of the {name} block size.*multiple of {size}, found 5"
+    ):
         read_gguf(with_type(path, number))
 
 
@@ -158,7 +164,7 @@ def test_an_impossible_alignment_is_refused(tmp_path, alignment):
         read_gguf(tmp_path / "m.gguf")
 
 
-def test_another_alignment_is_followed(tmp_path, rng):
+def test_another_alignment_is_supported(tmp_path, rng):
     values = rng.standard_normal((3, 5)).astype(np.float32)
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
     writer.add_custom_alignment(256)

@@ -1,4 +1,4 @@
-"""GGUF files give what the checkpoints gave that they were made from."""
+"""Converting a GGUF gives the same package as converting the checkpoint it was made from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = {"num_hidden_layers": 2}
 
 @pytest.fixture
 def llama(tmp_path, rng):
-    """A checkpoint that is quick to write."""
+    """Return a small checkpoint."""
     return write_llama(tmp_path / "llama", llama_tensors(rng))
 
 
@@ -33,7 +33,7 @@ def manifest_of(folder):
 
 
 def payloads(folder):
-    """Bytes of every tensor, by name."""
+    """Return the bytes of every tensor by name."""
     package = open_package(folder)
     return {name: bytes(package.read(name)) for name in package.manifest.tensors}
 
@@ -71,7 +71,7 @@ def test_a_gguf_gives_the_package_of_its_checkpoint(tiny, tmp_path, rng):
             assert found[name] == content, name
 
 
-def test_rows_of_queries_and_keys_are_put_in_order(tmp_path, llama):
+def test_rows_of_query_and_key_projections_are_put_in_order(tmp_path, llama):
     source = open_source(write_gguf(llama, tmp_path / "m.gguf"))
     original = open_source(llama)
     for part, is_moved in (("q_proj", True), ("k_proj", True), ("v_proj", False)):
@@ -85,7 +85,7 @@ def test_rows_of_queries_and_keys_are_put_in_order(tmp_path, llama):
         assert np.array_equal(as_stored, wanted) != is_moved
 
 
-def test_biases_of_queries_and_keys_are_put_in_order(tmp_path, rng):
+def test_biases_of_query_and_key_projections_are_put_in_order(tmp_path, rng):
     tensors = llama_tensors(rng)
     for layer in range(2):
         for part, size in (("q", 256), ("k", 128), ("v", 128), ("o", 256)):
@@ -132,7 +132,7 @@ def test_scaled_rope_is_recovered(tmp_path, rng, scaling):
     assert ours["ropeScalingType"] == scaling["rope_type"]
 
 
-def test_scaling_that_nothing_states_is_refused(tmp_path, llama):
+def test_unknown_rope_scaling_is_refused(tmp_path, llama):
     rope = {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
     rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     config = json.loads((llama / "config.json").read_text())
@@ -141,11 +141,11 @@ def test_scaling_that_nothing_states_is_refused(tmp_path, llama):
     assert open_source(gguf).config["rope_scaling"]["factor"] == 8.0
     # Another base makes the same divisors mean other wavelengths.
     write_gguf(llama, gguf, metadata={"llama.rope.freq_base": 100.0})
-    with pytest.raises(ConversionError, match="rope scaling that cannot be stated"):
+    with pytest.raises(ConversionError, match="unknown rope scaling"):
         open_source(gguf)
 
 
-def test_sizes_that_llama_cpp_assumes_are_filled_in(tmp_path, llama):
+def test_defaults_that_llama_cpp_assumes_are_filled_in(tmp_path, llama):
     keys = ("attention.key_length", "rope.freq_base", "attention.head_count_kv")
     gguf = write_gguf(llama, tmp_path / "m.gguf", metadata={f"llama.{key}": None for key in keys})
     config = open_source(gguf).config
@@ -155,7 +155,7 @@ def test_sizes_that_llama_cpp_assumes_are_filled_in(tmp_path, llama):
         convert(gguf, tmp_path / "out")
 
 
-def test_a_gguf_in_parts_is_read_as_one(tmp_path, llama):
+def test_a_split_gguf_is_read_as_one(tmp_path, llama):
     write_gguf(llama, tmp_path / "m.gguf", split=8)
     parts = sorted(tmp_path.glob("m-*.gguf"))
     assert len(parts) == 3
@@ -170,7 +170,7 @@ def test_a_gguf_in_parts_is_read_as_one(tmp_path, llama):
         open_source(parts[0])
 
 
-def test_a_directory_with_one_gguf_is_that_gguf(tmp_path, llama):
+def test_a_directory_with_one_gguf_is_read_like_that_gguf(tmp_path, llama):
     folder = tmp_path / "models"
     folder.mkdir()
     first = write_gguf(llama, folder / "one.gguf")
@@ -180,11 +180,12 @@ def test_a_directory_with_one_gguf_is_that_gguf(tmp_path, llama):
         open_source(folder)
 
 
-def test_an_unknown_architecture_is_refused_with_those_that_are_known(tmp_path, llama):
+def test_the_error_of_an_unknown_architecture_lists_the_known_ones(tmp_path, llama):
     gguf = write_gguf(llama, tmp_path / "m.gguf")
     content = gguf.read_bytes()
     assert open_source(gguf).config["hidden_size"] == 256
-    # The architecture's name stands in every key too; only the first is its own value.
+    # The name of the architecture is also part of every key; only its first occurrence is the
+    # value.
     gguf.write_bytes(content.replace(b"llama", b"lemma", 1))
     with pytest.raises(ConversionError, match=r"expected llama, .*phi3.*, found lemma"):
         open_source(gguf)
@@ -218,7 +219,7 @@ def test_metadata_that_cannot_be_used_is_named(tmp_path, llama, metadata, error,
 
 
 def test_metadata_of_any_type_is_used_or_refused(tmp_path, rng, llama, monkeypatch):
-    """What a file says is foreign: no value of it may lead to anything but a clear refusal."""
+    """Metadata is untrusted: no value may lead to anything but a conversion or a clear error."""
     write_tokenizer(llama)
     path = write_gguf(llama, tmp_path / "m.gguf")
     whole = read_gguf(path)

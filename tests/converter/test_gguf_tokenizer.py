@@ -1,4 +1,4 @@
-"""Tokenizers rebuilt from GGUF metadata give the ids of the ones they were taken from."""
+"""Tokenizers rebuilt from GGUF metadata give the same ids as the original tokenizers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = (
 
 
 def texts(rng):
-    """Fixed texts, and random ones that are mostly unlike any language."""
+    """Return fixed texts, and random ones that mostly resemble no language."""
     alphabet = list("aAeE1 2\n\t.,'sl\u00e9\u4f60\U0001f600<>|-")
     return [*TEXTS, *("".join(rng.choice(alphabet, 40)) for _ in range(20))]
 
@@ -48,13 +48,13 @@ def test_the_bundled_tokenizer_survives_a_gguf(tmp_path, rng):
     original = json.loads((EXAMPLE / "tokenizer_config.json").read_text())
     for key in ("add_bos_token", "bos_token", "eos_token", "chat_template"):
         assert settings[key] == original[key]
-    # The example's template writes <|im_end|>, which so ends a text as the stated </s> does.
+    # The example's chat template uses <|im_end|>, so it ends a text like the stated </s>.
     assert source.generation_config["eos_token_id"] == [2, theirs.token_to_id("<|im_end|>")]
     assert json.loads(source.content("generation_config.json")) == source.generation_config
 
 
 def trained(pre):
-    """A small BPE that cuts as `pre` does, trained by the library itself."""
+    """Train a small BPE tokenizer with the pre-tokenizer `pre`, using the library itself."""
     row = PRETOKENIZERS[pre]
     tokenizer = Tokenizer(models.BPE(ignore_merges=row.ignores_merges))
     text = json.loads(tokenizer.to_str())
@@ -100,8 +100,8 @@ def test_byte_level_tokenizers_give_the_same_ids(entries_of, rng, pre):
     assert size == theirs.get_vocab_size(with_added_tokens=False)
 
 
-def test_ways_to_cut_are_not_the_same(entries_of):
-    """The control: each name cuts these texts otherwise."""
+def test_pre_tokenizers_split_differently(entries_of):
+    """Control: each pre-tokenizer splits these texts differently."""
     entries = entries_of(trained("llama-bpe"), "llama-bpe")
     pieces = set()
     for pre in ("llama-bpe", "qwen2", "gpt-2", "smollm", "tekken"):
@@ -121,7 +121,7 @@ def test_ways_to_cut_are_not_the_same(entries_of):
         ({"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": None}, "h"),
     ],
 )
-def test_the_first_token_is_put_before_a_text_where_it_belongs(entries_of, entries, first):
+def test_the_bos_token_is_added_where_it_belongs(entries_of, entries, first):
     all_entries = {**entries_of(trained("llama-bpe"), "llama-bpe"), **entries}
     known = {key: value for key, value in all_entries.items() if value is not None}
     tokenizer = rebuilt(known)
@@ -131,7 +131,7 @@ def test_the_first_token_is_put_before_a_text_where_it_belongs(entries_of, entri
 
 
 def sentencepiece(rng, pieces=120):
-    """A random vocabulary with scores in which every piece can be built by merging."""
+    """Return a random vocabulary with scores in which every piece can be built by merging."""
     letters = [*"abcde", "▁", "é"]
     known = list(letters)
     while len(known) < pieces:
@@ -140,7 +140,7 @@ def sentencepiece(rng, pieces=120):
             known.append(joined)
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *known]
     kinds = [2, 3, 3, *[6] * 256, *[1] * len(known)]
-    # As sentencepiece trains it: pieces by the order in which they were merged, letters last.
+    # As in SentencePiece: pieces in the order in which they were merged, letters last.
     merged = [*rng.permutation(np.arange(len(letters), len(known))), *range(len(letters))]
     scores = [0.0] * 259 + [0.0] * len(known)
     for rank, index in enumerate(merged):
@@ -158,7 +158,7 @@ def sentencepiece(rng, pieces=120):
 
 
 def merged_by_score(text, entries):
-    """llama.cpp's way: join the neighbours that make the best piece, the leftmost of equals."""
+    """Tokenize like llama.cpp: merge the neighbours with the best score, leftmost first."""
     ids = {token: index for index, token in enumerate(entries["tokenizer.ggml.tokens"])}
     scores = entries["tokenizer.ggml.scores"]
     parts = list("▁" + text.replace(" ", "▁"))
@@ -188,7 +188,7 @@ def test_sentencepiece_merges_follow_the_scores(rng):
         assert tokenizer.decode(ids) == text
 
 
-def test_a_vocabulary_without_a_prefix_keeps_a_text_as_it_is(rng):
+def test_a_vocabulary_without_a_prefix_keeps_a_text_unchanged(rng):
     entries = {**sentencepiece(rng), "tokenizer.ggml.add_space_prefix": False}
     tokenizer = rebuilt(entries)
     for text in ("abc", " abc", "a  b "):
@@ -211,7 +211,7 @@ def test_user_defined_tokens_stay_whole_and_are_not_special(rng):
     assert tokenizer_files(entries, "m")[1]["eos_token_id"] == [2, last]
 
 
-def test_a_whole_tokenizer_inside_is_taken_as_it_is():
+def test_an_embedded_tokenizer_json_is_used_unchanged():
     text = (EXAMPLE / "tokenizer.json").read_text()
     entries = {"tokenizer.ggml.model": "gpt2", "tokenizer.huggingface.json": text}
     made, _, notes = tokenizer_files(entries, "m.gguf")
@@ -222,14 +222,14 @@ def test_a_whole_tokenizer_inside_is_taken_as_it_is():
 @pytest.mark.parametrize(
     ("entries", "words", "is_there"),
     [
-        ({"tokenizer.ggml.pre": "of-tomorrow"}, "'of-tomorrow', which is not known", False),
+        ({"tokenizer.ggml.pre": "of-tomorrow"}, "'of-tomorrow' of the GGUF is unknown", False),
         ({"tokenizer.ggml.model": "rwkv"}, "kind 'rwkv' cannot be rebuilt", False),
-        ({"tokenizer.ggml.pre": "default"}, "GPT-2's way is assumed", True),
-        ({"tokenizer.ggml.pre": None}, "GPT-2's way is assumed", True),
+        ({"tokenizer.ggml.pre": "default"}, "that of GPT-2 is assumed", True),
+        ({"tokenizer.ggml.pre": None}, "that of GPT-2 is assumed", True),
         ({"tokenizer.ggml.tokens": [], "tokenizer.ggml.token_type": []}, "holds no token", False),
     ],
 )
-def test_what_is_assumed_or_not_known_is_said(entries_of, entries, words, is_there):
+def test_notes_say_what_is_assumed_or_unknown(entries_of, entries, words, is_there):
     all_entries = {**entries_of(trained("gpt-2"), "gpt-2"), **entries}
     if not all_entries["tokenizer.ggml.tokens"]:
         all_entries |= {"tokenizer.ggml.bos_token_id": None, "tokenizer.ggml.eos_token_id": None}

@@ -1,4 +1,4 @@
-"""Reading ahead changes nothing about what is read, wherever in a file it lies."""
+"""Reading ahead does not change what is read, at any position in a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from rdrr_converter.sources._mapped import read_ahead
 
 
-def test_any_part_of_a_mapped_file_is_asked_for_within_the_file(tmp_path, rng, monkeypatch):
+def test_read_ahead_advice_stays_within_the_file(tmp_path, rng, monkeypatch):
     content = rng.integers(0, 256, 50_000, dtype=np.uint8)
     content.tofile(tmp_path / "file")
     asked = []
@@ -36,7 +36,7 @@ def test_any_part_of_a_mapped_file_is_asked_for_within_the_file(tmp_path, rng, m
         assert bool(asked) == (first < end)
 
 
-def test_what_is_not_mapped_or_not_one_run_is_left_alone(tmp_path):
+def test_arrays_that_are_not_mapped_or_not_contiguous_are_returned_unchanged(tmp_path):
     np.zeros(20_000, np.uint8).tofile(tmp_path / "file")
     array = np.memmap(tmp_path / "file", np.uint8, "r", 0, (100, 200))
     for part in (array[:, :50], array[::2], np.zeros((3, 4)), np.asarray(array)[1:2]):

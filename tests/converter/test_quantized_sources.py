@@ -1,4 +1,4 @@
-"""Weights that other programs quantized: what is read is what their numbers stand for."""
+"""Weights that other programs quantized are read with the values that the numbers represent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def weights(rng, shape=(N, K)):
 
 
 def check_reading(tensor, meaning, rng):
-    """All ways to read a tensor give the parts of one matrix."""
+    """Check that all ways to read a tensor give parts of the same matrix."""
     assert tensor.shape == meaning.shape
     np.testing.assert_array_equal(tensor.read(), meaning)
     rows, columns = (slice(*sorted(rng.integers(0, size, 2))) for size in meaning.shape)
@@ -69,7 +69,7 @@ def check_reading(tensor, meaning, rng):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("pickled", [False, True], ids=["safetensors", "pytorch"])
-def test_values_are_those_that_were_packed(case, pickled, tmp_path, rng):
+def test_unpacked_values_equal_those_that_were_packed(case, pickled, tmp_path, rng):
     settings, quantize = CASES[case]
     parts, meaning = quantize(weights(rng), rng)
     source = opened(tmp_path, parts, settings, pickled=pickled)
@@ -99,15 +99,13 @@ def test_any_span_of_values_can_be_unpacked_alone(bits, rng):
         ("F8_E8M0", torch.float8_e8m0fnu),
     ],
 )
-def test_codes_of_eight_bit_floats_mean_what_torch_says(name, dtype):
+def test_codes_of_8_bit_floats_have_the_values_that_torch_gives_them(name, dtype):
     codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype)
     np.testing.assert_array_equal(float_table(name), codes.float().numpy())
 
 
-def test_a_zero_point_that_borrows_from_its_neighbour_is_given_back_by_its_writer_only(
-    tmp_path, rng
-):
-    """GPTQModel takes one from whole words; others wrap within a value."""
+def test_borrowed_zero_points_are_corrected_for_gptqmodel_only(tmp_path, rng):
+    """GPTQModel subtracts 1 from whole words; other programs wrap around within a value."""
     parts, meaning = gptq(version=2)(weights(rng), rng)
     parts["qzeros"] = parts["qzeros"].copy()
     parts["qzeros"][0, 0] &= ~0xF  # the first zero point is 0
@@ -129,7 +127,7 @@ def test_a_tensor_can_be_sent_to_another_process(case, tmp_path, rng):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(tensor)).read(), meaning)
 
 
-def test_the_old_place_of_gptq_settings_is_read(tmp_path, rng):
+def test_gptq_settings_in_the_older_file_are_read(tmp_path, rng):
     parts, meaning = gptq()(weights(rng), rng)
     tensors = {f"m.{part}": value for part, value in parts.items()}
     write_quantized(tmp_path, {}, tensors, None)
@@ -138,21 +136,19 @@ def test_the_old_place_of_gptq_settings_is_read(tmp_path, rng):
     np.testing.assert_array_equal(open_source(tmp_path).tensors["m.weight"].read(), meaning)
 
 
-def test_other_tensors_are_left_alone_and_scales_of_activations_are_named(tmp_path, rng):
+def test_other_tensors_are_unchanged_and_notes_mention_scales_of_activations(tmp_path, rng):
     parts, _ = fp8(64, 48)(weights(rng), rng)
     extra = {"bias": weights(rng, (N,)), "input_scale": weights(rng, (1,))}
     source = opened(tmp_path, {**parts, **extra}, FP8)
     assert set(source.tensors) == {"m.weight", "m.bias"}
     np.testing.assert_array_equal(source.tensors["m.bias"].read()[0], extra["bias"])
     assert source.notes == (
-        "1 scales of activations and caches: left out, those are not quantized here",
+        "1 scales of activations and caches are omitted, because those are not quantized here",
     )
 
 
 @pytest.mark.parametrize(("size", "kept"), [(0, False), (1e-7, True)])
-def test_a_bias_of_zeros_is_left_out_where_gptq_stores_one_for_every_module(
-    size, kept, tmp_path, rng
-):
+def test_a_bias_of_zeros_is_omitted_if_gptq_stores_one_for_every_module(size, kept, tmp_path, rng):
     parts, _ = gptq()(weights(rng), rng)
     bias = np.zeros(N, np.float16)
     bias[-1] = size
@@ -166,7 +162,7 @@ def test_a_bias_of_zeros_is_left_out_where_gptq_stores_one_for_every_module(
     [
         ({"quant_method": "bitsandbytes"}, "found bitsandbytes"),
         ({"load_in_4bit": True}, "found none"),
-        ({"quant_method": ["gptq"]}, "cannot be read"),
+        ({"quant_method": ["gptq"]}, "unknown method"),
         ({**GPTQ, "checkpoint_format": "marlin"}, "found marlin"),
         ({**GPTQ, "is_marlin_format": True}, "found marlin"),
         ({**AWQ, "version": "gemv"}, "found version gemv"),
@@ -186,7 +182,7 @@ def test_a_bias_of_zeros_is_left_out_where_gptq_stores_one_for_every_module(
         ),
     ],
 )
-def test_settings_that_mean_something_else_are_refused_by_name(settings, words, tmp_path, rng):
+def test_unsupported_settings_are_refused_by_name(settings, words, tmp_path, rng):
     parts = {"weight": weights(rng)}
     assert opened(tmp_path / "good", parts, GPTQ).tensors["m.weight"].dtype == "F32"
     with pytest.raises(SourceError, match=words):
@@ -225,7 +221,7 @@ DTYPES = (np.float32, np.float16, np.int32, np.int8, np.int64, np.uint8, np.bool
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_whatever_a_part_is_replaced_by_is_read_or_refused(case, tmp_path, rng):
+def test_any_replacement_of_a_part_is_read_or_refused(case, tmp_path, rng):
     settings, quantize = CASES[case]
     parts, _ = quantize(weights(rng), rng)
     for trial in range(12):
@@ -250,7 +246,7 @@ PACKED = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights
 
 
 @pytest.mark.parametrize("case", ["gptq", "awq", "fp8-blocks", "packed"])
-def test_whatever_the_settings_say_a_checkpoint_is_read_or_refused(case, tmp_path, rng):
+def test_with_any_settings_a_checkpoint_is_read_or_refused(case, tmp_path, rng):
     settings, quantize = CASES.get(case, (PACKED, packed()))
     parts, _ = quantize(weights(rng), rng)
     folder = write_quantized(

@@ -1,4 +1,4 @@
-"""Checkpoints from URLs and packages to URLs, on a server that speaks S3."""
+"""Convert checkpoints from URLs and to URLs, with a local S3 server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 from rdrr_converter.convert import convert
-from rdrr_converter.sources import _pieces, open_source
-from rdrr_converter.sources import nearby as nearby_module
-from rdrr_converter.sources.nearby import nearby
+from rdrr_converter.sources import _sparse_files, open_source
+from rdrr_converter.sources import staging as staging_module
+from rdrr_converter.sources.staging import stage_locally
 from rdrr_format.errors import RdrrError, SourceError, StoreError, UsageError
 from rdrr_format.remote_stores import FsspecStore
 from rdrr_manifests.package import open_package, validate
@@ -30,7 +30,7 @@ def bucket():
 
 @pytest.fixture
 def url(bucket):
-    """A folder on the server that no other test uses."""
+    """Return the URL of a folder on the server that no other test uses."""
     return f"{bucket}/{uuid4().hex}"
 
 
@@ -46,7 +46,7 @@ def folder(tmp_path, tensors):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """Every read of a remote file: its name, the first byte and the number of bytes."""
+    """Record every read of a remote file: its name, the first byte and the number of bytes."""
     seen = []
     read = FsspecStore.read
 
@@ -79,10 +79,10 @@ def test_a_checkpoint_on_s3_gives_the_bytes_of_a_local_one(folder, tmp_path, url
     assert sum(size for _, _, size in weights) == (folder / "model.safetensors").stat().st_size
 
 
-def test_shards_are_fetched_in_pieces_each_once_and_other_weights_not_at_all(
+def test_each_piece_of_a_shard_is_fetched_once_and_other_weights_never(
     tmp_path, tensors, url, reads, monkeypatch
 ):
-    monkeypatch.setattr(_pieces, "PIECE", 40_000)
+    monkeypatch.setattr(_sparse_files, "PIECE_BYTES", 40_000)
     folder = write_llama(tmp_path / "tiny-llama", tensors, shards=3)
     convert(folder, tmp_path / "local")
     (folder / "consolidated.safetensors").write_bytes(bytes(10**5))
@@ -96,9 +96,9 @@ def test_shards_are_fetched_in_pieces_each_once_and_other_weights_not_at_all(
     assert sum(size for _, _, size in weights) == sum(sizes.values())
 
 
-def test_reading_one_tensor_fetches_no_other(folder, tensors, url, reads, monkeypatch):
-    monkeypatch.setattr(_pieces, "PIECE", 4096)
-    with nearby(upload(folder, f"{url}/tiny-llama")) as path:
+def test_reading_one_tensor_fetches_no_other_tensor(folder, tensors, url, reads, monkeypatch):
+    monkeypatch.setattr(_sparse_files, "PIECE_BYTES", 4096)
+    with stage_locally(upload(folder, f"{url}/tiny-llama")) as path:
         source = open_source(path)
         del reads[:]
         name = "model.layers.1.mlp.down_proj.weight"
@@ -128,7 +128,7 @@ def test_a_single_file_and_a_gguf_on_s3_give_the_bytes_of_local_ones(folder, tmp
         assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
-def test_pytorch_weights_are_fetched_whole_and_nothing_beside_them(
+def test_pytorch_weights_are_fetched_whole_and_nothing_else_is(
     folder, tensors, tmp_path, url, reads
 ):
     pickled(folder, tensors)
@@ -140,7 +140,7 @@ def test_pytorch_weights_are_fetched_whole_and_nothing_beside_them(
 
 @pytest.fixture
 def web(tmp_path):
-    """Starts a web server of the test's folder, given its handler."""
+    """Return a function that starts a web server for the test's folder, given its handler."""
     servers = []
 
     def start(handler):
@@ -164,13 +164,13 @@ def test_a_web_server_serves_checkpoints_too(tmp_path, tensors, web):
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
-def test_a_web_server_that_gives_no_parts_is_refused_where_it_would_send_files_again_and_again(
+def test_a_web_server_without_range_requests_is_refused_if_it_would_resend_files(
     folder, tmp_path, web, monkeypatch
 ):
     whole, parts = web(QuietHandler), web(RangeHandler)
     convert(f"{whole}/{folder.name}", tmp_path / "small")  # one piece each
-    monkeypatch.setattr(nearby_module, "PIECE", 10_000)
-    with pytest.raises(SourceError, match="no parts of files"):
+    monkeypatch.setattr(staging_module, "PIECE_BYTES", 10_000)
+    with pytest.raises(SourceError, match="does not support range requests"):
         convert(f"{whole}/{folder.name}", tmp_path / "out")
     convert(f"{parts}/{folder.name}", tmp_path / "out")
     assert files(tmp_path / "out") == files(tmp_path / "small")
@@ -197,7 +197,7 @@ def test_a_package_on_s3_has_the_bytes_of_a_local_one_and_its_manifest_comes_las
         assert bytes(package.read(name)) == bytes(local.read(name))
 
 
-def test_from_one_url_to_another_nothing_passes_through_the_working_folder(
+def test_converting_from_url_to_url_writes_nothing_to_the_working_folder(
     folder, tmp_path, url, monkeypatch
 ):
     convert(folder, tmp_path / "local", quantize="q8_0")
@@ -248,7 +248,7 @@ def test_an_interruption_leaves_no_manifest_and_nothing_new(folder, url, stage):
     assert "manifest.json" not in contents(url)
 
 
-def test_what_a_killed_conversion_left_is_replaced_but_nothing_else(folder, url):
+def test_the_leftovers_of_a_killed_conversion_are_replaced_and_nothing_else(folder, url):
     upload(folder, f"{url}/strange")
     with pytest.raises(StoreError, match="not an RDRR package"):
         convert(folder, f"{url}/strange", overwrite=True)
@@ -269,7 +269,7 @@ def test_the_source_is_never_replaced(folder, url):
     assert contents(url) == files(folder)
 
 
-def test_damage_to_what_was_stored_is_found_before_there_is_a_manifest(folder, url, monkeypatch):
+def test_damaged_uploads_are_found_before_the_manifest_is_written(folder, url, monkeypatch):
     close = FsspecStore.open_write
 
     def damaging(self, name):
@@ -285,7 +285,7 @@ def test_damage_to_what_was_stored_is_found_before_there_is_a_manifest(folder, u
     assert contents(url) == {}
 
 
-def test_bad_locations_are_one_clear_line_each(folder, tmp_path, url):
+def test_bad_locations_are_errors_of_one_clear_line(folder, tmp_path, url):
     out = tmp_path / "out"
     upload(write_llama(tmp_path / "empty", {}), f"{url}/truncated")
     content = (folder / "model.safetensors").read_bytes()
@@ -299,7 +299,11 @@ def test_bad_locations_are_one_clear_line_each(folder, tmp_path, url):
         (f"{url}/nowhere", SourceError, "nowhere: no such checkpoint"),
         ("s3://no-such-bucket/a", SourceError, "no such checkpoint"),
         (f"{url}/notes", SourceError, "notes: not a checkpoint.*config.json"),
-        (f"{url}/truncated", SourceError, rf"^{url}/truncated/model.safetensors.*truncated file"),
+        (
+            f"{url}/truncated",
+            SourceError,
+            rf"^{url}/truncated/model.safetensors.*the file is truncated",
+        ),
         ("nosuch://a/b", StoreError, "nosuch"),
         ("http://127.0.0.1:9/a", StoreError, "cannot be reached"),
     ):
@@ -317,7 +321,7 @@ def test_bad_locations_are_one_clear_line_each(folder, tmp_path, url):
     convert(folder, out)  # the control
 
 
-def test_a_conversion_from_a_url_goes_on_after_an_interruption(folder, tmp_path, url):
+def test_a_conversion_from_a_url_resumes_after_an_interruption(folder, tmp_path, url):
     upload(folder, f"{url}/tiny-llama")
     options = {"shard_size": 2**17, "resume": True}
 
@@ -337,7 +341,7 @@ def test_a_conversion_from_a_url_goes_on_after_an_interruption(folder, tmp_path,
 def test_a_checkpoint_that_cannot_be_converted_is_refused_before_its_weights_are_fetched(
     folder, tmp_path, url, reads, monkeypatch
 ):
-    monkeypatch.setattr(_pieces, "PIECE", 16_384)
+    monkeypatch.setattr(_sparse_files, "PIECE_BYTES", 16_384)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 640}))
     upload(folder, url)
@@ -350,7 +354,7 @@ def test_a_checkpoint_that_cannot_be_converted_is_refused_before_its_weights_are
     assert weights > (folder / "model.safetensors").stat().st_size
 
 
-def test_an_adapter_may_be_behind_a_url_too(folder, tmp_path, url, rng):
+def test_an_adapter_can_be_a_url_too(folder, tmp_path, url, rng):
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}

@@ -1,4 +1,4 @@
-"""Checkpoints: what is read equals what was written; what is damaged is refused by name."""
+"""Checkpoints are read as they were written, and errors name what is damaged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_parts_of_a_tensor_are_the_written_values(tmp_path, rng, dtype):
     assert tensor.magnitude() == np.abs(values).max()
 
 
-def test_blocks_that_decode_to_no_numbers_are_found_without_a_warning(recwarn):
+def test_blocks_that_decode_to_nan_are_found_without_a_warning(recwarn):
     for byte, is_finite in ((255, False), (0, True)):
         blocks = np.full((2, 144), byte, np.uint8)
         tensor = SourceTensor("w", (2, 256), "Q4_K", "file", lambda blocks=blocks: blocks)
@@ -58,7 +58,7 @@ def test_a_vector_is_one_row(tmp_path, rng):
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_magnitude_shows_what_is_not_finite(tmp_path, rng, dtype, value):
+def test_magnitude_is_not_finite_if_a_value_is_not(tmp_path, rng, dtype, value):
     values = rng.standard_normal((3, 5), np.float32)
     values[1, 2] = value
     (tmp_path / "config.json").write_text("{}")
@@ -69,7 +69,7 @@ def test_magnitude_shows_what_is_not_finite(tmp_path, rng, dtype, value):
     assert open_source(tmp_path).tensors["w"].magnitude() == 7.0
 
 
-def test_equal_values_are_told_from_almost_equal_ones(tmp_path, rng):
+def test_almost_equal_values_are_not_the_same(tmp_path, rng):
     stored = to_stored(rng.standard_normal((9, 4), np.float32), "BF16")
     other = stored.copy()
     other[-1, -1] ^= 1
@@ -80,7 +80,7 @@ def test_equal_values_are_told_from_almost_equal_ones(tmp_path, rng):
     assert not same_values(tensors["a"], tensors["c"])
 
 
-def test_shards_hold_together_what_one_file_holds(tmp_path, rng):
+def test_shards_hold_the_same_tensors_as_one_file(tmp_path, rng):
     tensors = llama_tensors(rng)
     one = open_source(write_llama(tmp_path / "one", tensors))
     three = open_source(write_llama(tmp_path / "three", tensors, shards=3))
@@ -99,7 +99,7 @@ def test_a_single_file_is_read_with_the_configuration_beside_it(tmp_path, rng):
         open_source(folder / "model.safetensors")
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path):
+def test_a_path_that_is_not_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(SourceError, match="no such checkpoint"):
         open_source(tmp_path / "nowhere")
     with pytest.raises(SourceError, match="not a checkpoint"):
@@ -120,7 +120,7 @@ def test_a_missing_shard_is_named(tmp_path, rng):
         open_source(folder)
 
 
-def test_an_index_that_names_what_a_shard_lacks_is_refused(tmp_path, rng):
+def test_an_index_that_names_a_tensor_its_shard_lacks_is_refused(tmp_path, rng):
     folder = write_llama(tmp_path / "m", llama_tensors(rng), shards=2)
     index = folder / "model.safetensors.index.json"
     content = json.loads(index.read_text())
@@ -147,7 +147,7 @@ def test_a_damaged_index_is_refused(tmp_path, rng, text):
         open_source(folder)
 
 
-def test_a_file_cut_anywhere_is_refused(tmp_path, rng):
+def test_a_file_truncated_anywhere_is_refused(tmp_path, rng):
     write_one(tmp_path, rng)
     path = tmp_path / "model.safetensors"
     whole = path.read_bytes()
@@ -196,7 +196,7 @@ def test_weights_of_another_dtype_are_refused_when_read(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "nothing", "[1, 2]"])
-def test_a_configuration_that_is_no_object_is_refused(tmp_path, rng, text):
+def test_a_configuration_that_is_not_an_object_is_refused(tmp_path, rng, text):
     write_one(tmp_path, rng)
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(SourceError, match=r"config\.json"):

@@ -22,7 +22,7 @@ def folder(tmp_path, rng):
 
 def starts(folder):
     with open_package(folder) as package:
-        return [entry.runs()[0].offset for entry in package.manifest.tensors.values()]
+        return [entry.byte_spans()[0].offset for entry in package.manifest.tensors.values()]
 
 
 @pytest.mark.parametrize("align", [1, 4096])

@@ -1,4 +1,4 @@
-"""PyTorch checkpoints: the same tensors as in safetensors, and no code is run."""
+"""PyTorch checkpoints give the same tensors as safetensors, and their code is never run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shards_of(folder):
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_the_package_is_that_of_safetensors(tmp_path, rng, dtype, shards):
+def test_the_package_equals_that_of_safetensors(tmp_path, rng, dtype, shards):
     tensors = llama_tensors(rng, dtype)
     convert(write_torch(tmp_path / "t", tensors, shards=shards), tmp_path / "a", quantize="q8_0")
     convert(write_llama(tmp_path / "s", tensors), tmp_path / "b", quantize="q8_0")
@@ -78,7 +78,7 @@ def test_a_single_file_is_read_with_the_configuration_beside_it(tmp_path, rng, n
         open_source(tmp_path / name)
 
 
-def test_views_and_shared_storage_read_as_what_they_show(tmp_path, rng):
+def test_views_and_shared_storage_are_read_correctly(tmp_path, rng):
     (tmp_path / "config.json").write_text("{}")
     values = torch.from_numpy(rng.standard_normal((6, 8)).astype(np.float32))
     views = {"all": values, "turned": values.T, "part": values[1:5:2, 2:7], "row": values[3]}
@@ -94,7 +94,7 @@ def test_views_and_shared_storage_read_as_what_they_show(tmp_path, rng):
 
 
 class Runs:
-    """What a hostile pickle does: calls something when it is read."""
+    """A hostile pickle, which calls a function when it is loaded."""
 
     def __init__(self, target):
         self.target = target
@@ -111,7 +111,7 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path, rng):
     with pytest.raises(SourceError, match=r"code in a checkpoint is never run.*open.*safetensors"):
         open_source(folder)
     assert not target.exists()
-    # The same file does run its code for a reader that does not care.
+    # Control: without `weights_only` the same file does run its code.
     torch.load(folder / SINGLE, weights_only=False)
     assert target.exists()
 
@@ -120,19 +120,21 @@ def test_a_bare_pickle_is_refused_and_not_run(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     target = tmp_path / "ran"
     (tmp_path / SINGLE).write_bytes(pickle.dumps(Runs(target)))
-    with pytest.raises(SourceError, match=r"not a file of torch\.save"):
+    with pytest.raises(SourceError, match=r"not a file written by torch\.save"):
         open_source(tmp_path)
     assert not target.exists()
 
 
-def test_a_file_cut_anywhere_is_refused(tmp_path, rng):
+def test_a_file_truncated_anywhere_is_refused(tmp_path, rng):
     (tmp_path / "config.json").write_text("{}")
     path = tmp_path / SINGLE
     torch.save({"w": torch.from_numpy(rng.standard_normal((40, 50)))}, path)
     whole = path.read_bytes()
     for length in [0, 3, 40, len(whole) // 2, len(whole) - 100, len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(SourceError, match=r"damaged or truncated|not a file of torch\.save"):
+        with pytest.raises(
+            SourceError, match=r"damaged or truncated|not a file written by torch\.save"
+        ):
             open_source(tmp_path)
     path.write_bytes(whole)
     assert list(open_source(tmp_path).tensors) == ["w"]
@@ -171,7 +173,7 @@ def test_a_missing_shard_is_named(tmp_path, rng):
         open_source(folder)
 
 
-def test_safetensors_are_preferred_where_both_are(tmp_path, rng):
+def test_safetensors_are_preferred_if_both_exist(tmp_path, rng):
     tensors = llama_tensors(rng)
     folder = write_torch(tmp_path / "m", tensors)
     assert open_source(folder).kind == "pytorch"

@@ -1,4 +1,4 @@
-"""The devices of these tests."""
+"""Device fixtures for the tests of this folder."""
 
 from support.devices import any_bench, bench, device, plain_bench, plain_device
 

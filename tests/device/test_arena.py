@@ -1,4 +1,4 @@
-"""Buffers that are owned together, and pools of slices that share them."""
+"""Arenas: buffers that are freed together, and pools of slices that share them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rdrr_device.arena import arena
 from rdrr_device.buffers import OFFSET_ALIGNMENT
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import DeviceError
 
 SIZES = (4, 256, 1000, 260)
@@ -14,46 +14,46 @@ SIZES = (4, 256, 1000, 260)
 
 def test_slices_of_a_pool_share_one_buffer_and_keep_their_bytes(device, rng):
     data = [rng.integers(0, 256, size, dtype=np.uint8) for size in SIZES]
-    paper = PaperArena(device).pool("pool", 0)
+    dry_run = DryRunArena(device).pool("pool", 0)
     for one in data:
-        paper.upload("slice", one)
+        dry_run.upload("slice", one)
     with arena(device) as buffers:
-        pool = buffers.pool("pool", paper.size)
+        pool = buffers.pool("pool", dry_run.size)
         made = [pool.upload("slice", one) for one in data]
         assert len({id(one.buffer) for one in made}) == 1
         assert all(one.offset % OFFSET_ALIGNMENT == 0 for one in made)
-        assert buffers.size == pool.size == paper.size
+        assert buffers.size == pool.size == dry_run.size
         for one, held in zip(data, made, strict=True):
             np.testing.assert_array_equal(device.read(held), one)
 
 
-def test_a_pool_that_was_planned_too_small_takes_another_buffer(device):
+def test_a_pool_that_was_planned_too_small_creates_another_buffer(device):
     with arena(device) as buffers:
         pool = buffers.pool("pool", 512)
         made = [pool.empty("slice", 512) for _ in range(2)]
         assert len({id(one.buffer) for one in made}) == 2
 
 
-def test_no_buffer_of_a_pool_is_larger_than_the_device_binds(device):
+def test_no_buffer_of_a_pool_is_larger_than_the_device_can_bind(device):
     with arena(device) as buffers:
         pool = buffers.pool("pool", 4 * device.max_binding)
-        pool._device = _Binds(device, 4096)
+        pool._device = _SmallBinding(device, 4096)
         made = [pool.empty("slice", 1500) for _ in range(4)]
         assert {one.buffer.size for one in made} == {4096}
         assert len({id(one.buffer) for one in made}) == 2
 
 
-class _Binds:
-    """A device that binds less."""
+class _SmallBinding:
+    """A device with a smaller limit on the size of a binding."""
 
-    def __init__(self, device, most):
-        self._device, self.max_binding = device, most
+    def __init__(self, device, max_binding):
+        self._device, self.max_binding = device, max_binding
 
     def __getattr__(self, name):
         return getattr(self._device, name)
 
 
-def test_what_a_pool_holds_is_freed_with_its_arena(device):
+def test_the_buffers_of_a_pool_are_freed_with_its_arena(device):
     before = device.memory.live
     with arena(device) as buffers:
         held = buffers.pool("pool", 1024).empty("slice", 1024)

@@ -1,4 +1,4 @@
-"""Opening devices, moving bytes, counting work, and failing in words."""
+"""Opening devices, copying bytes, counting work, and error messages."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_adapters_are_described() -> None:
     assert first.limits["max-buffer-size"] > 0
 
 
-def test_limits_are_raised_to_the_adapters(device) -> None:
+def test_limits_are_raised_to_those_of_the_adapter(device) -> None:
     for name in ("max-storage-buffer-binding-size", "max-compute-workgroup-storage-size"):
         assert device.limits[name] == device.info.limits[name]
 
 
-def test_features_can_be_left_off() -> None:
+def test_features_can_be_disabled() -> None:
     opened = open_device(without=frozenset({"subgroup"}))
     try:
         assert "subgroup" not in opened.features
@@ -64,7 +64,7 @@ def test_features_can_be_left_off() -> None:
         opened.close()
 
 
-def test_bytes_come_back_as_written(bench, rng) -> None:
+def test_bytes_are_read_as_they_were_written(bench, rng) -> None:
     data = rng.integers(0, 2**32, 100_000, dtype=np.uint32)
     buffer = bench.upload(data)
     assert np.array_equal(bench.device.read(buffer).view(np.uint32), data)
@@ -119,14 +119,14 @@ def test_equal_kernels_share_a_pipeline(bench) -> None:
     assert device.counters.since(before).pipeline_creates == 0
 
 
-def test_reading_and_writing_one_buffer_in_a_dispatch_is_an_error_not_silence(bench) -> None:
+def test_reading_and_writing_one_buffer_in_a_dispatch_is_an_error(bench) -> None:
     x = bench.poisoned(64)
     made = copy(x, x, label="t")
     with pytest.raises(DeviceError, match="conflicting usages"):
         bench.run(made, 1)
 
 
-def test_a_broken_shader_is_an_error_not_silence(bench) -> None:
+def test_a_shader_that_does_not_compile_is_an_error(bench) -> None:
     x = bench.poisoned(64)
     good = as_dispatch(copy(x, bench.poisoned(64), label="t")[0]).kernel
     broken = type(good)("broken", good.source + "fn (", good.entry, good.overrides, good.bindings)
@@ -150,19 +150,19 @@ def test_buffers_of_an_arena_are_freed_together(device) -> None:
         device.write(kept, np.zeros(1, np.float32))
 
 
-def test_slices_of_slices_add_up() -> None:
+def test_the_offsets_of_nested_slices_add_up() -> None:
     assert BufferSlice(None, 256, 1024).range(512, 256) == BufferSlice(None, 768, 256)
 
 
 @pytest.mark.parametrize("groups", [1, 65_535, 65_536, 262_144, 5_000_000])
-def test_work_covers_its_items_within_the_launch_limit(groups) -> None:
+def test_workgroup_counts_cover_all_items_within_the_limit(groups) -> None:
     x, y, z = Work(groups, 8).counts(33)
     assert x * y >= groups
     assert max(x, y) <= 65_535
     assert z == 5
 
 
-def test_work_beyond_the_launch_limit_is_refused() -> None:
+def test_a_dispatch_beyond_the_workgroup_limit_is_refused() -> None:
     assert Work(1, 1).counts(65_535) == (1, 1, 65_535)
-    with pytest.raises(DeviceError, match="launch too large"):
+    with pytest.raises(DeviceError, match="dispatch is too large"):
         Work(1, 1).counts(65_536)

@@ -1,4 +1,4 @@
-"""How programs reach the queue: exact counts, the beginning of a long prompt, another submitter."""
+"""Submission of programs: exact counts, long prompts in parts, and other submitters."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def backend(device, tmp_path_factory) -> Iterator[GpuBackend]:
     folder = tmp_path_factory.mktemp("submission")
     package = write_random_package(folder, llama_manifest(), np.random.default_rng())
     made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    made.greedy(made.greedy([1, 2], 0, 1), 2, 1)  # all passes are built
+    made.greedy(made.greedy([1, 2], 0, 1), 2, 1)  # builds all passes, so that tests count no builds
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("interval", [1, 4])
-def test_a_token_is_one_submission_and_nothing_is_made_for_it(backend, rng, interval):
+def test_a_token_is_one_submission_and_creates_no_gpu_object(backend, rng, interval):
     last = backend.greedy(backend.greedy(prompt(rng, 5), 0, 1), 5, 1)
     before = backend.device.counters.copy()
     backend.greedy(last, 6, interval)
@@ -58,14 +58,14 @@ def test_the_beginning_of_a_long_prompt_is_submitted_first(backend, rng, monkeyp
         whole = backend.logits(ids, 0)
     with device.submitting(submitter(device, first=3)):
         before = device.counters.copy()
-        parted = backend.logits(ids, 0)
+        in_parts = backend.logits(ids, 0)
         prefill = device.counters.since(before)
         backend.logits(ids[:3], 5)
         shorter = device.counters.since(before).since(prefill)
-    assert (parted == whole).all()
+    assert (in_parts == whole).all()
     count = len(backend._program.get(PREFILL).to_logits)
     assert prefill.dispatches == count >= 3 + 2 * 12
-    assert (prefill.submits, shorter.submits) == (3 + 1, 1 + 1)  # and one that reads the logits
+    assert (prefill.submits, shorter.submits) == (3 + 1, 1 + 1)  # the last reads the logits
 
 
 @pytest.mark.parametrize(
@@ -77,19 +77,19 @@ def test_a_long_program_is_submitted_in_growing_parts(count, parts):
     assert [at for one in found for at in one] == list(range(count))
 
 
-def test_what_does_not_validate_is_an_error_and_leaves_nothing_behind(bench):
+def test_an_invalid_dispatch_is_an_error_and_does_not_affect_later_ones(bench):
     x = bench.poisoned(64)
     wrong = copy(x, x, label="wrong")
     right = scale(bench.context(1), x, width=64, factor=2.0, label="right")
     with pytest.raises(DeviceError, match="conflicting usages"):
         bench.run(wrong, 1)
     bench.device.write(x, np.ones(64, np.float32))
-    bench.run(right, 1)  # nothing of the failure is left
+    bench.run(right, 1)
     assert np.array_equal(bench.download(x, 64), np.full(64, 2.0, np.float32))
 
 
-class Noting:
-    """A submitter that notes the programs it is given and passes them on."""
+class RecordingSubmitter:
+    """A submitter that records the lengths of programs and passes them to another submitter."""
 
     fresh_staging = True
 
@@ -105,40 +105,40 @@ def submitter(device, *, first: int) -> PassSubmitter:
     return PassSubmitter(device.handle, Recorder(device.handle.native), first=first)
 
 
-def test_another_submitter_runs_programs_until_its_block_ends_also_after_an_error(backend, rng):
+def test_another_submitter_is_used_until_its_block_ends_also_after_an_error(backend, rng):
     device, ids = backend.device, prompt(rng, 5)
     plain = backend.greedy(ids, 0, 3)
-    noting = Noting(submitter(device, first=0))
+    recording = RecordingSubmitter(submitter(device, first=0))
 
     def fail() -> None:
-        with device.submitting(noting):
+        with device.submitting(recording):
             before = device.counters.copy()
             assert backend.greedy(ids, 0, 3) == plain
-            assert device.counters.since(before).buffer_creates == 1  # fresh staging
+            assert device.counters.since(before).buffer_creates == 1  # a fresh staging buffer
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
         fail()
-    assert noting.lengths.count(len(decode_dispatches(backend))) == 2
-    noted = len(noting.lengths)
+    assert recording.lengths.count(len(decode_dispatches(backend))) == 2
+    programs = len(recording.lengths)
     before = device.counters.copy()
     assert backend.greedy(ids, 0, 3) == plain
-    assert len(noting.lengths) == noted
+    assert len(recording.lengths) == programs
     assert device.counters.since(before).buffer_creates == 0
 
 
-def largest_on_the_host(backend: GpuBackend, ids: list[int], count: int) -> list[int]:
-    """The ids of the largest logits, each read back and fed to the next pass."""
-    text = list(ids)
+def greedy_on_the_host(backend: GpuBackend, ids: list[int], count: int) -> list[int]:
+    """Generate ids greedily, reading back the logits of each pass."""
+    sequence = list(ids)
     for _ in range(count):
-        base = len(text) - 1 if len(text) > len(ids) else 0
-        text.append(int(backend.logits(text[base:], base)[0].argmax()))
-    return text[len(ids) :]
+        base = len(sequence) - 1 if len(sequence) > len(ids) else 0
+        sequence.append(int(backend.logits(sequence[base:], base)[0].argmax()))
+    return sequence[len(ids) :]
 
 
-def test_ids_are_the_same_with_an_end_at_every_residue(backend, rng):
+def test_ids_are_the_same_with_an_end_at_every_position_of_an_interval(backend, rng):
     ids, stops = varied_prompt(backend, rng), frozenset({Ending.EOS})
-    plain = largest_on_the_host(backend, ids, 10)
+    plain = greedy_on_the_host(backend, ids, 10)
     for x, end in [(each, at) for each in (1, 2, 4, 8) for at in range(1, each + 1)]:
         found, counts = generated(Ending(backend, len(ids) + end), Autoregressive(x), ids, 9, stops)
         assert found == [*plain[:end], Ending.EOS]
@@ -147,7 +147,7 @@ def test_ids_are_the_same_with_an_end_at_every_residue(backend, rng):
 
 
 @pytest.mark.parametrize("max_tokens", [5, 6, 7, 8])
-def test_nothing_is_wasted_when_the_text_is_long_enough(backend, rng, max_tokens):
+def test_no_pass_is_wasted_when_the_token_limit_ends_the_sequence(backend, rng, max_tokens):
     ids = prompt(rng, 6)
     runs = [generated(backend, Autoregressive(x), ids, max_tokens, frozenset()) for x in (1, 4)]
     assert runs[0][0] == runs[1][0]
@@ -160,25 +160,25 @@ def test_after_an_early_end_the_next_turn_equals_a_fresh_run(backend, rng):
     ending = Ending(backend, len(ids) + 3)
     delivered, counts = generated(ending, Autoregressive(8), ids, 17, frozenset({Ending.EOS}))
     assert (len(delivered), counts.wasted) == (4, 5)
-    text = [*ids, *delivered]
-    # The last id has not been run: it begins the next turn.
-    second = backend.logits([delivered[-1], *turn], len(text) - 1)
-    fresh = backend.logits([*text, *turn], 0)
-    other = backend.logits([*text[:-1], *turn], 0)
+    sequence = [*ids, *delivered]
+    # The last id has not been run yet: it begins the next turn.
+    second = backend.logits([delivered[-1], *turn], len(sequence) - 1)
+    fresh = backend.logits([*sequence, *turn], 0)
+    other = backend.logits([*sequence[:-1], *turn], 0)
     assert relative_error(second, fresh) < 1e-5
     assert relative_error(other, fresh) > 1e-3  # the control
 
 
-def test_a_timer_measures_every_pass_and_only_while_it_is_on(backend, rng):
+def test_a_timer_measures_every_pass_while_it_is_attached(backend, rng):
     first = backend.greedy(prompt(rng, 5), 0, 1)
     with timed(backend.device) as timer:
-        assert timer.take() == 0.0
+        assert timer.collect() == 0.0
         backend.greedy(first, 5, 2)
-        assert timer.take() > 0
+        assert timer.collect() > 0
     assert backend.device.timer is None
 
 
-def test_memory_is_that_of_the_buffers_and_its_peak_stays(device):
+def test_memory_counts_live_buffers_and_keeps_the_peak(device):
     live = device.memory.live
     buffer = device.create_buffer("test", 4096)
     assert device.memory.live == live + 4096

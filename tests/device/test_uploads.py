@@ -1,4 +1,4 @@
-"""Uploads through host memory that is kept: every byte, in order, and refusals in words."""
+"""Uploads through a reused staging buffer: contents, order, counters and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def words(rng, count):
     return rng.integers(0, 2**32, count, dtype=np.uint32)
 
 
-def test_parts_lie_one_behind_the_other_and_nothing_else_changes(bench, uploads, rng):
+def test_parts_are_written_one_after_the_other_and_nothing_else_changes(bench, uploads, rng):
     before = words(rng, 1024)
     buffer = bench.upload(before)
     strided = words(rng, 400)[::2]  # rows of a wider array
@@ -33,15 +33,15 @@ def test_parts_lie_one_behind_the_other_and_nothing_else_changes(bench, uploads,
     assert found == before.tobytes()[:256] + sent + before.tobytes()[256 + len(sent) :]
 
 
-def test_uploads_take_their_turn_among_the_submissions(bench, uploads, rng):
-    """The host's memory is filled again only after the device has copied what was there."""
+def test_uploads_run_in_queue_order_with_submissions(bench, uploads, rng):
+    """The staging buffer is filled again only after the device has copied from it."""
     buffer, sent = bench.poisoned(SIZE // 4), [words(rng, SIZE // 4) for _ in range(4)]
     fetched = []
     for one in sent:
         uploads.write(buffer, [one])
         fetched.append(bench.device.fetch(buffer))
     for one, fetch in zip(sent, fetched, strict=True):
-        assert np.array_equal(fetch.take()[0].view(np.uint32), one)
+        assert np.array_equal(fetch.collect()[0].view(np.uint32), one)
 
 
 def test_an_upload_is_counted(device, bench, rng):
@@ -57,16 +57,16 @@ def test_an_upload_is_counted(device, bench, rng):
     assert device.memory.live == live
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_sent(bench, uploads, rng):
+def test_an_upload_that_does_not_fit_is_refused_before_anything_is_written(bench, uploads, rng):
     before = words(rng, 2048)
     buffer = bench.upload(before)
     half = words(rng, SIZE // 8)
-    for target, parts, said in (
-        (buffer, [half, half, half[:2]], "more than the buffer holds"),
+    for target, parts, message in (
+        (buffer, [half, half, half[:2]], "larger than the staging buffer"),
         (buffer.range(0, SIZE // 2), [half, half], "range outside"),
         (buffer, [half[:1], half[:3]], "a multiple of 8 bytes"),
     ):
-        with pytest.raises(DeviceError, match=said):
+        with pytest.raises(DeviceError, match=message):
             uploads.write(target, parts)
     assert np.array_equal(bench.device.read(buffer).view(np.uint32), before)
     uploads.write(buffer, [half, half])  # the control

@@ -341,4 +341,4 @@ def test_an_empty_path_is_not_taken_for_this_folder(words, made_package, monkeyp
     assert rdrr("validate", ".").code == 0
     done = rdrr(*words)
     assert done.code == 2
-    assert "an empty path" in error_line(done)
+    assert "the path is empty" in error_line(done)

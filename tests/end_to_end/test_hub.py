@@ -48,7 +48,7 @@ def test_a_checkpoint_on_the_hub_gives_the_bytes_of_a_local_one_and_works_offlin
     assert again.code == 0, again.err
     assert files(tmp_path / "again") == files(local)
     assert hub.requests == []
-    assert "the cache lacks it" in error_line(unknown)
+    assert "the cache does not have it" in error_line(unknown)
 
 
 def test_a_revision_and_a_single_file_can_be_named(hub, variables, local, tmp_path):
@@ -80,7 +80,7 @@ def test_what_cannot_be_had_is_said_in_one_line(hub, variables, tmp_path):
         "hf://org/none": "no such repository, or a private one.*hf auth login",
         f"hf://{NAME}@v9": "no such revision",
         f"hf://{NAME}/b.gguf": "no such file in the repository",
-        "hf://org/gated": "access has to be granted.*HF_TOKEN",
+        "hf://org/gated": "access must be granted.*HF_TOKEN",
         "hf://org": r"expected hf://org/name\[@revision\]",
         "hf://org/..": r"expected hf://org/name\[@revision\]",
         "hf://org/a--b": "not a model on the hub",
@@ -94,7 +94,7 @@ def test_what_cannot_be_had_is_said_in_one_line(hub, variables, tmp_path):
     assert not (tmp_path / "out").exists()
     dead = variables | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     [done] = rdrr_each(["convert", f"hf://{NAME}", tmp_path / "out", "--quiet"], **dead)
-    assert "the hub cannot be reached and the cache lacks it" in error_line(done)
+    assert "the hub cannot be reached and the cache does not have it" in error_line(done)
 
 
 def test_packages_on_the_hub_are_read_like_any_other_and_only_as_far_as_needed(
@@ -124,7 +124,7 @@ def test_packages_on_the_hub_are_read_like_any_other_and_only_as_far_as_needed(
     )
     assert bare.code == 0, bare.err
     assert again.code == 0, again.err
-    assert "the cache lacks it" in error_line(wrong)
+    assert "the cache does not have it" in error_line(wrong)
     assert hub.requests == []
 
 

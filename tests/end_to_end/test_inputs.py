@@ -159,7 +159,7 @@ def test_a_gguf_with_rows_in_the_order_of_hugging_face_computes_something_else(
         ("m.gguf", b"GGUF" + b"\3\0\0\0" + b"\xff" * 40, "too many tensors"),
         ("m.gguf", b"GGUF" + b"\3\0\0\0" + b"\1\0\0\0\0\0\0\0" * 2, "truncated GGUF file"),
         ("m.gguf", b"nonsense" * 8, "not a GGUF file"),
-        ("m.bin", b"\x80\x04nonsense", "not a file of torch.save"),
+        ("m.bin", b"\x80\x04nonsense", "not a file written by torch.save"),
     ],
 )
 def test_a_bad_input_is_one_line_and_leaves_nothing(tmp_path, name, content, words):

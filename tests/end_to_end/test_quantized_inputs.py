@@ -134,7 +134,7 @@ def test_an_unknown_way_to_quantize_is_one_line_and_leaves_nothing(checkpoint, t
     (checkpoint / "config.json").write_text(json.dumps(config))
     done = rdrr("convert", checkpoint, tmp_path / "out")
     assert done.code == 1
-    assert "quantized in a way that cannot be read" in done.err
+    assert "quantized by an unknown method" in done.err
     assert "found hqq" in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()

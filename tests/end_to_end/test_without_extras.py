@@ -104,7 +104,7 @@ def test_a_remote_pytorch_checkpoint_is_refused_before_its_weights_are_fetched(
     files.pipe("/pickled/pytorch_model.bin", b"PK\x03\x04")
     fetched: list[object] = []
     monkeypatch.setattr(
-        "rdrr_converter.sources.nearby.lay_out", lambda *given: fetched.append(given)
+        "rdrr_converter.sources.staging.make_sparse_file", lambda *given: fetched.append(given)
     )
     line = refused(rdrr("convert", "memory://pickled", tmp_path / "out", "--quiet"))
     files.rm("/pickled", recursive=True)

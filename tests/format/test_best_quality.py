@@ -8,8 +8,8 @@ from rdrr_format.codecs import CODECS
 from rdrr_format.errors import FormatError
 
 BLOCK_TYPES = [name for name, codec in CODECS.items() if codec.dtype.is_block]
-# Share of ggml's squared error that is left on normal weights, with a little room.
-LEFT = {
+# Largest fraction of ggml's squared error that may remain on normally distributed weights.
+REMAINING_ERROR = {
     "Q8_0": 0.97,
     "Q6_K": 0.95,
     "Q5_K": 0.93,
@@ -18,7 +18,7 @@ LEFT = {
     "Q4_K": 0.97,
     "Q4_0": 0.93,
 }
-DRAWS = {
+DISTRIBUTIONS = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "heavy tails": lambda rng, shape: rng.standard_t(2, shape),
     "positive": lambda rng, shape: rng.random(shape) + 0.5,
@@ -32,7 +32,7 @@ DRAWS = {
 
 
 def errors(name, rows, importance=None, **options):
-    """Squared error of each row, weighted by the columns' importance."""
+    """Return the squared error of each row, weighted by the importance of the columns."""
     codec = CODECS[name]
     back = codec.dequantize(codec.quantize(rows, importance, **options), rows.shape[1])
     assert np.isfinite(back).all()
@@ -44,14 +44,14 @@ def errors(name, rows, importance=None, **options):
 def test_error_on_normal_weights_falls(name, rng):
     rows = rng.standard_normal((64, 1024)).astype(np.float32)
     ref, best = errors(name, rows).sum(), errors(name, rows, quality="best").sum()
-    assert best < LEFT[name] * ref
+    assert best < REMAINING_ERROR[name] * ref
     assert errors(name, rows, quality="ref").sum() == ref
 
 
-@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("draw", DISTRIBUTIONS)
 @pytest.mark.parametrize("name", BLOCK_TYPES)
-def test_no_row_has_more_error_than_ggml_leaves(name, draw, rng):
-    rows = DRAWS[draw](rng, (16, 256)).astype(np.float32)
+def test_no_row_has_more_error_than_with_ggml(name, draw, rng):
+    rows = DISTRIBUTIONS[draw](rng, (16, 256)).astype(np.float32)
     ref, best = errors(name, rows), errors(name, rows, quality="best")
     slack = 1e-5 * ref + 1e-12 * (rows.astype(np.float64) ** 2).sum(axis=1)
     assert (best <= ref + slack).all()
@@ -69,8 +69,8 @@ def test_importance_says_which_error_counts(name, rng):
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K", "Q4_0"])
-def test_padding_weighs_nothing(name, rng):
-    """Half of the last block is padding: what it decodes to is nobody's concern."""
+def test_the_error_of_padding_does_not_count(name, rng):
+    """Half of the last block is padding, so what that half decodes to must not matter."""
     K = CODECS[name].dtype.block_elements * 3 // 2
     rows = rng.random((64, K)).astype(np.float32) + 0.5
     whole = np.pad(rows, ((0, 0), (0, CODECS[name].dtype.block_elements // 2)))

@@ -1,4 +1,4 @@
-"""The table of fields says of a block's bytes what the codecs say of them in arithmetic."""
+"""The table of block fields describes the same layout as the code of the codecs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Blocks = npt.NDArray[np.uint8]
 
 
 def codes(fields: BlockFields, blocks: Blocks, elements: int) -> npt.NDArray[np.int64]:
-    """The codes of some blocks, their zero point subtracted."""
+    """Return the codes of some blocks minus their zero point."""
     found = np.zeros((len(blocks), elements), np.int64)
     at = 0
     for field in fields.codes:
@@ -29,14 +29,14 @@ def codes(fields: BlockFields, blocks: Blocks, elements: int) -> npt.NDArray[np.
 
 
 def half(blocks: Blocks, at: int) -> npt.NDArray[np.float64]:
-    """The f16 value at a byte of each block."""
+    """Return the f16 value at one byte offset of each block."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float64)
 
 
 def group_scales(
     fields: BlockFields, blocks: Blocks, elements: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Scale and minimum of every code."""
+    """Return the scale and the minimum of every code."""
     scale = half(blocks, fields.scale)
     minimum = np.zeros_like(scale) if fields.minimum is None else half(blocks, fields.minimum)
     if fields.groups is None:
@@ -50,7 +50,7 @@ def group_scales(
 
 
 def random_blocks(rng: np.random.Generator, name: str) -> Blocks:
-    """Blocks of random bits with scales that are finite."""
+    """Return blocks of random bits whose scales are finite."""
     blocks = rng.integers(0, 256, (9, DTYPES[name].block_bytes), dtype=np.uint8)
     for at, size in SCALES[name]:
         scales = rng.uniform(-1, 1, 9).astype("<f2")

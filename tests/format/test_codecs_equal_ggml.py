@@ -1,4 +1,4 @@
-"""The blocks that ggml's C code made of the same rows, byte for byte."""
+"""Codecs give the same bytes as ggml's C code for the same rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = sorted(name for name in BLOCKS if name.count("/") >= 1 and not name.ends
 
 
 def worst_block(found, expected, rows, codec):
-    """Which block differs most in value, for the message of a failure."""
+    """Describe the block whose values differ most, for the failure message."""
     size = codec.dtype.block_bytes
     different = (found != expected).reshape(-1, size).any(axis=1)
     K = rows.shape[1]

@@ -1,4 +1,4 @@
-"""Fresh random rows: against a slow reference, and properties that every codec has."""
+"""Codecs on random rows: compared with a slow reference, and properties of every codec."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rdrr_format.errors import FormatError
 from support import ggml_reference
 
 BLOCK_TYPES = [name for name, codec in CODECS.items() if codec.dtype.is_block]
-# Largest root mean square error over the root mean square of normal weights: a little above what
-# each type has, far below what a wrong bit costs.
+# Largest relative root-mean-square error on normally distributed weights: a little above what each
+# type has, and far below the effect of a wrong bit.
 NORMAL_ERROR = {
     "F32": 0,
     "F16": 3e-4,
@@ -29,7 +29,7 @@ NORMAL_ERROR = {
     "Q4_0": 0.11,
 }
 
-DRAWS = {
+DISTRIBUTIONS = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "heavy tails": lambda rng, shape: rng.standard_t(2, shape),
     "positive": lambda rng, shape: rng.random(shape) + 0.5,
@@ -46,10 +46,10 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("draw", DISTRIBUTIONS)
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
 def test_blocks_equal_the_slow_reference(name, draw, rng):
-    rows = DRAWS[draw](rng, (24, 256)).astype(np.float32)
+    rows = DISTRIBUTIONS[draw](rng, (24, 256)).astype(np.float32)
     expected = getattr(ggml_reference, name.lower())(rows)
     found = CODECS[name].quantize(rows)
     different = np.flatnonzero((found != expected).any(axis=1))
@@ -57,7 +57,7 @@ def test_blocks_equal_the_slow_reference(name, draw, rng):
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_error_on_normal_weights_is_what_the_type_allows(name, rng):
+def test_the_error_on_normal_weights_is_within_the_bound_of_the_type(name, rng):
     rows = rng.standard_normal((8, 1024)).astype(np.float32)
     codec = CODECS[name]
     back = codec.dequantize(codec.quantize(rows), 1024)
@@ -68,7 +68,7 @@ def test_error_on_normal_weights_is_what_the_type_allows(name, rng):
 
 @pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("K", [1, 31, 33, 255, 257, 384, 576])
-def test_a_partial_block_is_padded_with_zeros_and_cut_off_again(name, K, rng):
+def test_a_partial_block_is_padded_with_zeros_and_the_padding_is_dropped(name, K, rng):
     codec = CODECS[name]
     rows = rng.standard_normal((3, K)).astype(np.float32)
     padding = -K % codec.dtype.block_elements
@@ -80,7 +80,7 @@ def test_a_partial_block_is_padded_with_zeros_and_cut_off_again(name, K, rng):
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_rows_are_independent_of_their_neighbours(name, rng):
+def test_rows_do_not_depend_on_other_rows(name, rng):
     codec = CODECS[name]
     rows = rng.standard_normal((97, 512)).astype(np.float32)
     whole = codec.quantize(rows)
@@ -96,7 +96,7 @@ def test_a_transposed_view_gives_the_bytes_of_its_copy(name, rng):
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_no_rows_and_no_columns_are_fine(name):
+def test_empty_matrices_are_allowed(name):
     codec = CODECS[name]
     assert codec.quantize(np.zeros((0, 256), np.float32)).shape == (0, codec.row_bytes(256))
     assert codec.dequantize(np.zeros((3, 0), np.uint8), 0).shape == (3, 0)
@@ -111,7 +111,7 @@ def test_no_rows_and_no_columns_are_fine(name):
         elements=st.floats(-1000, 1000, width=32),
     ),
 )
-def test_every_weight_comes_back_within_the_step_of_its_block(name, rows):
+def test_every_weight_is_decoded_within_one_step_of_its_block(name, rows):
     codec = CODECS[name]
     back = codec.dequantize(codec.quantize(rows), rows.shape[1])
     assert np.isfinite(back).all()

@@ -1,4 +1,4 @@
-"""Compressed shards: any part comes back, other decoders read them, and lies are refused."""
+"""Compressed shards: any part can be read, other decoders read them, and damage is refused."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def compressed(content, *, shard_size=1 << 30, level=1, workers=1):
 
 
 def words(rng, size):
-    """Bytes that compress a little, as weights do."""
+    """Return bytes that compress a little, like weights."""
     return rng.integers(0, 40, size, dtype=np.uint8)
 
 
 class CountingStore(MemoryStore):
-    """Counts the bytes that are read."""
+    """A store that counts the bytes that are read."""
 
     fetched = 0
 
@@ -63,7 +63,7 @@ def small_frames(monkeypatch):
     seed=st.integers(0, 2**32 - 1),
     data=st.data(),
 )
-def test_any_part_of_any_bytes_comes_back(size, frame, shard_size, seed, data):
+def test_any_part_of_any_bytes_can_be_read_back(size, frame, shard_size, seed, data):
     content = words(np.random.default_rng(seed), size)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frame_writer, "FRAME_SIZE", frame)
@@ -107,7 +107,7 @@ def test_one_tensor_is_read_without_the_rest(rng):
     assert counting.fetched > 0.9 * shards[0].size  # control: the count counts
 
 
-def test_reading_on_decodes_no_frame_twice(rng, monkeypatch):
+def test_sequential_reads_decode_no_frame_twice(rng, monkeypatch):
     content = words(rng, 3 * FRAME_SIZE)
     store, shards = compressed(content)
     decoded = []
@@ -137,7 +137,7 @@ def test_the_bytes_do_not_depend_on_the_threads(rng, level):
 
 @pytest.mark.usefixtures("small_frames")
 def test_a_table_with_checksums_is_read_too(rng):
-    """The standard lets entries carry one; frames have their own, so it is passed over."""
+    """Checksums in the table, which the standard allows, are ignored: frames have their own."""
     content = words(rng, 150)
     store, shards = compressed(content)
     raw = store.files[NAME]
@@ -156,8 +156,8 @@ def frame_sizes(raw):
     return [struct.unpack_from("<II", table, 8 * i) for i in range(count)]
 
 
-def lying(frames, sizes, declared):
-    """A shard made of given frames and a table of given sizes."""
+def forged(frames, sizes, declared):
+    """Return the reader of a shard made of given frames and a seek table of given sizes."""
     raw = b"".join(frames) + encode_seek_table(sizes)
     shard = ShardInfo(0, NAME, len(raw), "", 0, "zstd", declared)
     return ShardReader(MemoryStore({NAME: raw}), [shard])
@@ -192,36 +192,40 @@ def test_a_damaged_frame_is_named_and_the_others_are_still_read(rng, where):
     assert np.array_equal(reader.read([ShardSpan(0, 128, 64)]), content[128:])
 
 
-def test_a_bomb_is_refused_before_anything_is_allocated():
+def test_a_decompression_bomb_is_refused_before_anything_is_allocated():
     bomb = compress_frame(bytes(256 << 20), 19)
     assert len(bomb) < 100_000
     declared = 100
     tracemalloc.start()
-    fails(lying([bomb], [(len(bomb), declared)], declared), "another size than the seek table")
-    fails(lying([bomb], [(len(bomb), 256 << 20)], declared), "another number of bytes than")
-    fails(lying([bomb], [(len(bomb), 256 << 20)], 256 << 20), "frame 0 is too large")
+    fails(forged([bomb], [(len(bomb), declared)], declared), "contradicts the seek table")
+    fails(forged([bomb], [(len(bomb), 256 << 20)], declared), "do not hold the declared number")
+    fails(forged([bomb], [(len(bomb), 256 << 20)], 256 << 20), "frame 0 is too large")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 << 20
 
 
-def test_a_frame_that_does_not_say_its_size_is_refused():
+def test_a_frame_that_does_not_state_its_size_is_refused():
     silent = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(100))
-    fails(lying([silent], [(len(silent), 100)], 100), "another size than the seek table")
+    fails(forged([silent], [(len(silent), 100)], 100), "contradicts the seek table")
 
 
 def test_tables_that_do_not_fit_the_file_are_refused():
     frame = compress_frame(bytes(range(100)), 1)
     size = len(frame)
-    assert lying([frame], [(size, 100)], 100).read([ShardSpan(0, 9, 1)]) == [9]  # control
-    fails(lying([frame], [(size - 1, 100)], 100), "do not fill the file")
-    fails(lying([frame], [(size, 100), (0, 100)], 200), "cannot be decompressed", size=200)
-    fails(lying([frame, b"more"], [(size + 4, 100)], 100), "cannot be decompressed")
+    assert forged([frame], [(size, 100)], 100).read([ShardSpan(0, 9, 1)]) == [9]  # control
+    fails(forged([frame], [(size - 1, 100)], 100), "do not fill the file")
+    fails(forged([frame], [(size, 100), (0, 100)], 200), "cannot be decompressed", size=200)
+    fails(forged([frame, b"more"], [(size + 4, 100)], 100), "cannot be decompressed")
     raw = frame + encode_seek_table([(size, 100)])
     huge = raw[:-9] + struct.pack("<IBI", MAX_FRAMES, 0, 0x8F92EAB1)
     strange = raw[:-5] + bytes([0x04]) + raw[-4:]
     moved = raw[: size + 1] + b"\0" + raw[size + 2 :]
-    for content, message in ((huge, "cut off"), (strange, "unknown kind"), (moved, "not begin")):
+    for content, message in (
+        (huge, "truncated"),
+        (strange, "unknown kind"),
+        (moved, "does not match its footer"),
+    ):
         shard = ShardInfo(0, NAME, len(content), "", 0, "zstd", 100)
         fails(ShardReader(MemoryStore({NAME: content}), [shard]), message)
 
@@ -242,7 +246,7 @@ def test_parts_outside_the_content_and_unknown_methods_are_refused(rng):
     cut=st.none() | st.integers(0, 10**6),
     data=st.data(),
 )
-def test_whatever_is_damaged_the_right_bytes_come_back_or_an_error(seed, changes, cut, data):
+def test_damaged_shards_give_the_right_bytes_or_an_error(seed, changes, cut, data):
     content = words(np.random.default_rng(seed), 300)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frame_writer, "FRAME_SIZE", 100)
@@ -264,14 +268,17 @@ def test_whatever_is_damaged_the_right_bytes_come_back_or_an_error(seed, changes
         assert changes or cut is not None
 
 
-def test_more_is_declared_than_memory_holds_and_nothing_is_allocated(rng):
+def test_declaring_more_than_fits_into_memory_allocates_nothing(rng):
     store, shards = compressed(words(rng, 100))
-    for size, message in ((1 << 30, "another number of bytes than"), (1 << 60, "more content")):
+    for size, message in (
+        (1 << 30, "do not hold the declared number"),
+        (1 << 60, "too much content"),
+    ):
         reader = ShardReader(store, [replace(shards[0], uncompressed_size=size)])
         fails(reader, message, size=size)
 
 
-def test_reading_many_shards_keeps_few_frames(rng):
+def test_reading_many_shards_keeps_few_frames_in_memory(rng):
     content = words(rng, 40 * FRAME_SIZE)
     store, shards = compressed(content, shard_size=FRAME_SIZE)
     reader = ShardReader(store, shards)
@@ -304,6 +311,6 @@ def test_a_method_and_its_level_are_read(text, level):
 
 
 @pytest.mark.parametrize("text", ["", "zstd:", "zstd:0", "zstd:23", "zstd:-1", "zstd:x", "gzip:3"])
-def test_methods_and_levels_that_do_not_exist_are_wrong_usage(text):
+def test_unknown_methods_and_levels_are_usage_errors(text):
     with pytest.raises(UsageError, match="--compress"):
         parse_compression(text)

@@ -1,4 +1,4 @@
-"""Whole tensors through every type and layout."""
+"""Whole tensors are encoded and decoded in every type and layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPES = {
 @pytest.mark.parametrize(
     ("layout", "shape"), [(layout, shape) for layout, shapes in SHAPES.items() for shape in shapes]
 )
-def test_a_tensor_has_the_size_of_its_geometry_and_comes_back_in_its_shape(
+def test_a_tensor_has_the_size_of_its_geometry_and_is_decoded_to_its_shape(
     name, layout, shape, rng
 ):
     dtype = DTYPES[name]
@@ -47,7 +47,7 @@ def test_layout_column_is_the_transposed_matrix_in_layout_row(rng):
         assert np.array_equal(column, encode_tensor(array.T, DTYPES[name]))
 
 
-def test_layout_flat_equals_row_when_rows_are_whole_blocks_and_only_then(rng):
+def test_layout_flat_equals_row_only_if_the_row_length_is_a_multiple_of_the_block_size(rng):
     whole = rng.standard_normal((3, 512)).astype(np.float32)
     ragged = rng.standard_normal((4, 384)).astype(np.float32)
     q4_k = DTYPES["Q4_K"]
@@ -57,7 +57,7 @@ def test_layout_flat_equals_row_when_rows_are_whole_blocks_and_only_then(rng):
 
 
 @pytest.mark.parametrize("layout", Layout)
-def test_some_rows_decode_like_the_rows_of_the_whole(layout, rng):
+def test_some_rows_decode_as_in_the_whole_tensor(layout, rng):
     array = rng.standard_normal((40, 300)).astype(np.float32)
     dtype = DTYPES["Q6_K"]
     geo = geometry(dtype, array.shape, layout)
@@ -92,7 +92,7 @@ def test_layout_column_needs_a_matrix(rng):
         encode_tensor(rng.standard_normal((2, 3, 4)), DTYPES["F16"], Layout.COLUMN)
 
 
-def test_importance_goes_with_layout_row_only(rng):
+def test_importance_is_allowed_for_layout_row_only(rng):
     array = rng.standard_normal((256, 256)).astype(np.float32)
     importance = np.ones(256, np.float32)
     assert encode_tensor(array, DTYPES["Q4_K"], Layout.ROW, importance).size  # control

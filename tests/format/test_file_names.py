@@ -1,4 +1,4 @@
-"""File names that come from strangers stay inside their folder."""
+"""Untrusted file names cannot lead out of their folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rdrr_format.file_names import check_name, is_plain_name
 @pytest.mark.parametrize(
     "name", ["shard_00000.bin", ".hidden", "a b", "model-00001-of-00002.safetensors", "x" * 255]
 )
-def test_a_plain_name_is_returned_as_it_is(name):
+def test_a_plain_name_is_returned_unchanged(name):
     assert is_plain_name(name)
     assert check_name(name) == name
 

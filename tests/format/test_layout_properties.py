@@ -1,4 +1,4 @@
-"""Where each weight lies, against loops that follow the definition of each layout."""
+"""The position of each weight, compared with loops that follow the definition of each layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 300))
 
 
 def block_of(layout, shape, block, n, k):
-    """Number of the block that holds weight (n, k), counted from the tensor's first byte."""
+    """Return the index of the block that holds weight (n, k)."""
     N, K = shape
     if layout is Layout.ROW:
         return n * -(-K // block) + k // block
@@ -47,8 +47,8 @@ def test_a_weight_is_in_the_block_that_its_layout_says(name, layout, shape, seed
 
 @settings(max_examples=60, deadline=None)
 @given(layout=LAYOUTS, shape=SHAPES, seed=st.integers(0, 2**32 - 1), name=NAMES)
-def test_every_weight_comes_back_to_its_index(layout, shape, seed, name):
-    """The loop encodes each stored row by itself, which the layout's definition comes down to."""
+def test_every_weight_is_decoded_at_its_index(layout, shape, seed, name):
+    """The loop encodes each stored row on its own, as the layout is defined."""
     weights = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     dtype, codec = DTYPES[name], CODECS[name]
     naive = np.empty(shape, np.float32)
@@ -69,7 +69,7 @@ def test_every_weight_comes_back_to_its_index(layout, shape, seed, name):
 
 @settings(max_examples=60, deadline=None)
 @given(name=NAMES, layout=LAYOUTS, shape=SHAPES, seed=st.integers(0, 2**32 - 1), data=st.data())
-def test_any_rows_decode_to_the_rows_of_the_whole(name, layout, shape, seed, data):
+def test_any_rows_decode_as_in_the_whole_tensor(name, layout, shape, seed, data):
     dtype = DTYPES[name]
     geo = geometry(dtype, shape, layout)
     weights = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Reading must not pay for what only writing needs."""
+"""Reading does not import packages that only writing needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_imports(code, loaded):
 
 
 def test_quantizing_works_where_no_cache_can_be_written():
-    """As when installed read-only, without a home folder: numba then compiles anew each time."""
+    """Without a writable folder for its cache, numba compiles again in every process."""
     code = (
         "import numba, numba.core.caching, numpy as np\n"
         "numba.core.caching.CacheImpl._locator_classes = []\n"

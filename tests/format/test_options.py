@@ -1,4 +1,4 @@
-"""Option objects: one declaration gives the documentation, the check and the flag."""
+"""Option objects: the docstring, the check and the flag follow from one declaration."""
 
 from __future__ import annotations
 
@@ -66,25 +66,25 @@ def test_keywords_fill_an_object_and_none_stands_for_the_default():
     assert filled == TeaOptions(sugar=4)
 
 
-def test_an_object_is_taken_as_it_is():
+def test_an_object_is_returned_unchanged():
     given = TeaOptions(sugar=4)
     assert fill(TeaOptions, given, {}, parameter="tea") is given
     assert fill(TeaOptions, given, {"minutes": None}, parameter="tea") is given
 
 
-def test_an_object_and_keywords_together_are_wrong_usage():
+def test_an_object_and_keywords_together_are_a_usage_error():
     with pytest.raises(UsageError, match=r"twice.*tea=TeaOptions\(\.\.\.\) or keywords.*sugar"):
         fill(TeaOptions, TeaOptions(), {"sugar": 4}, parameter="tea")
 
 
-def test_an_unknown_keyword_is_wrong_usage_and_a_close_name_is_offered():
+def test_an_unknown_keyword_is_a_usage_error_and_a_close_name_is_offered():
     with pytest.raises(UsageError, match=r"suger.*did you mean sugar"):
         fill(TeaOptions, None, {"suger": 4}, parameter="tea")
     with pytest.raises(UsageError, match="TeaOptions has no option of this name"):
         fill(TeaOptions, TeaOptions(), {"milk": None}, parameter="tea")
 
 
-def test_pairs_are_read_and_what_is_none_or_comes_twice_is_wrong_usage():
+def test_pairs_are_parsed_and_malformed_or_repeated_ones_are_usage_errors():
     assert split_pairs(["a=1", "b=c=2"], "pair") == {"a": "1", "b": "c=2"}
     with pytest.raises(UsageError, match="not a pair"):
         split_pairs(["a"], "pair")

@@ -1,4 +1,4 @@
-"""Values that a type can hold come back as they are, however they were found."""
+"""Quantizing values that were already quantized to the same type loses little or nothing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ROWS = {
 
 
 def twice(codec, rows):
-    """What is held of rows, and what is held of that."""
+    """Return rows after quantizing once, and after quantizing again."""
     K = rows.shape[1]
     once = codec.dequantize(codec.quantize(rows), K)
     return once, codec.dequantize(codec.quantize(once), K)
 
 
-def drawn(seed, K, scale):
+def random_rows(seed, K, scale):
     return (np.random.default_rng(seed).standard_t(3, (3, K)) * scale).astype(np.float32)
 
 
@@ -33,7 +33,7 @@ def drawn(seed, K, scale):
 def test_quantizing_again_changes_nothing_where_the_scale_follows_from_the_extreme(
     name, seed, K, scale
 ):
-    rows = drawn(seed, K, scale)
+    rows = random_rows(seed, K, scale)
     once, again = twice(CODECS[name], rows)
     assert np.array_equal(once, again)
     assert once.shape == rows.shape
@@ -42,8 +42,8 @@ def test_quantizing_again_changes_nothing_where_the_scale_follows_from_the_extre
 @settings(max_examples=30, deadline=None)
 @given(name=st.sampled_from(SEARCHED), seed=ROWS["seed"], scale=ROWS["scale"])
 def test_quantizing_again_loses_far_less_where_scales_are_searched(name, seed, scale):
-    """Over many blocks: a single one may lose more the second time."""
-    rows = drawn(seed, 2048, scale)
+    """The bound holds over many blocks; a single one may lose more the second time."""
+    rows = random_rows(seed, 2048, scale)
     once, again = twice(CODECS[name], rows)
     first, second = (float(np.sqrt(np.mean(miss**2))) for miss in (once - rows, again - once))
     assert first > 0
@@ -52,7 +52,7 @@ def test_quantizing_again_loses_far_less_where_scales_are_searched(name, seed, s
 
 @settings(max_examples=40, deadline=None)
 @given(seed=ROWS["seed"], blocks=st.integers(1, 20), exponent=st.integers(-6, 3))
-def test_q8_0_holds_integers_of_its_step_exactly(seed, blocks, exponent):
+def test_q8_0_represents_multiples_of_its_step_exactly(seed, blocks, exponent):
     random = np.random.default_rng(seed)
     codes = random.integers(-127, 128, (blocks, 32)).astype(np.float32)
     codes[:, random.integers(32)] = 127  # so that the step is the one meant

@@ -9,7 +9,8 @@ from rdrr_format.codecs import CODECS, bf16_to_f32, f16_overflow_count, f32_to_b
 
 
 def test_f16_rounds_to_nearest_even():
-    # 2048 and 2050 are neighbours in F16; the values between lie exactly at, below and above half.
+    # 2048 and 2050 are neighbours in F16; the values lie exactly at, below and above their
+    # midpoint.
     rows = np.array([[2049.0, 2051.0, 2048.999, 2049.001]], np.float32)
     back = CODECS["F16"].dequantize(CODECS["F16"].quantize(rows), 4)
     assert back.tolist() == [[2048.0, 2052.0, 2048.0, 2050.0]]
@@ -33,7 +34,7 @@ def test_bf16_equals_torch_on_every_kind_of_bit_pattern(rng):
     assert np.isnan(bf16_to_f32(ours[~finite])).all()
 
 
-def test_every_bf16_value_survives_the_way_there_and_back():
+def test_every_bf16_value_survives_a_round_trip():
     bits = np.arange(1 << 16, dtype=np.uint16)
     values = bf16_to_f32(bits)
     numbers = ~np.isnan(values)

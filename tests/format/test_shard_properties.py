@@ -1,4 +1,4 @@
-"""Any tensors in any shards: places, order, gaps, and going on where writing ended."""
+"""Shards of any tensors: spans, order, gaps, and resuming after a finished shard."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write(writer, tensors, align):
 
 @settings(max_examples=60, deadline=None)
 @given(**CUT)
-def test_tensors_lie_where_they_were_planned_in_order_and_apart(
+def test_tensors_are_at_their_planned_spans_in_order_without_overlap(
     sizes, shard_size, align, compression, seed
 ):
     tensors, store = made(sizes, seed), MemoryStore()
@@ -72,7 +72,7 @@ def test_tensors_lie_where_they_were_planned_in_order_and_apart(
 
 @settings(max_examples=40, deadline=None)
 @given(**CUT, data=st.data())
-def test_going_on_behind_any_shard_gives_the_same_files(
+def test_resuming_after_any_shard_gives_the_same_files(
     sizes, shard_size, align, compression, seed, data
 ):
     tensors, whole = made(sizes, seed), MemoryStore()
@@ -104,7 +104,7 @@ def test_going_on_behind_any_shard_gives_the_same_files(
 
 @settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, size=st.integers(0, 5000), cuts=st.lists(st.integers(0, 5000), max_size=5))
-def test_a_hash_does_not_depend_on_how_the_bytes_arrive(seed, size, cuts):
+def test_a_hash_does_not_depend_on_how_the_bytes_are_chunked(seed, size, cuts):
     data = np.random.default_rng(seed).integers(0, 256, size, np.uint8).tobytes()
     whole = {"sha256": hashlib.sha256(data), "blake3": blake3.blake3(data)}
     edges = [0, *sorted(min(cut, size) for cut in cuts), size]

@@ -1,4 +1,4 @@
-"""Cutting a stream into shards and reading runs of it back."""
+"""Write a stream as shards, and read spans of it back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rdrr_format.stores import LocalStore, MemoryStore
 
 
 def written(tensors, shard_size, store):
-    """Spans of each tensor and the shards."""
+    """Write tensors; return the spans of each, and the shards."""
     writer, spans = ShardWriter(store, shard_size), []
     for tensor in tensors:
         writer.align()
@@ -30,7 +30,7 @@ def written(tensors, shard_size, store):
     shard_size=st.sampled_from([256, 512, 1000, 1024, 5000]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_tensors_come_back_and_shards_are_filled_exactly(sizes, shard_size, seed):
+def test_tensors_are_read_back_and_shards_are_filled_exactly(sizes, shard_size, seed):
     random = np.random.default_rng(seed)
     tensors = [random.integers(0, 256, size, np.uint8) for size in sizes]
     store = MemoryStore()
@@ -71,7 +71,7 @@ def test_tensors_start_aligned_and_the_padding_is_zero():
     assert (align_up(0), align_up(1), align_up(256)) == (0, 256, 256)
 
 
-def test_a_single_run_of_a_local_shard_is_a_view_of_the_file(tmp_path):
+def test_a_single_span_of_a_local_shard_is_a_view_of_the_file(tmp_path):
     spans, shards = written([bytes(range(100))], 1 << 20, LocalStore(tmp_path))
     found = ShardReader(LocalStore(tmp_path), shards).read(spans[0])
     assert isinstance(found, np.memmap)
@@ -87,7 +87,7 @@ def test_arrays_of_any_type_are_written_as_their_bytes():
 
 @pytest.fixture
 def package(tmp_path):
-    """A folder of three shards and their descriptions."""
+    """Return a folder of three shards, and their descriptions."""
     store = LocalStore(tmp_path)
     spans, shards = written([bytes(range(250)) * 10], 1000, store)
     ShardReader(store, shards).verify(1)  # control: it is sound
@@ -133,7 +133,7 @@ def test_one_changed_bit_is_found(package):
         ShardReader(store, shards).verify(0)
 
 
-def test_upper_case_hashes_are_the_same_hashes(package):
+def test_upper_case_hashes_are_accepted(package):
     store, shards, _ = package
     first = shards[0]
     upper = ShardInfo(0, first.filename, first.size, first.hash.upper(), 0)
@@ -141,15 +141,15 @@ def test_upper_case_hashes_are_the_same_hashes(package):
 
 
 @pytest.mark.parametrize("index", [3, -1])
-def test_a_run_in_a_shard_that_is_not_there_is_refused(package, index):
+def test_a_span_in_a_shard_that_does_not_exist_is_refused(package, index):
     store, shards, _ = package
     with pytest.raises(ShardError, match="no such shard"):
         ShardReader(store, shards).read([ShardSpan(index, 0, 1)])
 
 
-def test_a_run_before_the_first_byte_is_refused(package):
+def test_a_negative_offset_is_refused(package):
     store, shards, _ = package
-    with pytest.raises(ShardError, match=r"no such place .*found -1"):
+    with pytest.raises(ShardError, match=r"the offset is negative .*found -1"):
         ShardReader(store, shards).read([ShardSpan(0, -1, 1)])
 
 

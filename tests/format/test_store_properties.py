@@ -1,4 +1,4 @@
-"""All stores that can be written behave as a dictionary of bytes does."""
+"""Every writable store behaves like a dictionary of bytes."""
 
 from __future__ import annotations
 

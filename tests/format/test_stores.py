@@ -1,4 +1,4 @@
-"""What every store promises, as one class that each kind of store inherits."""
+"""The contract of stores, as a class of tests that the tests of each kind of store inherit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENT = bytes(range(256)) * 4
 
 
 class ReadTests:
-    """Reading; a subclass gives the fixture `store`, which holds a.bin (CONTENT) and empty.bin."""
+    """Tests of reading a fixture `store` that holds a.bin (CONTENT) and empty.bin."""
 
     def test_it_reads_whole_files(self, store):
         assert bytes(store.read("a.bin")) == CONTENT
@@ -61,7 +61,7 @@ class ReadTests:
 
 
 class StoreTests(ReadTests):
-    """Reading and writing."""
+    """Tests of reading and writing."""
 
     def test_what_is_written_is_read_back(self, store):
         with store.open_write("new.bin") as file:
@@ -98,7 +98,7 @@ class TestLocalStore(StoreTests):
         with pytest.raises(StoreError, match="no such file or folder"):
             LocalStore(tmp_path / "nowhere").list()
 
-    def test_a_file_in_the_place_of_the_folder_is_a_store_error(self, tmp_path):
+    def test_a_file_instead_of_the_folder_is_a_store_error(self, tmp_path):
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(StoreError, match=r"file"):
             LocalStore(tmp_path / "file").open_write("a.bin")
@@ -132,7 +132,7 @@ class TestHttp(ReadTests):
         server.server_close()
         thread.join()
 
-    def test_it_takes_no_files_and_lists_none(self, store):
+    def test_it_can_be_neither_written_nor_listed(self, store):
         with pytest.raises(StoreError, match="cannot be written"):
             store.open_write("a.bin")
         with pytest.raises(StoreError, match="does not list"):
@@ -143,7 +143,7 @@ class TestHttpWithRanges(TestHttp):
     handler = RangeHandler
 
 
-def test_a_server_that_is_not_there_is_a_store_error_of_one_line():
+def test_an_unreachable_server_is_a_store_error_of_one_line():
     store = open_store("http://127.0.0.1:9")
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:9") as caught:
         store.read("manifest.json")
@@ -180,7 +180,7 @@ def test_operating_system_errors_become_one_line(number, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "file"
     replace_file(path, b"first")
     replace_file(path, b"second")
@@ -198,7 +198,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         replace_file(tmp_path / "nowhere" / "file", b"")
 
 
-def test_a_link_stays_a_link_and_a_device_a_device(tmp_path):
+def test_replacing_keeps_links_and_devices(tmp_path):
     path, link, device = (tmp_path / name for name in ("file", "link", "device"))
     path.write_bytes(b"first")
     link.symlink_to(path)

@@ -130,7 +130,7 @@ def test_push_takes_nothing_from_outside_of_the_package(folder, tmp_path):
     (folder / "notes").symlink_to(tmp_path / "secret")
     done = run("push", folder, URL, "--dry-run")
     assert done.code == 1
-    assert "notes: a link that leads out of the package" in error_line(done)
+    assert "notes: a symbolic link leads out of the package" in error_line(done)
     asked = run("push", folder, URL, "--dry-run", "--json", "--follow-links")
     assert asked.json()["files"]["notes"] == len(SECRET)
 

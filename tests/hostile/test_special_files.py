@@ -161,5 +161,5 @@ def test_a_file_that_ends_between_the_look_and_the_map_is_an_error(tmp_path, mon
         st_mode = 0o100644
 
     monkeypatch.setattr(Path, "stat", lambda *_, **__: Grown)
-    with pytest.raises(StoreError, match="cut short while it was opened"):
+    with pytest.raises(StoreError, match="truncated while it was opened"):
         LocalStore(tmp_path).read("file")

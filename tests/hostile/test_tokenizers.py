@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import rdrr
 from rdrr_format import bounded_tokenizer
-from rdrr_format.bounded_tokenizer import MAX_ADDED, MAX_TEXT, MAX_TOKEN, BoundedTokenizer
+from rdrr_format.bounded_tokenizer import MAX_TOKEN, BoundedTokenizer
 from rdrr_format.errors import (
     ConversionError,
     GenerationError,
@@ -19,6 +19,7 @@ from rdrr_format.errors import (
     UsageError,
 )
 from rdrr_format.foreign import foreign_errors, is_panic
+from rdrr_format.tokenizer_bounds import MAX_ADDED, MAX_TEXT
 from rdrr_runtime.text.tokenizer import TextCodec
 from support.commands import rdrr as run
 from support.manifests import VOCAB, write_package

@@ -1,4 +1,4 @@
-"""Older generations and their spellings are read as the current one, and it is said how."""
+"""Older generations and spellings are translated into the current one, with notes and warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.manifests import HEAD_DIM, HIDDEN, INNER, LAYERS, VOCAB, valid_mani
 
 
 def december(**config: Any) -> dict[str, Any]:
-    """The sound manifest in December's words: no blocks, a raw Hugging Face configuration."""
+    """Return the valid manifest as of December 2025: a raw configuration instead of blocks."""
     manifest = valid_manifest()
     for key in ("inference", "architecture", "quantizationInfo", "eos_token_id", "optimizations"):
         del manifest[key]
@@ -48,7 +48,7 @@ def december(**config: Any) -> dict[str, Any]:
 
 
 def january() -> dict[str, Any]:
-    """The sound manifest in January's words: blocks without schema and session."""
+    """Return the valid manifest as of January 2026: blocks without schema and session."""
     manifest = valid_manifest()
     del manifest["inference"]["schema"]
     manifest["inference"]["attention"]["queryPreAttnScalar"] = HEAD_DIM**0.5
@@ -65,7 +65,7 @@ def examined(manifest: dict[str, Any]) -> Examination:
     return examination
 
 
-def test_generations_are_told_apart_by_their_traits() -> None:
+def test_generations_are_recognised_by_their_fields() -> None:
     assert detect(valid_manifest()) is Generation.CURRENT
     assert detect(january()) is Generation.JANUARY
     assert detect(december()) is Generation.DECEMBER
@@ -74,7 +74,7 @@ def test_generations_are_told_apart_by_their_traits() -> None:
     assert detect(nothing) is Generation.CURRENT, "a current manifest that lost its blocks"
 
 
-def test_december_is_read_without_a_fault_and_can_be_run() -> None:
+def test_a_december_manifest_is_read_without_a_fault_and_can_be_run() -> None:
     examination = examined(december())
     assert [fault.line() for fault in examination.faults] == []
     manifest = examination.manifest
@@ -89,7 +89,7 @@ def test_december_is_read_without_a_fault_and_can_be_run() -> None:
     assert [shard.offset for shard in manifest.shards] == [0, 32768, 65536]
 
 
-def test_december_and_current_words_give_the_same_graph() -> None:
+def test_a_december_and_a_current_manifest_give_the_same_graph() -> None:
     now = valid_manifest()
     now["inference"]["rope"]["ropeTheta"] = 20000.0
     now["inference"]["normalization"]["rmsNormEps"] = 1e-6
@@ -119,7 +119,9 @@ def test_every_translation_is_noted() -> None:
     ],
     ids=["hand-written", "gguf"],
 )
-def test_sizes_have_other_names_in_other_configurations(config: dict[str, Any], names: str) -> None:
+def test_sizes_are_found_under_the_names_of_other_configurations(
+    config: dict[str, Any], names: str
+) -> None:
     manifest = december()
     manifest["config"] = config | {"vocabSize": VOCAB, "rms_norm_eps": 1e-6}
     sizes = normalize(manifest).data["architecture"]
@@ -134,7 +136,7 @@ def test_a_nested_text_configuration_is_read() -> None:
     assert examined(manifest).faults == ()
 
 
-def test_december_settings_reach_the_blocks() -> None:
+def test_settings_of_december_are_translated_into_the_blocks() -> None:
     manifest = december(
         scale_embeddings=True,
         rms_norm_weight_offset=True,
@@ -160,13 +162,13 @@ def test_december_settings_reach_the_blocks() -> None:
     assert blocks["output"]["finalLogitSoftcapping"] == 30
 
 
-def test_a_window_that_is_switched_off_is_none() -> None:
+def test_a_sliding_window_that_is_disabled_is_none() -> None:
     on, off = (december(sliding_window=16, use_sliding_window=use) for use in (True, False))
     assert normalize(on).data["inference"]["attention"]["slidingWindow"] == 16
     assert normalize(off).data["inference"]["attention"]["slidingWindow"] is None
 
 
-def test_a_package_without_blocks_whose_tensors_are_others_is_valid_but_not_runnable() -> None:
+def test_a_package_without_blocks_and_with_unknown_tensors_is_valid_but_not_runnable() -> None:
     manifest = december()
     manifest["tensors"] = {
         name.replace("self_attn", "attention"): entry for name, entry in manifest["tensors"].items()
@@ -176,7 +178,7 @@ def test_a_package_without_blocks_whose_tensors_are_others_is_valid_but_not_runn
     assert not isinstance(examination.graph, Graph)
 
 
-def test_january_meant_the_root_by_the_query_scalar() -> None:
+def test_the_query_scalar_of_january_is_squared() -> None:
     examination = examined(january())
     assert [fault.line() for fault in examination.faults] == []
     assert examination.manifest is not None
@@ -185,14 +187,14 @@ def test_january_meant_the_root_by_the_query_scalar() -> None:
     assert any("square root" in note for note in examination.normalized.notes)
 
 
-def test_a_january_scalar_that_is_no_root_is_kept() -> None:
+def test_a_query_scalar_of_january_that_is_not_a_root_is_kept() -> None:
     manifest = january()
     manifest["inference"]["attention"]["queryPreAttnScalar"] = HEAD_DIM
     attention = normalize(manifest).data["inference"]["attention"]
     assert attention["queryPreAttnScalar"] == HEAD_DIM
 
 
-def test_a_january_period_has_its_global_layer_last() -> None:
+def test_a_period_of_january_ends_with_its_global_layer() -> None:
     manifest = january()
     manifest["inference"]["layerPattern"] = {"type": "every_n", "period": 6}
     normalized = normalize(manifest)
@@ -200,7 +202,7 @@ def test_a_january_period_has_its_global_layer_last() -> None:
     assert [fault.rule for fault in normalized.warnings] == ["layer-pattern"]
 
 
-def test_a_gemma_period_that_was_stated_with_offset_zero_ends_with_its_global_layer() -> None:
+def test_a_period_of_gemma_with_offset_zero_ends_with_its_global_layer() -> None:
     manifest = january()
     manifest["inference"]["layerPattern"] = {"type": "every_n", "period": 6, "offset": 0}
     assert normalize(manifest).data["inference"]["layerPattern"]["offset"] == 0
@@ -221,7 +223,7 @@ def test_a_gemma_period_that_was_stated_with_offset_zero_ends_with_its_global_la
         ({}, Generation.JANUARY),
     ],
 )
-def test_blocks_of_the_weeks_between_belong_to_the_older_generation(
+def test_blocks_of_the_weeks_after_january_belong_to_january(
     fields: dict[str, Any], generation: Generation
 ) -> None:
     manifest = valid_manifest()
@@ -230,7 +232,7 @@ def test_blocks_of_the_weeks_between_belong_to_the_older_generation(
     assert detect(manifest) is generation
 
 
-def test_an_external_tensor_table_takes_the_place_of_the_inline_one() -> None:
+def test_an_external_tensor_table_replaces_the_inline_one() -> None:
     manifest = january()
     tensors = manifest.pop("tensors")
     manifest["tensorsFile"] = "tensors.json"
@@ -241,7 +243,7 @@ def test_an_external_tensor_table_takes_the_place_of_the_inline_one() -> None:
         assert len(examination.manifest.tensors) == len(tensors)
 
 
-def test_a_tensor_table_that_is_not_at_hand_is_a_warning() -> None:
+def test_a_tensor_table_that_is_not_available_is_a_warning() -> None:
     manifest = january()
     del manifest["tensors"]
     manifest["tensorsFile"] = "tensors.json"
@@ -250,7 +252,7 @@ def test_a_tensor_table_that_is_not_at_hand_is_a_warning() -> None:
     assert {fault.severity for fault in faults} == {"warning"}
 
 
-def test_spans_may_say_shard_and_blake3_may_stand_for_the_hash() -> None:
+def test_shard_of_a_span_and_blake3_of_a_shard_are_translated() -> None:
     manifest = valid_manifest()
     spanned = next(entry for entry in manifest["tensors"].values() if "spans" in entry)
     for span in spanned["spans"]:
@@ -260,7 +262,7 @@ def test_spans_may_say_shard_and_blake3_may_stand_for_the_hash() -> None:
     assert examined(manifest).faults == ()
 
 
-def test_under_blake3_its_own_field_wins_and_under_sha256_it_is_ignored() -> None:
+def test_the_field_blake3_is_used_only_with_hash_algorithm_blake3() -> None:
     manifest = valid_manifest()
     manifest["shards"][0]["blake3"] = "b" * 64
     assert normalize(manifest).data["shards"][0]["hash"] != "b" * 64
@@ -269,7 +271,7 @@ def test_under_blake3_its_own_field_wins_and_under_sha256_it_is_ignored() -> Non
 
 
 @pytest.mark.parametrize("stated", ["column_wise", "col", "column"])
-def test_a_column_layout_stated_once_reaches_the_tensors(stated: str) -> None:
+def test_a_column_layout_stated_for_the_package_applies_to_its_tensors(stated: str) -> None:
     manifest = valid_manifest(layout="column")
     for entry in manifest["tensors"].values():
         entry.pop("layout", None)
@@ -281,7 +283,7 @@ def test_a_column_layout_stated_once_reaches_the_tensors(stated: str) -> None:
     assert examination.manifest.tensors == control.manifest.tensors
 
 
-def test_a_shape_in_storage_order_becomes_the_logical_one() -> None:
+def test_a_transposed_shape_is_replaced_by_the_logical_one() -> None:
     manifest = valid_manifest(layout="column")
     name = "model.layers.0.mlp.up_proj.weight"
     entry = manifest["tensors"][name]
@@ -292,7 +294,7 @@ def test_a_shape_in_storage_order_becomes_the_logical_one() -> None:
     assert examination.manifest.tensors[name].shape == (INNER, HIDDEN)
 
 
-def test_the_three_late_fields_get_defaults_and_a_warning_each() -> None:
+def test_each_late_field_gets_its_default_and_a_warning() -> None:
     manifest = valid_manifest()
     del manifest["inference"]["output"]["embeddingScale"]
     del manifest["inference"]["output"]["logitInputScale"]
@@ -305,18 +307,18 @@ def test_the_three_late_fields_get_defaults_and_a_warning_each() -> None:
     assert examination.manifest.inference.layer_pattern.residual_branch_scale == 1
 
 
-def test_null_where_a_default_exists_is_absence() -> None:
+def test_null_is_read_as_absent_if_the_field_has_a_default() -> None:
     manifest = valid_manifest()
     manifest["inference"]["rope"]["ropeScalingFactor"] = None
     manifest["inference"]["chatTemplate"] = None
     manifest["metadata"] = None
     manifest["optimizations"] = None
     assert examined(manifest).faults == ()
-    manifest["inference"]["rope"]["ropeTheta"] = None  # required: null is no value
+    manifest["inference"]["rope"]["ropeTheta"] = None  # a required field must not be null
     assert [fault.rule for fault in examined(manifest).faults] == ["schema"]
 
 
-def test_the_documented_runtime_hints_that_nobody_reads_are_a_warning() -> None:
+def test_runtime_optimizations_are_ignored_with_a_warning() -> None:
     manifest = valid_manifest()
     manifest["runtimeOptimizations"] = {"preferredKernels": {"matmul": "x"}}
     assert [(f.rule, f.severity) for f in examined(manifest).faults] == [
@@ -324,7 +326,7 @@ def test_the_documented_runtime_hints_that_nobody_reads_are_a_warning() -> None:
     ]
 
 
-def test_december_hints_are_translated() -> None:
+def test_hints_of_december_are_translated() -> None:
     manifest = december()
     manifest["optimizations"] = {
         "attentionKernel": "streaming",
@@ -338,7 +340,7 @@ def test_december_hints_are_translated() -> None:
     assert (hints.f16_matmul, hints.q4k_matmul) == ("auto", "dequant_f16")
 
 
-def test_normalising_twice_changes_nothing_more(rng: np.random.Generator) -> None:
+def test_normalising_twice_has_the_same_result_as_once(rng: np.random.Generator) -> None:
     manifests = [december(), january(), valid_manifest()]
     manifest = manifests[int(rng.integers(3))]
     once = normalize(manifest).data

@@ -1,4 +1,4 @@
-"""The graph that follows from typed blocks and tensors."""
+"""The graph derived from typed blocks and tensor names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.manifests import (
 def graph_of(
     layers: int = 2, extra: tuple[str, ...] = (), without: tuple[str, ...] = (), **blocks: Any
 ) -> Graph:
-    """Graph of the sound manifest after its `inference` blocks were updated."""
+    """Return the graph of the valid manifest with updated `inference` blocks."""
     data = valid_manifest(layers)
     for key, fields in blocks.items():
         data["inference"][key] |= fields
@@ -47,7 +47,7 @@ def of_kind(graph: Graph, kind: type) -> list[Any]:
     return [op for op in graph.ops if isinstance(op, kind)]
 
 
-def test_llama_s_layer_is_the_known_sequence_of_ops() -> None:
+def test_a_layer_of_llama_is_the_expected_sequence_of_ops() -> None:
     graph = graph_of(layers=1)
     assert [type(op) for op in graph.ops] == [
         Embed,
@@ -72,17 +72,17 @@ def test_llama_s_layer_is_the_known_sequence_of_ops() -> None:
     assert {use.name: use.shape for use in graph.weights()} == tensor_shapes(1)
 
 
-def test_every_value_is_written_once_before_it_is_read_and_all_but_the_logits_are_read() -> None:
+def test_every_value_is_written_once_and_then_read_except_the_logits() -> None:
     assert unread_values(graph_of(layers=3)) == {"logits"}
 
 
-def test_a_tied_head_reads_the_embedding_and_an_own_head_is_used_when_there_is_one() -> None:
+def test_the_head_uses_its_own_tensor_if_there_is_one_and_the_embedding_otherwise() -> None:
     tied, own = graph_of(), graph_of(extra=("lm_head.weight",))
     assert of_kind(tied, Head)[0].weight.name == "model.embed_tokens.weight"
     assert of_kind(own, Head)[0].weight.name == "lm_head.weight"
 
 
-def test_the_embedding_is_scaled_only_when_the_blocks_say_so() -> None:
+def test_the_embedding_is_scaled_only_if_the_blocks_state_it() -> None:
     assert of_kind(graph_of(), Embed)[0].scale == 1
     assert of_kind(graph_of(output={"scaleEmbeddings": True}), Embed)[0].scale == sqrt(HIDDEN)
     stated = {"scaleEmbeddings": True, "embeddingScale": 3.0}
@@ -119,7 +119,7 @@ def test_fused_gate_and_up_are_one_linear_and_the_activation_splits_it() -> None
     assert (activation.gate, activation.up, activation.width) == (linear.out, None, INNER)
 
 
-def test_four_norms_stand_where_gemma_has_them() -> None:
+def test_the_four_norms_of_gemma_are_in_their_places() -> None:
     graph = graph_of(
         layers=1,
         normalization={
@@ -155,7 +155,7 @@ def test_four_norms_stand_where_gemma_has_them() -> None:
         ),
     ],
 )
-def test_layer_patterns_say_which_layers_see_everything(
+def test_layer_patterns_decide_which_layers_are_global(
     pattern: dict[str, Any], global_layers: set[int]
 ) -> None:
     graph = graph_of(
@@ -173,7 +173,7 @@ def test_layer_patterns_say_which_layers_see_everything(
         assert theta == (10000.0 if layer in global_layers else 100.0)
 
 
-def test_a_pattern_gives_local_layers_their_rope_even_without_a_window() -> None:
+def test_local_layers_have_their_own_rope_even_without_a_window() -> None:
     graph = graph_of(
         layerPattern={"type": "every_n", "period": 2, "offset": 1},
         rope={"ropeLocalTheta": 100.0},
@@ -183,18 +183,18 @@ def test_a_pattern_gives_local_layers_their_rope_even_without_a_window() -> None
     assert thetas == [100.0, 100.0, 10000.0, 10000.0]
 
 
-def test_without_a_window_every_layer_sees_everything() -> None:
+def test_without_a_window_every_layer_is_global() -> None:
     graph = graph_of(layerPattern={"type": "every_n", "period": 6, "offset": 5})
     assert all(op.window is None for op in of_kind(graph, Attention))
     assert len(graph.ropes) == 1
 
 
-def test_scores_are_divided_by_the_root_of_the_query_scalar() -> None:
+def test_scores_are_divided_by_the_square_root_of_the_query_scalar() -> None:
     graph = graph_of(attention={"queryPreAttnScalar": 64.0, "attnLogitSoftcapping": 50.0})
     assert {(op.scale, op.softcap) for op in of_kind(graph, Attention)} == {(0.125, 50.0)}
 
 
-def test_logits_are_capped_and_residuals_scaled_as_the_blocks_say() -> None:
+def test_logits_are_capped_and_residuals_scaled_as_the_blocks_state() -> None:
     graph = graph_of(
         output={"finalLogitSoftcapping": 30.0, "logitInputScale": 0.5},
         layerPattern={"residualBranchScale": 0.25},
@@ -204,7 +204,7 @@ def test_logits_are_capped_and_residuals_scaled_as_the_blocks_say() -> None:
     assert {op.scale for op in of_kind(graph, Residual)} == {0.25}
 
 
-def test_llama3_scaling_reaches_the_table() -> None:
+def test_the_parameters_of_llama3_scaling_are_in_the_rope_spec() -> None:
     rope = {
         "ropeScalingType": "llama3",
         "ropeScalingFactor": 8.0,
@@ -241,7 +241,7 @@ def test_names_may_carry_any_known_prefix(prefix: str) -> None:
         ("layerPattern", {"layerTypes": ["conv", "conv"]}, "inference.layerPattern.layerTypes"),
     ],
 )
-def test_what_no_op_computes_needs_a_newer_rdrr(
+def test_a_block_that_no_op_computes_needs_a_newer_rdrr(
     block: str, fields: dict[str, Any], where: str
 ) -> None:
     with pytest.raises(ManifestError, match="needs a newer rdrr") as caught:
@@ -249,12 +249,12 @@ def test_what_no_op_computes_needs_a_newer_rdrr(
     assert caught.value.where == where
 
 
-def test_sections_of_an_image_s_positions_change_nothing_for_text() -> None:
+def test_mrope_sections_have_no_effect_on_text() -> None:
     sections = {"mropeSection": [8, 4, 4], "mropeInterleaved": True}
     assert graph_of(rope=sections) == graph_of()
 
 
-def test_layers_without_rope_attend_to_queries_and_keys_as_they_are() -> None:
+def test_unrotated_layers_have_no_rope_op() -> None:
     graph = graph_of(layers=3, rope={"unrotatedLayers": [1]})
     assert {op.out for op in of_kind(graph, Rope)} == {
         f"l{layer}.{kind}_proj.rope" for layer in (0, 2) for kind in "qk"
@@ -268,7 +268,7 @@ def test_a_pattern_that_covers_too_few_layers_is_refused() -> None:
         graph_of(layerPattern={"type": "custom", "layerTypes": ["full_attention"]})
 
 
-def test_the_graph_states_the_sizes_that_memory_plans_need() -> None:
+def test_the_graph_states_the_sizes_needed_to_plan_memory() -> None:
     graph = graph_of()
     assert (graph.layers, graph.hidden_size, graph.vocab_size) == (2, HIDDEN, VOCAB)
     assert graph.kv_bytes(10, 2) == 2 * 2 * KV_HEADS * HEAD_DIM * 10 * 2

@@ -1,4 +1,4 @@
-"""The graph of layers with experts, which follows from `moeConfig` and the tensors' names."""
+"""The graph of layers with experts, derived from `moeConfig` and the tensor names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SHARED_EXPERT = (
 
 
 def names_of(spelling: Sequence[str], layers: Sequence[int], *, shared: bool = False) -> list[str]:
-    """Tensor names of a model of two layers, of which some have experts."""
+    """Return the tensor names of a model with two layers, of which some have experts."""
     names = [
         name
         for name in tensor_shapes(2)
@@ -67,7 +67,9 @@ def of_kind(graph: Graph, kind: type) -> list[Any]:
 
 
 @pytest.mark.parametrize("spelling", [QWEN, MIXTRAL], ids=["qwen", "mixtral"])
-def test_experts_are_routed_and_read_one_by_one(spelling: tuple[str, ...]) -> None:
+def test_a_layer_with_experts_has_a_router_and_a_matrix_for_each_expert(
+    spelling: tuple[str, ...],
+) -> None:
     names = names_of(spelling, (0, 1))
     graph = graph_of(names)
     routers, experts = of_kind(graph, Router), of_kind(graph, Experts)
@@ -109,7 +111,7 @@ def test_the_shared_expert_is_gated_and_added_before_the_residual() -> None:
     assert {use.name for use in graph.weights()} == set(names)
 
 
-def test_weights_of_the_chosen_are_normalized_unless_the_block_says_otherwise() -> None:
+def test_routing_weights_are_normalized_unless_the_block_states_otherwise() -> None:
     names = names_of(MIXTRAL, (0, 1))
     assert all(op.normalize for op in of_kind(graph_of(names, normalizeWeights=True), Router))
     silent = {key: value for key, value in MOE.items() if key != "normalizeWeights"}
@@ -123,7 +125,7 @@ def test_weights_of_the_chosen_are_normalized_unless_the_block_says_otherwise() 
     [{"expertFormat": "gpt-oss"}, {"numExperts": 10**9}, {"numExpertsPerToken": 9}],
     ids=["packed", "more than there are tensors", "more than there are"],
 )
-def test_experts_of_another_kind_need_a_newer_rdrr(moe: dict[str, Any]) -> None:
+def test_experts_in_another_format_need_a_newer_rdrr(moe: dict[str, Any]) -> None:
     names = names_of(QWEN, (0, 1))
     graph_of(names)  # the control
     with pytest.raises(ManifestError, match="needs a newer rdrr") as caught:
@@ -131,12 +133,12 @@ def test_experts_of_another_kind_need_a_newer_rdrr(moe: dict[str, Any]) -> None:
     assert caught.value.where == "moeConfig"
 
 
-def test_experts_without_any_tensor_of_theirs_need_a_newer_rdrr() -> None:
+def test_experts_without_tensors_need_a_newer_rdrr() -> None:
     with pytest.raises(ManifestError, match="needs a newer rdrr"):
         graph_of(list(tensor_shapes(2)))
 
 
-def test_a_count_of_the_wrong_type_is_reported_by_its_field(tmp_path: Any) -> None:
+def test_a_number_of_experts_of_the_wrong_type_is_a_fault_of_its_field(tmp_path: Any) -> None:
     path = write_manifest(tmp_path, valid_manifest() | {"moeConfig": {**MOE, "numExperts": "8"}})
     fields = {fault.field for fault in validate(path).faults}
     assert any("moeConfig.numExperts" in field for field in fields), fields

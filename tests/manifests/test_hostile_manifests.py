@@ -1,4 +1,4 @@
-"""Whatever a manifest holds, the answer is a list of faults or a graph, never a traceback."""
+"""Every manifest, however broken, gives a list of faults or a graph, never a traceback."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VALUES = st.recursive(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every path inside a JSON value."""
+    """Return every path inside a JSON value."""
     inside: list[tuple[Any, ...]] = []
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in items:
@@ -61,7 +61,7 @@ PLACES = tuple(places(base) for base in BASES)
 
 @st.composite
 def mutated(draw: st.DrawFn, *bases: int) -> dict[str, Any]:
-    """A real manifest (one of `BASES`) with a few places overwritten, removed or doubled."""
+    """Generate a manifest of `BASES` with a few values overwritten, removed or duplicated."""
     which = draw(st.sampled_from(bases or range(len(BASES))))
     manifest = copy.deepcopy(BASES[which])
     for path in draw(st.lists(st.sampled_from(PLACES[which]), min_size=1, max_size=4)):
@@ -75,30 +75,30 @@ def mutated(draw: st.DrawFn, *bases: int) -> dict[str, Any]:
             else:
                 del target[last]
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took the place away
+            continue  # an earlier change removed this path
     return manifest
 
 
 @settings(max_examples=150, deadline=None)
 @given(mutated())
-def test_a_mutated_manifest_is_examined_to_the_end(manifest: dict[str, Any]) -> None:
+def test_a_mutated_manifest_can_be_examined(manifest: dict[str, Any]) -> None:
     try:
         raw = read_manifest(json.dumps(manifest).encode(), "fuzzed")
     except ManifestError:
-        return  # so much was taken away that it is no manifest any more
+        return  # too little is left for a manifest
     examination = examine(raw.data)
     assert all(fault.line().isprintable() for fault in examination.faults)
     if examination.manifest is not None:
-        # What is called valid must be usable: sizes agree and the graph is there or refused.
+        # A valid manifest must be usable: sizes agree, and there is a graph or a reason for none.
         for tensor in examination.manifest.tensors.values():
-            assert sum(run.size for run in tensor.runs()) == tensor.size
+            assert sum(run.size for run in tensor.byte_spans()) == tensor.size
         _ = examination.graph
         json.loads(examination.manifest.to_json())
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound package, whose manifest is the first of `BASES`."""
+    """Write a valid package, whose manifest is the first of `BASES`, and return its folder."""
     made = tmp_path_factory.mktemp("package")
     write_package(made, np.random.default_rng(), copy.deepcopy(BASES[0]))
     assert validate(made, deep=True).ok()
@@ -107,7 +107,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=150, deadline=None)
 @given(mutated(0))
-def test_a_package_with_a_mutated_manifest_is_validated_to_the_end(
+def test_a_package_with_a_mutated_manifest_can_be_validated(
     folder: Path, manifest: dict[str, Any]
 ) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -119,7 +119,7 @@ def test_a_package_with_a_mutated_manifest_is_validated_to_the_end(
 
 
 @pytest.mark.parametrize(("key", "value"), [("shard", -1), ("offset", -256), ("offset", -1)])
-def test_a_place_before_the_first_byte_is_a_fault(folder: Path, key: str, value: int) -> None:
+def test_a_negative_shard_or_offset_is_a_fault(folder: Path, key: str, value: int) -> None:
     manifest = copy.deepcopy(BASES[0])
     manifest["tensors"]["model.norm.weight"][key] = value
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -128,7 +128,7 @@ def test_a_place_before_the_first_byte_is_a_fault(folder: Path, key: str, value:
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=64) | st.text(max_size=64).map(lambda text: text.encode("utf-8")))
-def test_any_bytes_are_refused_in_one_line(raw: bytes) -> None:
+def test_arbitrary_bytes_are_refused_with_one_line(raw: bytes) -> None:
     with pytest.raises(ManifestError) as caught:
         read_manifest(raw, "fuzzed")
     assert str(caught.value).isprintable()
@@ -136,19 +136,19 @@ def test_any_bytes_are_refused_in_one_line(raw: bytes) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from([*valid_manifest(), "config", "groups"]), VALUES))
-def test_any_object_with_a_manifest_s_keys_is_examined_to_the_end(data: dict[str, Any]) -> None:
+def test_any_object_with_the_keys_of_a_manifest_can_be_examined(data: dict[str, Any]) -> None:
     examination = examine(data)
     assert examination.faults
 
 
-def test_millions_of_layers_cost_no_time() -> None:
+def test_millions_of_layers_take_no_time() -> None:
     manifest = valid_manifest()
     manifest["architecture"]["numLayers"] = 10**15
     rules = {fault.rule for fault in examine(manifest).faults}
     assert rules == {"layer-count", "graph-support"}
 
 
-def test_the_largest_numbers_are_reported_and_not_computed_with() -> None:
+def test_huge_numbers_are_reported_and_not_used_in_computations() -> None:
     manifest = valid_manifest()
     entry = manifest["tensors"]["model.norm.weight"]
     entry["shape"] = [10**19] * 8

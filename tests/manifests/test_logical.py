@@ -1,4 +1,4 @@
-"""Logical rows are the rows of the whole tensor, whatever the layout and wherever they begin."""
+"""Logical rows equal the rows of the whole decoded tensor, in every layout and from any row on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAYOUTS = ("row", "column", "flat")
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0", "F16", "BF16"])
-def test_rows_are_those_of_the_whole_tensor(tmp_path, rng, dtype, layout):
+def test_rows_equal_those_of_the_whole_tensor(tmp_path, rng, dtype, layout):
     package = write_random_package(tmp_path / "package", llama_manifest(dtype, layout), rng)
     for tensor in logical_tensors(package)[:9]:
         whole = package.dequantize(tensor.stored).reshape(tensor.rows, tensor.columns)
@@ -38,7 +38,7 @@ def test_rows_are_those_of_the_whole_tensor(tmp_path, rng, dtype, layout):
     ("layout", "has_rows"), [("row", True), ("column", False), ("flat", False)]
 )
 def test_blocks_that_cross_rows_have_no_stored_rows(tmp_path, rng, layout, has_rows):
-    # K of 384 is no multiple of 256, so flat blocks cross rows too.
+    # K = 384 is not a multiple of 256, so flat blocks contain parts of two rows too.
     package = write_random_package(tmp_path / "package", llama_manifest("Q4_K", layout), rng)
     tensor = next(one for one in logical_tensors(package) if "q_proj" in one.name)
     assert tensor.has_stored_rows == has_rows
@@ -52,7 +52,7 @@ def test_blocks_that_cross_rows_have_no_stored_rows(tmp_path, rng, layout, has_r
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("quantize", ["f32", "q8_0"])
-def test_joined_gate_and_up_come_apart_again(tmp_path, rng, monkeypatch, quantize, layout):
+def test_a_fused_gate_and_up_projection_is_split(tmp_path, rng, monkeypatch, quantize, layout):
     monkeypatch.setattr(logical, "CHUNK_WEIGHTS", 1 << 12)  # several chunks in a small tensor
     tensors = llama_tensors(rng)
     source = write_llama(tmp_path / "source", tensors)
@@ -71,7 +71,7 @@ def test_joined_gate_and_up_come_apart_again(tmp_path, rng, monkeypatch, quantiz
 
 
 @pytest.mark.parametrize("prefix", ["model.", "language_model.model.", ""])
-def test_names_are_canonical_whatever_their_prefix(tmp_path, rng, prefix):
+def test_names_are_canonical_for_every_prefix(tmp_path, rng, prefix):
     manifest = llama_manifest("Q8_0")
     names = list(manifest["tensors"])
     manifest["tensors"] = {

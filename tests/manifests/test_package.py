@@ -1,4 +1,4 @@
-"""Opening and validating packages on disk: the files, their bytes, and hostile ones."""
+"""Opening and validating packages on disk: valid, damaged and hostile ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rules(folder: Path, *, deep: bool = False) -> set[str]:
     return {fault.rule for fault in validate(folder, deep=deep).faults}
 
 
-def test_a_sound_package_passes_every_level_strictly(folder: Path) -> None:
+def test_a_valid_package_passes_every_level_under_strict(folder: Path) -> None:
     files, deep = validate(folder, strict=True), validate(folder, deep=True, strict=True)
     bare = validate(folder / "manifest.json", strict=True)
     assert (files.level, deep.level, bare.level) == ("files", "deep", "structure")
@@ -51,7 +51,7 @@ def test_a_sound_package_passes_every_level_strictly(folder: Path) -> None:
     assert deep.facts == {"shards": 3, "tensors": 20, "bytes": valid_manifest()["totalSize"]}
 
 
-def test_a_report_is_json(folder: Path) -> None:
+def test_a_report_can_be_written_as_json(folder: Path) -> None:
     (folder / "shard_00001.bin").unlink()
     report = json.loads(json.dumps(validate(folder).as_dict()))
     assert report["valid"] is False
@@ -80,7 +80,7 @@ def test_a_shard_that_is_too_long_is_found(folder: Path) -> None:
     assert rules(folder) == {"shard-file"}
 
 
-def test_a_changed_byte_is_found_by_the_hash_and_only_when_looking_deep(folder: Path) -> None:
+def test_a_changed_byte_is_found_only_by_deep_validation(folder: Path) -> None:
     path = folder / "shard_00002.bin"
     data = bytearray(path.read_bytes())
     data[100] ^= 1
@@ -118,7 +118,7 @@ def test_a_value_that_is_not_finite_is_found(
     assert message.endswith("row 7")
 
 
-def test_values_are_looked_at_in_every_shard_that_is_sound(folder: Path) -> None:
+def test_values_are_checked_in_every_shard_that_is_intact(folder: Path) -> None:
     (folder / "shard_00000.bin").unlink()
     path = folder / "shard_00002.bin"
     path.write_bytes(b"\xff" * path.stat().st_size)
@@ -126,7 +126,7 @@ def test_values_are_looked_at_in_every_shard_that_is_sound(folder: Path) -> None
     assert found == {"shard-file", "shard-hash", "tensor-values"}
 
 
-def test_hashes_of_an_unknown_kind_are_not_checked_and_it_is_said(
+def test_hashes_of_an_unavailable_algorithm_are_a_warning(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_package(tmp_path, rng)
@@ -139,7 +139,7 @@ def test_hashes_of_an_unknown_kind_are_not_checked_and_it_is_said(
     ("function", "rules"),
     [(partial(hash_bytes, "blake3"), []), (doppler_blake3_hex, ["shard-hash"])],
 )
-def test_both_kinds_of_blake3_are_accepted_and_the_odd_one_is_named(
+def test_both_variants_of_blake3_are_accepted_and_that_of_doppler_is_a_warning(
     folder: Path, function: Callable[[bytes], str], rules: list[str]
 ) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -156,7 +156,7 @@ def test_both_kinds_of_blake3_are_accepted_and_the_odd_one_is_named(
     assert [fault.field for fault in validate(folder, deep=True).errors] == ["shard_00001.bin"]
 
 
-def test_opening_gives_manifest_graph_and_tensors(folder: Path) -> None:
+def test_an_opened_package_has_manifest_graph_and_tensors(folder: Path) -> None:
     with open_package(folder) as package:
         assert package.manifest.model_id == "tiny-llama"
         assert isinstance(package.graph, Graph)
@@ -174,7 +174,7 @@ def test_a_manifest_inside_its_folder_opens_the_package(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
-def test_rows_are_the_tensor_s_bytes_and_values_have_the_logical_shape(
+def test_rows_are_stored_bytes_and_values_have_the_logical_shape(
     tmp_path: Path, rng: np.random.Generator, layout: str
 ) -> None:
     write_package(tmp_path, rng, valid_manifest(layout=layout))
@@ -196,19 +196,19 @@ def test_rows_are_the_tensor_s_bytes_and_values_have_the_logical_shape(
     assert spanned, "some tensor must lie in two shards for this to say anything"
 
 
-def test_a_shard_that_goes_missing_after_opening_is_a_shard_error(folder: Path) -> None:
+def test_a_shard_that_is_deleted_after_opening_is_a_shard_error(folder: Path) -> None:
     package = open_package(folder)
     (folder / "shard_00002.bin").unlink()
     with pytest.raises(ShardError, match="shard_00002"):
         package.read(NORM)
 
 
-def test_an_unknown_tensor_is_named(folder: Path) -> None:
+def test_an_unknown_tensor_is_an_error_that_names_it(folder: Path) -> None:
     with pytest.raises(ManifestError, match=r"no such tensor.*nobody"):
         open_package(folder).tensor("nobody")
 
 
-def test_opening_a_faulty_package_raises_with_every_fault(folder: Path) -> None:
+def test_the_error_of_opening_a_faulty_package_lists_every_fault(folder: Path) -> None:
     def spoil(manifest: dict) -> None:
         manifest["totalSize"] = 1
         manifest["shards"][0]["filename"] = "../shard_00000.bin"
@@ -246,7 +246,9 @@ def test_a_tokenizer_or_tensor_table_outside_the_folder_is_never_opened(folder: 
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"\xff\xfe", b'{"a": 1}'])
-def test_a_tensor_table_that_is_none_is_a_fault(folder: Path, content: bytes) -> None:
+def test_an_external_tensor_table_that_is_not_an_object_is_a_fault(
+    folder: Path, content: bytes
+) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "tensors.json").write_text(json.dumps(manifest.pop("tensors")))
     manifest["tensorsFile"] = "tensors.json"
@@ -267,7 +269,7 @@ def test_a_tensor_table_that_is_none_is_a_fault(folder: Path, content: bytes) ->
     ],
     ids=["missing", "empty", "checkpoint", "gguf"],
 )
-def test_what_is_no_package_gets_one_clear_line(
+def test_a_path_that_is_not_a_package_is_an_error_of_one_line(
     tmp_path: Path, prepare: Callable[[Path], object], kind: type[RdrrError], words: str
 ) -> None:
     path = tmp_path / "thing"
@@ -284,7 +286,7 @@ def _checkpoint(path: Path) -> None:
     (path / "config.json").write_text("{}")
 
 
-def test_validating_what_is_no_package_reports_instead_of_raising(tmp_path: Path) -> None:
+def test_validating_a_file_that_is_not_a_manifest_reports_a_fault(tmp_path: Path) -> None:
     report = validate(tmp_path)
     assert [fault.rule for fault in report.errors] == ["not-rdrr"]
     assert report.model_id is None

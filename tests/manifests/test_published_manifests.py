@@ -1,4 +1,4 @@
-"""Manifests that others published (trimmed to a few layers) behave as their readers expect."""
+"""Published manifests of other writers, cut down to a few layers, are read as expected."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_a_current_manifest_is_valid_without_a_warning_and_has_a_graph(name: str
     assert (report.level, report.generation, report.runnable) == ("structure", "current", True)
 
 
-def test_flat_tensors_are_found_by_their_size_and_a_foreign_model_is_only_not_runnable() -> None:
+def test_flat_tensors_are_recognised_by_size_and_an_unknown_model_is_not_runnable() -> None:
     report = validate(DATA / "lfm2-5-1-2b-instruct-q4k-ehf16-af32.json")
     assert report.ok()
     assert not report.runnable
     assert {fault.rule for fault in report.warnings} == {"graph-support", "tensor-flags"}
 
 
-def test_missing_late_fields_are_defaults_with_a_warning_each() -> None:
+def test_each_missing_late_field_gets_its_default_and_a_warning() -> None:
     report = validate(DATA / "gemma-3-1b-it-q4k-ehf16-af32.json")
     assert report.ok()
     assert report.runnable
@@ -45,7 +45,7 @@ def test_the_smallest_accepted_set_of_fields_is_valid() -> None:
     assert not report.runnable, "it has one norm and no other layer tensor"
 
 
-def test_the_december_package_is_valid_down_to_its_hash(
+def test_the_package_of_december_is_valid_including_its_hash(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     manifest = json.loads((DATA / "tiny-model-dec2025" / "manifest.json").read_text())
@@ -63,7 +63,7 @@ def test_the_december_package_is_valid_down_to_its_hash(
         _ = package.graph
 
 
-def test_the_january_package_is_refused_for_its_placeholder_hash_alone(
+def test_the_package_of_january_is_refused_only_for_its_placeholder_hash(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     folder = tmp_path / "mini"
@@ -73,8 +73,8 @@ def test_the_january_package_is_refused_for_its_placeholder_hash_alone(
     report = validate(folder, deep=True)
     assert [(f.rule, f.field) for f in report.errors] == [("shard-hash-form", "shards[0].hash")]
     assert "placeholder" in report.errors[0].line()
-    # The control: with a true hash it is valid and has a graph. Its tokenizer is a bare vocabulary,
-    # which loading it for text refuses.
+    # The control: with the right hash it is valid and has a graph. Its tokenizer is a bare
+    # vocabulary, with which text cannot be encoded.
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["shards"][0]["hash"] = hashlib.sha256(weights).hexdigest()
@@ -86,7 +86,7 @@ def test_the_january_package_is_refused_for_its_placeholder_hash_alone(
     assert open_package(folder).graph.layers == 2
 
 
-def test_a_bare_january_manifest_without_its_table_says_what_was_not_checked(
+def test_a_bare_manifest_without_its_tensor_table_gives_a_warning(
     tmp_path: Path,
 ) -> None:
     shutil.copy(DATA / "mini-model-jan2026" / "manifest.json", tmp_path / "alone.json")

@@ -1,4 +1,4 @@
-"""What is not RDRR at all is recognised for what it is."""
+"""Files that are not RDRR manifests are refused with a message that says what they are."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GOOD = json.dumps(valid_manifest()).encode()
         (b'{"modelId": "x", "totalSize": ' + b"9" * (MANIFEST.digits + 1) + b"}", "digits"),
     ],
 )
-def test_other_content_is_named_on_one_line(raw: bytes, words: str) -> None:
+def test_the_error_says_on_one_line_what_the_file_is(raw: bytes, words: str) -> None:
     with pytest.raises(ManifestError) as caught:
         read_manifest(raw, "here/manifest.json")
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""Each rule refuses what breaks it and says nothing about a sound manifest."""
+"""Each rule finds the fault it is for, and nothing in a valid manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EMBED = "model.embed_tokens.weight"
 
 @dataclass(frozen=True)
 class Case:
-    """A change to a sound manifest and the rules it breaks, the one under test first."""
+    """A change to a valid manifest and the rules it breaks, the one under test first."""
 
     rule: str
     change: Callable[[dict[str, Any]], object]
@@ -35,7 +35,7 @@ def case(rule: str, field: str, change: Any, *also: str, severity: str = "error"
 
 
 def put(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """Set `a.b[0].c`; a tensor's name is written between slashes."""
+    """Return a change that sets `a.b[0].c`; the name of a tensor is enclosed in slashes."""
 
     def change(manifest: dict[str, Any]) -> None:
         *parents, last = _steps(path)
@@ -72,7 +72,7 @@ def both(*changes: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, An
 
 
 def copy_entry(source: str, target: str) -> Callable[[dict[str, Any]], None]:
-    """A further tensor in the alignment gap's style: same place, other name."""
+    """Return a change that adds a second tensor with the bytes of another."""
 
     def change(manifest: dict[str, Any]) -> None:
         manifest["tensors"][target] = dict(manifest["tensors"][source])
@@ -88,7 +88,7 @@ def rename(source: str, target: str) -> Callable[[dict[str, Any]], None]:
 
 
 def foreign(manifest: dict[str, Any]) -> None:
-    """The same manifest, as if another writer had made it."""
+    """Change the manifest so that it seems to come from another writer."""
     manifest["conversion"] = None
 
 
@@ -417,7 +417,7 @@ def ids(one: Case) -> str:
 
 
 @pytest.mark.parametrize("one", CASES, ids=ids)
-def test_a_spoiled_manifest_breaks_this_rule_and_no_unexpected_one(one: Case) -> None:
+def test_a_changed_manifest_breaks_this_rule_and_no_unexpected_one(one: Case) -> None:
     faults = examine(spoiled(one.change)).faults
     lines = "\n".join(fault.line() for fault in faults)
     matching = [fault for fault in faults if fault.rule == one.rule and fault.field == one.field]
@@ -427,7 +427,7 @@ def test_a_spoiled_manifest_breaks_this_rule_and_no_unexpected_one(one: Case) ->
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
-def test_a_sound_manifest_breaks_no_rule(layout: str) -> None:
+def test_a_valid_manifest_breaks_no_rule(layout: str) -> None:
     manifest = valid_manifest(layout=layout)
     manifest["weightsTransposed"] = layout == "column"
     assert [fault.line() for fault in examine(manifest).faults] == []
@@ -470,7 +470,7 @@ def test_all_faults_are_reported_together() -> None:
     }
 
 
-def test_a_fault_says_field_expected_and_found_on_one_line() -> None:
+def test_a_fault_states_field_expected_and_found_on_one_line() -> None:
     faults = examine(spoiled(put(f"tensors/{NORM}/size", 255))).faults
     assert [fault.line() for fault in faults] == [
         'error [tensor-size] tensors["model.norm.weight"].size: not the size of F32 [64] in layout'
@@ -478,14 +478,14 @@ def test_a_fault_says_field_expected_and_found_on_one_line() -> None:
     ]
 
 
-def test_foreign_text_cannot_reach_the_terminal_raw() -> None:
+def test_untrusted_text_is_escaped_and_shortened_for_the_terminal() -> None:
     faults = examine(spoiled(put("modelId", "\x1b[2Jgone\n" + "y" * 5000))).faults
     line = faults[0].line()
     assert line.isprintable()
     assert len(line) < 400
 
 
-def test_parts_that_no_layer_has_are_a_foreign_model_and_not_a_hole() -> None:
+def test_a_part_that_no_layer_has_is_a_warning_unless_rdrr_wrote_the_package() -> None:
     def without_queries(manifest: dict[str, Any]) -> None:
         foreign(manifest)
         for layer in (0, 1):
@@ -494,13 +494,13 @@ def test_parts_that_no_layer_has_are_a_foreign_model_and_not_a_hole() -> None:
     examination = examine(spoiled(without_queries))
     assert [(f.rule, f.severity) for f in examination.faults] == [("graph-weights", "warning")]
     assert not hasattr(examination.graph, "ops")
-    # The control: our own packages are never excused.
-    ours = spoiled(without_queries)
-    ours["conversion"] = valid_manifest()["conversion"]
-    assert {f.severity for f in examine(ours).faults} == {"error"}
+    # The control: in a package that rdrr wrote it is an error.
+    own = spoiled(without_queries)
+    own["conversion"] = valid_manifest()["conversion"]
+    assert {f.severity for f in examine(own).faults} == {"error"}
 
 
-def test_unknown_top_level_keys_are_carried_and_not_judged() -> None:
+def test_unknown_top_level_keys_are_kept_without_a_fault() -> None:
     examination = examine(spoiled(put("somethingNew", {"a": 1})))
     assert examination.faults == ()
     assert examination.manifest is not None
@@ -516,7 +516,7 @@ def test_a_manifest_survives_reading_and_writing() -> None:
     assert again.manifest == first
 
 
-def test_fault_objects_leave_out_what_they_do_not_know() -> None:
+def test_the_json_of_a_fault_omits_fields_that_are_none() -> None:
     fault = Fault("a-rule", "error", "x.y", "wrong")
     assert fault.as_dict() == {
         "rule": "a-rule",

@@ -13,7 +13,7 @@ from support.manifests import valid_manifest
 HEAVY = ("torch", "numba", "wgpu", "fsspec", "tokenizers", "transformers")
 
 
-def test_the_schema_names_every_field_by_its_public_spelling() -> None:
+def test_the_schema_has_every_field_under_its_public_name() -> None:
     schema = manifest_schema()
     assert schema["$schema"] == SCHEMA_DIALECT
     assert set(valid_manifest()) <= set(schema["properties"])
@@ -30,22 +30,22 @@ def test_the_schema_names_every_field_by_its_public_spelling() -> None:
     assert "q4kMatmul" in hints
 
 
-def test_the_schema_is_the_same_each_time() -> None:
+def test_the_schema_is_deterministic() -> None:
     assert manifest_schema() == manifest_schema()
 
 
-def test_the_copy_in_the_documentation_is_what_rdrr_schema_prints() -> None:
+def test_the_copy_in_the_documentation_equals_the_output_of_rdrr_schema() -> None:
     copy = Path(__file__).parents[2] / "docs" / "manifest.schema.json"
     text = json.dumps(manifest_schema(), indent=2, ensure_ascii=False) + "\n"
     assert copy.read_text(encoding="utf-8") == text, f"run: rdrr schema > docs/{copy.name}"
 
 
-def test_the_schema_of_a_report_is_another_one() -> None:
+def test_the_schema_of_a_report_differs_from_that_of_a_manifest() -> None:
     assert {"tensors", "byDtype", "notes"} <= set(report_schema()["properties"])
     assert report_schema() != manifest_schema()
 
 
-def test_validating_imports_nothing_heavy() -> None:
+def test_validating_imports_no_heavy_packages() -> None:
     code = (
         "import sys; import rdrr_manifests.package; "
         f"print([name for name in {HEAVY!r} if name in sys.modules])"

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from rdrr_device.device import Device
+from rdrr_device.dry_run import DryRunArena
 from rdrr_device.kernels import Kernel
-from rdrr_device.paper import PaperArena
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
 from rdrr_manifests.package import Package, open_package
@@ -89,7 +89,7 @@ def kernels_of(
     package: Package, device: Device, policy: Policy, kv_dtype: str, fused: bool = True
 ) -> Iterator[Kernel]:
     """Those of every pass of a sequence and of a batch."""
-    arena = PaperArena(device)
+    arena = DryRunArena(device)
     plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype=kv_dtype, fused=fused)
     made = [plan.lowered(spec) for spec in PASSES]
     if kv_dtype != "q8_0":  # of which a batch has no cache
@@ -106,7 +106,7 @@ def kernels_of(
 
 def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
     """Those that sample a token of a single sequence and of each row of a batch."""
-    arena = PaperArena(device)
+    arena = DryRunArena(device)
     state = State.create(arena, 4)
     options = SamplingParams(temperature=1.0, top_k=5, top_p=0.9)
     logits, picks = arena.empty("logits", 16 * VOCAB), arena.empty("picks", 32)
@@ -123,7 +123,7 @@ def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
 
 def kernels_of_loading(device: Device) -> Iterator[Kernel]:
     """Those that bring matrices of every type into the form of the GPU, and a plain copy."""
-    arena, shape = PaperArena(device), (512, 512)
+    arena, shape = DryRunArena(device), (512, 512)
     made = list(copy(arena.empty("x", 1024), arena.empty("y", 1024), label="copy"))
     for name, form in FORMATS.items():
         for layout in (Layout.ROW,) if form.values else (Layout.ROW, Layout.COLUMN):

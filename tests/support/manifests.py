@@ -65,12 +65,12 @@ def place(shapes: Mapping[str, tuple[int, ...]], layout: str = "row") -> tuple[d
         }
         if role == "matmul":
             entry["layout"] = own_layout
-        entries[name] = entry | _whereabouts(position, size)
+        entries[name] = entry | _byte_spans(position, size)
         position += size
     return entries, position
 
 
-def _whereabouts(position: int, size: int) -> dict[str, Any]:
+def _byte_spans(position: int, size: int) -> dict[str, Any]:
     spans, left = [], size
     while left:
         shard, offset = divmod(position, SHARD_SIZE)

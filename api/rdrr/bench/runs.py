@@ -209,7 +209,7 @@ def gpu_times(backend: GpuBackend, device: Device, prompt: Sequence[int], tokens
         return GpuTimes()
     with timed(device) as timer:
         first = backend.greedy(prompt, 0, 1)
-        prefill = timer.take()
+        prefill = timer.collect()
         backend.greedy(first, len(prompt), tokens - 1)
-        decode = timer.take()
+        decode = timer.collect()
     return GpuTimes(1e3 * prefill, 1e3 * decode / (tokens - 1))

@@ -141,10 +141,10 @@ class _Meter:
 
     def _of(self, how: Submission, run: Callable[[], None], timer: PassTimer) -> float:
         """Return the seconds of a token's passes."""
-        timer.take()
+        timer.collect()
         with self.submitters.submitting(how):
             run()
-        return timer.take() / self.tokens
+        return timer.collect() / self.tokens
 
     def _launch_smallest(self) -> None:
         for _ in range(self.tokens):

@@ -12,7 +12,7 @@ from rdrr_device.arena import Arena
 from rdrr_device.device import open_adapter
 from rdrr_device.kernels import Dispatch, Kernel, Work
 from rdrr_device.pipelines import BoundDispatch
-from rdrr_device.shaders import ShaderFolder, numbered, storage
+from rdrr_device.shaders import ShaderFolder, storage_bindings, with_binding_numbers
 from rdrr_device.uploads import UploadBuffer
 from rdrr_format.dtypes import DTYPES
 
@@ -50,7 +50,7 @@ class Shader:
     def kernel(self) -> Kernel:
         """The kernel; its bindings are weights, encoded blocks, fallback flags and parameters."""
         text = _FOLDER.render(f"shaders/{self.name}")
-        return Kernel(self.name, numbered(text), "main", (), storage(text))
+        return Kernel(self.name, with_binding_numbers(text), "main", (), storage_bindings(text))
 
 
 SHADERS: Mapping[str, Shader] = MappingProxyType(
@@ -104,7 +104,7 @@ class WebGpuDevice:
         fetch = self._device.fetch(
             self._encoded.range(0, size), self._fallback.range(0, workgroups * 4)
         )
-        raw, flags = fetch.take()
+        raw, flags = fetch.collect()
         blocks = raw[: count * block_bytes].reshape(count, block_bytes)
         words = flags.reshape(workgroups, 4)
         fallback = np.unpackbits(words[:, :1], axis=1, bitorder="little")[:, : shader.blocks]

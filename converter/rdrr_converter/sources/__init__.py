@@ -1,7 +1,7 @@
 """Checkpoints as lazy tables of tensors; `open_source` picks the reader.
 
-A further kind of checkpoint is a module with functions like those of `gguf` and a line for each
-in `_OPENERS`.
+To support another kind of checkpoint, add a module with functions like those of `gguf`, and rows
+for them in `_OPENERS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rdrr_format.stores import store_errors
 from rdrr_manifests.models import MANIFEST_NAME
 
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
-from rdrr_converter.sources._pointers import dead_links
+from rdrr_converter.sources._pointers import broken_links
 from rdrr_converter.sources.base import Source, SourceTensor
 from rdrr_converter.sources.quantized import dequantized
 
@@ -37,18 +37,18 @@ _OPENERS: tuple[tuple[str, Callable[[Path], bool], Callable[[Path], Source]], ..
     ("a .gguf file", gguf.is_file, gguf.open_file),
     ("a directory with one .gguf file", gguf.is_directory, gguf.open_directory),
 )
-"""What a reader takes, how it recognises it, and the reader; the first that fits is used."""
+"""What each reader reads, how it recognises that, and the reader; the first match is used."""
 
 
 def open_source(path: str | Path) -> Source:
-    """Open a checkpoint; no weight is read yet. Quantized weights will be dequantized when read.
+    """Open a checkpoint without reading weights; quantized weights are dequantized when read.
 
     Raises:
-        UsageError: The path is empty, or no file system takes it.
-        StoreError: The path cannot be looked at.
-        SourceError: No such path, not a checkpoint of a known kind, or a damaged one, or one that
-            is quantized in a way that is not known.
-        ConversionError: A GGUF of an architecture that is not known.
+        UsageError: The path is empty, or not valid on any file system.
+        StoreError: The path cannot be accessed.
+        SourceError: The path does not exist, is not a checkpoint of a known kind, or is damaged, or
+            the checkpoint is quantized by an unknown method.
+        ConversionError: The checkpoint is a GGUF of an unknown architecture.
     """
     path = local_path(path)
     with store_errors(path):
@@ -61,7 +61,7 @@ def open_source(path: str | Path) -> Source:
     kinds = ", ".join(kind for kind, _, _ in _OPENERS)
     if (path / MANIFEST_NAME).is_file():
         hint = "`rdrr export` makes a checkpoint of it"
-        raise SourceError("an RDRR package already", where=path, hint=hint)
+        raise SourceError("this is an RDRR package already", where=path, hint=hint)
     raise SourceError(
-        "not a checkpoint that can be read", where=path, expected=kinds, found=dead_links(path)
+        "not a checkpoint that can be read", where=path, expected=kinds, found=broken_links(path)
     )

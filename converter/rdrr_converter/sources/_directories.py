@@ -1,6 +1,7 @@
-"""What Hugging Face checkpoints have in common, whatever their weights are stored in.
+"""Hugging Face checkpoint directories, whatever file format their weights have.
 
-A configuration beside the weights, and an index that says which shard holds which tensor.
+Such a directory has a configuration beside the weights, and either one file of weights or an index
+that says which shard holds which tensor.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from rdrr_format.file_names import is_plain_name
 from rdrr_converter.sources.base import Source, SourceTensor, read_json_object
 
 INDEX_BOUNDS = JsonBounds(size=32 << 20, values=1 << 20, depth=8)
-"""Some 500,000 tensors."""
+"""Limits of an index, enough for some 500,000 tensors."""
 
 ReadFile = Callable[[Path], Mapping[str, SourceTensor]]
-"""The tensors of one file of weights."""
+"""Function that reads the tensors of one file of weights."""
 
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """How checkpoints of one kind name their files of weights.
+    """The names of weight files in one kind of checkpoint, and how to read them.
 
     Attributes:
-        kind: Word for the kind of checkpoint.
-        single: The file that holds everything.
-        index: The file that says which shard holds which tensor.
-        suffixes: Of files that are opened by themselves.
-        read_file: The tensors of one file.
+        kind: Name of the kind of checkpoint.
+        single: Name of the file of an unsharded checkpoint.
+        index: Name of the file that says which shard holds which tensor.
+        suffixes: Suffixes of files that can be opened on their own.
+        read_file: Reads the tensors of one file.
     """
 
     kind: str
@@ -41,15 +42,15 @@ class WeightFiles:
     read_file: ReadFile
 
     def is_directory(self, path: Path) -> bool:
-        """Whether the directory holds what `open_directory` reads."""
+        """Return whether `open_directory` can read a directory."""
         return path.is_dir() and any((path / name).exists() for name in (self.single, self.index))
 
     def is_file(self, path: Path) -> bool:
-        """Whether this is a single file that `open_file` reads."""
+        """Return whether `open_file` can read a file."""
         return path.is_file() and path.suffix in self.suffixes
 
     def open_directory(self, path: Path) -> Source:
-        """Open a directory with `config.json` and the single file or the index of shards.
+        """Open a directory with `config.json` and either the single file or an index of shards.
 
         Raises:
             SourceError: A file is missing or damaged.
@@ -70,7 +71,7 @@ class WeightFiles:
 
 
 def _source_beside(path: Path, kind: str, tensors: Mapping[str, SourceTensor]) -> Source:
-    """A checkpoint with the configuration of the directory `path`.
+    """Return the checkpoint of some tensors and the configuration in the directory `path`.
 
     Raises:
         SourceError: There is no `config.json`, or it cannot be read.
@@ -90,7 +91,7 @@ def _source_beside(path: Path, kind: str, tensors: Mapping[str, SourceTensor]) -
 
 
 def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor]:
-    """The tensors of all shards that an index names.
+    """Return the tensors of all shards that an index names.
 
     Raises:
         SourceError: The index or a shard is missing or damaged.
@@ -111,7 +112,7 @@ def _read_sharded(index: Path, read_file: ReadFile) -> Mapping[str, SourceTensor
     lost = sorted(set(weight_map) - set(tensors))
     if lost:
         raise SourceError(
-            "a shard lacks a tensor of the index",
+            "a shard lacks a tensor that the index promises",
             where=index.parent / weight_map[lost[0]],
             expected=lost[0],
             found=f"{len(lost)} tensors missing",
@@ -125,10 +126,10 @@ def _add(
     weight_map: Mapping[str, str],
     path: Path,
 ) -> None:
-    """Take over the tensors of a shard; of those that an earlier one has too the index decides.
+    """Add the tensors of a shard; if an earlier shard has one too, the index decides between them.
 
     Raises:
-        SourceError: The index says nothing of a tensor that is in two shards.
+        SourceError: A tensor is in two shards, and the index does not mention it.
     """
     for name, tensor in shard.items():
         if name in tensors and name not in weight_map:

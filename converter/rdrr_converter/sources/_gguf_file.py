@@ -1,16 +1,15 @@
-"""The GGUF container: metadata and a table of tensors, checked before anything is believed.
+"""The GGUF container: reads and checks the metadata and the table of tensors.
 
     "GGUF"  u32 version  u64 tensors  u64 entries
     entry   string key, u32 type, value             string = u64 length, UTF-8
     tensor  string name, u32 n, n x u64 dimensions, u32 type, u64 offset
-    zeros up to a multiple of the alignment, then the data that offsets count from
+    zeros up to a multiple of the alignment, then the data; offsets count from its start
 
-Little endian. No two tensors share bytes. What stands before the data has bounds (`MAX_...`), each
+The file is little endian, and no two tensors share bytes. The header has bounds (`MAX_...`), each
 several times what published models need, because every value becomes an object in memory.
-Dimensions are written fastest first, so shapes here are reversed. This module knows the container
-only; names and metadata keys mean nothing to it. It is parsed here rather than by gguf-py because
-that makes an object of every string of a vocabulary, and reads past the end of a truncated file
-without noticing.
+Dimensions are written fastest first, so shapes here are in reverse order. This module knows only
+the container, not what names and metadata keys mean. It does not use gguf-py, which makes an object
+of every string of a vocabulary and reads past the end of a truncated file without an error.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from rdrr_format.errors import SourceError
 from rdrr_format.regular_files import open_regular
 from rdrr_format.shards import align_up
 
-from rdrr_converter.sources._gguf_types import FOREIGN
-from rdrr_converter.sources._pieces import present
+from rdrr_converter.sources._gguf_types import DECODE_ONLY_TYPES
 from rdrr_converter.sources._pointers import pointer_hint_of
+from rdrr_converter.sources._sparse_files import ensure_fetched
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -43,16 +42,17 @@ DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
 MAX_NAME = 256
 MAX_HEADER = 256 << 20
-"""Bytes before the data."""
+"""Largest size in bytes of everything before the data."""
 
 MAX_ENTRIES = 1 << 16
-"""Entries of metadata."""
+"""Largest number of metadata entries."""
 
-MAX_LISTED = 1 << 22
-"""Elements of all lists in the metadata together; a vocabulary takes up to four for each token."""
+MAX_ARRAY_ELEMENTS = 1 << 22
+"""Largest number of array elements in the metadata; a vocabulary has up to four per token."""
 
 MAX_TENSORS = 1 << 17
 READ_AHEAD = 1 << 20
+"""Bytes of the header to fetch at a time from a remote file."""
 
 _SCALARS: Mapping[int, str] = MappingProxyType(
     {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4",
@@ -67,22 +67,24 @@ TENSOR_TYPES: Mapping[int, str] = MappingProxyType(
      23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
      30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0"}
 )  # fmt: skip
-"""ggml's numbers of storage types."""
+"""Storage types by ggml's numbers."""
 
-READABLE = tuple(name for name in TENSOR_TYPES.values() if name in CODECS or name in FOREIGN)
+READABLE = tuple(
+    name for name in TENSOR_TYPES.values() if name in CODECS or name in DECODE_ONLY_TYPES
+)
 
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """A row of the table of tensors.
+    """An entry of the table of tensors.
 
     Attributes:
-        name: As written.
-        shape: Slowest dimension first.
+        name: Name in the file.
+        shape: Dimensions, slowest first.
         dtype: One of `READABLE`.
-        path: File that holds it.
-        offset: First byte in the file.
-        size: Bytes.
+        path: The file.
+        offset: First byte of the data in the file.
+        size: Bytes of the data.
     """
 
     name: str
@@ -95,13 +97,13 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """What a file says before its data begins.
+    """The header of a GGUF file.
 
     Attributes:
         path: The file.
-        metadata: Numbers, truth values, texts and lists of them. A float32 is the shortest decimal
-            that means it.
-        tensors: By name, in the order of the table.
+        metadata: Numbers, booleans, strings and lists of them. A float32 is given as the shortest
+            decimal number that rounds to it.
+        tensors: Tensors by name, in the order of the table.
     """
 
     path: Path
@@ -110,11 +112,11 @@ class GgufFile:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read everything but the data.
+    """Read the header of a GGUF file.
 
     Raises:
-        SourceError: It is no GGUF file of a known version, it is damaged or truncated, or a tensor
-            has a type that cannot be read.
+        SourceError: The file is not a GGUF file of a known version, is damaged or truncated, or has
+            a tensor of a type that cannot be read.
     """
     try:
         with open_regular(path) as file:
@@ -127,33 +129,33 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 class _Parser:
-    """A position in the file that never leaves it."""
+    """Reads a mapped file from its start, and refuses to read beyond its end."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._at = path, data, 0
-        self._present = 0
-        self._listed = 0
+        self._fetched = 0
+        self._array_elements = 0
 
     def file(self) -> GgufFile:
-        tensors, entries = self._head()
+        tensors, entries = self._read_counts()
         metadata: dict[str, Any] = {}
         for _ in range(entries):
             key = self._name()
             if key in metadata:
-                raise SourceError("a key stands twice", where=self._path, found=key)
+                raise SourceError("a key occurs twice", where=self._path, found=key)
             metadata[key] = self._value(self._number("<I"), key)
         rows = [self._tensor() for _ in range(tensors)]
         start = align_up(self._at, self._alignment(metadata))
         table: dict[str, GgufTensor] = {}
         for name, shape, number, offset in rows:
             if name in table:
-                raise SourceError("a tensor stands twice", where=self._path, found=name)
-            table[name] = self._checked(name, shape, number, start + offset)
-        self._check_places(table.values())
+                raise SourceError("a tensor occurs twice", where=self._path, found=name)
+            table[name] = self._table_entry(name, shape, number, start + offset)
+        self._check_overlaps(table.values())
         return GgufFile(self._path, metadata, table)
 
-    def _head(self) -> tuple[int, int]:
-        magic = self._take(4)
+    def _read_counts(self) -> tuple[int, int]:
+        magic = self._read(4)
         if magic != MAGIC:
             raise SourceError(
                 "not a GGUF file",
@@ -166,25 +168,25 @@ class _Parser:
         if version not in VERSIONS:
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
             raise SourceError(
-                "a GGUF file of another byte order" if swapped else "a GGUF of another version",
+                "the GGUF file has the wrong byte order" if swapped else "unknown version of GGUF",
                 where=self._path,
                 expected="little endian" if swapped else " or ".join(map(str, VERSIONS)),
                 found="big endian" if swapped else version,
             )
-        tensors = self._bounded(self._number("<Q"), MAX_TENSORS, "tensors")
-        return tensors, self._bounded(self._number("<Q"), MAX_ENTRIES, "entries of metadata")
+        tensors = self._check_maximum(self._number("<Q"), MAX_TENSORS, "tensors")
+        return tensors, self._check_maximum(self._number("<Q"), MAX_ENTRIES, "entries of metadata")
 
-    def _bounded(self, count: int, most: int, what: str) -> int:
-        if count > most:
+    def _check_maximum(self, count: int, maximum: int, what: str) -> int:
+        if count > maximum:
             raise SourceError(
-                f"too many {what}", where=self._path, expected=f"at most {most}", found=count
+                f"too many {what}", where=self._path, expected=f"at most {maximum}", found=count
             )
         return count
 
-    def _take(self, size: int) -> bytes:
-        end = self._bounded(self._at + size, MAX_HEADER, "bytes before the data")
-        if end > self._present:
-            self._reach(end)
+    def _read(self, size: int) -> bytes:
+        end = self._check_maximum(self._at + size, MAX_HEADER, "bytes before the data")
+        if end > self._fetched:
+            self._fetch_to(end)
         if end > len(self._data):
             raise SourceError(
                 "truncated GGUF file",
@@ -197,25 +199,25 @@ class _Parser:
         self._at = end
         return taken
 
-    def _reach(self, end: int) -> None:
-        """Have the bytes up to `end` and some more, for values are small and many."""
-        self._present = max(end, self._present + READ_AHEAD)
-        present(self._path, 0, self._present)
+    def _fetch_to(self, end: int) -> None:
+        """Fetch a remote file up to `end` and beyond, because values are small and many."""
+        self._fetched = max(end, self._fetched + READ_AHEAD)
+        ensure_fetched(self._path, 0, self._fetched)
 
     def _number(self, form: str) -> int:
-        value: int = struct.unpack(form, self._take(struct.calcsize(form)))[0]
+        value: int = struct.unpack(form, self._read(struct.calcsize(form)))[0]
         return value
 
     def _string(self) -> str:
-        # A tokenizer's pieces need not be UTF-8; what is not keeps its place.
-        return self._take(self._number("<Q")).decode("utf-8", errors="replace")
+        # Tokens need not be valid UTF-8; replacing invalid bytes keeps the ids of the others.
+        return self._read(self._number("<Q")).decode("utf-8", errors="replace")
 
     def _name(self) -> str:
-        """A key or the name of a tensor: short, so that messages can show it."""
+        """Read a key or the name of a tensor, short enough to be shown in messages."""
         name = self._string()
         if len(name) > MAX_NAME or not name.isprintable():
             raise SourceError(
-                "damaged GGUF file",
+                "the GGUF file is damaged",
                 where=self._path,
                 expected=f"a name of at most {MAX_NAME} characters",
                 found=ascii(name[:40]),
@@ -228,20 +230,26 @@ class _Parser:
         if kind in _SCALARS:
             return self._scalars(kind, 1)[0]
         if kind != _ARRAY:
-            raise SourceError("a value of unknown type", where=f"{self._path}, {key}", found=kind)
+            raise SourceError(
+                "a metadata value has an unknown type", where=f"{self._path}, {key}", found=kind
+            )
         kind, count = self._number("<I"), self._number("<Q")
-        self._listed = self._bounded(self._listed + count, MAX_LISTED, "listed values in metadata")
+        self._array_elements = self._check_maximum(
+            self._array_elements + count, MAX_ARRAY_ELEMENTS, "array elements in the metadata"
+        )
         if kind in _SCALARS:
             return self._scalars(kind, count)
         if kind != _STRING:
-            raise SourceError("a list of unknown type", where=f"{self._path}, {key}", found=kind)
+            raise SourceError(
+                "a metadata array has an unknown type", where=f"{self._path}, {key}", found=kind
+            )
         return [self._string() for _ in range(count)]
 
     def _scalars(self, kind: int, count: int) -> list[Any]:
         dtype = np.dtype(_SCALARS[kind])
-        values = np.frombuffer(self._take(count * dtype.itemsize), dtype)
+        values = np.frombuffer(self._read(count * dtype.itemsize), dtype)
         if dtype == np.float32:
-            # 1e-5 as float32 is 9.99999974e-06 as float64: the configuration said the former.
+            # The float32 of 1e-5 is 9.99999974e-06 as a float64; str() brings 1e-5 back.
             return [float(str(value)) for value in values]
         listed: list[Any] = values.tolist()
         return listed
@@ -269,7 +277,9 @@ class _Parser:
             )
         return alignment
 
-    def _checked(self, name: str, shape: tuple[int, ...], number: int, offset: int) -> GgufTensor:
+    def _table_entry(
+        self, name: str, shape: tuple[int, ...], number: int, offset: int
+    ) -> GgufTensor:
         where = f"{self._path}, tensor {name}"
         dtype = TENSOR_TYPES.get(number, f"type {number}")
         if dtype not in READABLE:
@@ -278,14 +288,14 @@ class _Parser:
                 where=where,
                 expected=", ".join(READABLE),
                 found=dtype,
-                hint="convert from a version in one of these",
+                hint="convert a GGUF of one of these types",
             )
         elements, block_bytes = _block(dtype)
         if prod(max(1, length) for length in shape) >= 1 << 60:
             raise SourceError("impossible shape", where=where, found=list(shape))
         if shape and shape[-1] % elements:
             raise SourceError(
-                f"rows are not whole {dtype} blocks",
+                f"the row length is not a multiple of the {dtype} block size",
                 where=where,
                 expected=f"a multiple of {elements}",
                 found=shape[-1],
@@ -301,8 +311,8 @@ class _Parser:
             )
         return GgufTensor(name, shape, dtype, self._path, offset, size)
 
-    def _check_places(self, tensors: Iterable[GgufTensor]) -> None:
-        """Refuse tensors that share bytes: one of them is not what the table says."""
+    def _check_overlaps(self, tensors: Iterable[GgufTensor]) -> None:
+        """Refuse tensors whose bytes overlap."""
         placed = sorted(tensors, key=lambda tensor: (tensor.offset, tensor.size))
         for before, after in pairwise(placed):
             if after.offset < before.offset + before.size:
@@ -315,7 +325,7 @@ class _Parser:
 
 
 def _block(dtype: str) -> tuple[int, int]:
-    """Values and bytes of a block; of scalars a block is one."""
-    if dtype in FOREIGN:
-        return FOREIGN[dtype].elements, FOREIGN[dtype].size
+    """Return the number of values and of bytes in a block; a scalar is a block of one."""
+    if dtype in DECODE_ONLY_TYPES:
+        return DECODE_ONLY_TYPES[dtype].elements, DECODE_ONLY_TYPES[dtype].size
     return DTYPES[dtype].block_elements, DTYPES[dtype].block_bytes

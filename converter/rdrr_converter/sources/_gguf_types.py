@@ -1,20 +1,26 @@
-"""Block types of ggml that packages do not have, only decoded: what is read of them is values.
+"""Decoders for block types of ggml that a package cannot store: their values are requantized.
 
-Little endian; low bits first. `d` and `m` are float16.
+Everything is little endian, with the lowest bits first. `d` and `m` are float16.
 
-    Q4_1    32 values   d, m, 16 bytes of two values q                         d q + m
-    IQ4_NL  32          d, 16 bytes of two numbers of levels                   d level
-    MXFP4   32          exponent e, 16 bytes of two codes of a 4-bit float     2^(e - 127) code
-    Q2_K    256         16 bytes of scale s and minimum t (4 bits each), 64 bytes of four
-                        values q, d, m                                         d s q - m t
-    Q3_K    256         32 bytes of eight third bits, 64 bytes of four values, 12 bytes of sixteen
-                        6-bit scales s, d                                      d (s - 32) (q - 4)
-    IQ4_XS  256         d, 16 bits of eight upper scale bits, 4 bytes of two lower ones, 128 bytes
-                        of two numbers of levels                               d (s - 32) level
+    Q4_1    32 weights: d, m, 16 bytes with two 4-bit codes q each.
+            weight = d * q + m
+    IQ4_NL  32 weights: d, 16 bytes with two 4-bit indices of levels each.
+            weight = d * level
+    MXFP4   32 weights: an 8-bit exponent e, 16 bytes with two 4-bit floats f each.
+            weight = 2^(e - 127) * f
+    Q2_K    256 weights: 16 bytes with a 4-bit scale s and a 4-bit minimum t each, 64 bytes with
+            four 2-bit codes q each, d, m.
+            weight = d * s * q - m * t
+    Q3_K    256 weights: 32 bytes with the third bits of eight codes q each, 64 bytes with the lower
+            two bits of four codes each, 12 bytes with sixteen 6-bit scales s, d.
+            weight = d * (s - 32) * (q - 4)
+    IQ4_XS  256 weights: d, 2 bytes with the upper two bits of eight scales s, 4 bytes with their
+            lower four bits, 128 bytes with two 4-bit indices of levels each.
+            weight = d * (s - 32) * level
 
-Where a byte holds two values, the lower ones of all bytes of 32 values come first. Where it holds
-four, the lowest of 32 bytes come first. The IQ types of fewer bits need tables of thousands of
-entries, and are refused.
+Where a byte holds two values, the low halves of 16 bytes are the first 16 of 32 values and the high
+halves the others. Where a byte holds four, the lowest two bits of 32 bytes are the first 32 of 128
+values, and so on. The IQ types with fewer bits need tables of thousands of entries and are refused.
 """
 
 from __future__ import annotations
@@ -34,20 +40,20 @@ _Bytes = npt.NDArray[np.uint8]
 _LEVELS = np.array(
     (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.float32
 )
-"""The 16 levels of IQ4, closer where weights are denser."""
+"""The 16 levels of IQ4, which lie closer together near zero, where most weights are."""
 
 _FLOAT4 = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.float32)
-"""Twice the codes of a float of one sign, two exponent and one mantissa bit."""
+"""Twice the values of the 4-bit floats with one sign, two exponent and one mantissa bits."""
 
 
 @dataclass(frozen=True)
-class ForeignType:
-    """One block type.
+class DecodeOnlyType:
+    """A block type that can be decoded but not stored.
 
     Attributes:
-        elements: Values in a block.
-        size: Bytes of a block.
-        decode: Values of blocks: uint8 [blocks, size] to float32 [blocks, elements].
+        elements: Values per block.
+        size: Bytes per block.
+        decode: Decodes blocks, uint8 [blocks, size], to float32 [blocks, elements].
     """
 
     elements: int
@@ -56,16 +62,16 @@ class ForeignType:
 
 
 @dataclass(frozen=True)
-class ForeignBlocks:
-    """Decodes a part of a tensor whose blocks are of such a type.
+class BlockDecoder:
+    """Decodes parts of a tensor of a decode-only type.
 
     Attributes:
         stored: The tensor with its blocks as bytes.
-        kind: Their type.
+        kind: Type of the blocks.
     """
 
     stored: SourceTensor
-    kind: ForeignType
+    kind: DecodeOnlyType
 
     def __call__(self, rows: slice, columns: slice) -> F32Array:
         elements, size = self.kind.elements, self.kind.size
@@ -80,49 +86,49 @@ class ForeignBlocks:
 
 
 def _float16(blocks: _Bytes, at: int) -> F32Array:
-    """A float16 of each block, float32 [blocks, 1]."""
+    """Return the float16 at byte `at` of each block, as float32 [blocks, 1]."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)
 
 
 def _halves(packed: _Bytes) -> _Bytes:
-    """Two values a byte, in runs of 32: [..., 16] bytes to [..., 32] values."""
+    """Unpack two values per byte: bytes [..., 16] to values [..., 32]."""
     return np.concatenate((packed & 15, packed >> 4), axis=-1)
 
 
 def _quarters(packed: _Bytes) -> _Bytes:
-    """Four values a byte, in runs of 128: [blocks, 64] bytes to [blocks, 16, 16] values."""
+    """Unpack four values per byte: bytes [blocks, 64] to values [blocks, 16, 16]."""
     shifts = np.array((0, 2, 4, 6), np.uint8)[:, None]
     values = (packed.reshape(-1, 2, 1, 32) >> shifts) & np.uint8(3)
     return values.reshape(-1, 16, 16)
 
 
-def _numbers(codes: npt.NDArray[Any]) -> F32Array:
+def _as_float32(codes: npt.NDArray[Any]) -> F32Array:
     return codes.astype(np.float32)
 
 
-def _looked_up(table: F32Array, codes: _Bytes) -> F32Array:
+def _lookup(table: F32Array, codes: _Bytes) -> F32Array:
     found: F32Array = table[codes]
     return found
 
 
 def _q4_1(blocks: _Bytes) -> F32Array:
-    values = _numbers(_halves(blocks[:, 4:]))
+    values = _as_float32(_halves(blocks[:, 4:]))
     return values * _float16(blocks, 0) + _float16(blocks, 2)
 
 
 def _iq4_nl(blocks: _Bytes) -> F32Array:
-    return _looked_up(_LEVELS, _halves(blocks[:, 2:])) * _float16(blocks, 0)
+    return _lookup(_LEVELS, _halves(blocks[:, 2:])) * _float16(blocks, 0)
 
 
 def _mxfp4(blocks: _Bytes) -> F32Array:
     scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
-    return _looked_up(_FLOAT4, _halves(blocks[:, 1:])) * scales
+    return _lookup(_FLOAT4, _halves(blocks[:, 1:])) * scales
 
 
 def _q2_k(blocks: _Bytes) -> F32Array:
-    scales = _float16(blocks, 80) * _numbers(blocks[:, :16] & 15)
-    minima = _float16(blocks, 82) * _numbers(blocks[:, :16] >> 4)
-    values = scales[..., None] * _numbers(_quarters(blocks[:, 16:80]))
+    scales = _float16(blocks, 80) * _as_float32(blocks[:, :16] & 15)
+    minima = _float16(blocks, 82) * _as_float32(blocks[:, :16] >> 4)
+    values = scales[..., None] * _as_float32(_quarters(blocks[:, 16:80]))
     values -= minima[..., None]
     return values.reshape(-1, 256)
 
@@ -131,10 +137,10 @@ def _q3_k(blocks: _Bytes) -> F32Array:
     shifts = np.array((0, 2, 4, 6), np.uint8)[:, None]
     high = ((blocks[:, None, 104:108] >> shifts) & np.uint8(3)).reshape(-1, 16)
     low = np.concatenate((blocks[:, 96:104] & 15, blocks[:, 96:104] >> 4), axis=1)
-    scales = _float16(blocks, 108) * (_numbers(low | high << 4) - np.float32(32))
+    scales = _float16(blocks, 108) * (_as_float32(low | high << 4) - np.float32(32))
     third = (blocks[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     codes = _quarters(blocks[:, 32:96]) | third.reshape(-1, 16, 16) << 2
-    values = _numbers(codes) - np.float32(4)
+    values = _as_float32(codes) - np.float32(4)
     values *= scales[..., None]
     return values.reshape(-1, 256)
 
@@ -143,20 +149,20 @@ def _iq4_xs(blocks: _Bytes) -> F32Array:
     low = np.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), axis=-1).reshape(-1, 8)
     upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
     high = (upper >> np.arange(0, 16, 2, dtype=np.uint16)) & 3
-    scales = _float16(blocks, 0) * (_numbers(low | high << 4) - np.float32(32))
-    levels = _looked_up(_LEVELS, _halves(blocks[:, 8:].reshape(-1, 8, 16)))
+    scales = _float16(blocks, 0) * (_as_float32(low | high << 4) - np.float32(32))
+    levels = _lookup(_LEVELS, _halves(blocks[:, 8:].reshape(-1, 8, 16)))
     values = scales[..., None] * levels
     return values.reshape(-1, 256)
 
 
-FOREIGN: Mapping[str, ForeignType] = MappingProxyType(
+DECODE_ONLY_TYPES: Mapping[str, DecodeOnlyType] = MappingProxyType(
     {
-        "Q4_1": ForeignType(32, 20, _q4_1),
-        "IQ4_NL": ForeignType(32, 18, _iq4_nl),
-        "MXFP4": ForeignType(32, 17, _mxfp4),
-        "Q2_K": ForeignType(256, 84, _q2_k),
-        "Q3_K": ForeignType(256, 110, _q3_k),
-        "IQ4_XS": ForeignType(256, 136, _iq4_xs),
+        "Q4_1": DecodeOnlyType(32, 20, _q4_1),
+        "IQ4_NL": DecodeOnlyType(32, 18, _iq4_nl),
+        "MXFP4": DecodeOnlyType(32, 17, _mxfp4),
+        "Q2_K": DecodeOnlyType(256, 84, _q2_k),
+        "Q3_K": DecodeOnlyType(256, 110, _q3_k),
+        "IQ4_XS": DecodeOnlyType(256, 136, _iq4_xs),
     }
 )
-"""By ggml's names."""
+"""The types by ggml's names."""

@@ -1,6 +1,7 @@
-"""Telling the system which part of a mapped file is read next.
+"""Advise the operating system which part of a mapped file will be read next.
 
-Without it a mapped file arrives 128 KiB at a time, each behind a page fault that stops the reader.
+Without this, a mapped file is read 128 KiB at a time, and the reader waits for a page fault each
+time.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import numpy.typing as npt
 
 
 def read_ahead(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same array; if it is one run of a mapped file, the system begins to read it."""
+    """Return an array unchanged; if it is contiguous in a mapped file, start reading it ahead."""
     mapped = getattr(part, "_mmap", None)
-    advice = getattr(mmap, "MADV_WILLNEED", None)  # where there is none it is a hint the less
+    advice = getattr(mmap, "MADV_WILLNEED", None)  # missing on some systems; it is only a hint
     if not isinstance(mapped, mmap.mmap) or advice is None or not part.flags.c_contiguous:
         return part
     begin = part.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data

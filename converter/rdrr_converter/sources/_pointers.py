@@ -1,7 +1,7 @@
-"""What stands in the place of a file that was not fetched: a pointer of Git LFS, or a dead link.
+"""Recognise placeholders of files that were never downloaded: Git LFS pointers and broken links.
 
-A clone without Git LFS has a few lines of text instead of weights and tokenizers; a cache that was
-cleared or copied in part has links that lead nowhere.
+A clone without Git LFS has a few lines of text instead of weights and tokenizers. A cache that was
+partly cleared or copied has symbolic links to files that do not exist.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _POINTER = b"version https://git-lfs."
 
 
 def pointer_hint(content: bytes) -> str | None:
-    """What to do about a file with this content; None where it is no pointer."""
+    """Return advice about a file with this content if it is a Git LFS pointer, otherwise None."""
     if not content.startswith(_POINTER):
         return None
-    return "it is a pointer of Git LFS; `git lfs pull` fetches the file itself"
+    return "it is a Git LFS pointer; `git lfs pull` downloads the file itself"
 
 
 def pointer_hint_of(path: Path) -> str | None:
-    """`pointer_hint` of a file; None also where it cannot be read."""
+    """Return `pointer_hint` of a file's content; None also if the file cannot be read."""
     try:
         with open_regular(path) as file:
             return pointer_hint(file.read(len(_POINTER)))
@@ -29,9 +29,9 @@ def pointer_hint_of(path: Path) -> str | None:
         return None
 
 
-def dead_links(folder: Path) -> str | None:
-    """Names of the links in a folder that lead nowhere, for messages."""
+def broken_links(folder: Path) -> str | None:
+    """Return the names of broken symbolic links in a folder, for messages; None without any."""
     if not folder.is_dir():
         return None
     names = sorted(one.name for one in folder.iterdir() if one.is_symlink() and not one.exists())
-    return f"links that lead nowhere: {', '.join(names[:8])}" if names else None
+    return f"broken links: {', '.join(names[:8])}" if names else None

@@ -1,6 +1,6 @@
-"""What every kind of checkpoint offers to the rest of the converter.
+"""The interface of every kind of checkpoint to the rest of the converter.
 
-A source knows names, shapes and bytes. It does not know what a tensor is for.
+A source knows the names, shapes and bytes of tensors, but not what they are for.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ from rdrr_converter.sources._pointers import pointer_hint
 
 F32Array = npt.NDArray[np.float32]
 Decode = Callable[[slice, slice], F32Array]
-"""Computes some rows and columns of a tensor from what is stored."""
+"""Function of rows and columns that decodes that part of a tensor."""
 
 SCAN_ELEMENTS = 1 << 22
-"""Weights that a pass over a tensor holds at once."""
+"""Weights in memory at a time during a scan of a tensor."""
 
-TURNED_ROWS = 1 << 12
-"""Rows decoded at once where columns are wanted: with the whole blocks around them, 4 MiB."""
+TRANSPOSED_ROWS = 1 << 12
+"""Rows to decode at a time when columns are wanted; with blocks of 256 weights that is 4 MiB."""
 
-MAX_BESIDE = 64 << 20
-"""Bytes of a file beside the weights: a tokenizer, a chat template, a configuration."""
+MAX_AUXILIARY_BYTES = 64 << 20
+"""Largest size in bytes of a file beside the weights, such as a tokenizer or a configuration."""
 
 SCALARS = ("F32", "F16", "BF16")
-"""Storage types whose values are weights as they are."""
+"""Storage types that hold weights without encoding."""
 
 
 @dataclass(frozen=True)
 class SourceTensor:
-    """One tensor of a checkpoint, seen as a matrix and read in parts.
+    """One tensor of a checkpoint, seen as a matrix that can be read in parts.
 
     Attributes:
         name: Name in the checkpoint.
         shape: Logical shape.
-        dtype: Storage type: F32, F16, BF16, or a block type of the format. What is no weight by
-            itself has another one, as I32 or F8_E4M3; what is decoded says how it is stored.
-        file: File that holds it, for messages.
-        native: Opens the stored values: [rows, columns], BF16 as uint16, eight-bit floats as
-            uint8; blocks as uint8 [rows, bytes of a row]. Cheap; maps, not reads. It can be
-            pickled, and then says where the values are, so that another process can open them.
-        interleaved: Rows of a head whose halves are stored alternately, as llama.cpp's rope wants
-            them; 0 where rows are in order. What is read is in order.
+        dtype: Storage type: F32, F16, BF16, or a block type of the format. Tensors that do not hold
+            weights directly have other types, such as I32 or F8_E4M3. For tensors with `decode` it
+            describes how they are stored.
+        file: Name of the file that holds the tensor, for messages.
+        native: Opens the stored values: [rows, columns], BF16 as uint16 and 8-bit floats as uint8;
+            blocks as uint8 [rows, bytes of a row]. Opening is cheap, since the file is mapped. The
+            function can be pickled, so that another process can open the same values.
+        interleaved: Number of rows of an attention head if the rows of its two halves alternate, as
+            llama.cpp stores them for rope; 0 if the rows are in order. Reading restores the order.
         offset: Added to every value that is read.
-        decode: Gives the values of a tensor that is made of several stored ones; `native` is of
-            no use then.
-        note: What was done to it before it is read, for reports.
+        decode: Decodes parts of a tensor that consists of several stored ones; `native` must not be
+            used then. None for other tensors.
+        note: How the tensor was changed on reading, for reports.
     """
 
     name: str
@@ -72,45 +73,45 @@ class SourceTensor:
 
     @property
     def rows(self) -> int:
-        """Rows of the matrix view: all dimensions but the last (1 for a vector)."""
+        """Rows of the matrix: the product of all dimensions but the last (1 for a vector)."""
         return prod(self.shape[:-1])
 
     @property
     def columns(self) -> int:
-        """Columns of the matrix view: the last dimension."""
+        """Columns of the matrix: the last dimension."""
         return self.shape[-1] if self.shape else 1
 
     @property
     def is_block(self) -> bool:
-        """Whether it is stored in blocks of the format, several values in each."""
+        """Whether the tensor is stored in a block type of the format."""
         return self.decode is None and self.dtype in DTYPES and DTYPES[self.dtype].is_block
 
     @property
     def is_quantized(self) -> bool:
-        """Whether reading it dequantizes."""
+        """Whether reading the tensor dequantizes it."""
         return self.is_block or (self.decode is not None and self.dtype not in SCALARS)
 
     @property
     def is_plain_bf16(self) -> bool:
-        """Whether its values are what is stored, in two bytes each."""
+        """Whether the stored values are the weights, in BF16."""
         return self.decode is None and self.dtype == "BF16" and not self.offset
 
     def stored(self, rows: slice = slice(None), columns: slice = slice(None)) -> npt.NDArray[Any]:
-        """A part of `native()` with its rows in order; columns of blocks count bytes."""
+        """Return a part of `native()`, rows in order; for block types `columns` counts bytes."""
         part = self.native()[:, columns]
         if not self.interleaved:
             return read_ahead(part[rows])
-        # Row r of a head's half h is stored at 2r + h.
+        # Row r of half h of a head is stored at row 2r + h of the head.
         head, row = np.divmod(np.arange(*rows.indices(self.rows)), self.interleaved)
         half, row = np.divmod(row, self.interleaved // 2)
         ordered: npt.NDArray[Any] = part[head * self.interleaved + 2 * row + half]
         return ordered
 
     def read(self, rows: slice = slice(None), columns: slice = slice(None)) -> F32Array:
-        """A part of the matrix as float32, which holds every scalar and block type exactly.
+        """Return a part of the matrix as float32, which represents every weight type exactly.
 
         Raises:
-            SourceError: What is stored are no weights.
+            SourceError: The tensor does not hold weights.
         """
         if self.decode is not None:
             return self.decode(rows, columns)
@@ -122,36 +123,39 @@ class SourceTensor:
         raw = self.stored(rows, slice(first * dtype.block_bytes, last * dtype.block_bytes))
         start = first * dtype.block_elements
         values = CODECS[self.dtype].dequantize(np.ascontiguousarray(raw), end - start)
-        return self._shifted(values[:, begin - start :])
+        return self._with_offset(values[:, begin - start :])
 
     def read_transposed(self, columns: slice) -> F32Array:
-        """Some columns as rows, float32 [columns, rows]; turned while the values are small."""
+        """Return some columns, transposed: float32 [columns, rows].
+
+        Scalars are transposed in their stored type, which is smaller, before they become float32.
+        """
         if self.is_block or self.decode is not None:
-            return self._turned(columns)
+            return self._transpose_in_parts(columns)
         return self._to_f32(self.stored_transposed(columns))
 
     def stored_transposed(self, columns: slice) -> npt.NDArray[Any]:
-        """Some columns of stored scalars as rows [columns, rows]."""
+        """Return some columns of stored scalars, transposed: [columns, rows]."""
         return np.ascontiguousarray(self.stored(columns=columns).T)
 
-    def _turned(self, columns: slice) -> F32Array:
-        """`read_transposed` where reading decodes more columns than are asked for."""
+    def _transpose_in_parts(self, columns: slice) -> F32Array:
+        """Transpose some rows at a time, because decoding returns more columns than are needed."""
         begin, end, _ = columns.indices(self.columns)
-        turned = np.empty((end - begin, self.rows), np.float32)
-        for first in range(0, self.rows, TURNED_ROWS):
-            rows = slice(first, min(first + TURNED_ROWS, self.rows))
-            turned[:, rows] = self.read(rows, columns).T
-        return turned
+        transposed = np.empty((end - begin, self.rows), np.float32)
+        for first in range(0, self.rows, TRANSPOSED_ROWS):
+            rows = slice(first, min(first + TRANSPOSED_ROWS, self.rows))
+            transposed[:, rows] = self.read(rows, columns).T
+        return transposed
 
     def _to_f32(self, stored: npt.NDArray[Any]) -> F32Array:
         self._check_scalar()
         if self.dtype != "BF16":
-            return self._shifted(stored.astype(np.float32))
+            return self._with_offset(stored.astype(np.float32))
         bits = stored.astype(np.uint32)
         bits <<= np.uint32(16)
-        return self._shifted(bits.view(np.float32))
+        return self._with_offset(bits.view(np.float32))
 
-    def _shifted(self, values: F32Array) -> F32Array:
+    def _with_offset(self, values: F32Array) -> F32Array:
         return values + np.float32(self.offset) if self.offset else values
 
     def _check_scalar(self) -> None:
@@ -164,19 +168,20 @@ class SourceTensor:
             )
 
     def magnitude(self) -> float:
-        """Largest absolute value; infinite or NaN where any value is."""
+        """Return the largest absolute value; infinity or NaN if any value is."""
         step = max(1, SCAN_ELEMENTS // max(1, self.columns))
         starts = range(0, self.rows, step)
         if self.is_block or self.offset or self.decode is not None:
-            with np.errstate(all="ignore"):  # what is not finite is looked for, not a surprise
+            with np.errstate(all="ignore"):  # values that are not finite are part of the result
                 parts = [np.abs(self.read(slice(at, at + step))).max(initial=0.0) for at in starts]
             return float(np.max(parts, initial=0.0))
         return self._largest_bits(starts, step)
 
     def _largest_bits(self, starts: range, step: int) -> float:
-        """Values compared as bit patterns without their sign, which are ordered as the values are.
+        """Return the largest absolute value of scalars by comparing bit patterns without the sign.
 
-        Infinity comes above every number and NaN above infinity.
+        These patterns have the order of the absolute values, with infinity above every number and
+        NaN above infinity.
         """
         self._check_scalar()
         stored = self.native()
@@ -192,7 +197,7 @@ class SourceTensor:
 
 
 def same_values(a: SourceTensor, b: SourceTensor) -> bool:
-    """Whether two tensors hold the same bits, read in parts until one differs."""
+    """Return whether two tensors have the same values bit for bit, comparing part by part."""
     if a.shape != b.shape or a.dtype != b.dtype or a.offset != b.offset:
         return False
     step = max(1, SCAN_ELEMENTS // max(1, a.columns))
@@ -215,12 +220,13 @@ class Source:
 
     Attributes:
         path: What was opened: a directory, or the file that holds everything.
-        kind: Word for the kind of checkpoint, as `safetensors`.
-        config: What `config.json` says, or would.
-        tensors: By name, in the order of the files.
-        generation_config: What `generation_config.json` says, or would; empty when nothing does.
-        made: Files that a Hugging Face directory would have, made from what the checkpoint says.
-        notes: What the user should know.
+        kind: Name of the kind of checkpoint, such as `safetensors`.
+        config: Content of `config.json`, or what it would be in a Hugging Face directory.
+        tensors: Tensors by name, in the order of the files.
+        generation_config: Content of `generation_config.json`, or what it would be; may be empty.
+        generated: Contents of files that a Hugging Face directory would have, made from the
+            metadata of the checkpoint.
+        notes: Notes for the user.
     """
 
     path: Path
@@ -228,58 +234,58 @@ class Source:
     config: Mapping[str, Any]
     tensors: Mapping[str, SourceTensor]
     generation_config: Mapping[str, Any] = field(default_factory=dict)
-    made: Mapping[str, bytes] = field(default_factory=dict)
+    generated: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
     def text_config(self) -> Mapping[str, Any]:
-        """The configuration of the text model, which is a part of that of a multimodal one."""
+        """The configuration of the text model, which a multimodal model nests in its own."""
         nested = self.config.get("text_config")
         return {**self.config, **nested} if isinstance(nested, dict) else self.config
 
     @property
-    def config_place(self) -> Path:
-        """Where the configuration is written, for messages."""
+    def config_path(self) -> Path:
+        """Path of the configuration, for messages."""
         return self.path if self.path.is_file() else self.path / "config.json"
 
     def file(self, name: str) -> Path | None:
-        """A file beside the weights, or None."""
+        """Return the path of a file beside the weights, or None if there is no such file."""
         path = self.path / name
         return path if path.is_file() else None
 
     def content(self, name: str) -> bytes | None:
-        """Bytes of a file beside the weights, or of one that was made; None without either.
+        """Return the content of a file beside the weights or of a generated one, or None.
 
         Raises:
             SourceError: The file cannot be read.
         """
         path = self.file(name)
         if path is None:
-            return self.made.get(name)
-        return read_content(path, MAX_BESIDE)
+            return self.generated.get(name)
+        return read_content(path, MAX_AUXILIARY_BYTES)
 
 
 CHECKPOINT_JSON = JsonBounds(size=64 << 20, values=1 << 22)
-"""Of configurations, indices and tokenizers: the largest published ones have half of it."""
+"""Limits of configurations, indices and tokenizers; the largest published ones reach half."""
 
 
 def read_json_object(path: Path, bounds: JsonBounds = CHECKPOINT_JSON) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Return the object in a JSON file.
 
     Raises:
-        SourceError: It cannot be read, is not JSON, is not an object, or goes beyond a bound.
+        SourceError: The file cannot be read, is not a JSON object, or exceeds a limit.
     """
     return parse_json_object(read_content(path, bounds.size), path, bounds)
 
 
-def read_content(path: Path, most: int) -> bytes:
-    """Return the content of a file of at most `most` bytes.
+def read_content(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file of at most `max_bytes` bytes.
 
     Raises:
-        SourceError: It cannot be read, is no regular file, or is larger.
+        SourceError: The file cannot be read, is not a regular file, or is larger.
     """
     try:
-        return read_regular(path, most)
+        return read_regular(path, max_bytes)
     except FormatError as error:
         raise as_source_error(error, path) from error
     except OSError as error:
@@ -289,22 +295,22 @@ def read_content(path: Path, most: int) -> bytes:
 def parse_json_object(
     content: bytes, where: object, bounds: JsonBounds = CHECKPOINT_JSON
 ) -> dict[str, Any]:
-    """The object in a JSON text.
+    """Return the object in a JSON text.
 
     Raises:
-        SourceError: It is not JSON, not an object, or goes beyond a bound.
+        SourceError: The text is not a JSON object, or exceeds a limit.
     """
     try:
         value = parse_json(content, bounds)
     except FormatError as error:
         raise as_source_error(error, where, pointer_hint(content)) from error
     if not isinstance(value, dict):
-        raise SourceError("is not a JSON object", where=where, found=type(value).__name__)
+        raise SourceError("not a JSON object", where=where, found=type(value).__name__)
     return value
 
 
 def as_source_error(error: FormatError, where: object, hint: str | None = None) -> SourceError:
-    """What the format's part says of a file of a checkpoint."""
+    """Convert an error of `rdrr_format` about a file of a checkpoint to a `SourceError`."""
     return SourceError(
         error.message, where=where, expected=error.expected, found=error.found, hint=hint
     )

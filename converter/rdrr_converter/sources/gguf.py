@@ -1,8 +1,8 @@
-"""GGUF files as if they were Hugging Face checkpoints: names, order of rows, norms, tokenizer.
+"""Read GGUF files as Hugging Face checkpoints: names, row order, norms and tokenizer.
 
-llama.cpp stores the rows of queries and keys of some architectures in another order, and Gemma's
-norms with 1 added; both are undone when values are read. Blocks stay blocks, so that a recipe that
-asks for the same type gets the same bytes.
+For some architectures llama.cpp stores the rows of the query and key projections in another order,
+and for Gemma it adds 1 to the norm weights. Both are undone when values are read. Tensors keep
+their block type, so that a recipe that asks for the same type gets the same bytes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rdrr_format.errors import SourceError
 from rdrr_format.regular_files import map_regular
 
 from rdrr_converter.sources._gguf_file import GgufFile, GgufTensor, read_gguf
-from rdrr_converter.sources._gguf_types import FOREIGN, ForeignBlocks
-from rdrr_converter.sources._pieces import present
+from rdrr_converter.sources._gguf_types import DECODE_ONLY_TYPES, BlockDecoder
+from rdrr_converter.sources._sparse_files import ensure_fetched
 from rdrr_converter.sources.base import Source, SourceTensor
 from rdrr_converter.sources.gguf_config import read_config
 from rdrr_converter.sources.gguf_names import (
@@ -43,43 +43,43 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def is_file(path: Path) -> bool:
-    """Whether this is a file that `open_file` reads."""
+    """Return whether `open_file` can read a file."""
     return path.is_file() and path.suffix == SUFFIX
 
 
 def is_directory(path: Path) -> bool:
-    """Whether the directory holds one GGUF, whole or in parts, and nothing that says otherwise."""
-    return path.is_dir() and not (path / "config.json").exists() and len(_wholes(path)) == 1
+    """Return whether the directory holds exactly one GGUF, split or not, and no `config.json`."""
+    return path.is_dir() and not (path / "config.json").exists() and len(_entry_files(path)) == 1
 
 
-def _wholes(path: Path) -> list[Path]:
-    """The GGUF files of a directory, of those in parts the first."""
+def _entry_files(path: Path) -> list[Path]:
+    """Return the GGUF files of a directory to open; of a split GGUF only the first part."""
     files = sorted(path.glob(f"*{SUFFIX}"))
     parts = {file: _PART.fullmatch(file.name) for file in files}
     return [file for file, part in parts.items() if part is None or int(part["number"]) == 1]
 
 
 def open_directory(path: Path) -> Source:
-    """Open the one GGUF of a directory.
+    """Open the only GGUF of a directory.
 
     Raises:
-        SourceError: It is damaged or truncated, or a part of it is missing.
-        ConversionError: It holds a model of another kind.
+        SourceError: The file is damaged or truncated, or a part of it is missing.
+        ConversionError: The architecture of the model is not supported.
     """
-    return open_file(_wholes(path)[0])
+    return open_file(_entry_files(path)[0])
 
 
 def open_file(path: Path) -> Source:
-    """Open a GGUF file, or all parts of one by its first.
+    """Open a GGUF file, or all parts of a split GGUF, given one of them.
 
     Raises:
-        SourceError: It is damaged or truncated, or a part of it is missing.
-        ConversionError: It holds a model of another kind.
+        SourceError: The file is damaged or truncated, or a part of it is missing.
+        ConversionError: The architecture of the model is not supported.
     """
     files = [read_gguf(part) for part in _parts(path)]
     metadata = files[0].metadata
     architecture = find_gguf_architecture(metadata.get("general.architecture"), path)
-    stored = _joined(files)
+    stored = _merged_parts(files)
     embedding = _embedding(stored, path)
     factors = [_vector(stored.pop(name, None)) for name in (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)]
     config = read_config(
@@ -93,20 +93,22 @@ def open_file(path: Path) -> Source:
     config |= from_metadata(factors[0], config, path)
     config |= from_factors(factors[1], factors[2], path)
     made, generation, notes = tokenizer_files(metadata, path)
-    tensors = [_translated(tensor, architecture, config["head_dim"]) for tensor in stored.values()]
+    tensors = [
+        _source_tensor(tensor, architecture, config["head_dim"]) for tensor in stored.values()
+    ]
     return Source(
         path=path,
         kind="gguf",
         config=config,
         tensors={tensor.name: tensor for tensor in tensors},
         generation_config=generation,
-        made=made,
+        generated=made,
         notes=notes,
     )
 
 
 def part_names(name: str) -> tuple[str, ...]:
-    """The files that make up a GGUF, given one of them: itself, or all parts in order."""
+    """Return the names of all parts of a split GGUF in order, given one; or the name itself."""
     match = _PART.fullmatch(name)
     if match is None:
         return (name,)
@@ -129,8 +131,8 @@ def _parts(path: Path) -> list[Path]:
     return names
 
 
-def _joined(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
-    """All tensors, checked against the number that the first part states."""
+def _merged_parts(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
+    """Return the tensors of all parts, after checking their number against the metadata."""
     stored: dict[str, GgufTensor] = {}
     for file in files:
         if twice := file.tensors.keys() & stored.keys():
@@ -139,7 +141,7 @@ def _joined(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
     stated = files[0].metadata.get("split.tensors.count")
     if stated is not None and stated != len(stored):
         raise SourceError(
-            "the parts do not belong together",
+            "the parts do not belong to the same GGUF",
             where=files[0].path,
             expected=f"{stated} tensors",
             found=len(stored),
@@ -148,7 +150,7 @@ def _joined(files: Sequence[GgufFile]) -> dict[str, GgufTensor]:
 
 
 def _embedding(stored: Mapping[str, GgufTensor], path: Path) -> GgufTensor:
-    """The embedding, whose rows are the vocabulary where the metadata does not say."""
+    """Return the embedding, whose number of rows is the size of the vocabulary."""
     found = stored.get(EMBEDDING)
     if found is None:
         raise SourceError("a tensor is missing", where=path, expected=EMBEDDING)
@@ -176,16 +178,18 @@ def _vector(tensor: GgufTensor | None) -> npt.NDArray[np.float64] | None:
     return values
 
 
-def _translated(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
-    """The tensor by its Hugging Face name, in its order and with its values."""
-    read = _ordered(tensor, architecture, head_dim)
-    kind = FOREIGN.get(tensor.dtype)
+def _source_tensor(
+    tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int
+) -> SourceTensor:
+    """Return a tensor with the name, row order and values that Hugging Face uses."""
+    read = _in_hf_order(tensor, architecture, head_dim)
+    kind = DECODE_ONLY_TYPES.get(tensor.dtype)
     if kind is None:
         return read
-    return replace(read, interleaved=0, offset=0.0, decode=ForeignBlocks(read, kind))
+    return replace(read, interleaved=0, offset=0.0, decode=BlockDecoder(read, kind))
 
 
-def _ordered(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
+def _in_hf_order(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) -> SourceTensor:
     name = architecture.translate(tensor.name)
     read = _tensor(tensor, name)
     if name.endswith("norm.weight"):
@@ -195,8 +199,8 @@ def _ordered(tensor: GgufTensor, architecture: GgufArchitecture, head_dim: int) 
     if not architecture.is_interleaved(name):
         return read
     if len(tensor.shape) == 1:
-        return replace(read, native=partial(_ordered_vector, tensor, head_dim))
-    # Rows that are not whole heads have a wrong shape, which is found when shapes are checked.
+        return replace(read, native=partial(_bias_in_hf_order, tensor, head_dim))
+    # A number of rows that is no multiple of the head dimension is reported with the shapes later.
     return replace(read, interleaved=0 if read.rows % head_dim else head_dim)
 
 
@@ -205,7 +209,7 @@ def _tensor(tensor: GgufTensor, name: str) -> SourceTensor:
 
 
 def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
-    """Stored values as a matrix; blocks as bytes."""
+    """Map the stored values as a matrix; blocks as bytes."""
     scalar = DTYPES[tensor.dtype].numpy if tensor.dtype in DTYPES else None
     rows, columns = prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.shape else 1
     if scalar is None:
@@ -213,15 +217,15 @@ def _map(tensor: GgufTensor) -> npt.NDArray[Any]:
     kind = np.uint8 if scalar is None else np.dtype(scalar)
     if not rows * columns:
         return np.empty((rows, columns), kind)
-    present(tensor.path, tensor.offset, tensor.size)
+    ensure_fetched(tensor.path, tensor.offset, tensor.size)
     try:
         return map_regular(tensor.path, kind, tensor.offset, (rows, columns))
     except (OSError, ValueError) as error:
-        raise SourceError("cannot be mapped", where=tensor.path, found=error) from error
+        raise SourceError("the file cannot be mapped", where=tensor.path, found=error) from error
 
 
-def _ordered_vector(tensor: GgufTensor, head_dim: int) -> npt.NDArray[Any]:
-    """A bias with the two halves of each head one after the other."""
+def _bias_in_hf_order(tensor: GgufTensor, head_dim: int) -> npt.NDArray[Any]:
+    """Return a bias with the two halves of each head one after the other."""
     values = _map(tensor)
     if values.shape[1] % head_dim:
         return values

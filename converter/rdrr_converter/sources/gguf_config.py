@@ -1,7 +1,7 @@
-"""From GGUF metadata to the configuration that Hugging Face would have written.
+"""Translate GGUF metadata to the configuration of the same model in Hugging Face form.
 
-Architecture files read the result as they read any config.json. What llama.cpp assumes where the
-metadata says nothing is stated here, since Hugging Face's defaults differ.
+Architecture modules read the result like any config.json. Where the metadata is silent, this module
+states what llama.cpp assumes, because the defaults of Hugging Face differ.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYS: Mapping[str, str] = MappingProxyType(
         "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     }
 )
-"""Keys after the architecture's name, and Hugging Face's."""
+"""Hugging Face's keys by GGUF's keys without the architecture prefix."""
 
 _WIDTHS = ("moe_intermediate_size", "shared_expert_intermediate_size")
 _ROPE_THETA = 10000.0
@@ -53,19 +53,19 @@ def read_config(
     tied: bool,
     where: object,
 ) -> dict[str, Any]:
-    """The configuration.
+    """Return the Hugging Face configuration of a GGUF.
 
     Args:
-        metadata: Of the file.
-        architecture: Its row.
-        vocab_size: Rows of the embedding; the metadata need not say.
-        tensors: Number of tensors, which is above that of layers.
-        tied: There is no head of its own.
+        metadata: Metadata of the file.
+        architecture: How llama.cpp writes the architecture.
+        vocab_size: Rows of the embedding, since the metadata need not state the vocabulary size.
+        tensors: Number of tensors, an upper bound for the number of layers.
+        tied: Whether the head is tied to the embedding.
         where: The file, for messages.
 
     Raises:
         SourceError: A size is missing or impossible.
-        ConversionError: The model is of a kind that cannot be converted.
+        ConversionError: The model cannot be converted.
     """
     read = _Metadata(metadata, architecture.name, where)
     if read.get("expert_count") and architecture.name not in _WITH_EXPERTS:
@@ -76,13 +76,15 @@ def read_config(
         )
     if read.get("expert_count"):
         read.size("expert_count")
-    read.size("block_count", most=tensors)
+    read.size("block_count", maximum=tensors)
     config: dict[str, Any] = {
         "architectures": [architecture.hf_class],
         "vocab_size": vocab_size,
         "tie_word_embeddings": tied,
     }
-    config |= {ours: value for key, ours in KEYS.items() if (value := read.same(key)) is not None}
+    config |= {
+        ours: value for key, ours in KEYS.items() if (value := read.uniform(key)) is not None
+    }
     heads, hidden = read.size("attention.head_count"), read.size("embedding_length")
     config.setdefault("num_key_value_heads", heads)
     head_dim = config.setdefault("head_dim", hidden // heads)
@@ -92,7 +94,7 @@ def read_config(
         raise SourceError(
             "impossible head dimension",
             where=where,
-            expected="an even number, for rotary embeddings turn pairs",
+            expected="an even number, because rotary embeddings rotate pairs",
             found=head_dim,
         )
     config["rope_theta"] = read.number("rope.freq_base") or _ROPE_THETA
@@ -101,21 +103,21 @@ def read_config(
     scaling = _rope_scaling(read)
     if scaling:
         config["rope_scaling"] = scaling
-    return config | _FURTHER.get(architecture.name, _nothing)(read, config)
+    return config | _ARCHITECTURE_SETTINGS.get(architecture.name, _no_settings)(read, config)
 
 
 class _Metadata:
-    """The keys of one architecture."""
+    """The metadata keys of one architecture."""
 
     def __init__(self, values: Mapping[str, Any], name: str, where: object) -> None:
         self._values, self._name, self._where = values, name, where
 
     def get(self, key: str) -> Any:
-        """The value or None."""
+        """Return a value, or None if the key is missing."""
         return self._values.get(f"{self._name}.{key}")
 
-    def same(self, key: str) -> Any:
-        """The value, or the one value of a list with an entry for each layer."""
+    def uniform(self, key: str) -> Any:
+        """Return a value, which may be stated per layer if it is the same for all of them."""
         value = self.get(key)
         if not isinstance(value, list):
             return value
@@ -128,26 +130,26 @@ class _Metadata:
             )
         return value[0]
 
-    def size(self, key: str, most: int = 2**31) -> int:
-        """A positive whole number, at most `most`."""
-        value = self.same(key)
-        if type(value) is not int or not 0 < value <= most:
+    def size(self, key: str, maximum: int = 2**31) -> int:
+        """Return a positive integer of at most `maximum`."""
+        value = self.uniform(key)
+        if type(value) is not int or not 0 < value <= maximum:
             raise SourceError(
-                "a size cannot be used",
+                "impossible size",
                 where=f"{self._where}, {self._name}.{key}",
-                expected=f"a whole number from 1 to {most}",
+                expected=f"a whole number from 1 to {maximum}",
                 found="nothing" if value is None else value,
             )
         return value
 
     def number(self, key: str) -> float | None:
-        """A positive number, or None where nothing is said."""
-        value = self.same(key)
+        """Return a positive number, or None if the key is missing."""
+        value = self.uniform(key)
         if value is None:
             return None
         if type(value) not in (int, float) or not 0 < value < float("inf"):
             raise SourceError(
-                "a number cannot be used",
+                "impossible number",
                 where=f"{self._where}, {self._name}.{key}",
                 expected="a positive number",
                 found=value,
@@ -167,20 +169,20 @@ def _rope_scaling(read: _Metadata) -> dict[str, Any]:
         "beta_fast": read.get("rope.scaling.yarn_beta_fast"),
         "beta_slow": read.get("rope.scaling.yarn_beta_slow"),
     }
-    # Both multiply what llama.cpp computes by itself, which is the usual attention factor.
+    # Both multiply the attention factor that llama.cpp computes from the scaling factor.
     for key in ("attn_factor", "yarn_attn_factor"):
         if read.get(f"rope.scaling.{key}") not in (None, 1.0):
             stated["mscale"] = read.get(f"rope.scaling.{key}")
     return {key: value for key, value in stated.items() if value is not None}
 
 
-def _nothing(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _no_settings(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     del read, config
     return {}
 
 
 def _llama(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Experts make it a Mixtral; a window alone a Mistral, whose class is the one with windows."""
+    """Tell Mixtral (it has experts) and Mistral (it has a sliding window) from plain Llama."""
     del config
     window = read.get("attention.sliding_window")
     if read.get("expert_count"):
@@ -193,7 +195,7 @@ def _llama(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _qwen2moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Widths that the first files did not state, as llama.cpp derives them."""
+    """Return the widths of the experts; llama.cpp derives those that the first files omit."""
     inner = read.size("feed_forward_length")
     return {
         "moe_intermediate_size": inner // read.size("expert_used_count"),
@@ -204,12 +206,12 @@ def _qwen2moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _qwen3moe(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """llama.cpp lets the weights of the chosen experts sum to one, as every such model does."""
+    """Return the settings of Qwen2-MoE, with expert weights normalized to a sum of 1."""
     return {**_qwen2moe(read, config), "norm_topk_prob": True}
 
 
 def _gemma2(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What llama.cpp fixes for Gemma 2: every other layer slides; the scale of the queries."""
+    """Return the scale of the queries, which llama.cpp fixes for Gemma 2, and the window."""
     scalar = config["head_dim"]
     if read.size("block_count") == _GEMMA2_27B_LAYERS:
         scalar = config["hidden_size"] / config["num_attention_heads"]
@@ -218,7 +220,7 @@ def _gemma2(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _phi3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The window, 0 for none, and the context before longrope."""
+    """Return the sliding window (0 for none), and the context length before longrope scaling."""
     context = config.get("max_position_embeddings")
     return {
         "sliding_window": read.get("attention.sliding_window"),
@@ -229,7 +231,7 @@ def _phi3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What llama.cpp fixes for Gemma 3: the period of its layers, the scale of its queries."""
+    """Return the layer types and the scale of the queries, which llama.cpp fixes for Gemma 3."""
     layers = read.size("block_count")
     pattern = read.get("attention.sliding_window_pattern")
     if not isinstance(pattern, list):
@@ -237,7 +239,7 @@ def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
         pattern = [(layer + 1) % period != 0 for layer in range(layers)]
     scalar, scale = config["head_dim"], read.number("attention.scale")
     if scale is not None:
-        # A float32 has seven digits; 256 would come back as 256.00002.
+        # Six digits undo the rounding to float32; 256 would come back as 256.00002.
         scalar = float(f"{scale**-2:.6g}")
     elif layers == _GEMMA3_27B_LAYERS:
         scalar = config["hidden_size"] / config["num_attention_heads"]
@@ -249,13 +251,15 @@ def _gemma3(read: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_FURTHER: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = MappingProxyType(
-    {
-        "llama": _llama,
-        "qwen2moe": _qwen2moe,
-        "qwen3moe": _qwen3moe,
-        "gemma2": _gemma2,
-        "gemma3": _gemma3,
-        "phi3": _phi3,
-    }
+_ARCHITECTURE_SETTINGS: Mapping[str, Callable[[_Metadata, Mapping[str, Any]], dict[str, Any]]] = (
+    MappingProxyType(
+        {
+            "llama": _llama,
+            "qwen2moe": _qwen2moe,
+            "qwen3moe": _qwen3moe,
+            "gemma2": _gemma2,
+            "gemma3": _gemma3,
+            "phi3": _phi3,
+        }
+    )
 )

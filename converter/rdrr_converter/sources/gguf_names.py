@@ -1,7 +1,7 @@
-"""How llama.cpp writes each architecture: names of tensors, order of rows, shifted norms.
+"""How llama.cpp writes each architecture: names of tensors, order of rows, offsets of norms.
 
-One row for each `general.architecture`. The architecture files know nothing of this: what is read
-here has Hugging Face names, order and values.
+The table has one row per `general.architecture`. The architecture modules do not know about it:
+what is read through it has the names, order and values of Hugging Face.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import MappingProxyType
 from rdrr_format.errors import ConversionError
 
 ROPE_FREQS = "rope_freqs.weight"
-"""Divisors of rope's frequencies: the trace that llama3 scaling leaves in a GGUF."""
+"""Divisors of the rope frequencies, which is how a GGUF states llama3 scaling."""
 
 ROPE_SHORT, ROPE_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
-"""Divisors of longrope."""
+"""Divisors of the rope frequencies of longrope scaling, for short and long contexts."""
 
 _OUTSIDE: Mapping[str, str] = MappingProxyType(
     {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -78,15 +78,15 @@ _QUERIES_KEYS = ("q_proj", "k_proj")
 
 @dataclass(frozen=True)
 class GgufArchitecture:
-    """What llama.cpp does to the checkpoints of one architecture.
+    """How llama.cpp writes checkpoints of one architecture.
 
     Attributes:
         name: `general.architecture`.
         hf_class: The class that Hugging Face's configuration names.
-        classes: Further classes whose checkpoints are written under this name.
-        layer: Names of parts of a layer, theirs to ours.
-        interleaved: Parts whose rows alternate between the halves of a head.
-        norm_offset: What is to be added to norm weights: -1 undoes the baked (1 + w).
+        classes: Further classes whose checkpoints llama.cpp writes under this name.
+        layer: Hugging Face's names of the modules of a layer, by llama.cpp's.
+        interleaved: Modules whose rows alternate between the two halves of an attention head.
+        norm_offset: Added to norm weights on reading; -1 where llama.cpp stores 1 + w.
     """
 
     name: str
@@ -97,7 +97,7 @@ class GgufArchitecture:
     classes: tuple[str, ...] = ()
 
     def translate(self, name: str) -> str:
-        """The Hugging Face name of a tensor; a name that means nothing here stays as it is."""
+        """Return the Hugging Face name of a tensor; an unknown name is returned unchanged."""
         stem, _, ending = name.rpartition(".")
         match = re.fullmatch(r"blk\.(\d+)\.(.+)", stem)
         if match is None:
@@ -106,7 +106,7 @@ class GgufArchitecture:
         return name if part is None else f"model.layers.{match[1]}.{part}.{ending}"
 
     def llama_name(self, name: str) -> str | None:
-        """llama.cpp's name of a tensor, by its Hugging Face name; None where it has none."""
+        """Return llama.cpp's name of a tensor, given its Hugging Face name; None if it has none."""
         stem, _, ending = name.rpartition(".")
         match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
         names, part = (_OUTSIDE, stem) if match is None else (self.layer, match[2])
@@ -116,7 +116,7 @@ class GgufArchitecture:
         return f"{found}.{ending}" if match is None else f"blk.{match[1]}.{found}.{ending}"
 
     def _part(self, theirs: str) -> str | None:
-        """The part of a layer by our name; experts of the oldest files are tensors of their own."""
+        """Return Hugging Face's name of a module; the oldest files have one tensor per expert."""
         alone = re.fullmatch(r"(ffn_(?:gate|up|down))\.(\d+)", theirs)
         if alone is None:
             return self.layer.get(theirs)
@@ -124,7 +124,7 @@ class GgufArchitecture:
         return f"{stem}.{alone[2]}.{kind}" if stem else None
 
     def is_interleaved(self, name: str) -> bool:
-        """Whether a tensor, by its Hugging Face name, has its rows in llama.cpp's order."""
+        """Return whether llama.cpp interleaves the rows of a tensor of this Hugging Face name."""
         return any(f".{part}." in name for part in self.interleaved)
 
 
@@ -154,10 +154,10 @@ GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType(
 
 
 def find_gguf_architecture(name: object, where: object) -> GgufArchitecture:
-    """The row of an architecture.
+    """Return how llama.cpp writes an architecture.
 
     Raises:
-        ConversionError: There is none.
+        ConversionError: The architecture is unknown.
     """
     found = GGUF_ARCHITECTURES.get(name) if isinstance(name, str) else None
     if found is None:

@@ -1,6 +1,6 @@
-"""How text is cut before merging, by the name that `tokenizer.ggml.pre` gives it.
+"""Pre-tokenizers, which split text before tokens are merged, by their name in `tokenizer.ggml.pre`.
 
-Each row is what tokenizer.json of that family says, in the words of the tokenizers library.
+Each row states what the `tokenizer.json` of that model family contains.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 ASSUMED = "default"
-"""What llama.cpp writes, or used to leave out, where it does not know the tokenizer."""
+"""The name that llama.cpp writes for a tokenizer that it does not know; older files omit it."""
 
 _TAIL = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -55,13 +55,13 @@ def _single_digits() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Pretokenizer:
-    """One way to cut.
+    """One way to split text.
 
     Attributes:
         steps: The pre-tokenizer, as JSON.
-        normalizer: What is done to the text before, as JSON.
-        ignores_merges: A piece that is a token as a whole is not merged.
-        adds_bos: A text begins with the first token unless the metadata says otherwise.
+        normalizer: The normalizer, as JSON, or None.
+        ignores_merges: Whether a split that is itself a token becomes that token without merging.
+        adds_bos: Whether encoding adds the BOS token, unless the metadata says otherwise.
     """
 
     steps: Mapping[str, Any]
@@ -91,10 +91,10 @@ PRETOKENIZERS: Mapping[str, Pretokenizer] = MappingProxyType(_rows())
 
 
 def sentencepiece_parts(*, prefix: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Normalizer and decoder of a sentencepiece vocabulary.
+    """Return the normalizer and the decoder of a SentencePiece vocabulary, as JSON.
 
     Args:
-        prefix: A text begins as if a space stood before it.
+        prefix: Whether to put a space before a text.
     """
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}

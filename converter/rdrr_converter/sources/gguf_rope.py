@@ -1,10 +1,10 @@
-"""Recovering llama3 rope scaling from the divisors of frequencies that a GGUF keeps.
+"""Recover llama3 rope scaling from the divisors of the frequencies that a GGUF stores.
 
 transformers divides the frequency f_i = theta^(-2i/d) by `factor` where its wavelength 2 pi / f_i
 exceeds context / low, leaves it where it is below context / high, and between them divides by
 1 / ((1 - s) / factor + s) with s = (context / wavelength - low) / (high - low). llama.cpp writes
-the divisors and drops the parameters; only context / low and context / high matter, so `low` may
-be taken as 1, which is also what every published checkpoint has.
+the divisors but not the parameters. Only context / low and context / high matter, so `low` can be
+set to 1, which is also its value in every published checkpoint.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ F64Array = npt.NDArray[np.float64]
 
 LOW = 1.0
 PUBLISHED = (4.0, 8192)
-"""`high_freq_factor` and the original context of Llama 3.1 to 3.3."""
+"""`high_freq_factor` and original context length of Llama 3.1 to 3.3."""
 
 _TOLERANCE = 1e-5
 
 
 def read_divisors(divisors: F64Array, theta: float, where: object) -> dict[str, Any]:
-    """The `rope_scaling` of a configuration; empty where nothing is scaled.
+    """Return the `rope_scaling` of a configuration, or an empty dictionary without scaling.
 
     Args:
-        divisors: One for each frequency, [d / 2].
+        divisors: Divisor of each frequency, float64 [d / 2].
         theta: Base of the frequencies.
         where: The file, for messages.
 
@@ -38,13 +38,13 @@ def read_divisors(divisors: F64Array, theta: float, where: object) -> dict[str, 
     """
     if np.allclose(divisors, 1.0, rtol=_TOLERANCE):
         return {}
-    # Six digits: what is written is float32, and not always the factor itself.
+    # The divisors are float32 and can differ from the factor in the last digits, so six are kept.
     factor = float(f"{divisors.max():.6g}")
     if np.allclose(divisors, factor, rtol=_TOLERANCE):
         return {"rope_type": "linear", "factor": factor}
-    turns = theta ** (-np.arange(divisors.size) / divisors.size) / (2 * np.pi)
-    for high, context in (PUBLISHED, *_fitted(divisors, turns, factor)):
-        if np.allclose(_llama3(turns, factor, high, context), divisors, rtol=_TOLERANCE):
+    rotations = theta ** (-np.arange(divisors.size) / divisors.size) / (2 * np.pi)
+    for high, context in (PUBLISHED, *_fitted(divisors, rotations, factor)):
+        if np.allclose(_llama3(rotations, factor, high, context), divisors, rtol=_TOLERANCE):
             return {
                 "rope_type": "llama3",
                 "factor": factor,
@@ -53,7 +53,7 @@ def read_divisors(divisors: F64Array, theta: float, where: object) -> dict[str, 
                 "original_max_position_embeddings": context,
             }
     raise ConversionError(
-        "rope scaling that cannot be stated",
+        "unknown rope scaling",
         where=where,
         expected="divisors of llama3 scaling",
         found=np.array2string(divisors, precision=4, threshold=8),
@@ -62,47 +62,47 @@ def read_divisors(divisors: F64Array, theta: float, where: object) -> dict[str, 
 
 
 def divisors(scaling: Mapping[str, Any], theta: float, frequencies: int) -> F64Array:
-    """What llama3 scaling divides each frequency by.
+    """Return the divisors of the frequencies for llama3 scaling, float64 [frequencies].
 
     Args:
         scaling: `rope_scaling` of a configuration.
         theta: Base of the frequencies.
-        frequencies: Their number, half of what is rotated.
+        frequencies: Number of frequencies, half of the rotated dimensions.
     """
     low = float(scaling["low_freq_factor"])
-    turns = theta ** (-np.arange(frequencies) / frequencies) / (2 * np.pi)
+    rotations = theta ** (-np.arange(frequencies) / frequencies) / (2 * np.pi)
     high, context = scaling["high_freq_factor"] / low, scaling["original_max_position_embeddings"]
-    return _llama3(turns, scaling["factor"], high, context / low)
+    return _llama3(rotations, scaling["factor"], high, context / low)
 
 
-def _llama3(turns: F64Array, factor: float, high: float, context: float) -> F64Array:
-    """Divisors that the parameters give; `turns` are frequencies over 2 pi."""
-    smooth = np.clip((context * turns - LOW) / (high - LOW), 0.0, 1.0)
+def _llama3(rotations: F64Array, factor: float, high: float, context: float) -> F64Array:
+    """Return the divisors for some parameters; `rotations` are the frequencies over 2 pi."""
+    smooth = np.clip((context * rotations - LOW) / (high - LOW), 0.0, 1.0)
     divisors: F64Array = 1.0 / ((1.0 - smooth) / factor + smooth)
     return divisors
 
 
-def _fitted(divisors: F64Array, turns: F64Array, factor: float) -> list[tuple[float, int]]:
-    """Parameters from the frequencies between the two wavelengths, where s is a line in them."""
+def _fitted(divisors: F64Array, rotations: F64Array, factor: float) -> list[tuple[float, int]]:
+    """Return parameters fitted to the frequencies in between, where s is linear in them."""
     between = (divisors > 1.0 + _TOLERANCE) & (divisors < factor * (1.0 - _TOLERANCE))
     if between.sum() < 2 or factor <= 1.0:
         return []
     smooth = (1.0 / divisors[between] - 1.0 / factor) / (1.0 - 1.0 / factor)
-    slope, start = np.polyfit(turns[between], smooth, 1)
-    if start >= 0.0:
+    slope, intercept = np.polyfit(rotations[between], smooth, 1)
+    if intercept >= 0.0:
         return []
-    # s = (context * turns - low) / (high - low), so its start is -low / (high - low).
-    width = -LOW / start
+    # s = (context * rotations - low) / (high - low), so its intercept is -low / (high - low).
+    width = -LOW / intercept
     return [(round(float(LOW + width), 4), max(1, round(slope * width)))]
 
 
 def from_metadata(
     values: F64Array | None, config: Mapping[str, Any], where: object
 ) -> dict[str, Any]:
-    """What the divisors add to a configuration.
+    """Return the configuration keys for the divisors of a GGUF; none if it has no divisors.
 
     Raises:
-        ConversionError: They cannot be stated, or scaling is stated twice.
+        ConversionError: The scaling is unknown, or the configuration states scaling already.
     """
     if values is None:
         return {}
@@ -113,16 +113,16 @@ def from_metadata(
 
 
 def from_factors(short: F64Array | None, long: F64Array | None, where: object) -> dict[str, Any]:
-    """What longrope's divisors add to a configuration; its other parameters are metadata.
+    """Return the configuration keys for longrope's divisors; its other parameters are metadata.
 
     Raises:
-        ConversionError: One of the two is missing.
+        ConversionError: One of the two tensors is missing.
     """
     if short is None and long is None:
         return {}
     if short is None or long is None:
         raise ConversionError("longrope needs short and long factors", where=where)
-    # Eight digits or fewer bring back what was rounded to float32.
+    # The shortest decimal of a float32 restores the factor before it was rounded.
     stated = [[float(str(np.float32(one))) for one in factors] for factors in (short, long)]
     scaling = {"type": "longrope", "short_factor": stated[0], "long_factor": stated[1]}
     return {"rope_scaling": scaling}

@@ -1,8 +1,8 @@
-"""From a GGUF's vocabulary to the tokenizer files of a Hugging Face directory.
+"""Rebuild the tokenizer files of a Hugging Face directory from the vocabulary of a GGUF.
 
-A GGUF keeps tokens, their kinds and either merges or scores; how text is cut before merging it
-only names. Only what is known here is rebuilt: a tokenizer that cuts otherwise would give other
-ids without anybody noticing, so an unknown name means no tokenizer and a note that says so.
+A GGUF stores the tokens, their types, and either merges or scores. Of the pre-tokenizer it stores
+only the name. If that name is unknown no tokenizer is written, and a note says so: with another
+pre-tokenizer the ids would be wrong without anybody noticing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rdrr_converter.sources.gguf_pretokenizers import (
 
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Kinds of tokens, as `tokenizer.ggml.token_type` numbers them."""
+"""Token types, as numbered in `tokenizer.ggml.token_type`."""
 
 TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
-"""Control tokens that end a turn, whether or not the metadata says so, as in llama.cpp."""
+"""Control tokens that end a turn even if the metadata does not say so, as in llama.cpp."""
 
 _MERGED_BY_ID = ("gemma3",)
-"""Architectures whose pieces have scores that say nothing about the order of merges."""
+"""Architectures whose scores do not give the order of merges; the ids give it."""
 
 _SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 
@@ -36,7 +36,10 @@ _SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "pad
 def tokenizer_files(
     metadata: Mapping[str, Any], where: object
 ) -> tuple[dict[str, bytes], dict[str, Any], tuple[str, ...]]:
-    """The files, the generation configuration that is among them, and notes.
+    """Rebuild the tokenizer files of a GGUF.
+
+    Returns:
+        Contents by file name, the generation configuration (which is one of the files), and notes.
 
     Raises:
         SourceError: The vocabulary contradicts itself.
@@ -57,12 +60,12 @@ def tokenizer_files(
 
 
 def _dump(value: object) -> bytes:
-    # One line: with an indent the encoder is Python's, three times slower on large vocabularies.
+    # Without an indent json uses its C encoder, three times as fast on large vocabularies.
     return json.dumps(value, ensure_ascii=False).encode()
 
 
 class _Vocabulary:
-    """The tokenizer's part of the metadata."""
+    """The tokenizer metadata of a GGUF."""
 
     def __init__(self, metadata: Mapping[str, Any], where: object) -> None:
         self._metadata, self._where = metadata, where
@@ -86,14 +89,14 @@ class _Vocabulary:
     def _id(self, key: str) -> int | None:
         value = self._metadata.get(f"{PREFIX}{key}")
         if value is None or (type(value) is int and value == 2**32 - 1):
-            return None  # -1 in its unsigned type: there is none
+            return None  # -1 as an unsigned integer stands for no token
         if type(value) is not int or not 0 <= value < max(1, len(self._tokens)):
             raise self._fault(key, f"an id below {len(self._tokens)}", value)
         return value if self._tokens else None
 
     def _fault(self, key: str, expected: str, found: object) -> SourceError:
         return SourceError(
-            "the tokenizer cannot be used",
+            "impossible tokenizer metadata",
             where=f"{self._where}, {PREFIX}{key}",
             expected=expected,
             found=found,
@@ -109,7 +112,7 @@ class _Vocabulary:
         return self._flag("add_bos_token", default) and self._ids["bos"] is not None
 
     def settings(self) -> dict[str, Any]:
-        """`tokenizer_config.json`."""
+        """Return the content of `tokenizer_config.json`."""
         special = {
             ours: self._tokens[index]
             for name, ours in _SPECIAL.items()
@@ -129,7 +132,7 @@ class _Vocabulary:
         return settings
 
     def generation_config(self) -> dict[str, Any]:
-        """`generation_config.json`: every id that ends a text, the stated one first."""
+        """Return the content of `generation_config.json`, with all end-of-text ids."""
         ends = [self._ids["eos"], self._id("eot_token_id"), self._id("eom_token_id")]
         ends += [
             index
@@ -145,7 +148,7 @@ class _Vocabulary:
         return {key: value for key, value in values.items() if value is not None}
 
     def tokenizer(self) -> tuple[dict[str, Any] | str | None, tuple[str, ...]]:
-        """`tokenizer.json`, or None, and notes on what was assumed or is not known."""
+        """Return the content of `tokenizer.json` or None, and notes on what is assumed."""
         whole = self._metadata.get("tokenizer.huggingface.json")
         if isinstance(whole, str):
             return whole, ()
@@ -157,16 +160,16 @@ class _Vocabulary:
             return None, (f"tokenizers of the kind {self._model!r} cannot be rebuilt from a GGUF",)
         name = self._metadata.get(f"{PREFIX}pre")
         if self._pre is None:
-            return None, (f"the tokenizer cuts text as {name!r}, which is not known here",)
+            return None, (f"the pre-tokenizer {name!r} of the GGUF is unknown",)
         if name in (None, ASSUMED):
-            note = "the GGUF does not say how its tokenizer cuts text: GPT-2's way is assumed"
+            note = "the GGUF does not name its pre-tokenizer: that of GPT-2 is assumed"
             return self._byte_level(self._pre), (note,)
         return self._byte_level(self._pre), ()
 
     def _byte_level(self, pre: Pretokenizer) -> dict[str, Any]:
         merges = [merge.split(" ", 1) for merge in self._list("merges", str)]
         model = {"ignore_merges": pre.ignores_merges, "byte_fallback": False, "unk_token": None}
-        return self._assembled(
+        return self._tokenizer_json(
             model,
             merges,
             normalizer=pre.normalizer,
@@ -190,7 +193,7 @@ class _Vocabulary:
             "unk_token": None if unknown is None else self._tokens[unknown],
         }
         normalizer, decoder = sentencepiece_parts(prefix=self._flag("add_space_prefix", True))
-        return self._assembled(
+        return self._tokenizer_json(
             model,
             self._implied_merges(),
             normalizer=normalizer,
@@ -199,7 +202,7 @@ class _Vocabulary:
         )
 
     def _implied_merges(self) -> list[list[str]]:
-        """Every way to join two pieces to a third, best piece first: what scores stand for."""
+        """Return the merges that scores imply: pairs that make a third token, best score first."""
         pieces = {
             token: index
             for index, (token, kind) in enumerate(zip(self._tokens, self._types, strict=True))
@@ -217,7 +220,7 @@ class _Vocabulary:
             merges += [list(pair) for pair in known]
         return merges
 
-    def _assembled(
+    def _tokenizer_json(
         self, model: Mapping[str, Any], merges: list[list[str]], **steps: Any
     ) -> dict[str, Any]:
         vocab_size = self._vocab_size()
@@ -225,9 +228,9 @@ class _Vocabulary:
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": self._added(),
+            "added_tokens": self._added_tokens(),
             **steps,
-            "post_processor": self._template() if self._adds_bos else None,
+            "post_processor": self._bos_processor() if self._adds_bos else None,
             "model": {
                 "type": "BPE",
                 "dropout": None,
@@ -241,7 +244,7 @@ class _Vocabulary:
         }
 
     def _vocab_size(self) -> int:
-        """Tokens of the model itself: all but what was added at the end, and what fills it up."""
+        """Return the size of the vocabulary without the added and unused tokens at its end."""
         end = len(self._tokens)
         while end and self._types[end - 1] == UNUSED:
             end -= 1
@@ -249,7 +252,7 @@ class _Vocabulary:
             end -= 1
         return end
 
-    def _added(self) -> list[dict[str, Any]]:
+    def _added_tokens(self) -> list[dict[str, Any]]:
         return [
             {
                 "id": index,
@@ -264,8 +267,8 @@ class _Vocabulary:
             if kind in (CONTROL, USER_DEFINED)
         ]
 
-    def _template(self) -> dict[str, Any]:
-        """The step that puts the first token before a text."""
+    def _bos_processor(self) -> dict[str, Any]:
+        """Return the post-processor that puts the BOS token before a text."""
         index = self._ids["bos"]
         assert index is not None  # else `_adds_bos` is false
         token = self._tokens[index]

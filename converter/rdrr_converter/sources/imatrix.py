@@ -1,13 +1,13 @@
-"""Files with importance matrices: the GGUF that llama.cpp writes now, and its older `.dat`.
+"""Read importance matrices: the GGUF files that llama.cpp writes now, and its older `.dat` files.
 
-For each matmul weight they hold the sum of squared activations of every input, and how many
-activations were summed. In a GGUF (`general.type` is `imatrix`) these are the tensors
+For each matmul weight they hold the sum of squared activations of every input, and the number of
+activations in the sum. In a GGUF (`general.type` is `imatrix`) these are the tensors
 `NAME.in_sum2` [experts, inputs] and `NAME.counts` [experts]. The older file has no magic:
 
     i32 entries, then for each   i32 length, name   i32 calls   i32 values, f32 values
-    i32 chunks, i32 length, name of the text (both may be missing)
+    i32 chunks, i32 length, name of the calibration text (both may be missing)
 
-This module knows the files only; whose names those are is `rdrr_converter.importance`'s business.
+This module only reads files; `rdrr_converter.importance` matches their names with tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUMS, COUNTS = ".in_sum2", ".counts"
 TYPE_KEY, TYPE = "general.type", "imatrix"
 
 MAX_BYTES = 4 << 30
-"""Bytes of a file, all of which are read; that of a model with 15,000 experts has 1 GiB."""
+"""Largest size in bytes of a file; that of a model with 15,000 experts has 1 GiB."""
 
 MAX_ENTRIES = 1 << 17
 
@@ -37,13 +37,13 @@ _MAX_NAME = 256
 
 
 def read_imatrix(path: Path) -> Mapping[str, F32Array]:
-    """Mean squared activations by the names in the file, float32, experts one after another.
+    """Return the mean squared activations by name, float32, with experts one after another.
 
-    An expert that no token reached counts as 1 in every input, as in llama.cpp.
+    For an expert that no token was routed to, every input has the value 1, as in llama.cpp.
 
     Raises:
-        SourceError: It is no importance matrix, it is damaged, or it holds what is no mean of
-            squares.
+        SourceError: The file is not an importance matrix, is damaged, or holds values that cannot
+            be means of squares.
     """
     try:
         with open_regular(path) as file:
@@ -51,7 +51,7 @@ def read_imatrix(path: Path) -> Mapping[str, F32Array]:
             size = os.fstat(file.fileno()).st_size
         if size > MAX_BYTES:
             raise SourceError(
-                "too large for an importance matrix",
+                "the file is too large for an importance matrix",
                 where=path,
                 expected=f"at most {MAX_BYTES} bytes",
                 found=f"{size} bytes",
@@ -62,13 +62,13 @@ def read_imatrix(path: Path) -> Mapping[str, F32Array]:
     for name, values in entries.items():
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise SourceError(
-                "an importance that is no mean of squares",
+                "an importance value is not a mean of squares",
                 where=f"{path}, {name}",
                 expected="finite numbers of zero or more",
                 found=values[~(np.isfinite(values) & (values >= 0))][0],
             )
     if not entries:
-        raise SourceError("an importance matrix without entries", where=path)
+        raise SourceError("the importance matrix has no entries", where=path)
     return entries
 
 
@@ -76,7 +76,7 @@ def _read_gguf(path: Path) -> dict[str, F32Array]:
     file = read_gguf(path)
     if file.metadata.get(TYPE_KEY) != TYPE:
         raise SourceError(
-            "a GGUF file that is no importance matrix",
+            "the GGUF file is not an importance matrix",
             where=f"{path}, {TYPE_KEY}",
             expected=TYPE,
             found=file.metadata.get(TYPE_KEY, "nothing"),
@@ -88,20 +88,23 @@ def _read_gguf(path: Path) -> dict[str, F32Array]:
 def _mean(path: Path, name: str, tensors: Mapping[str, GgufTensor]) -> F32Array:
     if name + COUNTS not in tensors:
         raise SourceError(
-            "an importance without its counts", where=path, expected=name + COUNTS, found="nothing"
+            "the counts of an importance entry are missing",
+            where=path,
+            expected=name + COUNTS,
+            found="nothing",
         )
     sums, counts = _values(tensors[name + SUMS]), _values(tensors[name + COUNTS])
     if not counts.size or sums.size % counts.size:
         raise SourceError(
-            "sums and counts of an importance do not belong together",
+            "the sums and counts of an importance entry do not match",
             where=f"{path}, {name}",
             expected=f"a multiple of {counts.size} sums",
             found=sums.size,
         )
     by_expert = sums.reshape(counts.size, -1)
     reached = counts[:, None] > 0
-    # The division is ggml's, in float32: it decides the last bits of weights and so of blocks.
-    with np.errstate(all="ignore"):  # what is not finite is refused where it is used
+    # Divide in float32 like ggml: the last bits of the weights influence the blocks.
+    with np.errstate(all="ignore"):  # `read_imatrix` refuses values that are not finite
         means = np.where(reached, by_expert / np.where(reached, counts[:, None], 1), np.float32(1))
     flat: F32Array = means.astype(np.float32).reshape(-1)
     return flat
@@ -110,7 +113,7 @@ def _mean(path: Path, name: str, tensors: Mapping[str, GgufTensor]) -> F32Array:
 def _values(tensor: GgufTensor) -> F32Array:
     if tensor.dtype != "F32":
         raise SourceError(
-            "an importance of another type",
+            "an importance entry has the wrong type",
             where=f"{tensor.path}, tensor {tensor.name}",
             expected="F32",
             found=tensor.dtype,
@@ -126,7 +129,7 @@ def _read_legacy(path: Path) -> dict[str, F32Array]:
         nonlocal at
         if size < 0 or at + size > len(data):
             raise SourceError(
-                "neither a GGUF file nor a whole importance matrix",
+                "neither a GGUF file nor a complete importance matrix",
                 where=path,
                 expected=f"{size} bytes at {at}" if size >= 0 else "sizes of zero or more",
                 found=f"{len(data)} bytes in all",
@@ -142,7 +145,7 @@ def _read_legacy(path: Path) -> dict[str, F32Array]:
     count = number()
     if count > MAX_ENTRIES:
         raise SourceError(
-            "an importance matrix with too many entries",
+            "the importance matrix has too many entries",
             where=path,
             expected=f"at most {MAX_ENTRIES}",
             found=count,
@@ -151,9 +154,9 @@ def _read_legacy(path: Path) -> dict[str, F32Array]:
         length = number()
         name = take(length if length <= _MAX_NAME else -1).decode("utf-8", errors="replace")
         if name in entries:
-            raise SourceError("an importance stands twice", where=path, found=name)
+            raise SourceError("an importance entry occurs twice", where=path, found=name)
         calls = number()
         values: npt.NDArray[np.float32] = np.frombuffer(take(4 * number()), "<f4")
-        with np.errstate(all="ignore"):  # what is not finite is refused by the caller
+        with np.errstate(all="ignore"):  # `read_imatrix` refuses values that are not finite
             entries[name] = values / np.float32(calls) if calls > 0 else values
     return entries

@@ -1,11 +1,10 @@
-"""Safetensors checkpoints: one file, or shards with an index, mapped and never loaded.
+"""Read safetensors checkpoints: one file, or shards with an index. Files are mapped into memory.
 
-The header is parsed here rather than by the safetensors library because the library has no NumPy
-type for BF16 and its errors name neither file nor tensor. Format: 8 bytes of little-endian
-header length, a JSON header of {name: {dtype, shape, data_offsets}}, then the data; offsets
-count from the end of the header. Data without gaps and overlaps, a file that ends where they end,
-and keys that stand once are part of the format: a header that says otherwise describes weights that
-are not there.
+The header is parsed here rather than by the safetensors library, because the library has no NumPy
+type for BF16 and its errors name neither file nor tensor. The format is 8 bytes of little-endian
+header length, a JSON header {name: {dtype, shape, data_offsets}}, then the data; offsets count from
+the end of the header. The format also demands that the data has no gaps or overlaps, that the file
+ends with the last tensor, and that no key occurs twice. Files that violate this are refused.
 """
 
 from __future__ import annotations
@@ -26,14 +25,15 @@ from rdrr_format.errors import FormatError, SourceError
 from rdrr_format.regular_files import map_regular, open_regular
 
 from rdrr_converter.sources._directories import WeightFiles
-from rdrr_converter.sources._pieces import present
 from rdrr_converter.sources._pointers import pointer_hint_of
+from rdrr_converter.sources._sparse_files import ensure_fetched
 from rdrr_converter.sources.base import SourceTensor, as_source_error
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 HEADER = JsonBounds(size=100_000_000, values=1 << 21, depth=4, digits=20)
-"""Bytes as in the format's own library; values for some 200,000 tensors in one file."""
+"""Limits of a header: the size is that of the safetensors library, and the number of values is
+enough for some 200,000 tensors in one file."""
 
 MAX_DIMENSIONS = 64
 MAX_NAME = 4096
@@ -43,14 +43,15 @@ _NUMPY = {
     "F16": "<f2", "BF16": "<u2", "I16": "<i2", "U16": "<u2", "I8": "i1", "U8": "u1",
     "BOOL": "u1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
 }  # fmt: skip
-"""Type of the mapped values; what NumPy has no type for is mapped as bits."""
+"""NumPy types of the mapped values; types that NumPy lacks are mapped as unsigned integers."""
 
 
 def read_file(path: Path) -> dict[str, SourceTensor]:
-    """The tensors of one file, in the order of their bytes.
+    """Read the tensors of one file, in the order of their bytes.
 
     Raises:
-        SourceError: The header is damaged, or it does not describe each byte of the file once.
+        SourceError: The header is damaged, or does not describe every byte of the file exactly
+            once.
     """
     header, start, size = _read_header(path)
     _check_metadata(header.pop("__metadata__", {}), path)
@@ -58,14 +59,14 @@ def read_file(path: Path) -> dict[str, SourceTensor]:
         (_tensor(path, name, entry, start) for name, entry in header.items()),
         key=itemgetter(0, 1),
     )
-    _check_places(path, placed, size - start)
+    _check_spans(path, placed, size - start)
     return {tensor.name: tensor for _, _, tensor in placed}
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """Header, position of the first data byte, size of the file."""
+    """Return the header, the position of the first data byte, and the size of the file."""
     try:
-        present(path, 0, 8)
+        ensure_fetched(path, 0, 8)
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
@@ -77,7 +78,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
                     found=f"a file of {size} bytes",
                     hint=pointer_hint_of(path),
                 )
-            present(path, 8, length)
+            ensure_fetched(path, 8, length)
             text = file.read(length)
     except OSError as error:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error
@@ -98,19 +99,19 @@ def _check_metadata(metadata: object, path: Path) -> None:
     if not isinstance(metadata, dict) or not all(
         isinstance(value, str) for value in metadata.values()
     ):
-        raise SourceError("damaged header: __metadata__", where=path, expected="texts by name")
+        raise SourceError("damaged header: __metadata__", where=path, expected="strings by name")
 
 
-def _check_places(
+def _check_spans(
     path: Path, placed: Iterable[tuple[int, int, SourceTensor]], data_size: int
 ) -> None:
-    """Each tensor begins where the one before it ends, and the last ends with the file."""
+    """Check that tensors follow each other without gaps, and that the last ends with the file."""
     at = 0
     for begin, end, tensor in placed:
         where = f"{path}, tensor {tensor.name}"
         if end > data_size:
             raise SourceError(
-                "truncated file",
+                "the file is truncated",
                 where=where,
                 expected=f"at least {end} bytes of data",
                 found=f"{data_size} bytes",
@@ -120,7 +121,7 @@ def _check_places(
             raise SourceError(
                 "overlaps the tensor before it"
                 if begin < at
-                else "there are bytes before it that no tensor has",
+                else "there are bytes before it that belong to no tensor",
                 where=where,
                 expected=f"data from byte {at}",
                 found=f"from byte {begin}",
@@ -128,7 +129,7 @@ def _check_places(
         at = end
     if at != data_size:
         raise SourceError(
-            "there are bytes at its end that no tensor has",
+            "there are bytes at the end of the file that belong to no tensor",
             where=path,
             expected=f"{at} bytes of data",
             found=f"{data_size} bytes",
@@ -136,7 +137,7 @@ def _check_places(
 
 
 def _tensor(path: Path, name: str, entry: Any, start: int) -> tuple[int, int, SourceTensor]:
-    """First and last byte of the data, and the tensor."""
+    """Return the first byte and the end of a tensor's data, and the tensor."""
     where = f"{path}, tensor {name}"
     if len(name) > MAX_NAME:
         raise SourceError(
@@ -179,11 +180,11 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:
 def _map(path: Path, dtype: str, offset: int, shape: tuple[int, int]) -> npt.NDArray[Any]:
     if 0 in shape:
         return np.empty(shape, dtype)
-    present(path, offset, prod(shape) * np.dtype(dtype).itemsize)
+    ensure_fetched(path, offset, prod(shape) * np.dtype(dtype).itemsize)
     try:
         return map_regular(path, dtype, offset, shape)
     except (OSError, ValueError) as error:
-        raise SourceError("cannot be mapped", where=path, found=error) from error
+        raise SourceError("the file cannot be mapped", where=path, found=error) from error
 
 
 FILES = WeightFiles("safetensors", SINGLE, INDEX, (".safetensors",), read_file)

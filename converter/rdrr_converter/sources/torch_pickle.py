@@ -1,7 +1,7 @@
-"""PyTorch checkpoints (`.bin`, `.pt`, `.pth`): mapped, and never allowed to run code.
+"""Read PyTorch checkpoints (`.bin`, `.pt`, `.pth`), which are mapped and never run code.
 
-A pickle is a program. `torch.load(weights_only=True)` runs only what builds tensors and refuses
-the rest; there is no way around that here.
+A pickle is a program. `torch.load(weights_only=True)` accepts only operations that build tensors
+and refuses everything else; there is no option to disable that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SINGLE = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
 SUFFIXES = (".bin", ".pt", ".pth")
 NESTED = ("state_dict", "model")
-"""Keys under which training programs put the weights."""
+"""Keys under which training programs store the weights."""
 
 _ZIP = b"PK\x03\x04"
 _DTYPES = {
@@ -46,14 +46,14 @@ _BITS = {
     "F8_E5M2": ("uint8", np.uint8),
     "F8_E8M0": ("uint8", np.uint8),
 }
-"""What NumPy has no type for: torch's type of the same bits, and NumPy's."""
+"""For types that NumPy lacks, the integer types of the same width in torch and NumPy."""
 
 
 def read_file(path: Path) -> dict[str, SourceTensor]:
-    """The tensors of one file.
+    """Read the tensors of one file.
 
     Raises:
-        SourceError: It is no file of weights, or it would run code.
+        SourceError: The file holds no weights, or loading it would run code.
         UsageError: torch is not installed.
     """
     state = _state(path)
@@ -72,7 +72,7 @@ def read_file(path: Path) -> dict[str, SourceTensor]:
 
 
 def _state(path: Path) -> Any:
-    """What the file holds, or what it holds under the key for weights."""
+    """Return the content of a file, or what it has under the key for weights."""
     state = _load(path)
     for key in NESTED:
         if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
@@ -98,15 +98,18 @@ def _load(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except UnpicklingError as error:
         raise SourceError(
-            "holds more than weights; code in a checkpoint is never run",
+            "the file contains more than weights; code in a checkpoint is never run",
             where=path,
             found=_reason(error),
             hint="use a safetensors version of it",
         ) from error
-    # A foreign file can make the reader fail in any way, and each of them means the same.
+    # A damaged file can make torch raise anything, and it always means the same.
     except Exception as error:
         raise SourceError(
-            "damaged or truncated", where=path, found=_reason(error), hint="download it again"
+            "the file is damaged or truncated",
+            where=path,
+            found=_reason(error),
+            hint="download it again",
         ) from error
 
 
@@ -118,16 +121,17 @@ def _check_kind(path: Path) -> None:
         raise SourceError("cannot be read", where=path, found=error.strerror) from error
     if head != _ZIP:
         raise SourceError(
-            "not a file of torch.save",
+            "not a file written by torch.save",
             where=path,
             expected="a zip archive, as torch has saved since 1.6",
             found=f"a file that begins with {head!r}",
-            hint=pointer_hint_of(path) or "load and save it with a newer torch if it is an old one",
+            hint=pointer_hint_of(path)
+            or "if it is an old file, load and save it with a newer torch",
         )
 
 
 def _reason(error: Exception) -> str:
-    """The telling sentence of torch's long messages, which go on with advice that is not ours."""
+    """Return the sentence of torch's long message that gives the cause, without torch's advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
     line = (telling or lines or [type(error).__name__])[0].removeprefix("WeightsUnpickler error: ")
@@ -148,7 +152,7 @@ def _tensor(path: Path, name: str, tensor: torch.Tensor) -> SourceTensor:
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
-    """Opens a tensor of a file. Another process is told where it is, not what it holds."""
+    """Opens a tensor of a file. When pickled it carries the tensor's location, not its values."""
 
     path: Path
     name: str
@@ -168,13 +172,13 @@ def _reopened(path: Path, name: str, dtype: str, changed: int) -> _Stored:
 
 @lru_cache(maxsize=64)
 def _cached_state(path: Path, changed: int) -> Any:
-    """The weights of a file as it was at a time; mapped, so that keeping them costs nothing."""
+    """Return the mapped weights of a file; `changed` is its time, so that a new file is read."""
     del changed
     return _state(path)
 
 
 def _matrix(tensor: torch.Tensor, dtype: str) -> npt.NDArray[Any]:
-    """The mapped values as a matrix; a view unless their strides forbid one."""
+    """Return the mapped values as a matrix, as a view if their strides allow it."""
     import torch
 
     shape = tuple(tensor.shape)

@@ -1,7 +1,7 @@
-"""Block codecs: the arithmetic of every storage type, as one table.
+"""The table of codecs: how every storage type quantizes and dequantizes.
 
-`CODECS["Q4_K"].quantize(rows)` and `.dequantize(blocks, K)`; sizes and names are in
-`rdrr_format.dtypes`. Quantizing block types equals ggml bit for bit.
+Use `CODECS["Q4_K"].quantize(rows)` and `CODECS["Q4_K"].dequantize(blocks, K)`. Sizes and names of
+the types are in `rdrr_format.dtypes`. Quantizing to block types equals ggml bit for bit.
 """
 
 from __future__ import annotations

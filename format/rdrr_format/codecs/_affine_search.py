@@ -1,6 +1,7 @@
 """Compiled search for a group's scale and minimum (Q4_K, Q5_K, and Q5_1 with importance).
 
-ggml's make_qkx2_quants and make_qkx3_quants, bit for bit; see `_compiled` for how.
+It equals ggml's make_qkx2_quants and make_qkx3_quants bit for bit; see
+`rdrr_format.codecs.compiled`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _Array = npt.NDArray[Any]
 
 GROUP = 32
 
-# Rows of a tile, as offsets. First three matrices [GROUP, LANES], then one value for each lane.
+# Offsets into a tile: three matrices [GROUP, LANES], then rows with one value per lane.
 _X = 0
 _W = GROUP * LANES
 _CODE = 2 * GROUP * LANES
@@ -51,27 +52,29 @@ def search_affine(
     mins: _Array,
     chosen: _Array,
 ) -> None:
-    """Scale and minimum of each group for codes 0 to nmax.
+    """Find the scale and the minimum of each group for codes 0 to nmax.
+
+    The candidates for the inverse scale are (rmin + rdelta * step + nmax) / range for each step
+    from 0 to nstep.
 
     Args:
         groups: float32 [n, 32].
-        weights: float32 [n, 32] if weighted, else anything; without, each weight is
-            sqrt(mean square) + |x|.
-        weighted: Whether weights are given.
+        weights: float32 [n, 32], weights of the squared errors; ignored unless `weighted`.
+        weighted: Whether to use `weights`; otherwise the weight of x is sqrt(mean square) + |x|.
         nmax: Largest code.
-        rmin: Candidates for the inverse scale are (rmin + rdelta * step + nmax) / range,
-        rdelta: for each step
-        nstep: from 0 to this.
-        scales: float32 [n], written.
-        mins: float32 [n], written; x is approximately scale * code - min.
-        chosen: float32 [n, 2], written: codes are clip(nearest(chosen0 * (x - chosen1))).
+        rmin: Start of the candidates.
+        rdelta: Distance of the candidates.
+        nstep: Largest step.
+        scales: float32 [n], output.
+        mins: float32 [n], output; x is approximately scale * code - min.
+        chosen: float32 [n, 2], output: the codes are clip(nearest(chosen[0] * (x - chosen[1]))).
     """
     tile = np.zeros(_TILE, np.float32)
     fnmax = np.float32(nmax)
     for first in range(0, len(groups), LANES):
         lanes = min(LANES, len(groups) - first)
         _load(tile, groups, weights, weighted, first, lanes)
-        _first_guess(tile, nmax)
+        _initial_fit(tile, nmax)
         for step in range(nstep + 1):
             if _next_inverse(tile, rmin + rdelta * np.float32(step) + fnmax):
                 _sum_codes(tile, nmax, True)
@@ -113,7 +116,7 @@ def _load(
 
 
 @compiled
-def _first_guess(tile: _Array, nmax: int) -> None:
+def _initial_fit(tile: _Array, nmax: int) -> None:
     for lane in range(LANES):
         x, w = tile[_X + lane], tile[_W + lane]
         tile[_BOTTOM + lane] = x
@@ -139,31 +142,32 @@ def _first_guess(tile: _Array, nmax: int) -> None:
         for lane in range(LANES):
             x, low = tile[_X + i * LANES + lane], tile[_LOW + lane]
             code = clipped_code(tile[_INVERSE + lane] * (x - low), 0, nmax, False)
-            miss = tile[_SCALE + lane] * code + low - x
-            tile[_BEST + lane] += tile[_W + i * LANES + lane] * (miss * miss)
+            residual = tile[_SCALE + lane] * code + low - x
+            tile[_BEST + lane] += tile[_W + i * LANES + lane] * (residual * residual)
     for lane in range(LANES):
         if tile[_TOP + lane] <= tile[_LOW + lane]:
-            # One value only: codes are 0, and no candidate has an error below minus infinity.
+            # All values are equal: the codes are 0. No candidate can beat an error of minus
+            # infinity.
             tile[_SCALE + lane] = ZERO
             tile[_KEPT + lane] = ZERO
             tile[_KEPT_LOW + lane] = ZERO
             tile[_BEST + lane] = -np.float32(np.inf)
-            tile[_TOP + lane] = tile[_LOW + lane] + ONE  # keeps the lane's sums in range
+            tile[_TOP + lane] = tile[_LOW + lane] + ONE  # keeps fast rounding valid
 
 
 @compiled
 def _next_inverse(tile: _Array, numerator: np.float32) -> bool:
-    """Set the inverse scales; whether all products with them are in range for fast rounding."""
-    strange = 0
+    """Set the inverse scales; return whether fast rounding is valid for all products with them."""
+    out_of_range = 0
     for lane in range(LANES):
         low = tile[_LOW + lane]
         inverse = numerator / (tile[_TOP + lane] - low)
         tile[_INVERSE + lane] = inverse
         above = abs(inverse * (tile[_TOP + lane] - low))
         below = abs(inverse * (tile[_BOTTOM + lane] - low))
-        # Not a number is in no range.
-        strange += 0 if above < IN_RANGE and below < IN_RANGE else 1
-    return strange == 0
+        # Comparisons with NaN are false, so NaN counts as out of range.
+        out_of_range += 0 if above < IN_RANGE and below < IN_RANGE else 1
+    return out_of_range == 0
 
 
 @inlined
@@ -181,11 +185,11 @@ def _sum_codes(tile: _Array, nmax: int, in_range: bool) -> None:
                 at = (start + i) * LANES + lane
                 x = tile[_X + at]
                 code = clipped_code(inverse * (x - low), 0, nmax, in_range)
-                weighed = tile[_W + at] * code
+                weighted_code = tile[_W + at] * code
                 tile[_CODE + at] = code
-                sum_l += weighed
-                sum_l2 += weighed * code
-                sum_xl += weighed * x
+                sum_l += weighted_code
+                sum_l2 += weighted_code * code
+                sum_xl += weighted_code * x
             tile[_SUM_L + lane] = sum_l
             tile[_SUM_L2 + lane] = sum_l2
             tile[_SUM_XL + lane] = sum_xl
@@ -193,7 +197,7 @@ def _sum_codes(tile: _Array, nmax: int, in_range: bool) -> None:
 
 @compiled
 def _solve(tile: _Array) -> None:
-    """Weighted least squares for the codes: slope, floor, and the error that they leave."""
+    """Fit slope and floor to the codes by weighted least squares, and compute the error."""
     for lane in range(LANES):
         sum_w, sum_x, sum_l = tile[_SUM_W + lane], tile[_SUM_X + lane], tile[_SUM_L + lane]
         sum_l2, sum_xl = tile[_SUM_L2 + lane], tile[_SUM_XL + lane]
@@ -213,8 +217,8 @@ def _solve(tile: _Array) -> None:
             error = tile[_ERROR + lane]
             for i in range(UNROLL):
                 at = (start + i) * LANES + lane
-                miss = slope * tile[_CODE + at] + floor - tile[_X + at]
-                error += tile[_W + at] * (miss * miss)
+                residual = slope * tile[_CODE + at] + floor - tile[_X + at]
+                error += tile[_W + at] * (residual * residual)
             tile[_ERROR + lane] = error
 
 
@@ -226,7 +230,7 @@ def _keep_better(tile: _Array) -> None:
             tile[_SCALE + lane] = tile[_SLOPE + lane]
             tile[_KEPT + lane] = tile[_INVERSE + lane]
             tile[_KEPT_LOW + lane] = tile[_LOW + lane]
-            # ggml overwrites the minimum: later candidates are rounded against the new one.
+            # ggml overwrites the minimum here, so later candidates are rounded with the new one.
             tile[_LOW + lane] = tile[_FLOOR + lane]
 
 
@@ -234,15 +238,15 @@ def _keep_better(tile: _Array) -> None:
 def affine_codes(
     groups: _Array, steps: _Array, offsets: _Array, chosen: _Array, nmax: int, out: _Array
 ) -> None:
-    """Codes of each group for the stored scales.
+    """Compute the codes of each group for the stored scales and minimums.
 
     Args:
         groups: float32 [n, 32].
         steps: float32 [n], stored scale of each group.
         offsets: float32 [n], stored minimum; x is approximately step * code - offset.
-        chosen: float32 [n, 2] of the search, which decides where the stored scale is 0.
+        chosen: float32 [n, 2], output of `search_affine`, used where the stored scale is 0.
         nmax: Largest code.
-        out: uint8 [n, 32], written.
+        out: uint8 [n, 32], output.
     """
     for group in range(len(groups)):
         step, offset = steps[group], offsets[group]

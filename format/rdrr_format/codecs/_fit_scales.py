@@ -1,6 +1,7 @@
-"""Compiled coding of a block's scales under one super-scale, by importance (Q4_K, Q5_K).
+"""Compiled quantization of a block's group scales under one super-scale, weighted by importance.
 
-ggml's make_qp_quants, bit for bit; see `_compiled` for how.
+Used by Q4_K and Q5_K. It equals ggml's make_qp_quants bit for bit; see
+`rdrr_format.codecs.compiled`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ _Array = npt.NDArray[Any]
 
 @compiled
 def fit_scales(values: _Array, weights: _Array, nmax: int, codes: _Array, scales: _Array) -> None:
-    """Codes 0 to nmax of a few non-negative values under one scale.
+    """Quantize rows of non-negative values to codes 0 to nmax, with one scale per row.
 
     Args:
         values: float32 [n, size], the scales or minimums of a block's groups.
-        weights: float32 [n, size].
+        weights: float32 [n, size], weights of the squared errors.
         nmax: Largest code.
-        codes: uint8 [n, size], written.
-        scales: float32 [n], written; values are approximately scale * code.
+        codes: uint8 [n, size], output.
+        scales: float32 [n], output; values are approximately scale * code.
     """
     for row in range(len(values)):
         x, w = values[row], weights[row]
@@ -42,16 +43,16 @@ def _best_inverse(x: _Array, w: _Array, nmax: int, peak: np.float32) -> Any:
     inverse = fnmax / peak
     best = ZERO
     for i in range(len(x)):
-        miss = x[i] - ONE / inverse * np.float32(nearest(inverse * x[i]))
-        best += w[i] * miss * miss
+        residual = x[i] - ONE / inverse * np.float32(nearest(inverse * x[i]))
+        best += w[i] * residual * residual
     for step in range(-4, 5):
         if step == 0:
             continue
         trial = (np.float32(0.1) * np.float32(step) + fnmax) / peak
         error = ZERO
         for i in range(len(x)):
-            miss = x[i] - ONE / trial * np.float32(min(nearest(trial * x[i]), nmax))
-            error += w[i] * miss * miss
+            residual = x[i] - ONE / trial * np.float32(min(nearest(trial * x[i]), nmax))
+            error += w[i] * residual * residual
         if error < best:
             best = error
             inverse = trial
@@ -60,7 +61,7 @@ def _best_inverse(x: _Array, w: _Array, nmax: int, peak: np.float32) -> Any:
 
 @compiled
 def _refine(x: _Array, w: _Array, inverse: np.float32, nmax: int, codes: _Array) -> Any:
-    """Move one code at a time while that lowers the error; returns the least-squares scale."""
+    """Change one code at a time while that lowers the error; return the least-squares scale."""
     sum_xl, sum_l2 = ZERO, ZERO
     for i in range(len(x)):
         codes[i] = min(nearest(inverse * x[i]), nmax)

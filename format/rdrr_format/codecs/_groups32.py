@@ -1,7 +1,7 @@
-"""What Q4_0, Q5_0 and Q5_1 share: groups of 32, packed as 16 bytes of nibbles and 4 of fifth bits.
+"""What Q4_0, Q5_0 and Q5_1 share: groups of 32 weights, packed as nibbles and fifth bits.
 
-Byte j holds code j in its low and code 16 + j in its high half; bit j of the little-endian 32-bit
-word of fifth bits belongs to code j.
+The nibbles take 16 bytes: byte j holds code j in its low and code 16 + j in its high half. The
+fifth bits take 4 bytes: bit j of the little-endian 32-bit word belongs to code j.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from rdrr_format.dtypes import DType
 
 
 def pack_nibbles(codes: Bytes) -> Bytes:
-    """Low four bits of codes [n, 32] as bytes [n, 16]."""
+    """Pack the low four bits of codes [n, 32] to bytes [n, 16]."""
     low: Bytes = codes & np.uint8(15)
     return low[:, :16] | low[:, 16:] << np.uint8(4)
 
 
 def unpack_nibbles(packed: Bytes) -> Bytes:
-    """Bytes [n, 16] as codes [n, 32] of four bits."""
+    """Unpack bytes [n, 16] to 4-bit codes [n, 32]."""
     return np.concatenate([packed & 15, packed >> 4], axis=1)
 
 
 def pack_fifth_bits(codes: Bytes) -> Bytes:
-    """Fifth bits of codes [n, 32] as bytes [n, 4]."""
+    """Pack the fifth bits of codes [n, 32] to bytes [n, 4]."""
     return np.packbits(codes >> 4, axis=1, bitorder="little")
 
 
 def unpack_fifth_bits(packed: Bytes) -> Bytes:
-    """Bytes [n, 4] as the values 0 or 16 [n, 32]."""
+    """Unpack bytes [n, 4] to the values 0 or 16, [n, 32]."""
     return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
 
 
 def quantize_signed(
     rows: Floats, importance: Floats | None, nmax: int, dtype: DType
 ) -> tuple[Bytes, Bytes]:
-    """Codes around the middle: w = d * (code - nmax).
+    """Quantize to codes around nmax: w = d * (code - nmax).
 
-    Without importance the element of largest magnitude gets code 0 exactly; with it the scale is
-    searched.
+    Without importance, the scale maps the element of largest magnitude exactly to code 0. With
+    importance, the scale is searched.
 
     Args:
         rows: float32 [n, K], K a multiple of 32.
         importance: float32 [K] or None.
         nmax: Codes run from 0 to 2 * nmax - 1.
-        dtype: Type named in errors.
+        dtype: Type to name in errors.
 
     Returns:
         f16 scales as bytes [groups, 2], and codes [groups, 32].
@@ -58,7 +58,7 @@ def quantize_signed(
     if importance is not None:
         return _searched(rows, importance, nmax, dtype)
     at = np.abs(groups).argmax(axis=1)
-    # Adding zero makes +0 of -0, so that a group of zeros has the scale -0, as in ggml.
+    # Adding zero turns -0 into +0, so that a group of zeros gets the scale -0, as in ggml.
     peak = np.take_along_axis(groups, at[:, None], axis=1)[:, 0] + np.float32(0)
     scale = peak / np.float32(-nmax)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -72,45 +72,45 @@ def refine_signed(
     scales: Bytes,
     codes: tuple[int, int],
     dtype: DType,
-    shares: tuple[float, ...] = (),
+    fractions: tuple[float, ...] = (),
 ) -> tuple[Bytes, Bytes]:
-    """Lower the error of groups with one scale: w = d * code.
+    """Lower the error of groups that have one scale each: w = d * code.
 
     Args:
         rows: float32 [n, K], K a multiple of 32.
         columns: float32 [K], the weight of each column's error.
-        scales: f16 scales to begin with, as bytes [groups, 2].
+        scales: Initial f16 scales, as bytes [groups, 2].
         codes: Lowest and highest code.
-        dtype: Type named in errors.
-        shares: Further scales to begin with, as shares of those that reach both extremes.
+        dtype: Type to name in errors.
+        fractions: Further initial scales, as fractions of the scale that covers both extremes.
 
     Returns:
-        f16 scales as bytes [groups, 2], and codes counted from the lowest, [groups, 32].
+        f16 scales as bytes [groups, 2], and codes minus the lowest code [groups, 32].
     """
     form = Form(1, codes, (1, 1), (0, 0), reach=((0, 0),) * 3)
     groups, weights = rows.reshape(-1, 32), column_weights(rows, columns, 32)
     pairs = np.zeros((len(groups), 1, 2), np.float32)
     pairs[:, :, 0] = 1
-    silent = np.zeros(len(groups), np.float32)
-    fit = refine(groups, weights, form, f16_floats(scales), silent, pairs)
-    for start in _other_scales(groups, codes, shares):
-        fit.keep_better(refine(groups, weights, form, start, silent, pairs))
+    no_minimum = np.zeros(len(groups), np.float32)
+    fit = refine(groups, weights, form, f16_floats(scales), no_minimum, pairs)
+    for start in _other_scales(groups, codes, fractions):
+        fit.keep_better(refine(groups, weights, form, start, no_minimum, pairs))
     return f16_bytes(fit.d, dtype), round_codes(groups, form, fit)
 
 
 def _other_scales(
-    groups: Floats, codes: tuple[int, int], shares: tuple[float, ...]
+    groups: Floats, codes: tuple[int, int], fractions: tuple[float, ...]
 ) -> Iterator[Floats]:
-    """Shares of the scales of either sign whose codes reach from the lowest value to the highest.
+    """Yield fractions of the scales, of either sign, whose codes cover the range of a group.
 
-    Shares below 1 cut the extremes off, for finer steps between them.
+    Fractions below 1 clip the extremes in exchange for finer steps.
     """
     low, high = groups.min(axis=1), groups.max(axis=1)
     ends = ((low, high, 1), (high, low, -1))
     for first, second, sign in ends:
         widest = np.maximum(first / codes[0] * sign, second / codes[1] * sign)
-        for share in shares:
-            scale = (sign * share * widest).astype(np.float16).astype(np.float32)
+        for fraction in fractions:
+            scale = (sign * fraction * widest).astype(np.float16).astype(np.float32)
             yield np.where(np.isfinite(scale), scale, np.float32(0))
 
 
@@ -122,19 +122,19 @@ def _searched(rows: Floats, importance: Floats, nmax: int, dtype: DType) -> tupl
     scales, chosen = np.empty(len(groups), np.float32), np.empty(len(groups), np.float32)
     search_signed(groups, weights, True, nmax, scales, chosen)
     codes = np.empty(groups.shape, np.uint8)
-    # Steps of 0 keep the codes of the search: these types do not round again.
+    # Steps of 0 keep the codes of the search: ggml does not round these types again.
     signed_codes(groups, np.zeros_like(scales), chosen, nmax, codes)
     return f16_bytes(scales, dtype), codes
 
 
 def inverse_or_zero(scale: Floats) -> Floats:
-    """1 / scale, and 0 for 0."""
+    """Return 1 / scale, and 0 where the scale is 0."""
     with np.errstate(divide="ignore", over="ignore"):
         inverse: Floats = np.where(scale != 0, np.float32(1) / scale, np.float32(0))
     return inverse
 
 
 def truncated_codes(values: Floats, largest: int) -> Bytes:
-    """Whole parts of non-negative values, at most `largest`; 0 where not finite, as in C."""
+    """Truncate non-negative values to integers of at most `largest`; 0 if not finite, as in C."""
     finite = np.where(np.isfinite(values), values, np.float32(0))
     return np.minimum(finite, np.float32(largest)).astype(np.uint8)

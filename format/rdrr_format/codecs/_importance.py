@@ -1,4 +1,4 @@
-"""From a column's importance to the weight of each element's error, as ggml does it."""
+"""Compute the weight of each element's error from the importance of its column, as in ggml."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from rdrr_format.codecs.base import Floats
 
 
 def spread_weights(rows: Floats, importance: Floats, span: int, factor: float = 2.0) -> Floats:
-    """importance * sqrt(sigma2 + x^2), where sigma2 is `factor` times the mean square of a span.
+    """Return the weight of each element's error: importance * sqrt(sigma2 + x^2).
+
+    sigma2 is `factor` times the mean square of the span that the element belongs to.
 
     Args:
         rows: float32 [n, K].
         importance: float32 [K].
-        span: Elements of a row that share a sigma2; divides K.
-        factor: 2 for blocks of 256, 1 for the types with blocks of 32, whose span is the row.
+        span: Number of consecutive elements of a row that share a sigma2; a divisor of K.
+        factor: 2 for types with blocks of 256 weights; 1 for types with blocks of 32, whose span is
+            the whole row.
 
     Returns:
         float32 [n, K].
@@ -26,7 +29,7 @@ def spread_weights(rows: Floats, importance: Floats, span: int, factor: float = 
 
 
 def ordered_sum(values: Floats) -> Floats:
-    """Sums along the last axis, left to right (NumPy's own sum adds in pairs)."""
+    """Sum along the last axis from left to right, as in ggml; NumPy's own sum adds pairwise."""
     total = np.zeros(len(values), np.float32)
     for column in values.T:
         total += column

@@ -1,10 +1,11 @@
-"""Blocks with less error than ggml's, of the same size: what `quality="best"` adds.
+"""The search of `quality="best"`: blocks of the same size with less error than ggml's.
 
-It begins where ggml's search ends and takes turns: integers of the groups for given scales of the
-block, scales of the block by least squares for given integers. The error that counts is the
-squared one, weighted by the importance of columns if that is known. (ggml weighs larger weights
-more, which lowers neither the error of a product nor perplexity.) What is kept never has more
-error than what it began with. Padding weighs nothing.
+The search starts from ggml's blocks and alternates between two steps: choose the integers of the
+groups for given scales of the block, then fit the scales of the block to these integers by least
+squares. It minimizes the squared error, weighted by the importance of columns if that is known.
+(ggml counts the errors of large weights more, which lowers neither the error of a product nor
+perplexity.)
+A block is only replaced by one with less error. The error of padding does not count.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from rdrr_format.codecs.base import Bytes, Floats
 
 _F64 = npt.NDArray[np.float64]
 
-_SINGULAR = 1e-6  # share of the diagonal's product below which a determinant counts as zero
+# A determinant counts as zero below this fraction of the product of the diagonal.
+_SINGULAR = 1e-6
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a type's blocks approximate weights: w = d * a * code - dmin * b.
+    """How the blocks of a type represent weights: w = d * a * code - dmin * b.
 
     Attributes:
-        groups: Groups of a block, each with its a and b.
+        groups: Number of groups in a block; each has its own a and b.
         codes: Lowest and highest code of a weight.
-        a: Lowest and highest integer before d.
-        b: Lowest and highest integer before dmin; (0, 0) for types without minimums.
-        reach: How far a and b may move in each turn; one pair a turn.
-        signed_floor: dmin may be negative.
+        a: Lowest and highest integer factor of d.
+        b: Lowest and highest integer factor of dmin; (0, 0) for types without minimums.
+        reach: How far a and b may move in each iteration; one pair per iteration.
+        signed_floor: Whether dmin may be negative.
     """
 
     groups: int
@@ -43,19 +45,19 @@ class Form:
 
     @property
     def bounds(self) -> Floats:
-        """All bounds in the order in which the compiled code takes them."""
+        """Bounds of code, a and b: float32 [6], as `refine_groups` takes them."""
         return np.array([*self.codes, *self.a, *self.b], np.float32)
 
 
 @dataclass
 class Fit:
-    """Numbers of blocks, and the error that they leave.
+    """The parameters of blocks, and their errors.
 
     Attributes:
-        d: float32 [blocks], each exactly an f16.
-        dmin: float32 [blocks], likewise.
+        d: float32 [blocks], exactly representable as f16.
+        dmin: float32 [blocks], exactly representable as f16.
         pairs: float32 [blocks, groups, 2], a and b.
-        error: float64 [blocks].
+        error: float64 [blocks], weighted squared errors.
     """
 
     d: Floats
@@ -64,29 +66,29 @@ class Fit:
     error: _F64
 
     def keep_better(self, other: Fit) -> None:
-        """Take over the blocks in which the other leaves less error."""
+        """Take over those blocks that have less error in `other`."""
         better = other.error < self.error
         for name in ("d", "dmin", "pairs", "error"):
             getattr(self, name)[better] = getattr(other, name)[better]
 
 
 def column_weights(rows: Floats, columns: Floats, size: int) -> Floats:
-    """Weights of columns [K] for each group of rows [n, K], float32 [groups, size]."""
+    """Return the weights of columns [K] for each group of rows [n, K]: float32 [groups, size]."""
     return np.ascontiguousarray(np.broadcast_to(columns, rows.shape)).reshape(-1, size)
 
 
 def refine(
     groups: Floats, weights: Floats, form: Form, d: Floats, dmin: Floats, pairs: Floats
 ) -> Fit:
-    """Improve blocks.
+    """Search for parameters of blocks with less error, starting from `d`, `dmin` and `pairs`.
 
     Args:
-        groups: float32 [blocks * groups, size].
-        weights: float32 of the same shape.
-        form: The type's.
-        d: float32 [blocks] to begin with.
-        dmin: float32 [blocks].
-        pairs: float32 [blocks, groups, 2].
+        groups: float32 [blocks * groups, size], the weights of the model.
+        weights: float32 of the same shape, the weights of the squared errors.
+        form: How blocks of the type represent weights.
+        d: float32 [blocks], initial values.
+        dmin: float32 [blocks], initial values.
+        pairs: float32 [blocks, groups, 2], initial a and b.
     """
     from rdrr_format.codecs._refine_groups import refine_groups
 
@@ -110,7 +112,7 @@ def refine(
 
 
 def _solve(sums: _F64, pairs: Floats, form: Form, d: Floats, dmin: Floats) -> tuple[Floats, Floats]:
-    """Least squares for d and dmin of each block, rounded to f16."""
+    """Fit d and dmin of each block by least squares, rounded to f16."""
     a, b = pairs[:, :, 0].astype(np.float64), pairs[:, :, 1].astype(np.float64)
     left = (a * a * sums[:, :, 2]).sum(axis=1)
     cross = -(a * b * sums[:, :, 1]).sum(axis=1)
@@ -126,13 +128,13 @@ def _solve(sums: _F64, pairs: Floats, form: Form, d: Floats, dmin: Floats) -> tu
             new_d = np.where(new_dmin < 0, alone, new_d)
             new_dmin = np.maximum(new_dmin, 0.0)
         rounded = [values.astype(np.float16).astype(np.float32) for values in (new_d, new_dmin)]
-    # Beyond f16, or no number: stay with what there was.
+    # Keep the old value if the new one is NaN or exceeds the range of f16.
     kept = [np.isfinite(values) for values in rounded]
     return np.where(kept[0], rounded[0], d), np.where(kept[1], rounded[1], dmin)
 
 
 def round_codes(groups: Floats, form: Form, fit: Fit) -> Bytes:
-    """Codes for refined blocks, counted from the lowest, uint8 in the shape of the groups."""
+    """Return the codes of refined blocks minus the lowest code: uint8 in the shape of `groups`."""
     from rdrr_format.codecs._refine_groups import nearest_in_groups
 
     steps = (fit.d[:, None] * fit.pairs[:, :, 0]).reshape(-1)

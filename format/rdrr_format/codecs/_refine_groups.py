@@ -2,12 +2,13 @@
 
     w = d * a * code - dmin * b
 
-Given d and dmin as they are stored, every group tries the neighbours of its integers a and b,
-with the codes of its weights rounded anew for each, and takes the best. The sums that come with
-it let the caller fit d and dmin to all that was chosen.
+Given d and dmin as they are stored, every group tries the neighbours of its integers a and b, with
+its codes rounded again for each of them, and keeps the best. The sums that it returns let the
+caller fit d and dmin to the chosen integers and codes.
 
-Sums follow the order of the elements, so the result is the same on every machine; it follows no
-arithmetic of ggml's. See `_compiled` for how such code is laid out.
+Sums are added in the order of the elements, so the result is the same on every machine. It does not
+reproduce any function of ggml. The layout of tiles is explained in
+`rdrr_format.codecs.compiled`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from rdrr_format.codecs.compiled import LANES, MAGIC, ONE, UNROLL, ZERO, compile
 
 _Array = npt.NDArray[Any]
 
-_GROUP = 32  # the most
+_GROUP = 32  # largest group size
 
-# Rows of a tile, as offsets: two matrices [_GROUP, LANES], then one value for each lane.
+# Offsets into a tile: two matrices [_GROUP, LANES], then rows with one value per lane.
 _X = 0
 _W = _GROUP * LANES
 _D, _DMIN, _A, _B, _BEST_A, _BEST_B, _BEST = (2 * _GROUP * LANES + row * LANES for row in range(7))
@@ -46,34 +47,34 @@ def refine_groups(
     pairs: _Array,
     sums: _Array,
 ) -> None:
-    """Move each group's two integers to the best of their neighbours.
+    """Replace each group's integers a and b by the best of their neighbours.
 
     Args:
         groups: float32 [n, size], size 16 or 32.
-        weights: float32 [n, size], of the squared errors.
-        d: float32 [n], the block's scale for each group.
-        dmin: float32 [n], the scale of its minimums.
-        bounds: float32 [6]: lowest and highest code, a, and b.
+        weights: float32 [n, size], weights of the squared errors.
+        d: float32 [n], scale of the block that each group belongs to.
+        dmin: float32 [n], scale of the minimums of that block.
+        bounds: float32 [6], the lowest and highest code, a, and b.
         reach_a: How far a may move.
         reach_b: How far b may move.
         pairs: float32 [n, 2], a and b, changed in place.
-        sums: float32 [n, 6], written: the error, and the weighted sums of code, code^2,
-            code * x, 1 and x.
+        sums: float32 [n, 6], output: the error, and the weighted sums of code, code^2, code * x, 1
+            and x.
     """
     tile = np.zeros(_TILE, np.float32)
     size = groups.shape[1]
     for first in range(0, len(groups), LANES):
         lanes = min(LANES, len(groups) - first)
         _load(tile, groups, weights, d, dmin, pairs, first, lanes)
-        _attempt(tile, size, bounds, ZERO, ZERO)
+        _try_neighbour(tile, size, bounds, ZERO, ZERO)
         for lane in range(LANES):
             tile[_A + lane] = tile[_BEST_A + lane]
             tile[_B + lane] = tile[_BEST_B + lane]
         for to_a in range(-reach_a, reach_a + 1):
             for to_b in range(-reach_b, reach_b + 1):
                 if to_a != 0 or to_b != 0:
-                    _attempt(tile, size, bounds, np.float32(to_a), np.float32(to_b))
-        _sum_up(tile, size, bounds)
+                    _try_neighbour(tile, size, bounds, np.float32(to_a), np.float32(to_b))
+        _accumulate_sums(tile, size, bounds)
         for lane in range(lanes):
             pairs[first + lane, 0] = tile[_BEST_A + lane]
             pairs[first + lane, 1] = tile[_BEST_B + lane]
@@ -109,8 +110,10 @@ def _load(
 
 
 @compiled
-def _attempt(tile: _Array, size: int, bounds: _Array, to_a: np.float32, to_b: np.float32) -> None:
-    """Keep (a + to_a, b + to_b) in the lanes where they leave less error."""
+def _try_neighbour(
+    tile: _Array, size: int, bounds: _Array, to_a: np.float32, to_b: np.float32
+) -> None:
+    """Keep (a + to_a, b + to_b) in the lanes where that has less error."""
     low, high = bounds[0], bounds[1]
     low_a, high_a, low_b, high_b = bounds[2], bounds[3], bounds[4], bounds[5]
     for lane in range(LANES):
@@ -123,7 +126,7 @@ def _attempt(tile: _Array, size: int, bounds: _Array, to_a: np.float32, to_b: np
         tile[_OFFSET + lane] = tile[_DMIN + lane] * b
         tile[_INVERSE + lane] = ONE / step if step != ZERO else ZERO
         tile[_ERROR + lane] = ZERO
-    # The sizes are spelled out: with constant bounds the inner loops use vector instructions.
+    # The sizes are literals because only loops with constant bounds are vectorized.
     if size == 16:
         _add_errors(tile, 16, low, high)
     else:
@@ -144,13 +147,13 @@ def _add_errors(tile: _Array, size: int, low: np.float32, high: np.float32) -> N
             for i in range(UNROLL):
                 at = (start + i) * LANES + lane
                 shifted = tile[_X + at] + offset
-                miss = step * _code(shifted * inverse, low, high) - shifted
-                error += tile[_W + at] * (miss * miss)
+                residual = step * _code(shifted * inverse, low, high) - shifted
+                error += tile[_W + at] * (residual * residual)
             tile[_ERROR + lane] = error
 
 
 @compiled
-def _sum_up(tile: _Array, size: int, bounds: _Array) -> None:
+def _accumulate_sums(tile: _Array, size: int, bounds: _Array) -> None:
     low, high = bounds[0], bounds[1]
     for lane in range(LANES):
         step = tile[_D + lane] * tile[_BEST_A + lane]
@@ -170,7 +173,7 @@ def _sum_up(tile: _Array, size: int, bounds: _Array) -> None:
 
 @inlined
 def _code(value: Any, low: Any, high: Any) -> Any:
-    """Nearest code, whatever the size of the value: it is clipped before it is rounded."""
+    """Return the nearest code; clipping before rounding makes it right for any magnitude."""
     return np.float32(min(max(value, low), high) + MAGIC) - MAGIC
 
 
@@ -178,15 +181,15 @@ def _code(value: Any, low: Any, high: Any) -> Any:
 def nearest_in_groups(
     groups: _Array, steps: _Array, offsets: _Array, low: np.float32, high: np.float32, out: _Array
 ) -> None:
-    """Codes of each group for the stored scales, counted from `low`.
+    """Compute the codes of each group for the stored scales, minus `low`.
 
     Args:
         groups: float32 [n, size].
-        steps: float32 [n]; codes are those nearest to 0 where it is 0.
+        steps: float32 [n]; where it is 0 the code nearest to 0 is used.
         offsets: float32 [n]; x is approximately step * code - offset.
         low: Lowest code.
         high: Highest code.
-        out: uint8 [n, size], written.
+        out: uint8 [n, size], output.
     """
     for group in range(len(groups)):
         inverse = ONE / steps[group] if steps[group] != ZERO else ZERO

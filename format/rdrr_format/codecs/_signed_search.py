@@ -1,8 +1,7 @@
-"""Compiled search for the one scale of a group with signed codes.
+"""Compiled search for the scale of a group with signed codes.
 
-Q6_K uses it always, Q5_0 and Q4_0 where there are importance weights.
-
-ggml's make_qx_quants with squared errors, bit for bit; see `_compiled` for how.
+Q6_K always uses it; Q5_0 and Q4_0 use it if there are importance weights. It equals ggml's
+make_qx_quants with squared errors bit for bit; see `rdrr_format.codecs.compiled`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from rdrr_format.codecs.compiled import (
 
 _Array = npt.NDArray[Any]
 
-_GROUP = 32  # the most; Q6_K has 16
+_GROUP = 32  # largest group size; Q6_K has 16
 
 INFINITE = np.float32(np.inf)
 
-# Rows of a tile, as offsets. First three matrices [_GROUP, LANES], then one value for each lane.
+# Offsets into a tile: three matrices [_GROUP, LANES], then rows with one value per lane.
 _X = 0
 _W = _GROUP * LANES
 _WX = 2 * _GROUP * LANES
@@ -43,15 +42,16 @@ _TILE = (3 * _GROUP + 7) * LANES
 def search_signed(
     groups: _Array, weights: _Array, weighted: bool, nmax: int, scales: _Array, chosen: _Array
 ) -> None:
-    """Scale of each group for codes -nmax to nmax - 1.
+    """Find the scale of each group for codes -nmax to nmax - 1.
 
     Args:
         groups: float32 [n, size], size even and at most 32.
-        weights: float32 [n, size] if weighted, else anything; without, each weight is x * x.
-        weighted: Whether weights are given.
+        weights: float32 [n, size], weights of the squared errors; ignored unless `weighted`.
+        weighted: Whether to use `weights`; otherwise the weight of x is x * x.
         nmax: Codes run from -nmax to nmax - 1.
-        scales: float32 [n], written; 0 for a group of zeros.
-        chosen: float32 [n], written: codes are clip(nearest(chosen * x)), 0 for a group of zeros.
+        scales: float32 [n], output; 0 for a group of zeros.
+        chosen: float32 [n], output: the inverse scale of the codes clip(nearest(chosen * x)); 0 for
+            a group of zeros.
     """
     size = groups.shape[1]
     tile = np.zeros(_TILE, np.float32)
@@ -71,9 +71,9 @@ def search_signed(
                 _try(tile, size, nmax, -(fnmax + np.float32(0.1) * np.float32(step)))
                 _keep_better(tile)
         for lane in range(lanes):
-            silent = abs(tile[_PEAK + lane]) == INFINITE
-            scales[first + lane] = ZERO if silent else tile[_SCALE + lane]
-            chosen[first + lane] = ZERO if silent else tile[_KEPT + lane]
+            is_zero = abs(tile[_PEAK + lane]) == INFINITE
+            scales[first + lane] = ZERO if is_zero else tile[_SCALE + lane]
+            chosen[first + lane] = ZERO if is_zero else tile[_KEPT + lane]
 
 
 @compiled
@@ -93,9 +93,9 @@ def _load(
         for lane in range(LANES):
             x, peak = tile[_X + i * LANES + lane], tile[_PEAK + lane]
             tile[_WX + i * LANES + lane] = tile[_W + i * LANES + lane] * x
-            tile[_PEAK + lane] = x if abs(x) > abs(peak) else peak  # the first of equals
-    # Zeros, and lanes without a group, would round not-a-number or worse. With an infinite peak
-    # their codes are 0, and they do not keep their neighbours from rounding fast.
+            tile[_PEAK + lane] = x if abs(x) > abs(peak) else peak  # of equal magnitudes, the first
+    # A group of zeros, or a lane without a group, would divide by zero and round NaN. An infinite
+    # peak makes all their codes 0 and keeps the fast rounding valid for the other lanes.
     for lane in range(LANES):
         if abs(tile[_PEAK + lane]) < TINY:
             tile[_PEAK + lane] = INFINITE
@@ -107,7 +107,7 @@ def _try(tile: _Array, size: int, nmax: int, numerator: np.float32) -> None:
         tile[_INVERSE + lane] = numerator / tile[_PEAK + lane]
         tile[_SUM_XL + lane] = ZERO
         tile[_SUM_L2 + lane] = ZERO
-    # The sizes are spelled out: with constant bounds the inner loops use vector instructions.
+    # The sizes are literals because only loops with constant bounds are vectorized.
     if size == 16:
         _sum_codes(tile, 16, nmax)
     else:
@@ -116,7 +116,7 @@ def _try(tile: _Array, size: int, nmax: int, numerator: np.float32) -> None:
 
 @inlined
 def _sum_codes(tile: _Array, size: int, nmax: int) -> None:
-    # |inverse * x| is at most the numerator, so all products are in range for fast rounding.
+    # |inverse * x| is at most the numerator, so fast rounding is valid for all products.
     for start in range(0, size, UNROLL):
         for lane in range(LANES):
             inverse = tile[_INVERSE + lane]
@@ -142,14 +142,15 @@ def _keep_better(tile: _Array) -> None:
 
 @compiled
 def signed_codes(groups: _Array, steps: _Array, chosen: _Array, nmax: int, out: _Array) -> None:
-    """Codes of each group for the stored scales, shifted to 0 to 2 * nmax - 1.
+    """Compute the codes of each group for the stored scales, plus nmax: 0 to 2 * nmax - 1.
 
     Args:
         groups: float32 [n, size].
-        steps: float32 [n], stored scale of each group; 0 where the search decides.
-        chosen: float32 [n] of the search; a group of zeros keeps shifted codes of 0, as in ggml.
+        steps: float32 [n], stored scale of each group; 0 to use `chosen` instead.
+        chosen: float32 [n], output of `search_signed`; where both are 0 the result is 0, as in
+            ggml.
         nmax: Codes run from -nmax to nmax - 1.
-        out: uint8 [n, size], written.
+        out: uint8 [n, size], output.
     """
     for group in range(len(groups)):
         step, inverse = steps[group], chosen[group]

@@ -2,8 +2,8 @@
 
     w = d * scale_j * code - dmin * minimum_j
 
-The search finds a float scale and minimum for each group, both are coded in six bits against the
-block's largest, and the codes are taken again with what is stored.
+The search finds a float32 scale and minimum for each group. Both are quantized to six bits relative
+to the largest of the block, and the codes are computed again with the quantized values.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from rdrr_format.codecs._scales import pack_scales, unpack_scales
 from rdrr_format.codecs.base import Bytes, Floats, f16_bytes, f16_floats
 from rdrr_format.dtypes import DType
 
-_LARGEST = 63  # of six bits
+_LARGEST = 63  # largest 6-bit value
 
 
 @dataclass(frozen=True)
 class Search:
-    """Candidates for the inverse scale: (rmin + rdelta * step + nmax) / range, 0 to nstep."""
+    """Candidates for the inverse scale: (rmin + rdelta * step + nmax) / range, step 0 to nstep."""
 
     rmin: float
     rdelta: float
     nstep: int
 
 
-# ggml searches more finely where importance weights tell what matters.
+# ggml searches more finely if there are importance weights.
 WEIGHTED_SEARCH = Search(-0.9, 0.05, 36)
 
 
 def quantize_affine(
     rows: Floats, importance: Floats | None, nmax: int, search: Search, dtype: DType
 ) -> tuple[Bytes, Bytes]:
-    """Quantize rows of whole blocks.
+    """Quantize rows whose length is a multiple of 256.
 
     Args:
         rows: float32 [n, K], K a multiple of 256.
         importance: float32 [K] or None.
         nmax: Largest code.
-        search: Candidates without importance.
-        dtype: Type named in errors.
+        search: Candidates for the case without importance.
+        dtype: Type to name in errors.
 
     Returns:
         Bytes 0 to 15 of each block [blocks, 16], and the codes [blocks, 8, 32].
@@ -58,7 +58,7 @@ def quantize_affine(
         search, weights = WEIGHTED_SEARCH, spread_weights(rows, importance, 256).reshape(-1, 32)
     scales, mins, chosen = search_groups(groups, weights, nmax, search)
     if weights is None:
-        (d, scale_codes), (dmin, min_codes) = _sixths(scales), _sixths(mins)
+        (d, scale_codes), (dmin, min_codes) = _six_bit_codes(scales), _six_bit_codes(mins)
     else:
         sums = ordered_sum(weights).reshape(-1, 8)
         d, scale_codes = _fit(scales.reshape(-1, 8), sums)
@@ -76,17 +76,17 @@ def quantize_affine(
 def refine_affine(
     rows: Floats, columns: Floats, head: Bytes, nmax: int, dtype: DType
 ) -> tuple[Bytes, Bytes]:
-    """Lower the error of blocks.
+    """Lower the error of quantized blocks.
 
     Args:
-        rows: As for `quantize_affine`.
+        rows: float32 [n, K], K a multiple of 256.
         columns: float32 [K], the weight of each column's error.
-        head: Bytes 0 to 15 of the blocks to begin with.
+        head: Bytes 0 to 15 of the quantized blocks [blocks, 16].
         nmax: Largest code.
-        dtype: Type named in errors.
+        dtype: Type to name in errors.
 
     Returns:
-        As `quantize_affine`.
+        Bytes 0 to 15 of each block [blocks, 16], and the codes [blocks, 8, 32].
     """
     form = Form(8, (0, nmax), (0, _LARGEST), (0, _LARGEST), reach=((4, 4), (1, 1)))
     groups = rows.reshape(-1, 32)
@@ -101,7 +101,11 @@ def refine_affine(
 def search_groups(
     groups: Floats, weights: Floats | None, nmax: int, search: Search
 ) -> tuple[Floats, Floats, Floats]:
-    """Scales [n], minimums [n] and the choice behind the codes [n, 2] of groups [n, 32]."""
+    """Run `search_affine` on groups [n, 32].
+
+    Returns:
+        Scales [n], minimums [n], and the parameters of the codes [n, 2] (`chosen`).
+    """
     from rdrr_format.codecs._affine_search import search_affine
 
     count = len(groups)
@@ -122,15 +126,19 @@ def search_groups(
     return scales, mins, chosen
 
 
-def _sixths(values: Floats) -> tuple[Floats, Bytes]:
-    """Block scale [blocks] and 6-bit codes [blocks, 8] of the groups' values [blocks * 8]."""
+def _six_bit_codes(values: Floats) -> tuple[Floats, Bytes]:
+    """Quantize group scales or minimums [blocks * 8] to 6 bits, relative to the block's largest.
+
+    Returns:
+        Block scales [blocks], and codes [blocks, 8].
+    """
     groups = values.reshape(-1, 8)
     largest = np.maximum(groups.max(axis=1), np.float32(0))
-    # Groups of denormals overflow here; what comes of it is multiplied by a scale of zero.
+    # The inverse overflows for denormals; those codes are later multiplied by a scale of zero.
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         inverse = np.where(largest > 0, np.float32(_LARGEST) / largest, np.float32(0))
         codes = np.rint(inverse[:, None] * groups).astype(np.int32)
-    # ggml keeps the code in a byte before it clips.
+    # ggml stores the code in a byte, which can wrap around, before it clips.
     clipped = np.minimum(codes.astype(np.uint8), np.uint8(_LARGEST))
     return largest / np.float32(_LARGEST), clipped
 

@@ -1,8 +1,8 @@
-"""What a codec is: two pure array functions between float32 rows and stored rows.
+"""The codec class: two pure array functions between float32 rows and stored rows.
 
-Padding to whole blocks, checks of shapes and values, and the reshaping between rows and blocks
-live here once, so that a codec's own file holds nothing but its arithmetic. A codec knows
-nothing of tensors, layouts (`rdrr_format.layouts`) or files.
+What all codecs share is here: padding rows to a multiple of the block size, checking shapes and
+values, and reshaping between rows and blocks. A codec's own module holds only its arithmetic. A
+codec knows nothing of tensors, layouts (`rdrr_format.layouts`) or files.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from rdrr_format.errors import FormatError
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-# Rows [n, padded K], and the importance of each column [padded K] if any, to [n, row_bytes].
+# Takes rows [n, padded K] and the importance of each column [padded K] or None; returns blocks
+# [n, row_bytes].
 Quantizer = Callable[[Floats, Floats | None], Bytes]
-# The same rows, the weight of each column's error [padded K], and the quantizer's blocks, to blocks
-# [n, row_bytes] with less error.
+# Takes the same rows, the weight of each column's error [padded K] and the quantizer's blocks;
+# returns blocks [n, row_bytes] with less error.
 Refiner = Callable[[Floats, Floats, Bytes], Bytes]
-# Blocks [n, block_bytes] to weights [n, block_elements].
+# Takes blocks [n, block_bytes]; returns weights [n, block_elements].
 Dequantizer = Callable[[Bytes], Floats]
 
-# Weights worked on at once. Smaller pieces are no faster on one core, and with many threads they
-# are slower: each operation on arrays hands the interpreter's lock to another.
+# Weights processed at a time. Smaller chunks are no faster on one core, and slower with many
+# threads because every array operation releases and reacquires the GIL.
 _CHUNK = 1 << 19
 
 
 @dataclass(frozen=True)
 class Codec:
-    """One storage type's arithmetic.
+    """The quantizer and the dequantizer of one storage type.
 
     Attributes:
-        dtype: Sizes and name of the type.
-        quantizer: Rows padded to whole blocks to bytes.
-        dequantizer: Blocks to weights.
+        dtype: Name and sizes of the type.
+        quantizer: Encodes rows whose length is a multiple of the block size.
+        dequantizer: Decodes blocks.
         takes_importance: Whether importance weights change the result of the quantizer.
-        refiner: What lowers the error of the quantizer's blocks; None for scalars.
+        refiner: Lowers the error of the quantizer's blocks, for the quality `best`; None for scalar
+            types.
     """
 
     dtype: DType
@@ -52,7 +54,7 @@ class Codec:
     refiner: Refiner | None = None
 
     def row_bytes(self, elements: int) -> int:
-        """Bytes of a stored row of that many weights."""
+        """Return the bytes of a stored row of `elements` weights."""
         return -(-elements // self.dtype.block_elements) * self.dtype.block_bytes
 
     def quantize(
@@ -64,24 +66,26 @@ class Codec:
         """Encode rows.
 
         Args:
-            rows: float32 [n, K]. K that is not a multiple of the block is padded with zeros.
-            importance: float32 [K], how much each column's error weighs; None for none. Types
-                without a search (F32, F16, BF16, Q8_0) ignore it under `ref`, as ggml does.
+            rows: float32 [n, K], padded with zeros if K is not a multiple of the block size.
+            importance: float32 [K], how much the error of each column counts; or None. Under `ref`,
+                types without a search (F32, F16, BF16, Q8_0) ignore it, as in ggml.
             quality: One of `QUALITIES`.
 
         Returns:
             uint8 [n, row_bytes].
 
         Raises:
-            FormatError: Not a matrix, no such quality, importance of another length or with
-                negative or non-finite values, or weights that the type cannot hold (NaN,
-                infinity and scales beyond f16 in block types).
+            FormatError: `rows` is not a matrix, the quality is unknown, the importance has another
+                length or negative or non-finite values, or the type cannot hold the weights (block
+                types cannot hold NaN, infinity, or weights that need a scale beyond f16).
         """
         source = np.asarray(rows)
         if source.ndim != 2:
-            raise FormatError("rows to quantize", expected="shape [n, K]", found=source.shape)
+            raise FormatError(
+                "rows to quantize must be a matrix", expected="shape [n, K]", found=source.shape
+            )
         if quality not in QUALITIES:
-            raise FormatError("quality", expected=" or ".join(QUALITIES), found=quality)
+            raise FormatError("unknown quality", expected=" or ".join(QUALITIES), found=quality)
         columns = self._importance(importance, source.shape[1])
         guide = columns if self.takes_importance else None
         refiner = self.refiner if quality == "best" else None
@@ -100,19 +104,20 @@ class Codec:
 
         Args:
             blocks: uint8 [n, row_bytes].
-            K: Weights in a row that carry meaning; what the padding holds is dropped.
+            K: Weights in a row; padding beyond them is dropped.
 
         Returns:
             float32 [n, K].
 
         Raises:
-            FormatError: Not uint8, or rows of another length than K weights take.
+            FormatError: The blocks are not uint8, or their rows do not have the length for K
+                weights.
         """
         stored = np.asarray(blocks)
         expected = self.row_bytes(K)
         if stored.dtype != np.uint8 or stored.ndim != 2 or stored.shape[1] != expected:
             raise FormatError(
-                f"{self.dtype} rows",
+                f"wrong shape or type of {self.dtype} rows",
                 expected=f"uint8 [n, {expected}] for K = {K}",
                 found=f"{stored.dtype} {list(stored.shape)}",
             )
@@ -131,7 +136,7 @@ class Codec:
         return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
 
     def _check_finite(self, weights: Floats) -> None:
-        # NaN and infinity survive in the extremes, which need no mask in memory.
+        # NaN and infinity show in the minimum or the maximum, which needs no mask in memory.
         if np.isfinite(weights.min()) and np.isfinite(weights.max()):
             return
         count = int(weights.size - np.count_nonzero(np.isfinite(weights)))
@@ -150,24 +155,26 @@ class Codec:
             return None
         columns = np.asarray(values, dtype=np.float32)
         if columns.shape != (K,):
-            raise FormatError("importance", expected=f"shape [{K}]", found=columns.shape)
+            raise FormatError(
+                "importance of another shape", expected=f"shape [{K}]", found=columns.shape
+            )
         if not (np.isfinite(columns).all() and (columns >= 0).all()):
-            raise FormatError("importance", expected="finite values of zero or more")
-        return self._silent_tail(columns)
+            raise FormatError("impossible importance", expected="finite values of zero or more")
+        return self._zero_padded(columns)
 
     def _weights_of(self, columns: Floats | None, K: int) -> Floats:
-        return self._silent_tail(np.ones(K, np.float32)) if columns is None else columns
+        return self._zero_padded(np.ones(K, np.float32)) if columns is None else columns
 
-    def _silent_tail(self, columns: Floats) -> Floats:
-        # Padding has no importance: its error is never seen.
+    def _zero_padded(self, columns: Floats) -> Floats:
+        # The error of padding does not count, because padding is dropped when rows are decoded.
         return np.pad(columns, (0, -len(columns) % self.dtype.block_elements))
 
 
 def f16_bytes(values: Floats, dtype: DType) -> Bytes:
-    """Block scales [n] as little-endian f16 bytes [n, 2], rounded to nearest even.
+    """Encode block scales [n] as little-endian f16 bytes [n, 2], rounded to nearest, ties to even.
 
     Raises:
-        FormatError: A scale is beyond f16: the block would decode to infinity.
+        FormatError: A scale exceeds the range of f16, so the block would decode to infinity.
     """
     with np.errstate(over="ignore"):
         halves = np.ascontiguousarray(values).astype("<f2")
@@ -182,6 +189,6 @@ def f16_bytes(values: Floats, dtype: DType) -> Bytes:
 
 
 def f16_floats(stored: npt.NDArray[Any]) -> Floats:
-    """F16 bytes [n, 2] as float32 [n]."""
+    """Decode f16 bytes [n, 2] to float32 [n]."""
     halves: Floats = np.ascontiguousarray(stored).view("<f2")[:, 0].astype(np.float32)
     return halves

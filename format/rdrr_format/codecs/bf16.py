@@ -1,6 +1,6 @@
-"""BF16: the upper half of float32, rounded to nearest even; held as uint16.
+"""BF16: the upper half of a float32, rounded to nearest, ties to even; held as uint16.
 
-NumPy has no such type, so the conversions work on bits and are public.
+NumPy has no BF16 type, so the conversions work on bit patterns. They are public.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from rdrr_format.dtypes import DTYPES
 
 
 def bf16_to_f32(bits: npt.NDArray[np.uint16]) -> Floats:
-    """Exact float32 values of BF16 bit patterns, same shape."""
+    """Convert BF16 bit patterns to float32, exactly."""
     return (np.asarray(bits).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def f32_to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Nearest BF16 bit patterns, ties to even, same shape; NaN stays a (quiet) NaN."""
+    """Round float32 to the nearest BF16 bit patterns, ties to even; NaN becomes a quiet NaN."""
     floats = np.ascontiguousarray(values, dtype=np.float32).reshape(np.shape(values))
     bits = floats.view(np.uint32)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
-    # Just under half of the dropped part, plus one where the kept part is odd; the sum wraps
-    # only for NaN patterns, which are replaced.
+    # Add just under half of the dropped part, plus 1 if the kept part is odd. The sum overflows
+    # only for NaN, which is replaced below.
     rounded = (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
     return np.where(np.isnan(floats), quiet, rounded).astype(np.uint16)

@@ -1,16 +1,16 @@
-"""What the compiled searches share: how they are compiled, and ggml's rounding.
+"""What the numba-compiled searches share: how they are compiled, and ggml's rounding.
 
 Importing this module imports numba, so codecs import it inside their quantizers: decoding and
-validating never pay for it.
+validating never need numba.
 
-fastmath stays off and nothing is fused, so every sum keeps the order of ggml's loops and every
-product its rounding. Speed comes from working across groups: `LANES` groups lie transposed in a
-tile, and each compiled inner loop does the same step for all of them. A tile is one flat array
-with its rows at constant offsets, because only then does the compiler see that they do not
-overlap and use vector instructions without run-time checks.
+fastmath is off and no operations are fused, so every sum is added in the order of ggml's loops and
+every product is rounded as in ggml. Speed comes from vectorizing across groups: `LANES` groups lie
+transposed in a tile, and each inner loop does the same step for all of them. A tile is one flat
+array with its rows at constant offsets, because only then can the compiler prove that the rows do
+not overlap, and use vector instructions without run-time checks.
 
-numba does not notice in its cache when a function of another file changes: after an edit here,
-delete the `__pycache__` folders.
+numba's cache does not notice when a function in another file changes: after an edit here, delete
+the `__pycache__` folders.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from rdrr_format.codecs.compilation import announce_compilation
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# Groups worked on together: some vectors of every width, and the tile stays in the first cache.
+# Groups in a tile: a multiple of every vector width, and few enough for the L1 cache.
 LANES = 64
-# Weights of a lane that the inner loops take in one go, to save loads and stores of its sums.
+# Weights of a lane per step of the inner loops; more than one saves loads and stores of its sums.
 UNROLL = 2
 
 ZERO = np.float32(0)
 ONE = np.float32(1)
-TINY = np.float32(1e-15)  # ggml's bound below which a group counts as zeros
+TINY = np.float32(1e-15)  # ggml treats a group with smaller magnitudes as all zeros
 
-# Added to a float32 of magnitude below 2^22, it leaves the nearest integer (ties to even) in the
-# low mantissa bits.
+# Adding MAGIC to a float32 of magnitude below 2^22 leaves the nearest integer (ties to even) in the
+# low bits of the mantissa.
 MAGIC = np.float32(12582912.0)
 IN_RANGE = np.float32(4194303.0)
 
@@ -60,7 +60,8 @@ def _watch_cache(made: Any, name: str) -> None:
     cache = getattr(made, "_cache", None)
     load = getattr(cache, "load_overload", None)
     save = getattr(cache, "save_overload", None)
-    if cache is None or load is None or save is None:  # a version of numba with other internals
+    if cache is None or load is None or save is None:
+        # Another version of numba may lack these private attributes.
         return
 
     def load_or_announce(*given: Any) -> Any:
@@ -78,21 +79,24 @@ def _watch_cache(made: Any, name: str) -> None:
 
 
 def inlined(function: _Function) -> _Function:
-    """Compile into each caller, so that constant arguments become constants of the code."""
+    """Compile a function inline into each caller, which makes constant arguments constants."""
     return numba.njit(forceinline=True, error_model="numpy")(function)  # type: ignore[return-value]
 
 
 @inlined
 def nearest(value: Any) -> Any:
-    """Nearest integer as ggml takes it: from the mantissa, so anything where out of range."""
+    """Return the nearest integer as ggml computes it, from the mantissa.
+
+    The result is arbitrary for magnitudes of 2^22 and more.
+    """
     return (np.float32(value + MAGIC).view(np.int32) & 0x007FFFFF) - 0x00400000
 
 
 @inlined
 def clipped_code(value: Any, low: Any, high: Any, in_range: bool) -> Any:
-    """Nearest integer from low to high as float32; `in_range` promises |value| < IN_RANGE.
+    """Return the nearest integer from `low` to `high`, as float32.
 
-    The promise saves a third of the instructions.
+    `in_range` promises that |value| < IN_RANGE, which saves a third of the instructions.
     """
     if in_range:
         shifted = np.float32(value + MAGIC)

@@ -1,7 +1,7 @@
-"""F16: IEEE half precision, rounded to nearest even.
+"""F16: IEEE half precision, rounded to nearest, ties to even.
 
-Values of magnitude 65520 and above round to infinity, as IEEE says. Whoever must not let that
-happen asks `f16_overflow_count` first and stores the tensor in F32.
+Values of magnitude 65520 and above round to infinity, as IEEE 754 demands. Callers that must avoid
+that call `f16_overflow_count` first and store the tensor as F32.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy.typing as npt
 from rdrr_format.codecs.base import Bytes, Codec, Floats
 from rdrr_format.dtypes import DTYPES
 
-# Halfway between the largest half (65504) and the next power of two; ties go to even: infinity.
+# Halfway between the largest f16 (65504) and 65536; the tie rounds to even, which is infinity.
 _FIRST_INFINITE = np.float32(65520.0)
 
 
 def f16_overflow_count(array: npt.ArrayLike) -> int:
-    """How many finite values would become infinity as F16.
+    """Return how many finite values would become infinity as F16.
 
     Args:
-        array: Any shape, float32 or float64.
+        array: float32 or float64 of any shape.
     """
     values = np.asarray(array)
     too_large = np.abs(values) >= _FIRST_INFINITE

@@ -2,7 +2,7 @@
 
     f16 d | f16 dmin | 12 bytes of scales (see `_scales`) | 128 bytes of codes
 
-Byte l of the c-th 32 code bytes holds weight 64c + l in its low and 64c + 32 + l in its high half.
+Code byte 32c + l holds weight 64c + l in its low half and weight 64c + 32 + l in its high half.
 """
 
 from __future__ import annotations

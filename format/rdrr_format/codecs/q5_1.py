@@ -51,7 +51,7 @@ def _pack(rows: int, scale: Floats, low: Floats, codes: Bytes) -> Bytes:
 
 def _plain(rows: Floats) -> tuple[Floats, Floats, Bytes]:
     groups = rows.reshape(-1, 32)
-    # The first of equal elements, for the sign of zeros.
+    # Of equal elements the first counts, which decides the sign of a zero.
     low = np.take_along_axis(groups, groups.argmin(axis=1)[:, None], axis=1)[:, 0]
     top = np.take_along_axis(groups, groups.argmax(axis=1)[:, None], axis=1)[:, 0]
     scale = (top - low) / np.float32(_LARGEST)
@@ -67,7 +67,7 @@ def _searched(rows: Floats, importance: Floats) -> tuple[Floats, Floats, Bytes]:
     weights = spread_weights(rows, importance, rows.shape[1], factor=1.0).reshape(-1, 32)
     scales, mins, chosen = search_groups(groups, weights, _LARGEST, WEIGHTED_SEARCH)
     codes = np.empty(groups.shape, np.uint8)
-    # Steps of 0 keep the codes of the search: this type does not round again.
+    # Steps of 0 keep the codes of the search: ggml does not round this type again.
     nothing = np.zeros_like(scales)
     affine_codes(groups, nothing, nothing, chosen, _LARGEST, codes)
     return scales, -mins, codes

@@ -2,7 +2,7 @@
 
     f16 d | f16 dmin | 12 bytes of scales (see `_scales`) | 32 bytes of fifth bits | 128 of codes
 
-The low four bits lie as in Q4_K; bit g of fifth-bit byte l belongs to weight l of group g.
+The low four bits are packed as in Q4_K. Bit g of fifth-bit byte l belongs to weight l of group g.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
     w = d * scale_i * (code - 32)
 
-In each half of 128 weights, seen as four runs of 32: low byte l holds runs 0 and 2, low byte
-32 + l runs 1 and 3, high byte l all four, two bits each.
+Each half of 128 weights consists of four runs of 32. Low byte l holds weight l of runs 0 and 2, low
+byte 32 + l that of runs 1 and 3, and high byte l that of all four runs, two bits each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rdrr_format.dtypes import DTYPES
 
 _DTYPE = DTYPES["Q6_K"]
 _FORM = Form(16, (-32, 31), (-128, 127), (0, 0), reach=((4, 0), (2, 0), (1, 0)))
-_TINY = np.float32(1e-15)  # a block whose largest scale is below is stored as zeros
+_TINY = np.float32(1e-15)  # a block whose largest scale is smaller is stored as zeros
 
 
 def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
@@ -33,10 +33,10 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
 
     by_block = scales.reshape(-1, 16)
     peak = np.take_along_axis(by_block, np.abs(by_block).argmax(axis=1)[:, None], axis=1)
-    silent = np.abs(peak) < _TINY
+    is_zero = np.abs(peak) < _TINY
     with np.errstate(divide="ignore", invalid="ignore"):
-        inverse = np.where(silent, np.float32(0), np.float32(-128) / peak)
-        step = np.where(silent, np.float32(0), np.float32(1) / inverse)
+        inverse = np.where(is_zero, np.float32(0), np.float32(-128) / peak)
+        step = np.where(is_zero, np.float32(0), np.float32(1) / inverse)
     out = np.empty((len(by_block), 210), np.uint8)
     out[:, 208:210] = f16_bytes(step[:, 0], _DTYPE)
     scale_codes = np.minimum(np.rint(inverse * by_block), np.float32(127)).astype(np.int8)
@@ -45,7 +45,7 @@ def _quantize(rows: Floats, importance: Floats | None) -> Bytes:
     codes = np.empty(groups.shape, np.uint8)
     signed_codes(groups, steps.reshape(-1), chosen, 32, codes)
     out[:, :192] = _pack(codes.reshape(-1, 2, 4, 32))
-    out[silent[:, 0]] = 0
+    out[is_zero[:, 0]] = 0
     return out.reshape(len(rows), -1)
 
 
@@ -63,7 +63,7 @@ def _refine(rows: Floats, columns: Floats, blocks: Bytes) -> Bytes:
 
 
 def _pack(codes: Bytes) -> Bytes:
-    """Codes [blocks, 2 halves, 4 runs, 32] as bytes [blocks, 192]."""
+    """Pack codes [blocks, 2 halves, 4 runs, 32] to bytes [blocks, 192]."""
     low = (codes[:, :, 0:2] & 15) | (codes[:, :, 2:4] & 15) << 4
     top = codes >> 4
     high = top[:, :, 0] | top[:, :, 1] << 2 | top[:, :, 2] << 4 | top[:, :, 3] << 6

@@ -2,8 +2,8 @@
 
     d | q[32]        w = d * q        d = max|w| / 127
 
-Bytes equal those of ggml's reference: the codes come from the unrounded scale, and halves round
-away from zero.
+The bytes equal those of ggml's reference implementation: the codes are computed with the scale
+before it is rounded to f16, and halves round away from zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Three generations of manifests, all called version 1, read into the current one.
+"""Translate manifests of three generations, all of which state version 1, into the current one.
 
-A generation is recognised by what it has, not by its version. Everything here works on JSON
-values and is total: what has an unexpected type is left as it is, for the rules to name.
+A generation is recognised by its fields, not by its version. All functions work on JSON values and
+never fail: a value of an unexpected type is left as it is, and the rules report it later.
 """
 
 from rdrr_manifests.generations.normalize import detect, normalize

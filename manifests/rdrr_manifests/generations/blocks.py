@@ -1,4 +1,4 @@
-"""Defaults and translations inside `inference`, `optimizations` and other blocks."""
+"""Fill in defaults and translate older spellings in `inference`, `optimizations` and elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ LATE_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("output", "logitInputScale", 1.0),
     ("layerPattern", "residualBranchScale", 1.0),
 )
-"""Fields that joined the current generation late; packages published before lack them."""
+"""Fields that were added to the current generation later, with the values that stand for them.
+
+Each is given as block, key and value. Packages published before lack these fields.
+"""
 
 _NOT_NULL = (
     "metadata",
@@ -32,7 +35,7 @@ _NOT_NULL = (
 
 
 def default_blocks(draft: Draft) -> None:
-    """Fill what the generation leaves out and drop `null` where it only means absent."""
+    """Fill in the fields that the generation omits, and drop `null` where it means "absent"."""
     data = draft.data
     for key in _NOT_NULL:
         if key in data and data[key] is None:
@@ -49,13 +52,13 @@ def default_blocks(draft: Draft) -> None:
             draft.warn(
                 "late-field",
                 f"inference.{part}.{key}",
-                f"missing; read as {'null' if value is None else '1'}",
+                f"missing, so it was read as {'null' if value is None else '1'}",
             )
     _drop_nulls(inference, Inference)
 
 
 def _drop_nulls(data: dict[str, Any], model: type[BaseModel]) -> None:
-    """Remove a `null` where the field has a default that is not None."""
+    """Remove each `null` whose field has a default other than None."""
     for name, field in model.model_fields.items():
         key = field.alias or name
         if key not in data:
@@ -71,7 +74,7 @@ def _drop_nulls(data: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def read_hints(draft: Draft) -> None:
-    """Take older places and spellings of hints for the current ones; say what is ignored."""
+    """Translate older spellings of hints, and warn about those that are ignored."""
     data = draft.data
     optimizations = data.get("optimizations")
     for where, holder in (("", data), ("optimizations.", optimizations)):
@@ -79,14 +82,14 @@ def read_hints(draft: Draft) -> None:
             draft.warn(
                 "hint-ignored",
                 f"{where}runtimeOptimizations",
-                "accepted and ignored: no runtime has ever read it",
+                "ignored, because no runtime has ever read it",
             )
     if not isinstance(optimizations, dict):
         return
     if optimizations.get("kernelHints") is None:
         optimizations.pop("kernelHints", None)
     if "kernelPath" in optimizations:
-        draft.note("optimizations.kernelPath names kernels of another runtime; not used")
+        draft.note("optimizations.kernelPath was not used: it names kernels of another runtime")
     hints = optimizations.get("kernelHints")
     if isinstance(hints, dict):
         for key in [key for key, value in hints.items() if value is None]:
@@ -102,21 +105,21 @@ def _read_december_hints(draft: Draft, optimizations: dict[str, Any]) -> None:
         for key in ("attentionPrefill", "attentionDecode"):
             hints.setdefault(key, wanted)
         optimizations["kernelHints"] = hints
-        draft.note("optimizations.attentionKernel read as the two attention hints")
+        draft.note("optimizations.attentionKernel was read as the two attention hints")
     value = hints.get("f16Matmul")
     if isinstance(value, str) and value in set(HINT_VALUES["q4kMatmul"]) - {"auto"}:
-        # The December schema let this hint have the other one's values, which say nothing here.
+        # The December schema allowed the values of q4kMatmul here, where they have no meaning.
         hints["f16Matmul"] = "auto"
         draft.warn(
             "hint-ignored",
             "optimizations.kernelHints.f16Matmul",
-            "the value belongs to q4kMatmul; read as auto",
+            "the value belongs to q4kMatmul, so it was read as auto",
             found=shown(value),
         )
 
 
 def eos_of(data: Mapping[str, Any]) -> Any:
-    """The ids that end a text, wherever an older generation put them."""
+    """Return the end-of-sequence id or ids from any of the fields that held them; None if none."""
     tokenizer, config = block(data, "tokenizer"), block(data, "config")
     candidates = (
         data.get("eos_token_id"),

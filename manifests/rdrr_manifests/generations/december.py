@@ -1,7 +1,8 @@
-"""December 2025: no typed blocks; sizes and settings come from a raw configuration.
+"""Translate manifests of December 2025, whose sizes and settings are in a raw configuration.
 
-The configuration is Hugging Face's, GGUF's metadata or a hand-written one. What it does not say
-is inferred from the tensors, and the result is marked as inferred.
+There are no typed blocks. The configuration is that of Hugging Face, the metadata of a GGUF file,
+or a hand-written one. What it does not state is inferred from the tensors, and the result is marked
+as inferred.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
         ".context_length",
     ),
 }
-"""Each size and its names in configurations; one with a leading dot is GGUF's, after the family."""
+"""The names of each size in configurations.
+
+A name with a leading dot is the end of a GGUF key, which begins with the model family.
+"""
 
 _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu",
@@ -58,18 +62,18 @@ _ACTIVATIONS = {
 
 
 def translate(draft: Draft) -> None:
-    """Build the typed blocks, in place."""
+    """Build the typed blocks of a December manifest, in place."""
     data = draft.data
     config = dict(block(data, "config"))
     config.update(block(config, "text_config"))
     stated = data.get("architecture")
     if isinstance(stated, str):
-        draft.note(f"architecture {stated!r} kept in metadata; sizes taken from config")
+        draft.note(f"architecture {stated!r} was moved to metadata; sizes were taken from config")
         data["metadata"] = {**block(data, "metadata"), "architectureName": stated}
     data["architecture"] = _sizes(draft, {**config, **block(data, "architecture")})
     draft.inferred = True
     data["inference"] = _inference(data, config)
-    draft.note("inference inferred from config and tensors")
+    draft.note("inference was inferred from config and the tensors")
     eos = eos_of(data)
     if eos is not None:
         data["eos_token_id"] = eos
@@ -89,39 +93,42 @@ def translate(draft: Draft) -> None:
             "weights": data["quantization"].lower(),
             "layout": layout,
         }
-        draft.note("quantizationInfo built from quantization and config")
+        draft.note("quantizationInfo was derived from quantization and config")
 
 
 def _sizes(draft: Draft, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block `architecture`: sizes of the configuration, or derived from others."""
     sizes = {key: _lookup(config, names, is_int) for key, names in _SIZES.items()}
     hidden, heads = sizes["hiddenSize"], sizes["numAttentionHeads"]
     if sizes["headDim"] is None and hidden and heads and heads > 0:
         sizes["headDim"] = hidden // heads
-        draft.note("architecture.headDim computed from hidden size and heads")
+        draft.note("architecture.headDim was computed from hiddenSize and numAttentionHeads")
     if sizes["numKeyValueHeads"] is None and heads:
         sizes["numKeyValueHeads"] = heads
-        draft.note("architecture.numKeyValueHeads taken to be the number of heads")
+        draft.note("architecture.numKeyValueHeads was assumed to equal numAttentionHeads")
     if sizes["intermediateSize"] is None:
-        sizes["intermediateSize"] = _width_of_ffn(block(draft.data, "tensors"))
-        draft.note("architecture.intermediateSize taken from the tensors")
+        sizes["intermediateSize"] = _feed_forward_width(block(draft.data, "tensors"))
+        draft.note("architecture.intermediateSize was taken from the tensors")
     return {key: value for key, value in sizes.items() if value is not None}
 
 
 def _lookup(
-    config: Mapping[str, Any], names: tuple[str, ...], fits: Callable[[object], bool]
+    config: Mapping[str, Any], names: tuple[str, ...], is_valid: Callable[[object], bool]
 ) -> Any:
+    """Return the first valid value under any of these names, in their order; None if none."""
     for name in names:
         if name.startswith("."):
             matches = (value for key, value in config.items() if key.endswith(name))
         else:
             matches = (value for key, value in config.items() if key == name)
         for value in matches:
-            if fits(value):
+            if is_valid(value):
                 return value
     return None
 
 
-def _width_of_ffn(tensors: Mapping[str, Any]) -> int | None:
+def _feed_forward_width(tensors: Mapping[str, Any]) -> int | None:
+    """Return the output width of the first up projection; None if no name matches."""
     for name, entry in tensors.items():
         parts = name.split(".")
         is_up = parts[-1] == "weight" and parts[-2:-1] in (
@@ -137,6 +144,7 @@ def _width_of_ffn(tensors: Mapping[str, Any]) -> int | None:
 
 
 def _inference(data: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block `inference`, inferred from the configuration and the tensor names."""
     names = list(block(data, "tensors"))
     sizes = block(data, "architecture")
 
@@ -185,6 +193,7 @@ def _inference(data: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, 
 
 
 def _rope(config: Mapping[str, Any], number: Callable[..., Any]) -> dict[str, Any]:
+    """Return the block `inference.rope`, inferred from the configuration."""
     scaling = block(config, "rope_scaling")
     kind = scaling.get("rope_type") or scaling.get("type")
     rope = {
@@ -203,5 +212,5 @@ def _rope(config: Mapping[str, Any], number: Callable[..., Any]) -> dict[str, An
             "llama3OriginalMaxPos" if kind == "llama3" else "yarnOriginalMaxPos"
         ),
     }
-    rope.update({ours: scaling[key] for key, ours in fields.items() if is_number(scaling.get(key))})
+    rope.update({name: scaling[key] for key, name in fields.items() if is_number(scaling.get(key))})
     return rope

@@ -1,4 +1,4 @@
-"""Recognise a manifest's generation and translate it, one step after the other."""
+"""Recognise the generation of a manifest and translate it step by step."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _JANUARY_KEYS = ("defaultKernelPath", "presetId", "sessionDefaults")
 
 
 def detect(raw: Mapping[str, Any]) -> Generation:
-    """The generation that a manifest's own traits show.
+    """Return the generation of a manifest, recognised by its fields.
 
-    December 2025 has no `inference` and at least one trait of its own. January 2026 (and the
-    weeks after it, with a first execution schema, v0) has `inference` without the session and
-    schema that the current generation always writes.
+    A manifest of December 2025 has no `inference` and at least one field in the form of that month.
+    A manifest of January 2026 (or of the weeks after, with version 0 of the execution schema) has
+    `inference` without the `session` and `schema` that the current generation always writes.
     """
     inference = raw.get("inference")
     if not isinstance(inference, dict):
@@ -47,17 +47,17 @@ def detect(raw: Mapping[str, Any]) -> Generation:
 def normalize(
     raw: Mapping[str, Any], external_tensors: Mapping[str, Any] | None = None
 ) -> Normalized:
-    """Translate a manifest of any generation into the current one's words.
+    """Translate a manifest of any generation into the current one.
 
     Args:
-        raw: The manifest as it was written; not changed.
-        external_tensors: Content of its `tensorsFile`, where it has one.
+        raw: The manifest as it was written; it is not changed.
+        external_tensors: Content of its `tensorsFile`; None if it has none.
     """
     draft = Draft.of(raw, detect(raw))
     if external_tensors is not None and not block(draft.data, "tensors"):
         inner = external_tensors.get("tensors")
         draft.data["tensors"] = dict(inner if isinstance(inner, dict) else external_tensors)
-        draft.note(f"tensors read from {raw.get('tensorsFile')}")
+        draft.note(f"tensors were read from {raw.get('tensorsFile')}")
     read_version(draft)
     read_shards(draft)
     read_tensors(draft)

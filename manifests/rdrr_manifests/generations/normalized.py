@@ -1,4 +1,4 @@
-"""What normalising yields, and the draft that the steps of it share."""
+"""The result of translating a manifest, and the draft that the steps of the translation share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdrr_manifests.faults import Fault
 
 
 class Generation(StrEnum):
-    """A generation of the format, by the month it was current in."""
+    """A generation of the format, named after the month in which it was current."""
 
     DECEMBER = "2025-12"
     JANUARY = "2026-01"
@@ -21,15 +21,15 @@ class Generation(StrEnum):
 
 @dataclass(frozen=True)
 class Normalized:
-    """A manifest in the current generation's words.
+    """A manifest translated into the current generation.
 
     Attributes:
-        data: The manifest; tensors are inline.
-        generation: The one it was written in.
+        data: The manifest, with its tensors inline.
+        generation: The generation it was written in.
         notes: Older spellings that were translated without loss.
-        warnings: What had to be assumed.
-        inferred: The blocks of `inference` were derived from a raw configuration, so they are
-            a guess that the rules must not hold against the tensors.
+        warnings: Assumptions that had to be made.
+        inferred: Whether the blocks of `inference` were inferred from a raw configuration. They are
+            a guess then, so rules do not report errors where the tensors contradict them.
     """
 
     data: dict[str, Any]
@@ -41,7 +41,7 @@ class Normalized:
 
 @dataclass
 class Draft:
-    """A manifest while its words are being replaced."""
+    """A manifest that is being translated in place."""
 
     data: dict[str, Any]
     generation: Generation
@@ -51,11 +51,11 @@ class Draft:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any], generation: Generation) -> Draft:
-        """A draft that shares nothing with the manifest it comes from."""
+        """Return a draft with a deep copy of a manifest."""
         return cls(copy.deepcopy(dict(raw)), generation)
 
     def note(self, text: str) -> None:
-        """Record a translation, once."""
+        """Record a translation without loss; repeated notes are recorded once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -64,23 +64,23 @@ class Draft:
         self.warnings.append(Fault(rule, "warning", where, message, found=found))
 
     def done(self) -> Normalized:
-        """The finished manifest."""
+        """Return the translated manifest."""
         return Normalized(
             self.data, self.generation, tuple(self.notes), tuple(self.warnings), self.inferred
         )
 
 
 def block(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The object under `key`, or a new empty one where there is none (or something else)."""
+    """Return the object under `key`, or a new empty one if there is no object under it."""
     value = data.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def is_int(value: object) -> bool:
-    """Whether a JSON value is an integer; JSON's booleans are none."""
+    """Return whether a JSON value is an integer and not a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Whether a JSON value is a number."""
+    """Return whether a JSON value is a number and not a boolean."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,8 +1,8 @@
 """The semantic graph: a closed, versioned set of ops, derived from a manifest's typed blocks.
 
-It is derived and never stored, so there is one truth, and packages of other writers have a graph
-too. Fusion, kernels and the dtypes of intermediates are the runtime's business. The ops themselves
-are imported from `rdrr_manifests.graph.ops`, where the union `Op` is the one list of them.
+The graph is derived and never stored, so it cannot contradict the blocks, and packages of other
+writers have one too. The runtime decides on fusion, kernels and the dtypes of intermediate values.
+The ops are imported from `rdrr_manifests.graph.ops`, where the union `Op` lists all of them.
 """
 
 from rdrr_manifests.graph.derive import derive_graph

@@ -1,7 +1,7 @@
-"""From typed blocks to the semantic graph.
+"""Derive the semantic graph from the typed blocks of a manifest.
 
-The only place that reads `inference` as instructions. Where blocks and tensors disagree, the
-tensors decide (a bias that is there is added, a head that is there is used), because published
+No other module interprets `inference` as instructions. Where the blocks and the tensors disagree,
+the tensors decide (a bias that exists is added, a head that exists is used), because published
 manifests state some of these flags wrongly.
 """
 
@@ -37,27 +37,28 @@ from rdrr_manifests.models.experts import MoeConfig
 from rdrr_manifests.models.manifest import Manifest
 
 ACTIVATIONS = {"silu": "silu", "swiglu": "silu", "gelu": "gelu_tanh", "geglu": "gelu_tanh"}
-"""Spellings of manifests; `gelu` has always meant the tanh form in this format."""
+"""The activation for each spelling; `gelu` has always meant the tanh form in this format."""
 
 
 def derive_graph(manifest: Manifest, names: Collection[str] | None = None) -> Graph:
-    """The graph of a package.
+    """Return the graph of a package.
 
     Args:
-        manifest: Parsed manifest of any generation.
-        names: Tensor names to decide by; the manifest's own when None.
+        manifest: Typed manifest, translated from any generation.
+        names: Names of the tensors that exist; those of the manifest when None.
 
     Raises:
-        ManifestError: The blocks call for an op outside the set ("needs a newer rdrr").
+        ManifestError: The blocks need an op that this version lacks ("needs a newer rdrr").
     """
     builder = _Builder(manifest, TensorNames(manifest.tensors if names is None else names))
     return builder.build()
 
 
 def is_global_layer(manifest: Manifest, layer: int) -> bool:
-    """Whether a layer is one of those that attend to all earlier tokens.
+    """Return whether a layer attends to all earlier tokens.
 
-    A pattern holds without a window too: its local layers may have a rope base of their own.
+    A pattern is respected without a sliding window too, since its local layers may have another
+    rope base.
     """
     pattern = manifest.inference.layer_pattern
     if pattern.layer_types is not None:
@@ -70,7 +71,7 @@ def is_global_layer(manifest: Manifest, layer: int) -> bool:
 
 
 class _Builder:
-    """Holds what all layers share while ops are appended."""
+    """A builder of one graph, which appends the ops layer by layer."""
 
     def __init__(self, manifest: Manifest, names: TensorNames) -> None:
         self.manifest = manifest
@@ -82,6 +83,7 @@ class _Builder:
         self.activation = self._activation()
 
     def build(self) -> Graph:
+        """Return the graph of the manifest."""
         check_supported(self.manifest, self.names)
         stream = self._embed()
         for layer in range(self.sizes.num_layers):
@@ -103,7 +105,7 @@ class _Builder:
         found = ACTIVATIONS.get(self.blocks.ffn.activation)
         if found is None:
             raise ManifestError(
-                "this package needs a newer rdrr: unknown activation",
+                "this package needs a newer rdrr: it has an unknown activation",
                 where="inference.ffn.activation",
                 expected=" or ".join(ACTIVATIONS),
                 found=self.blocks.ffn.activation,
@@ -127,6 +129,7 @@ class _Builder:
         return "x0"
 
     def _layer(self, layer: int, stream: str) -> str:
+        """Append a decoder layer; take and return the name of the residual stream's value."""
         norms = self.blocks.normalization
         sandwich = norms.pre_feedforward_norm
         branch = self._attention(layer, stream)
@@ -141,6 +144,7 @@ class _Builder:
         return self._residual(stream, branch, f"l{layer}.x_ffn")
 
     def _attention(self, layer: int, stream: str) -> str:
+        """Append the attention of a layer with its norm and projections; return its output."""
         sizes, attention = self.sizes, self.blocks.attention
         hidden = self._norm(layer, "input_layernorm", stream, f"l{layer}.attn_in")
         is_global = is_global_layer(self.manifest, layer)
@@ -173,6 +177,7 @@ class _Builder:
         return self._linear(layer, "self_attn.o_proj", out, sizes.hidden_size, inner)
 
     def _head_norm(self, layer: int, kind: str, value: str, heads: int) -> str:
+        """Append the norm of each head of the queries or keys, if the layer has one."""
         name = self.names.layer(layer, f"self_attn.{kind}_norm.weight")
         if not self.blocks.attention.query_key_norm and name not in self.names:
             return value
@@ -191,6 +196,7 @@ class _Builder:
         return f"{value}.norm"
 
     def _feed_forward(self, layer: int, hidden: str) -> str:
+        """Append the dense feed-forward or the experts of a layer; return the output's name."""
         experts = self.names.experts(layer)
         if experts is not None and self.manifest.moe_config is not None:
             return self._mixture(layer, hidden, experts, self.manifest.moe_config)
@@ -206,7 +212,7 @@ class _Builder:
         return self._linear(layer, "mlp.down_proj", out, self.sizes.hidden_size, inner)
 
     def _mixture(self, layer: int, hidden: str, names: ExpertNames, moe: MoeConfig) -> str:
-        """The experts of a layer, with the one that all tokens share added where there is one."""
+        """Append the experts of a layer, and the shared expert if there is one."""
         width, size = moe.expert_intermediate_size, self.sizes.hidden_size
         width = width or self.sizes.intermediate_size
         router, out = f"l{layer}.router", f"l{layer}.experts"

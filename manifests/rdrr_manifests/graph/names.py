@@ -1,4 +1,4 @@
-"""Finding a tensor by its part in the model, whatever prefix its writer chose."""
+"""Find tensors by their function in the model, whatever prefix the writer of the package chose."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ PREFIXES = (
     "transformer.",
     "",
 )
-"""What stands before `layers.0...` in packages seen so far, the usual one first."""
+"""The prefixes of `layers.0...` in the packages seen so far, the usual one first."""
 
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """How a family of checkpoints calls the parts of a layer with experts.
+    """The names of the parts of a layer with experts, in one family of checkpoints.
 
     Attributes:
-        router: The router's matrix.
-        gate: An expert's gate projection, `{expert}` for its number; so are the two after.
+        router: Name of the router's matrix.
+        gate: Name of an expert's gate projection, with `{expert}` for the expert's number.
+        up: Name of an expert's up projection, likewise.
+        down: Name of an expert's down projection, likewise.
     """
 
     router: str
@@ -31,7 +33,7 @@ class ExpertNames:
     down: str
 
     def expert(self, number: int) -> tuple[str, str, str]:
-        """Names of an expert's gate, up and down projections, without `.weight`."""
+        """Return the names of an expert's gate, up and down projections, without `.weight`."""
         gate, up, down = (part.format(expert=number) for part in (self.gate, self.up, self.down))
         return gate, up, down
 
@@ -50,11 +52,11 @@ EXPERT_NAMES = (
         "block_sparse_moe.experts.{expert}.w2",
     ),
 )
-"""Qwen's spelling and Mixtral's."""
+"""The names in Qwen's checkpoints and in Mixtral's."""
 
 
 class TensorNames:
-    """The names of one package.
+    """The tensor names of one package.
 
     Args:
         names: Every tensor name of the package.
@@ -68,25 +70,25 @@ class TensorNames:
 
     @property
     def prefix(self) -> str:
-        """What stands before `layers.0...` in this package."""
+        """The prefix of `layers.0...` in this package."""
         return self._prefix
 
     def body(self, part: str) -> str:
-        """Full name of a tensor of the model's body, present or not."""
+        """Return the full name of a tensor outside the layers, whether or not it exists."""
         return f"{self._prefix}{part}"
 
     def layer(self, index: int, part: str) -> str:
-        """Full name of a tensor of a layer, present or not."""
+        """Return the full name of a tensor of a layer, whether or not it exists."""
         return f"{self._prefix}layers.{index}.{part}"
 
     def experts(self, layer: int) -> ExpertNames | None:
-        """How this layer's experts are called; None for a layer without."""
+        """Return the names of a layer's experts; None for a layer without experts."""
         return next(
             (one for one in EXPERT_NAMES if self.layer(layer, f"{one.router}.weight") in self), None
         )
 
     def head(self) -> str | None:
-        """Name of the output head's own tensor, if there is one."""
+        """Return the name of the output head's tensor; None if the head uses the embedding."""
         candidates = (
             "lm_head.weight",
             "language_model.lm_head.weight",

@@ -1,11 +1,11 @@
 """The ops of the graph, as data.
 
-Values are named by strings and each is written once, except that every layer of the residual
-stream gets a name of its own. All values are matrices with one row for each token. Ops say what
-is computed; they do not say how.
+Values are named by strings, and each name is written by exactly one op; the residual stream has a
+new name after each addition. All values are matrices with one row for each token. An op states what
+is computed, not how.
 
-An op is a frozen dataclass and a member of the union `Op`, the only list of ops in this component:
-what an op reads follows from the types of its fields.
+An op is a frozen dataclass and a member of the union `Op`, which is the only list of ops in this
+component. The values and tensors that an op reads follow from the types of its fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Value = Annotated[str, "value"]
 class RopeSpec:
     """Rotary embedding of one kind of layer.
 
-    `rdrr_runtime.phases.rope_tables` makes its table of sines and cosines.
+    `rdrr_runtime.phases.rope_tables` computes the table of cosines and sines.
 
     Attributes:
         theta: Base of the frequencies.
@@ -33,10 +33,13 @@ class RopeSpec:
         rotary_dim: Leading elements of the head that are rotated, in rotate-half pairs.
         scaling: None, `linear`, `llama3`, `yarn` or `longrope`.
         factor: Scaling factor.
-        low_freq_factor: Of llama3, as is `high_freq_factor`.
-        beta_fast: Of yarn, as is `beta_slow`.
-        original_max_pos: Context before scaling, for llama3, yarn and longrope.
-        short_factor: Of longrope, one for each frequency, as is `long_factor`.
+        low_freq_factor: `low_freq_factor` of llama3 scaling.
+        high_freq_factor: `high_freq_factor` of llama3 scaling.
+        beta_fast: `beta_fast` of yarn scaling.
+        beta_slow: `beta_slow` of yarn scaling.
+        original_max_pos: Context length before scaling, for llama3, yarn and longrope.
+        short_factor: Factors of longrope for short contexts, one for each frequency.
+        long_factor: Factors of longrope for long contexts, one for each frequency.
     """
 
     theta: float
@@ -54,21 +57,21 @@ class RopeSpec:
 
 
 class WeightKind(Enum):
-    """How an op reads a tensor, which decides the form that a runtime keeps it in."""
+    """How an op reads a tensor; the runtime chooses the tensor's form in memory by it."""
 
     VECTOR = "vector"
-    """Element by element, as the gains of a norm."""
+    """Element by element, like the weight of a norm."""
     TABLE = "table"
-    """Some rows of it, as an embedding."""
+    """Row by row, like an embedding."""
     MATRIX = "matrix"
-    """Multiplied by whole rows of values."""
+    """As the matrix of a product with all rows of a value."""
     EXPERT = "expert"
-    """As `MATRIX`, for the rows that a router sends to it."""
+    """As the matrix of a product with the rows that a router sends to it."""
 
 
 @dataclass(frozen=True)
 class WeightUse:
-    """A tensor that an op reads, the logical shape it must have, and how it is read."""
+    """A tensor that an op reads: its name, the logical shape it must have, and how it is read."""
 
     name: str
     shape: tuple[int, ...]
@@ -86,10 +89,10 @@ class Embed:
 
 @dataclass(frozen=True)
 class Norm:
-    """RMSNorm over runs of `width`: out = x / sqrt(mean(x^2) + eps) * (w, or 1 + w).
+    """RMSNorm over groups of `width` elements: out = x / sqrt(mean(x^2) + eps) * w.
 
-    `groups` runs lie side by side in a row: 1 for the hidden state, the number of heads for
-    the norm of queries or keys.
+    With `unit_offset`, the factor is 1 + w. A row consists of `groups` groups: 1 for the hidden
+    state, the number of heads for the norm of queries or keys.
     """
 
     x: Value
@@ -101,7 +104,7 @@ class Norm:
 
     @property
     def width(self) -> int:
-        """Elements that share one mean."""
+        """Elements of a group, which share one mean."""
         return self.weight.shape[0]
 
 
@@ -127,12 +130,12 @@ class Rope:
 
 @dataclass(frozen=True)
 class Attention:
-    """Causal attention over the cache of `layer`; this layer's k and v join the cache first.
+    """Causal attention over the key-value cache of `layer`, to which k and v are added first.
 
     Attributes:
-        scale: Factor on q.k.
-        window: A token sees itself and the window-1 tokens before it; None for all before it.
-        softcap: Scores become softcap*tanh(score/softcap).
+        scale: Factor on the scores q.k.
+        window: Tokens that a token attends to, including itself; None for all up to itself.
+        softcap: Scores become softcap*tanh(score/softcap); None for no cap.
     """
 
     q: Value
@@ -150,7 +153,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class GatedActivation:
-    """out = activation(gate) * up; with `up` None, x holds gate and up side by side."""
+    """out = activation(gate) * up; if `up` is None, each row of `gate` is the gate, then the up."""
 
     gate: Value
     up: Value | None
@@ -161,16 +164,16 @@ class GatedActivation:
 
 @dataclass(frozen=True)
 class Router:
-    """Which experts serve each row, and how much each counts.
+    """The experts of each row and their routing weights.
 
-    out holds `top_k` pairs of expert and weight for each row: softmax over all experts of
-    x W^T, in float32 at least; its `top_k` largest, the larger first and ties to the lower expert;
-    with `normalize` divided by their sum.
+    out holds `top_k` pairs of expert and routing weight for each row. The weights are the softmax
+    of x W^T over all experts, computed at least in float32. The `top_k` largest are taken in
+    falling order, ties to the lower expert, and with `normalize` divided by their sum.
 
     Attributes:
         weight: [experts, features of x].
-        top_k: Experts of a row.
-        normalize: The weights of a row sum to one.
+        top_k: Experts selected for each row.
+        normalize: Whether the routing weights of a row are divided by their sum.
     """
 
     x: Value
@@ -181,7 +184,7 @@ class Router:
 
     @property
     def experts(self) -> int:
-        """Experts to choose from."""
+        """Number of experts to select from."""
         return self.weight.shape[0]
 
 
@@ -190,11 +193,12 @@ class Experts:
     """out = sum of weight * down(activation(gate(x)) * up(x)) over the experts of each row.
 
     Attributes:
-        router: The value of the `Router` that says which experts and weights.
-        gates: One matrix for each expert, [width, features of x]; so are `ups`.
-        downs: One matrix for each expert, [features of x, width].
-        activation: As in `GatedActivation`.
-        width: Of an expert's inner layer.
+        router: Value of the `Router` that selects the experts and their routing weights.
+        gates: Gate projection of each expert, [width, features of x].
+        ups: Up projection of each expert, [width, features of x].
+        downs: Down projection of each expert, [features of x, width].
+        activation: Activation, as in `GatedActivation`.
+        width: Width of an expert's inner layer.
     """
 
     x: Value
@@ -229,7 +233,10 @@ class Residual:
 
 @dataclass(frozen=True)
 class Head:
-    """Logits: out = cap(scale * x W^T); the weight may be the embedding."""
+    """Logits: out = cap(scale * x W^T) with cap(y) = softcap * tanh(y / softcap).
+
+    There is no cap if `softcap` is None. The weight may be the embedding.
+    """
 
     x: Value
     out: str
@@ -254,7 +261,7 @@ Op = (
 
 
 def values_read(op: Op) -> tuple[str, ...]:
-    """Return the values that an op reads, in the order of its fields."""
+    """Return the names of the values that an op reads, in the order of its fields."""
     kind: type = type(op)
     found = (getattr(op, name) for name in _operands(kind))
     return tuple(value for value in found if value is not None)
@@ -262,13 +269,13 @@ def values_read(op: Op) -> tuple[str, ...]:
 
 @cache
 def _operands(kind: type) -> tuple[str, ...]:
-    """Return the fields of an op that name a value, or may name one."""
+    """Return the names of the fields of an op type that hold the name of a value, or None."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(name for name, hint in hints.items() if Value in (hint, *get_args(hint)))
 
 
 def uses(op: Op) -> tuple[WeightUse, ...]:
-    """Return the tensors that an op reads; of experts, one expert after the other."""
+    """Return the tensors that an op reads; those of experts are ordered by expert."""
     held = [getattr(op, one.name) for one in fields(op)]
     single = (one for one in held if isinstance(one, WeightUse))
     stacks = (one for one in held if isinstance(one, tuple))
@@ -277,17 +284,18 @@ def uses(op: Op) -> tuple[WeightUse, ...]:
 
 @dataclass(frozen=True)
 class Graph:
-    """The whole model.
+    """The graph of a whole model.
 
     Attributes:
-        ops: In order of execution; the first is `Embed`, the last is `Head`.
-        ropes: Tables that `Rope.table` counts into.
+        ops: Ops in order of execution; the first is `Embed`, the last is `Head`.
+        ropes: The rotary embeddings; `Rope.table` is an index into them.
         layers: Decoder layers, which is also the number of key-value caches.
         hidden_size: Width of the residual stream.
         kv_heads: Key-value heads of a layer.
         head_dim: Width of a head.
-        vocab_size: Logits of a token.
-        context: Longest context the model was made for, in tokens.
+        vocab_size: Number of logits of a token.
+        context: Longest context that the model was trained for, in tokens.
+        version: Version of the set of ops.
     """
 
     ops: tuple[Op, ...]
@@ -301,7 +309,7 @@ class Graph:
     version: int = field(default=GRAPH_VERSION)
 
     def weights(self) -> tuple[WeightUse, ...]:
-        """Every tensor that the graph reads, in order of first use, each once."""
+        """Return every tensor that the graph reads, once each, in order of first use."""
         found: dict[str, WeightUse] = {}
         for op in self.ops:
             for use in uses(op):
@@ -309,7 +317,7 @@ class Graph:
         return tuple(found.values())
 
     def weight_kinds(self) -> dict[str, frozenset[WeightKind]]:
-        """Return how each tensor is read, which for a tied embedding is in two ways."""
+        """Return how each tensor is read, by name; a tied embedding is read in two ways."""
         found: dict[str, frozenset[WeightKind]] = {}
         for op in self.ops:
             for use in uses(op):
@@ -317,5 +325,5 @@ class Graph:
         return found
 
     def kv_bytes(self, tokens: int, bytes_per_element: int) -> int:
-        """Bytes of the key-value cache for a context of `tokens`."""
+        """Return the bytes of the key-value cache for a context of `tokens` tokens."""
         return 2 * self.layers * self.kv_heads * self.head_dim * tokens * bytes_per_element

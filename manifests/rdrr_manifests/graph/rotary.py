@@ -1,4 +1,4 @@
-"""The rotary embedding that the block `inference.rope` calls for, as data of the graph."""
+"""Translate the block `inference.rope` into the rotary embeddings of the graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from rdrr_manifests.models.manifest import Manifest
 
 
 def rope_spec(manifest: Manifest, *, is_global: bool) -> RopeSpec:
-    """The rotary embedding of global layers, or of sliding-window ones where that differs."""
+    """Return the rotary embedding of global layers, or of sliding-window layers.
+
+    Sliding-window layers use that of global layers unless the block states a base of their own.
+    """
     rope, head_dim = manifest.inference.rope, manifest.architecture.head_dim
     is_local = not is_global and rope.rope_local_theta is not None
     partial = (

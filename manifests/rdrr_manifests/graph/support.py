@@ -1,4 +1,4 @@
-"""What no op of the graph computes: blocks that ask for it mean a newer rdrr."""
+"""Refuse manifests whose blocks need something that no op of the graph computes."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ _FOREIGN_SIZES = (
     "linearNumKeyHeads",
     "linearNumValueHeads",
 )
-"""Sizes of parts that no op here computes; null or 0 where a model does without them."""
+"""Sizes of parts that no op computes; they are null or 0 in models without these parts."""
 
 _SCALINGS = (None, "linear", "llama3", "yarn", "longrope")
 
 
 def check_supported(manifest: Manifest, names: TensorNames) -> None:
-    """Refuse blocks that call for an op outside the set.
+    """Check that the set of ops can compute what the blocks state.
 
     Raises:
-        ManifestError: They do ("needs a newer rdrr"), or the pattern leaves layers out.
+        ManifestError: It cannot ("needs a newer rdrr"), or the layer pattern omits layers.
     """
     kinds = manifest.inference.layer_pattern.layer_types
     if kinds is not None and len(kinds) < manifest.architecture.num_layers:
         raise ManifestError(
-            "the pattern does not cover every layer",
+            "the layer pattern does not cover every layer",
             where="inference.layerPattern.layerTypes",
-            expected=f"{manifest.architecture.num_layers} kinds",
+            expected=f"{manifest.architecture.num_layers} layer types",
             found=len(kinds),
         )
     for where, is_unsupported in _unsupported(manifest, names).items():
         if is_unsupported:
             raise ManifestError(
-                "this package needs a newer rdrr: no op for what the field asks", where=where
+                "this package needs a newer rdrr: no op computes what this field asks for",
+                where=where,
             )
 
 
 def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
-    """Each field that may ask for too much, and whether it does."""
+    """Return, for each field that can need an unsupported op, whether it does."""
     blocks, moe = manifest.inference, manifest.moe_config
     scaling = (blocks.rope.rope_scaling_type, blocks.rope.rope_local_scaling_type)
     return {
@@ -55,8 +56,10 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
         "inference.ffn.useDoubleWideMlp": blocks.ffn.use_double_wide_mlp,
         "inference.ffn.swigluLimit": blocks.ffn.swiglu_limit is not None,
         "inference.rope.ropeScalingType": any(kind not in _SCALINGS for kind in scaling),
-        "inference.attention.attentionOutputGate": _says(blocks.attention, "attentionOutputGate"),
-        **{f"architecture.{key}": _says(manifest.architecture, key) for key in _FOREIGN_SIZES},
+        "inference.attention.attentionOutputGate": _has_value(
+            blocks.attention, "attentionOutputGate"
+        ),
+        **{f"architecture.{key}": _has_value(manifest.architecture, key) for key in _FOREIGN_SIZES},
         "inference.output.embeddingTranspose": blocks.output.embedding_transpose,
         "inference.layerPattern.layerTypes": any(
             kind not in ("full_attention", "sliding_attention")
@@ -66,15 +69,15 @@ def _unsupported(manifest: Manifest, names: TensorNames) -> dict[str, bool]:
 
 
 def _has_known_experts(manifest: Manifest, moe: MoeConfig, names: TensorNames) -> bool:
-    """Whether some layer has experts that are stored one by one, under known names."""
+    """Return whether the experts are stored as separate matrices under known names."""
     layers = range(manifest.architecture.num_layers)
     with_experts = sum(names.experts(layer) is not None for layer in layers)
-    # Deriving takes time for every expert, which a hostile manifest may state by millions.
+    # Deriving a graph takes time for every expert, and a hostile manifest may state millions.
     is_stored = with_experts * moe.num_experts <= len(names)
     is_sound = 1 <= moe.num_experts_per_token <= moe.num_experts
     return bool(with_experts) and is_stored and is_sound and moe.expert_format == "mixtral"
 
 
-def _says(block: ManifestModel, key: str) -> bool:
-    """Whether a block has a field of other writers with a value that asks for something."""
+def _has_value(block: ManifestModel, key: str) -> bool:
+    """Return whether a block has an unknown field with a value other than null, 0 or false."""
     return bool((block.model_extra or {}).get(key))

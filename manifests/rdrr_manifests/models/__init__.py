@@ -1,4 +1,4 @@
-"""Pydantic models of everything in a manifest; `Manifest` is the root."""
+"""Pydantic models of all blocks of a manifest; `Manifest` is the root."""
 
 from rdrr_manifests.models.architecture import Architecture
 from rdrr_manifests.models.experts import MoeConfig

@@ -13,12 +13,13 @@ class Architecture(ManifestModel):
     Attributes:
         num_layers: Decoder layers.
         hidden_size: Width of the residual stream.
-        intermediate_size: Width of the feed-forward's inner layer.
+        intermediate_size: Width of the inner layer of the feed-forward.
         num_attention_heads: Query heads.
-        num_key_value_heads: Key and value heads (grouped-query attention when fewer).
+        num_key_value_heads: Key and value heads; fewer than query heads means grouped-query
+            attention.
         head_dim: Width of one head.
         vocab_size: Rows of the token embedding.
-        max_seq_len: Longest context the model was made for, in tokens.
+        max_seq_len: Longest context that the model was trained for, in tokens.
     """
 
     num_layers: int = Field(gt=0)

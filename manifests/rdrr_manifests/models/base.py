@@ -1,4 +1,4 @@
-"""The settings that all manifest models share."""
+"""The pydantic configuration that all manifest models share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pydantic.alias_generators import to_camel
 
 
 class ManifestModel(BaseModel):
-    """Base of every block: camelCase in JSON, immutable, tolerant of fields it does not know.
+    """Base of every block: camelCase in JSON, immutable, and tolerant of unknown fields.
 
-    Unknown fields are kept, so that a package of another writer survives reading and writing;
-    `rdrr_manifests.rules` says which of them deserve a warning.
+    Unknown fields are kept, so that a package of another writer survives reading and writing. The
+    rules (`rdrr_manifests.rules`) decide which of them deserve a warning.
     """
 
     model_config = ConfigDict(

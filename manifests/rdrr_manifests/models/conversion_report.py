@@ -1,8 +1,8 @@
-"""`conversion-report.json`: what a conversion did to every tensor, and what that cost.
+"""`conversion-report.json`: how a conversion stored every tensor, and the error of doing so.
 
-It lies beside the manifest and nothing depends on it: a package without one is as valid. It holds
-no timing, path or clock, and figures are rounded to six digits, so that the same input and
-options give the same bytes.
+The report is a file next to the manifest, and nothing depends on it: a package without a report is
+just as valid. It contains no durations, paths or dates, and numbers are rounded to six digits, so
+that the same input and options give the same bytes.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from rdrr_manifests.models.base import ManifestModel
 REPORT_NAME = "conversion-report.json"
 REPORT_VERSION = 1
 REPORT = JsonBounds(size=64 << 20, values=1 << 21, depth=16)
-"""What a report may cost to read; one on 50,000 experts takes half of it."""
+"""Bounds on parsing a report; the report of a model with 50,000 experts has half as many values."""
 
 
 _LARGEST = 1 << 60
 Count = Annotated[int, Field(ge=0, lt=_LARGEST)]
 Error = Annotated[float, Field(ge=0, le=1e30)]
-"""A relative error; what is lost is hardly ever more than what was there."""
+"""A relative error, which is normally below 1."""
 
 Name = Annotated[str, Field(max_length=4096)]
 
 
 class ReportedSource(ManifestModel):
-    """A tensor of the checkpoint, by its name and storage type there."""
+    """A tensor of the checkpoint, with its name and storage type there."""
 
     name: str
     dtype: str
 
 
 class ReportedBlock(ManifestModel):
-    """The block of a tensor that lost most.
+    """The block of a tensor with the largest relative error.
 
     Attributes:
-        row: Stored row that it is in.
-        block: Its place in that row; scalar types count runs of 256 values.
-        relative_rmse: Root of its squared error over the source's squares, within the block.
+        row: Stored row that contains the block.
+        block: Index of the block in that row; for scalar types, 256 values count as a block.
+        relative_rmse: sqrt(sum (stored - source)^2 / sum source^2) within the block.
     """
 
     row: Count
@@ -53,18 +53,18 @@ class ReportedBlock(ManifestModel):
 
 
 class ReportedTensor(ManifestModel):
-    """What became of one tensor.
+    """How one tensor was stored.
 
     Attributes:
-        sources: The checkpoint's tensors that it is made of, in order along N.
+        sources: The checkpoint's tensors that it consists of, in order along N.
         shape: Logical shape.
-        dtype: Storage type, in the words of the format.
-        why: Reason for the type.
+        dtype: Storage type, as spelled in the manifest.
+        why: Reason for the storage type.
         bytes: Stored bytes.
-        padding: Weights stored beyond those that carry meaning.
-        overflowed: Kept in F32 because a value does not fit the type asked for.
-        relative_rmse: sqrt(sum (stored - source)^2 / sum source^2) of what is on disk.
-        worst_block: None where nothing was lost.
+        padding: Stored weights that only pad rows to whole blocks.
+        overflowed: Whether it was kept in F32 because a value exceeds the range of the wanted type.
+        relative_rmse: sqrt(sum (stored - source)^2 / sum source^2) of the stored values.
+        worst_block: The block with the largest relative error; None if nothing was lost.
     """
 
     name: Name
@@ -83,10 +83,10 @@ class ReportedTensor(ManifestModel):
 
 
 class ReportedTotal(ManifestModel):
-    """All tensors of one storage type.
+    """The sums over all tensors of one storage type.
 
     Attributes:
-        relative_rmse: Largest of its tensors.
+        relative_rmse: The largest of the tensors' relative errors.
     """
 
     tensors: Count
@@ -99,16 +99,16 @@ class ConversionReport(ManifestModel):
     """The whole report.
 
     Attributes:
-        architecture: Name of the architecture file that was used.
-        source_format: Kind of checkpoint.
-        tool: What made the package, with its version.
-        options: As the manifest records them.
-        parameters: Weights, padding not counted.
+        architecture: Name of the architecture file that the conversion used.
+        source_format: Format of the checkpoint.
+        tool: Name and version of the program that wrote the package.
+        options: Options of the conversion, as in the manifest.
+        parameters: Weights of the model, without padding.
         total_size: Bytes of all shards.
-        padding: Weights stored beyond those that carry meaning.
-        by_dtype: Sums over the tensors, the type with most bytes first.
-        notes: What the user should know.
-        tensors: In storage order.
+        padding: Stored weights that only pad rows to whole blocks.
+        by_dtype: Sums over the tensors by storage type, the type with most bytes first.
+        notes: Remarks for the user.
+        tensors: The tensors in storage order.
     """
 
     version: int = REPORT_VERSION
@@ -134,16 +134,20 @@ class ConversionReport(ManifestModel):
         return self
 
     def to_json(self) -> str:
-        """The report's text: two spaces of indent, one trailing newline, keys in field order."""
+        """Return the report as JSON text, indented by two spaces, with a newline at the end."""
         data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def parse_report(raw: bytes, where: object) -> ConversionReport:
-    """The report in a file's bytes.
+    """Parse the bytes of a report.
+
+    Args:
+        raw: Content of the file.
+        where: The file, for error messages.
 
     Raises:
-        FormatError: They are not a report of a version that is known.
+        FormatError: The bytes are not a report, or a report of another version.
     """
     try:
         check_bounds(raw, REPORT)
@@ -161,7 +165,7 @@ def parse_report(raw: bytes, where: object) -> ConversionReport:
         ) from error
     if report.version != REPORT_VERSION:
         raise FormatError(
-            "a conversion report of another version",
+            "the conversion report has another version",
             where=where,
             expected=REPORT_VERSION,
             found=report.version,

@@ -1,4 +1,4 @@
-"""Mixture of experts: how many there are and how a token chooses among them."""
+"""Mixture of experts: how many experts a layer has and how tokens are routed to them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from rdrr_manifests.models.base import ManifestModel
 
 
 class MoeConfig(ManifestModel):
-    """`moeConfig`: the same for every layer that has experts; which layers do, the tensors say.
+    """`moeConfig`: the settings of every layer that has experts; the tensors decide which do.
 
-    Whether the counts make sense is the rule `experts`' business, so that a wrong one is reported
-    as that and not as a missing field.
+    The rule `experts` checks the counts, so that a wrong count is reported as such and not as a
+    missing field.
 
     Attributes:
         num_experts: Experts of a layer.
         num_experts_per_token: Experts that each token uses.
-        expert_format: `mixtral` where every expert has matrices of its own; other writers have
-            packed forms.
-        expert_intermediate_size: Width of an expert's inner layer; `architecture`'s when None.
-        shared_expert_intermediate_size: Width of the expert that every token uses (ours); None
-            where there is none.
-        normalize_weights: The weights of the chosen experts are divided by their sum (ours).
-        expert_tensors: Names of an expert's tensors, by `LAYER_EXPERT`.
-        expert_shard_map: Shards that hold them, by the same key.
+        expert_format: `mixtral` if every expert has separate matrices; other writers have packed
+            forms.
+        expert_intermediate_size: Width of an expert's inner layer; None for the
+            `intermediateSize` of `architecture`.
+        shared_expert_intermediate_size: Width of the expert that every token uses; None if there
+            is none. Written by rdrr only.
+        normalize_weights: Whether the routing weights of a token's experts are divided by their
+            sum. Written by rdrr only.
+        expert_tensors: Names of each expert's tensors; the keys are `LAYER_EXPERT`.
+        expert_shard_map: Shards that contain each expert's tensors, under the same keys.
         expert_bytes: Bytes of the largest expert.
     """
 

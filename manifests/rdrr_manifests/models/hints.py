@@ -1,4 +1,4 @@
-"""Kernel hints: the converter's policy on how a package should be run."""
+"""Kernel hints: the converter's recommendations on how a package should be run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,23 @@ HINT_VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "computePrecision": ("auto", "f16", "f32"),
     }
 )
-"""Each hint that decides something and the values it may have; `auto` is no hint."""
+"""The values of each hint that selects kernels; `auto` leaves the choice to the runtime."""
 
 
 class KernelHints(ManifestModel):
-    """`optimizations.kernelHints`. The last two are facts about a run, never decisions."""
+    """`optimizations.kernelHints`: the hints by name.
 
-    # The camel-case rule would give q4KMatmul; the public spelling has a small k.
+    Attributes:
+        q4k_matmul: How products with Q4_K weights are computed.
+        f16_matmul: How products with F16 weights are computed.
+        attention_prefill: Attention kernel of the prefill.
+        attention_decode: Attention kernel of the decode passes.
+        compute_precision: Type of the activations, `f16` or `f32`.
+        tuned_device: Device that the package was measured on; it selects nothing.
+        benchmark_tok_per_sec: Tokens per second measured there; it selects nothing.
+    """
+
+    # The alias generator would give q4KMatmul; the public spelling has a lower-case k.
     q4k_matmul: str = Field(default="auto", alias="q4kMatmul")
     f16_matmul: str = "auto"
     attention_prefill: str = "auto"
@@ -36,16 +46,16 @@ class KernelHints(ManifestModel):
 
 
 class Optimizations(ManifestModel):
-    """The block that holds the hints."""
+    """`optimizations`: the block that contains the kernel hints."""
 
     kernel_hints: KernelHints = KernelHints()
 
 
 def parse_hint(text: str) -> tuple[str, str]:
-    """Split `KEY=VALUE` and check both.
+    """Parse `KEY=VALUE` as the name and value of a hint.
 
     Raises:
-        UsageError: No `=`, an unknown key, or a value that the key does not have.
+        UsageError: The `=` is missing, the hint is unknown, or the value is not one of the hint's.
     """
     key, separator, value = text.partition("=")
     if not separator or key not in HINT_VALUES:

@@ -1,4 +1,4 @@
-"""Who a package is: its shards, its quantization in words, and where it came from."""
+"""Blocks that identify a package: its shards, its quantization, and its conversion."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from rdrr_manifests.models.base import ManifestModel
 
 
 class QuantizationInfo(ManifestModel):
-    """The quantization of each group of weights, in the short words of the public format.
+    """The storage type of each group of weights, in the short names of the public format.
 
     Attributes:
-        weights: Matmul weights, such as `q4k`, `q8_0`, `f16`.
-        embeddings: Token embedding.
-        lm_head: Output head when it is a tensor of its own.
-        compute: Activations while running, `f16` or `f32`.
-        layout: `row` or `col`, the layout of the block-quantized matmul weights.
-        variant_tag: The words above as one tag, as in `q4k-ehf16-af32`.
+        weights: Type of the matmul weights, such as `q4k`, `q8_0` or `f16`.
+        embeddings: Type of the token embedding.
+        lm_head: Type of the output head if it is a separate tensor.
+        compute: Type of the activations at run time, `f16` or `f32`.
+        layout: Layout of the block-quantized matmul weights, `row` or `col`.
+        variant_tag: The names above as one tag, such as `q4k-ehf16-af32`.
     """
 
     weights: str
@@ -31,13 +31,14 @@ class Shard(ManifestModel):
     """One shard file.
 
     Attributes:
-        index: Position, counted from 0.
-        filename: A name inside the package's folder, never a path.
-        size: Bytes on disk.
-        hash: Hex digest of the bytes on disk, 64 characters.
+        index: Position in the list, counted from 0.
+        filename: File name within the package's folder, never a path.
+        size: Bytes of the file.
+        hash: Hash of the file, 64 hexadecimal digits.
         offset: Sum of the sizes of the shards before it.
-        compression: `zstd` for a file in Zstandard's seekable format; None for plain bytes.
-        uncompressed_size: Bytes of a compressed shard's content, which tensors' offsets refer to.
+        compression: `zstd` for a file in Zstandard's seekable format; None if not compressed.
+        uncompressed_size: Bytes of the content of a compressed shard; the offsets of tensors refer
+            to the content.
     """
 
     index: int = Field(ge=0)
@@ -50,12 +51,19 @@ class Shard(ManifestModel):
 
     @property
     def content_size(self) -> int:
-        """Bytes that tensors' offsets refer to."""
+        """Bytes of the content, which the offsets of tensors refer to."""
         return self.size if self.uncompressed_size is None else self.uncompressed_size
 
 
 class Conversion(ManifestModel):
-    """What made the package, without clocks, hosts or paths, so that it is reproducible."""
+    """The conversion that wrote the package, without dates, hosts or paths, to be reproducible.
+
+    Attributes:
+        tool: Name of the program; `rdrr` for this project.
+        version: Version of the program.
+        options: Options of the conversion that affect the package.
+        converted_at: Date of the conversion; written by other programs only.
+    """
 
     tool: str
     version: str

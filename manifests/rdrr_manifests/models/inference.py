@@ -1,7 +1,7 @@
-"""How the model computes: one typed block for each part of a layer.
+"""`inference`: how the model computes, with one typed block for each part of a layer.
 
 Field names and meanings are those of the public format's current generation, in which `None`
-says "does not apply". Fields that only this project writes are marked.
+means "does not apply". Fields that only rdrr writes are marked as such.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ class Attention(ManifestModel):
     """Attention of every layer.
 
     Attributes:
-        query_pre_attn_scalar: Scores are multiplied by 1/sqrt of it; equals the head size unless
-            the architecture says otherwise.
-        attn_logit_softcapping: Scores become cap*tanh(score/cap).
-        sliding_window: Keys a local layer sees: the token itself and the window-1 before it.
-        query_key_norm: RMSNorm over each head of the queries and keys, before rope.
-        attention_bias: Some of the projections carry a bias (the tensors say which).
+        query_pre_attn_scalar: Scores are multiplied by 1/sqrt of this value, which is the head
+            dimension in most architectures.
+        attn_logit_softcapping: Scores become cap*tanh(score/cap); None for no cap.
+        sliding_window: Tokens that a token attends to in a local layer, including itself.
+        query_key_norm: Whether each head of the queries and keys has an RMSNorm before rope.
+        value_norm: Whether the values have a norm; not supported.
+        causal: Whether a token attends only to itself and earlier tokens.
+        attention_bias: Whether some of the projections have a bias; the tensors decide which.
     """
 
     query_pre_attn_scalar: float = Field(gt=0)
@@ -37,14 +39,17 @@ class Attention(ManifestModel):
 class Normalization(ManifestModel):
     """Norms of a layer.
 
-    `post_attention_norm` states that a tensor of that name exists. When `pre_feedforward_norm`
-    is false that tensor is the norm before the feed-forward (Llama's naming); when it is true,
-    it is applied to the attention's output (Gemma's).
+    `post_attention_norm` states that a tensor of that name exists. If `pre_feedforward_norm` is
+    false, that tensor is the norm before the feed-forward (as Llama names it). If it is true, the
+    tensor is the norm on the attention's output (as Gemma names it).
 
     Attributes:
         rms_norm_eps: Epsilon added to the mean square.
-        rms_norm_weight_offset: The weight multiplies as (1 + w).
-        post_feedforward_norm: A norm on the feed-forward's output.
+        rms_norm_weight_offset: Whether the factor of a norm is 1 + w instead of w.
+        post_attention_norm: Whether `post_attention_layernorm` exists.
+        pre_feedforward_norm: Whether `pre_feedforward_layernorm` exists.
+        post_feedforward_norm: Whether `post_feedforward_layernorm` exists, which is a norm on the
+            feed-forward's output.
     """
 
     rms_norm_eps: float = Field(gt=0)
@@ -69,13 +74,17 @@ class Rope(ManifestModel):
 
     Attributes:
         rope_theta: Base of the frequencies.
-        rope_local_theta: Base in sliding-window layers; None for the same.
-        partial_rotary_factor: Share of the head that is rotated; None for all of it.
+        rope_local_theta: Base in sliding-window layers; None for the same base.
+        partial_rotary_factor: Fraction of the head that is rotated; None for the whole head.
         rope_scaling_type: None, `linear`, `llama3`, `yarn` or `longrope`.
-        mrope_section: Pairs of each head that turn by the time, height and width of a part of an
-            image. The three are the position of a token of text, so it changes nothing for text.
-        llama3_low_freq_factor: Of llama3 scaling (ours; absent elsewhere). So are the two after.
-        unrotated_layers: Layers whose queries and keys are not rotated (ours); None for no such.
+        mrope_section: Pairs of each head that are rotated by the time, height and width of a part
+            of an image. For text all three are the position of the token, so the field has no
+            effect on text.
+        llama3_low_freq_factor: Parameter of llama3 scaling. Written by rdrr only.
+        llama3_high_freq_factor: Parameter of llama3 scaling. Written by rdrr only.
+        llama3_original_max_pos: Context length before llama3 scaling. Written by rdrr only.
+        unrotated_layers: Layers whose queries and keys are not rotated; None if all are rotated.
+            Written by rdrr only.
     """
 
     rope_theta: float = Field(gt=0)
@@ -109,11 +118,14 @@ class Output(ManifestModel):
     """Embedding and head.
 
     Attributes:
-        final_logit_softcapping: Logits become cap*tanh(logit/cap).
-        tie_word_embeddings: The head's weight is the embedding.
-        scale_embeddings: Embeddings are multiplied by sqrt(hidden size), or by
-            `embedding_scale` where that is given.
+        final_logit_softcapping: Logits become cap*tanh(logit/cap); None for no cap.
+        tie_word_embeddings: Whether the head's weight is the embedding.
+        scale_embeddings: Whether embeddings are multiplied by sqrt(hidden size), or by
+            `embedding_scale` if that is given.
+        embedding_scale: Factor on the embeddings; None for the one of `scale_embeddings`.
         logit_input_scale: Factor on the hidden state before the head.
+        embedding_vocab_size: Rows of the embedding if they differ from the `vocabSize` of
+            `architecture`.
     """
 
     final_logit_softcapping: float | None = Field(default=None, gt=0)
@@ -127,14 +139,15 @@ class Output(ManifestModel):
 
 
 class LayerPattern(ManifestModel):
-    """Which layers attend globally and which through the sliding window.
+    """Which layers attend to all earlier tokens (global) and which to a sliding window (local).
 
     Attributes:
-        type: `uniform` (all alike), `alternating`, `every_n`, or `custom`.
-        global_pattern: `odd` or `even`, for `alternating`.
-        period: For `every_n`: layer i is global where i % period == offset.
-        layer_types: For `custom`: one of `full_attention`, `sliding_attention` for each layer.
-        residual_branch_scale: Factor on what a branch adds to the residual stream.
+        type: `uniform` (all layers alike), `alternating`, `every_n` or `custom`.
+        global_pattern: For `alternating`: whether the `odd` or the `even` layers are global.
+        period: For `every_n`: layer i is global if i % period == offset.
+        offset: For `every_n`: see `period`.
+        layer_types: For `custom`: `full_attention` or `sliding_attention` for each layer.
+        residual_branch_scale: Factor on a branch before it is added to the residual stream.
     """
 
     type: str = "uniform"
@@ -146,18 +159,23 @@ class LayerPattern(ManifestModel):
 
 
 class ChatTemplate(ManifestModel):
-    """Name of a built-in chat template in the public runtime; ours reads the tokenizer's own."""
+    """A chat template that is built into the public runtime; rdrr uses the tokenizer's template.
+
+    Attributes:
+        type: Name of the built-in template.
+        enabled: Whether the public runtime applies it.
+    """
 
     type: str | None = None
     enabled: bool = False
 
 
 class Inference(ManifestModel):
-    """All blocks together.
+    """All blocks of `inference`.
 
     Attributes:
-        schema_name: `doppler.execution/v1` when an execution graph is given, else None.
-        session: Defaults of the public runtime's session; carried, not interpreted.
+        schema_name: `doppler.execution/v1` if an execution graph is given, else None.
+        session: Session defaults of the public runtime; rdrr keeps them without using them.
     """
 
     schema_name: str | None = Field(default=None, alias="schema")

@@ -1,4 +1,4 @@
-"""The whole manifest of the current generation."""
+"""The root model: the whole manifest of the current generation."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ MANIFEST_NAME = "manifest.json"
 
 
 class Manifest(ManifestModel):
-    """`manifest.json`, version 1, as this project writes it and reads every generation into.
+    """`manifest.json`, version 1: the form that rdrr writes and translates every generation into.
 
     Attributes:
-        model_id: Name of the package: lower case letters, digits, `-` and `_`, at most 64.
-        eos_token_id: The id or ids that end a text.
-        mask_token_id: Token that stands for one to be filled in, where the model was trained to
-            do so.
-        weights_transposed: Every matmul weight is stored in the column layout (ours).
-        hash_algorithm: Of the shards' hashes.
+        model_id: Name of the package: lower-case letters, digits, `-` and `_`, at most 64
+            characters.
+        hash_algorithm: Algorithm of the shards' hashes, `sha256` or `blake3`.
+        eos_token_id: The id or ids that end a sequence.
+        mask_token_id: Id of the mask token, for models that were trained to fill in masks.
+        weights_transposed: Whether every matmul weight is stored in the column layout. Written by
+            rdrr only.
         groups: Components of the model, each with its tensors, its shards and a hash over the
             bytes of its tensors.
-        total_size: Bytes of all shards on disk.
+        total_size: Bytes of all shard files.
+        shards: The shard files, in order.
+        tensors: The entries of the tensors, by name.
     """
 
     version: int = 1
@@ -57,21 +60,21 @@ class Manifest(ManifestModel):
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """The ids that end a text, as a tuple whichever way they are stated."""
+        """The ids that end a sequence, as a tuple; it may be empty."""
         if self.eos_token_id is None:
             return ()
         return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else self.eos_token_id
 
     @property
     def kernel_hints(self) -> KernelHints:
-        """The hints of the package."""
+        """The kernel hints of the package."""
         return self.optimizations.kernel_hints
 
     def to_dict(self) -> dict[str, Any]:
-        """The manifest as JSON values.
+        """Return the manifest as JSON values.
 
-        `None` is written inside `inference` and for `moeConfig`, where it means "does not
-        apply"; elsewhere an absent field says the same.
+        `None` is written inside `inference` and for `moeConfig`, where it means "does not apply".
+        Elsewhere a field that is None is omitted.
         """
         data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         data["inference"] = self.inference.model_dump(mode="json", by_alias=True)
@@ -79,5 +82,5 @@ class Manifest(ManifestModel):
         return data
 
     def to_json(self) -> str:
-        """The manifest's text: two spaces of indent, one trailing newline, keys in field order."""
+        """Return the manifest as JSON text, indented by two spaces, with a newline at the end."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

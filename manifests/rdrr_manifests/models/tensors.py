@@ -1,4 +1,4 @@
-"""A tensor's entry: its logical shape, its storage and the bytes that hold it."""
+"""The manifest's entry of a tensor: its logical shape, its storage type and its byte spans."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from rdrr_format.layouts import Geometry, Layout, geometry, parse_layout
 from rdrr_manifests.models.base import ManifestModel
 
 Role = Literal["embedding", "lm_head", "norm", "matmul", "expert", "router", "bias", "other"]
-"""Roles that this project writes; other writers have further ones (conv, vision, audio...)."""
+"""The roles that rdrr writes; other writers have further ones (conv, vision, audio...)."""
 
 
 class Span(ManifestModel):
-    """A run of a tensor's bytes inside one shard."""
+    """A contiguous range of a tensor's bytes within one shard.
+
+    Attributes:
+        shard_index: Index of the shard.
+        offset: First byte in the shard's content.
+        size: Number of bytes.
+    """
 
     shard_index: int = Field(ge=0)
     offset: int = Field(ge=0)
@@ -26,16 +32,16 @@ class Tensor(ManifestModel):
     """One entry of the tensor table.
 
     Attributes:
-        shape: Logical shape; a matmul weight is [N, K] (outputs, inputs) whatever its storage.
-        dtype: Storage type in the manifest's spelling.
-        size: Bytes, all spans together.
-        role: What the tensor is for.
-        shard: Shard that holds all of it; None when `spans` is given.
-        offset: First byte in that shard.
-        spans: Runs in several shards, in order.
-        group: Component it belongs to, as `embed`, `layer.3`, `head`.
+        shape: Logical shape; a matmul weight is [N, K] (outputs, inputs) in every layout.
+        dtype: Storage type, as spelled in the manifest.
+        size: Stored bytes, over all spans.
+        role: Function of the tensor in the model.
+        shard: Index of the shard that contains the whole tensor; None if `spans` is given.
+        offset: First byte in that shard's content.
+        spans: Byte spans in several shards, in order; None if one shard contains the tensor.
+        group: Component that the tensor belongs to, such as `embed`, `layer.3` or `head`.
         layout: `row`, `column` or `flat`; None means row.
-        original_shape: Shape before a storage transform, when one was made.
+        original_shape: Shape before the storage was transformed, if it was.
     """
 
     shape: tuple[int, ...]
@@ -50,18 +56,20 @@ class Tensor(ManifestModel):
     original_shape: tuple[int, ...] | None = None
 
     def parsed_dtype(self) -> DType:
-        """The storage type.
+        """Return the storage type.
 
         Raises:
-            FormatError: The name is unknown.
+            FormatError: The name of the type is unknown.
         """
         return parse_dtype(self.dtype)
 
     def parsed_layout(self) -> Layout:
-        """The storage order; `flat` where only that explains the size (older writers left it out).
+        """Return the storage layout.
+
+        Older writers omitted `flat`: a tensor without a layout whose size only fits `flat` has it.
 
         Raises:
-            FormatError: The name is unknown.
+            FormatError: The name of the layout or type is unknown.
         """
         dtype = self.parsed_dtype()
         layout = parse_layout(self.layout) if self.layout else Layout.ROW
@@ -73,13 +81,13 @@ class Tensor(ManifestModel):
         return layout
 
     def geometry(self) -> Geometry:
-        """Stored rows and bytes that shape, dtype and layout call for."""
+        """Return the stored rows and bytes that follow from shape, dtype and layout."""
         return geometry(self.parsed_dtype(), self.shape, self.parsed_layout())
 
-    def runs(self) -> tuple[Span, ...]:
-        """The bytes' whereabouts as spans, whichever way the entry states them."""
+    def byte_spans(self) -> tuple[Span, ...]:
+        """Return the byte spans of the tensor, whether the entry states spans or one shard."""
         if self.spans:
             return self.spans
-        # Not validated: a place that cannot be is the rules' to report.
+        # Without validation: the rules report an impossible shard or offset.
         shard, offset = self.shard or 0, self.offset or 0
         return (Span.model_construct(shard_index=shard, offset=offset, size=self.size),)

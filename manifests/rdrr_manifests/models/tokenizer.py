@@ -1,4 +1,4 @@
-"""The tokenizer's file and its special tokens."""
+"""`tokenizer`: the tokenizer's file and its special tokens."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from rdrr_manifests.models.base import ManifestModel
 
 
 class Tokenizer(ManifestModel):
-    """`tokenizer` of a manifest.
+    """The tokenizer's file and the special tokens that it adds.
 
     Attributes:
         type: `bundled` (a `tokenizer.json`) or `sentencepiece`.
-        file: File name inside the package.
-        vocab_size: Entries of the tokenizer's model; may differ from the embedding's rows.
-        add_bos_token: Whether an encoded prompt starts with the bos token.
+        file: File name within the package's folder.
+        vocab_size: Entries of the tokenizer's vocabulary; may differ from the embedding's rows.
+        add_bos_token: Whether an encoded prompt begins with the bos token.
+        add_eos_token: Whether the checkpoint's tokenizer ends a text with the eos token.
+        bos_token_id: Id of the token at the beginning of a sequence.
+        pad_token_id: Id of the padding token.
     """
 
     type: str = "bundled"

@@ -1,7 +1,8 @@
-"""The rules, one function each, as tables; all of them run and every fault is reported.
+"""The validation rules, one function each; all of them run, and every fault is reported.
 
-Three levels: `structure` needs the manifest alone, `files` the store that holds the package,
-`deep` every byte of it. docs/SPEC.md lists the rules with their reasons.
+There are three levels: rules of the structure need only the manifest, rules on files need the store
+that contains the package, and deep rules read every byte. docs/SPEC.md lists the rules with their
+reasons.
 """
 
 from rdrr_manifests.rules.check import Examination, examine

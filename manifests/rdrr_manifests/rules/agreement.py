@@ -1,4 +1,4 @@
-"""Rules that hold the typed blocks and the tensors against each other."""
+"""Rules that compare the typed blocks with the tensors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rdrr_manifests.graph import Graph, WeightUse
 from rdrr_manifests.rules.subject import Finding, Rule, Subject
 
 _LISTED = 4
-"""Names given in one message; the rest are counted."""
+"""Most names that one message lists; further names are only counted."""
 
 
 def graph_support(subject: Subject) -> Iterator[Finding]:
-    """This version of rdrr has an op for everything that the blocks ask for."""
+    """Check that this version of rdrr has an op for everything that the blocks state."""
     outcome = subject.derivation
     if subject.has_tensors and isinstance(outcome, ManifestError):
         yield Finding(
@@ -28,10 +28,11 @@ def graph_support(subject: Subject) -> Iterator[Finding]:
 
 
 def graph_weights(subject: Subject) -> Iterator[Finding]:
-    """Every tensor that the graph reads is there.
+    """Check that every tensor that the graph reads exists.
 
-    A part that some layers have and one lacks is a hole. A part that no layer has, in a package
-    of another writer, means that the model is built otherwise: valid, but not runnable here.
+    A tensor that is missing in one layer and exists in others is an error. A tensor that no layer
+    has, in a package of another writer, means that the model is built differently: the package is
+    valid, but this version of rdrr cannot run it.
     """
     if subject.graph is None or not subject.has_tensors:
         return
@@ -39,18 +40,20 @@ def graph_weights(subject: Subject) -> Iterator[Finding]:
     foreign = [use for use in missing if _is_foreign(subject, use)]
     for use in missing:
         if use not in foreign:
-            yield Finding(tensor_field(use.name), "missing", f"shape {list(use.shape)}")
+            yield Finding(
+                tensor_field(use.name), "the tensor is missing", f"shape {list(use.shape)}"
+            )
     if foreign:
         yield Finding(
             "tensors",
-            "not runnable here: the model is built of other tensors than these blocks call for",
+            "not runnable here: the model lacks tensors that its blocks need",
             _listed([use.name for use in foreign]),
             severity="warning",
         )
 
 
 def _is_foreign(subject: Subject, use: WeightUse) -> bool:
-    if subject.is_ours:
+    if subject.is_written_by_rdrr:
         return False
     if subject.inferred:
         return True
@@ -61,12 +64,12 @@ def _is_foreign(subject: Subject, use: WeightUse) -> bool:
 
 
 def _part(subject: Subject, name: str) -> str:
-    """What a layer's tensor is called inside its layer; the full name for other tensors."""
+    """Return a tensor's name within its layer, or its full name if it belongs to no layer."""
     return re.sub(rf"^{re.escape(subject.names.prefix)}layers\.\d+\.", "", name)
 
 
 def graph_shapes(subject: Subject) -> Iterator[Finding]:
-    """Every tensor that the graph reads has the shape that its op needs."""
+    """Check that every tensor that the graph reads has the shape that its op needs."""
     if subject.graph is None:
         return
     severity: Severity = "warning" if subject.inferred else "error"
@@ -75,7 +78,7 @@ def graph_shapes(subject: Subject) -> Iterator[Finding]:
         if tensor is not None and tensor.shape != use.shape:
             yield Finding(
                 tensor_field(use.name, "shape"),
-                "not the shape that the architecture calls for",
+                "the shape does not fit the architecture",
                 list(use.shape),
                 list(tensor.shape),
                 severity,
@@ -83,39 +86,39 @@ def graph_shapes(subject: Subject) -> Iterator[Finding]:
 
 
 def graph_unused(subject: Subject) -> Iterator[Finding]:
-    """The graph reads every tensor of the layers, so that it is the whole model."""
+    """Check that the graph reads every tensor of the layers, so that it is the whole model."""
     if subject.graph is None:
         return
     unused = unused_parts(subject)
     if unused:
         yield Finding(
             "tensors",
-            "parts of layers that no op reads: this version of rdrr may not know all of the model",
+            "no op reads these parts of layers: this version of rdrr may not know the whole model",
             found=_listed(unused),
         )
 
 
 def unused_parts(subject: Subject) -> list[str]:
-    """Parts of layers that the graph does not read, sorted."""
+    """Return the parts of layers that the graph does not read, sorted."""
     if not isinstance(subject.graph, Graph):
         return []
     used = {_part(subject, use.name) for use in subject.graph.weights()}
-    # Frequencies of rope are derived from the blocks; some checkpoints carry them along.
+    # Some checkpoints store the rope frequencies, which the graph derives from the blocks.
     return sorted(
         part for part in subject.layer_parts if part not in used and "inv_freq" not in part
     )
 
 
 def layer_count(subject: Subject) -> Iterator[Finding]:
-    """The tensors have as many layers as `numLayers` says."""
+    """Check that `numLayers` is the number of layers among the tensors."""
     stated, found = subject.manifest.architecture.num_layers, subject.layers_present
     if subject.has_tensors and found and found != stated:
         yield Finding(
             "architecture.numLayers",
-            "not the number of layers among the tensors",
-            f"{found}, as the tensors have",
+            "the tensors have another number of layers",
+            f"{found}, the number of layers among the tensors",
             stated,
-            None if found < stated or subject.is_ours else "warning",
+            None if found < stated or subject.is_written_by_rdrr else "warning",
         )
 
 
@@ -127,7 +130,7 @@ _NORM_FLAGS = (
 
 
 def norm_flags(subject: Subject) -> Iterator[Finding]:
-    """Each norm flag says whether the tensor of that name exists."""
+    """Check that each norm flag states whether the tensor of that name exists."""
     if subject.inferred or not subject.has_tensors:
         return
     norms = subject.manifest.inference.normalization
@@ -136,14 +139,14 @@ def norm_flags(subject: Subject) -> Iterator[Finding]:
         if exists != stated:
             yield Finding(
                 f"inference.normalization.{field}",
-                f"the tensors {'have' if exists else 'lack'} {part}",
+                f"the layers {'have' if exists else 'do not have'} {part}",
                 exists,
                 stated,
             )
 
 
 def other_flags(subject: Subject) -> Iterator[Finding]:
-    """The flags for q/k norms, biases and the tied head say what the tensors say."""
+    """Check that the flags for q/k norms, biases and the tied head agree with the tensors."""
     if subject.inferred or not subject.has_tensors:
         return
     inference, parts = subject.manifest.inference, subject.layer_parts
@@ -167,7 +170,10 @@ def other_flags(subject: Subject) -> Iterator[Finding]:
     for field, stated, exists in facts:
         if stated != exists:
             yield Finding(
-                f"inference.{field}", "the tensors say otherwise and decide", exists, stated
+                f"inference.{field}",
+                "the tensors contradict the flag and take precedence",
+                exists,
+                stated,
             )
 
 

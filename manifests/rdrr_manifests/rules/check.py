@@ -1,4 +1,4 @@
-"""Run the structural rules over a manifest: JSON in, typed manifest and faults out."""
+"""Run the structural rules on a manifest: from its JSON to the typed manifest and its faults."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _RUNNABLE_RULES = frozenset({"graph-support", "graph-weights", "graph-shapes"})
 
 @dataclass(frozen=True)
 class Examination:
-    """What the structural rules found.
+    """The result of the structural rules.
 
     Attributes:
-        normalized: The manifest in the current generation's words, untyped.
+        normalized: The manifest as JSON values, translated into the current generation.
         faults: Every fault, in the order of the rules.
-        subject: What the rules looked at; None if not even a part could be typed.
+        subject: The manifest that the rules examined; None if no part of it passed the schema.
     """
 
     normalized: Normalized
@@ -36,14 +36,14 @@ class Examination:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The typed manifest, once there are no errors."""
+        """The typed manifest; None if there are errors."""
         if self.subject is None or of_severity(self.faults, "error"):
             return None
         return self.subject.manifest
 
     @cached_property
     def graph(self) -> Graph | ManifestError:
-        """The graph, or the reason why the package cannot be run here."""
+        """The graph, or the reason why this version of rdrr cannot run the package."""
         reason = next((f for f in self.faults if f.rule in _RUNNABLE_RULES), None)
         if reason is None and self.subject is not None and not self.subject.broken:
             return self.subject.derivation
@@ -60,13 +60,13 @@ def examine(
     external_tensors: Mapping[str, Any] | None = None,
     has_tensors: bool = True,
 ) -> Examination:
-    """Normalise a manifest of any generation and run every structural rule.
+    """Translate a manifest into the current generation and run every structural rule.
 
     Args:
-        raw: The manifest's JSON object.
-        external_tensors: Content of its `tensorsFile`, where it has one.
-        has_tensors: False when the tensor table is an external file that is not at hand; rules
-            on tensors then have nothing to say.
+        raw: The manifest's JSON object, of any generation.
+        external_tensors: Content of its `tensorsFile`; None if it has none.
+        has_tensors: False if the tensor table is an external file that is not available; the rules
+            on tensors then find nothing.
     """
     normalized = normalize(raw, external_tensors)
     data = normalized.data if has_tensors else {**normalized.data, "tensors": {}}

@@ -1,6 +1,6 @@
-"""Rules that need the package's files: that they are there, have their sizes, hashes and values.
+"""Rules on the package's files: that they exist and have the right sizes, hashes and values.
 
-Each shard and each tensor is examined on its own, so one bad file does not hide another.
+Each shard and each tensor is checked separately, so that one bad file does not hide another.
 """
 
 from __future__ import annotations
@@ -24,19 +24,25 @@ from rdrr_manifests.rules.subject import Finding, as_fault
 from rdrr_manifests.rules.tokenizer import tokenizer_content
 
 CHUNK_BYTES = 4 << 20
-"""Stored bytes of a tensor that are decoded at a time; as float32 they are up to eight times it."""
+"""Stored bytes of a tensor that are decoded at a time; as float32 they take up to 8 times that."""
 
 
 @dataclass(frozen=True)
 class FileRule:
-    """A rule on the files of a package; as `Rule`, with the store to look into."""
+    """A rule on the files of a package, like `Rule`.
+
+    Attributes:
+        id: Identifier of the rule in reports and in docs/SPEC.md.
+        check: Yields the findings for a manifest and the store with the package's files.
+        severity: Severity of findings that do not state their own.
+    """
 
     id: str
     check: Callable[[Manifest, Store], Iterator[Finding]]
     severity: Severity = "error"
 
     def faults(self, manifest: Manifest, store: Store) -> Iterator[Fault]:
-        """What breaks this rule."""
+        """Yield the faults that this rule finds."""
         for finding in self.check(manifest, store):
             yield as_fault(self.id, self.severity, finding)
 
@@ -46,7 +52,7 @@ def _reader(manifest: Manifest, store: Store) -> ShardReader:
 
 
 def shard_files(manifest: Manifest, store: Store) -> Iterator[Finding]:
-    """Every shard is there, with its declared size."""
+    """Check that every shard exists and has the stated size."""
     for index, error in _sizes(manifest, store):
         if error is not None:
             filename = manifest.shards[index].filename
@@ -54,7 +60,7 @@ def shard_files(manifest: Manifest, store: Store) -> Iterator[Finding]:
 
 
 def _sizes(manifest: Manifest, store: Store) -> Iterator[tuple[int, RdrrError | None]]:
-    """Shards whose names are fit to be opened, and what is wrong with their size."""
+    """Yield the index of each shard with a plain file name, and the error of its size, if any."""
     reader = _reader(manifest, store)
     for index, shard in enumerate(manifest.shards):
         if not is_plain_name(shard.filename):
@@ -68,7 +74,7 @@ def _sizes(manifest: Manifest, store: Store) -> Iterator[tuple[int, RdrrError | 
 
 
 def tokenizer_file(manifest: Manifest, store: Store) -> Iterator[Finding]:
-    """The tokenizer's file is there."""
+    """Check that the tokenizer's file exists."""
     tokenizer = manifest.tokenizer
     if tokenizer is None or tokenizer.file is None:
         return
@@ -84,37 +90,37 @@ def tokenizer_file(manifest: Manifest, store: Store) -> Iterator[Finding]:
 
 
 def shard_hashes(manifest: Manifest, store: Store) -> Iterator[Finding]:
-    """The bytes of every shard have the declared hash."""
+    """Check that every shard has the stated hash."""
     algorithm = manifest.hash_algorithm
     if algorithm not in ALGORITHMS:
         yield Finding(
             "hashAlgorithm",
-            f"hashes of {algorithm} are not checked by this version",
+            f"this version of rdrr does not check {algorithm} hashes",
             severity="warning",
         )
         return
     reader = _reader(manifest, store)
-    odd = 0
-    for index in _sound_shards(manifest, store):
+    doppler_hashes = 0
+    for index in _intact_shards(manifest, store):
         shard = manifest.shards[index]
         if not is_hash(shard.hash):
             continue
         try:
             reader.verify(index)
         except RdrrError as error:
-            if algorithm == "blake3" and is_dopplers_hash(shard, store):
-                odd += 1
+            if algorithm == "blake3" and is_doppler_hash(shard, store):
+                doppler_hashes += 1
             else:
                 yield Finding(shard.filename, error.message, error.expected, error.found)
-    if odd:
-        yield _odd_hashes(odd, len(manifest.shards))
+    if doppler_hashes:
+        yield _doppler_warning(doppler_hashes, len(manifest.shards))
 
 
-def is_dopplers_hash(shard: Shard, store: Store) -> bool:
-    """Whether a shard's hash is what the public runtime computes under the name of BLAKE3."""
+def is_doppler_hash(shard: Shard, store: Store) -> bool:
+    """Return whether a shard's hash is the variant of BLAKE3 that the public runtime computes."""
     from rdrr_format.doppler_blake3 import doppler_blake3_hex
 
-    if isinstance(store, LocalStore):  # the function takes a shard as a whole, which is mapped then
+    if isinstance(store, LocalStore):  # map the file: the function needs the whole shard at once
         store = LocalStore(store.root, follow_links=store.follow_links)
     try:
         return doppler_blake3_hex(store.read(shard.filename)) == shard.hash.lower()
@@ -122,17 +128,17 @@ def is_dopplers_hash(shard: Shard, store: Store) -> bool:
         return False
 
 
-def _odd_hashes(odd: int, shards: int) -> Finding:
+def _doppler_warning(count: int, shards: int) -> Finding:
     from rdrr_format.doppler_blake3 import NAME
 
-    which = f"{odd} of {shards} shards match {NAME}, which other readers of blake3 refuse"
-    return Finding("hashAlgorithm", which, "sha256", "blake3", "warning")
+    message = f"{count} of {shards} shards match {NAME}, which other readers of blake3 refuse"
+    return Finding("hashAlgorithm", message, "sha256", "blake3", "warning")
 
 
 def shard_frames(manifest: Manifest, store: Store) -> Iterator[Finding]:
-    """A compressed shard's table fits the file and holds as many bytes as are declared."""
+    """Check that a compressed shard's seek table fits the file and the stated content size."""
     reader = _reader(manifest, store)
-    for index in _sound_shards(manifest, store):
+    for index in _intact_shards(manifest, store):
         shard = manifest.shards[index]
         if shard.compression is None:
             continue
@@ -143,13 +149,14 @@ def shard_frames(manifest: Manifest, store: Store) -> Iterator[Finding]:
 
 
 def tensor_values(manifest: Manifest, store: Store) -> Iterator[Finding]:
-    """Every tensor can be decoded, and all its values are finite."""
+    """Check that every tensor can be decoded and that all its values are finite."""
     reader = _reader(manifest, store)
-    sound = set(_sound_shards(manifest, store))
-    # Tensors that share bytes are faults already; the same bytes are not decoded for each of them.
-    left = sum(manifest.shards[index].content_size for index in sound)
+    intact = set(_intact_shards(manifest, store))
+    # The rule tensor-overlap reports tensors that share bytes. Without this limit, a hostile
+    # manifest could have the same bytes decoded any number of times.
+    left = sum(manifest.shards[index].content_size for index in intact)
     for name, tensor in manifest.tensors.items():
-        if not all(run.shard_index in sound for run in tensor.runs()):
+        if not all(span.shard_index in intact for span in tensor.byte_spans()):
             continue
         left -= tensor.size
         if left < 0:
@@ -164,18 +171,20 @@ def tensor_values(manifest: Manifest, store: Store) -> Iterator[Finding]:
         if bad:
             yield Finding(
                 tensor_field(name),
-                f"values that are not finite, the first in stored row {where}",
+                f"the tensor has values that are not finite, the first in stored row {where}",
                 "finite values",
                 f"{bad} infinities or NaNs",
             )
 
 
 def count_non_finite(tensor: Tensor, reader: ShardReader) -> tuple[int, int]:
-    """Infinities and NaNs of a tensor, and the first stored row that has one (-1: none).
+    """Return the number of infinities and NaNs of a tensor, and the first stored row with one.
+
+    The row is -1 if all values are finite, or if the tensor's type or size cannot be decoded.
 
     Raises:
         FormatError: The bytes cannot be decoded.
-        ShardError: They are not there.
+        ShardError: The bytes are outside their shard.
     """
     from rdrr_format.codecs import CODECS
     from rdrr_format.encoding import decode_rows
@@ -183,14 +192,14 @@ def count_non_finite(tensor: Tensor, reader: ShardReader) -> tuple[int, int]:
     try:
         dtype = tensor.parsed_dtype()
     except FormatError:
-        return 0, -1  # the rule tensor-dtype says what there is to say
+        return 0, -1  # the rule tensor-dtype reports it
     geometry = tensor.geometry()
     if dtype.name not in CODECS or geometry.size != tensor.size:
         return 0, -1
     bad, first_bad = 0, -1
     for row, start, part in _pieces(geometry, dtype.block_bytes):
-        raw = reader.read_range(tensor.runs(), start, part.size)
-        with np.errstate(all="ignore"):  # NaNs are what is looked for, not a surprise
+        raw = reader.read_range(tensor.byte_spans(), start, part.size)
+        with np.errstate(all="ignore"):  # NaNs are expected here and need no warning
             rows = decode_rows(raw, dtype, part, 0, part.rows)
         finite = np.isfinite(rows)
         if not finite.all():
@@ -201,10 +210,10 @@ def count_non_finite(tensor: Tensor, reader: ShardReader) -> tuple[int, int]:
 
 
 def _pieces(geometry: Geometry, block_bytes: int) -> Iterator[tuple[int, int, Geometry]]:
-    """Parts of a tensor of about `CHUNK_BYTES`: rows, or blocks of one where a row has more.
+    """Yield parts of a tensor of at most `CHUNK_BYTES`: several rows, or blocks of one long row.
 
     Yields:
-        First stored row, first byte in the tensor, and the part's own geometry.
+        The first stored row, the first byte within the tensor, and the geometry of the part.
     """
     if not geometry.size:
         return
@@ -229,8 +238,8 @@ def _pieces(geometry: Geometry, block_bytes: int) -> Iterator[tuple[int, int, Ge
             yield row, row * geometry.row_bytes + block * block_bytes, part
 
 
-def _sound_shards(manifest: Manifest, store: Store) -> Iterator[int]:
-    """Shards that the rule shard-file has nothing against, each file once."""
+def _intact_shards(manifest: Manifest, store: Store) -> Iterator[int]:
+    """Yield the index of each shard in which the rule shard-file finds no fault, each file once."""
     seen: set[str] = set()
     for index, error in _sizes(manifest, store):
         name = manifest.shards[index].filename

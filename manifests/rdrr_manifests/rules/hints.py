@@ -12,19 +12,22 @@ _WHERE = "optimizations.kernelHints"
 
 
 def keys(subject: Subject) -> Iterator[Finding]:
-    """Every hint is a known one."""
+    """Check that every hint is known."""
     for key in subject.manifest.kernel_hints.model_extra or {}:
         expected = "one of " + ", ".join(HINT_VALUES)
-        yield Finding(f"{_WHERE}.{shown(key)}", "unknown hint, ignored", expected)
+        yield Finding(f"{_WHERE}.{shown(key)}", "the hint is unknown and is ignored", expected)
 
 
 def values(subject: Subject) -> Iterator[Finding]:
-    """Every hint has one of its values."""
+    """Check that every hint has one of its values."""
     stated = subject.manifest.kernel_hints.model_dump(by_alias=True)
     for key, allowed in HINT_VALUES.items():
         if stated[key] not in allowed:
             yield Finding(
-                f"{_WHERE}.{key}", "no such value", "one of " + ", ".join(allowed), stated[key]
+                f"{_WHERE}.{key}",
+                "the hint does not have this value",
+                "one of " + ", ".join(allowed),
+                stated[key],
             )
 
 

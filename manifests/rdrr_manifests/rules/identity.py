@@ -1,4 +1,4 @@
-"""Rules on the package as a whole: its name, its version, its statements about itself."""
+"""Rules on the package as a whole: its name, its version, and its summary fields."""
 
 from __future__ import annotations
 
@@ -16,78 +16,90 @@ _LAYOUTS = ("row", "col", "column", "flat")
 
 
 def version(subject: Subject) -> Iterator[Finding]:
-    """`version` is 1; 2 is read with a warning, more needs a newer rdrr."""
+    """Check that `version` is 1; 2 is read as 1 with a warning, and more needs a newer rdrr."""
     found = subject.manifest.version
     if found < _NEWEST_VERSION:
-        yield Finding("version", "no such version", "1", found)
+        yield Finding("version", "this version does not exist", "1", found)
     elif found > _NEWEST_VERSION + 1:
         yield Finding("version", "this package needs a newer rdrr", "1", found)
     elif found > _NEWEST_VERSION:
-        yield Finding("version", "unknown version, read as 1", "1", found, "warning")
+        yield Finding("version", "the version is unknown and is read as 1", "1", found, "warning")
 
 
 def model_id(subject: Subject) -> Iterator[Finding]:
-    """`modelId` has lower-case letters, digits, `-` and `_`, at most 64."""
+    """Check that `modelId` consists of 1 to 64 lower-case letters, digits, `-` and `_`."""
     found = subject.manifest.model_id
     if not _MODEL_ID.fullmatch(found):
-        # Other writers break it and are still readable; ours must not.
-        severity: Severity = "error" if subject.is_ours or not found else "warning"
+        # Packages of other writers break this rule and can be read nevertheless.
+        severity: Severity = "error" if subject.is_written_by_rdrr or not found else "warning"
         expected = "1 to 64 of a-z, 0-9, - and _"
         yield Finding("modelId", "not a plain name", expected, found, severity)
 
 
 def hash_algorithm(subject: Subject) -> Iterator[Finding]:
-    """`hashAlgorithm` is sha256 or blake3; every shard that states one states the same."""
+    """Check that `hashAlgorithm` is sha256 or blake3, also where a shard states it."""
     found = subject.manifest.hash_algorithm
     if found not in HASH_ALGORITHMS:
-        yield Finding("hashAlgorithm", "unknown hash", " or ".join(HASH_ALGORITHMS), found)
+        yield Finding(
+            "hashAlgorithm", "unknown hash algorithm", " or ".join(HASH_ALGORITHMS), found
+        )
     for index, shard in enumerate(subject.manifest.shards):
         stated = (shard.model_extra or {}).get("hashAlgorithm")
         if stated is not None and stated != found:
             yield Finding(
-                f"shards[{index}].hashAlgorithm", "differs from the package's", found, stated
+                f"shards[{index}].hashAlgorithm",
+                "differs from the hashAlgorithm of the package",
+                found,
+                stated,
             )
 
 
 def eos_token(subject: Subject) -> Iterator[Finding]:
-    """Ids that end a text are rows of the embedding; a text model has at least one."""
+    """Check that end-of-sequence ids are rows of the embedding, and that there is at least one."""
     manifest = subject.manifest
     rows = manifest.inference.output.embedding_vocab_size or manifest.architecture.vocab_size
     for eos in manifest.eos_token_ids:
         if not 0 <= eos < rows:
-            yield Finding("eos_token_id", "outside the vocabulary", f"0 to {rows - 1}", eos)
+            yield Finding(
+                "eos_token_id", "the id is outside the vocabulary", f"0 to {rows - 1}", eos
+            )
     if not manifest.eos_token_ids and manifest.model_type == "transformer":
         yield Finding(
-            "eos_token_id", "not stated: texts end at the token limit only", severity="warning"
+            "eos_token_id",
+            "the field is missing, so only the token limit ends a sequence",
+            severity="warning",
         )
 
 
 def tokenizer_vocabulary(subject: Subject) -> Iterator[Finding]:
-    """The tokenizer has no more entries than the embedding has rows."""
+    """Check that the tokenizer has no more entries than the embedding has rows."""
     manifest = subject.manifest
     if manifest.tokenizer is None:
-        yield Finding("tokenizer", "not stated: text cannot be encoded")
+        yield Finding("tokenizer", "the block is missing, so text cannot be encoded")
         return
     rows = manifest.inference.output.embedding_vocab_size or manifest.architecture.vocab_size
     size = manifest.tokenizer.vocab_size
     if size is not None and size > rows:
         yield Finding(
-            "tokenizer.vocabSize", "more than the embedding has rows", f"at most {rows}", size
+            "tokenizer.vocabSize",
+            "more entries than the embedding has rows",
+            f"at most {rows}",
+            size,
         )
 
 
 def quantization_layout(subject: Subject) -> Iterator[Finding]:
-    """`quantizationInfo.layout` is stated for Q4_K_M, and no tensor contradicts `row`."""
+    """Check that `quantizationInfo.layout` is known, and is stated if there are Q4_K_M tensors."""
     info = subject.manifest.quantization_info
     stated = info.layout if info else None
     field = "quantizationInfo.layout"
     if stated is None:
         if any(_is_q4k(tensor.dtype) for tensor in subject.manifest.tensors.values()):
-            yield Finding(field, "missing beside Q4_K_M tensors", "row or col")
+            yield Finding(field, "Q4_K_M tensors need this field", "row or col")
     elif stated not in _LAYOUTS:
         yield Finding(field, "unknown layout", "row or col", stated)
     elif stated == "flat":
-        yield Finding(field, "other runtimes refuse it", "row or col", stated, "warning")
+        yield Finding(field, "other runtimes refuse this layout", "row or col", stated, "warning")
 
 
 def _is_q4k(dtype: str) -> bool:
@@ -95,19 +107,23 @@ def _is_q4k(dtype: str) -> bool:
 
 
 def experts(subject: Subject) -> Iterator[Finding]:
-    """`moeConfig`: a positive number of experts, of which a token uses some."""
+    """Check that `moeConfig` has a positive number of experts, and that a token uses 1 to all."""
     moe = subject.manifest.moe_config
     if moe is None:
         return
     total, used = moe.num_experts, moe.num_experts_per_token
     if total < 1:
-        yield Finding("moeConfig.numExperts", "not a count", "a positive integer", total)
+        yield Finding(
+            "moeConfig.numExperts", "not a valid number of experts", "a positive integer", total
+        )
     elif not 1 <= used <= total:
-        yield Finding("moeConfig.numExpertsPerToken", "not a count", f"1 to {total}", used)
+        yield Finding(
+            "moeConfig.numExpertsPerToken", "not a valid number of experts", f"1 to {total}", used
+        )
 
 
 def groups(subject: Subject) -> Iterator[Finding]:
-    """`groups` name shards and tensors that exist."""
+    """Check that `groups` only name shards and tensors that exist."""
     stated = subject.manifest.groups
     if not isinstance(stated, dict):
         return
@@ -130,20 +146,20 @@ def groups(subject: Subject) -> Iterator[Finding]:
 
 
 def tensor_count(subject: Subject) -> Iterator[Finding]:
-    """`tensorCount`, where stated, is the number of tensors."""
+    """Check that `tensorCount` is the number of tensors, if it is stated."""
     stated = (subject.manifest.model_extra or {}).get("tensorCount")
     count = len(subject.manifest.tensors) + len(subject.broken_tensors)
     if subject.has_tensors and stated is not None and stated != count:
-        yield Finding("tensorCount", "not the number of tensors", count, stated)
+        yield Finding("tensorCount", "differs from the number of tensors", count, stated)
 
 
 def role_stated(subject: Subject) -> Iterator[Finding]:
-    """The current generation states every tensor's role."""
+    """Check that every tensor states its role, in the current generation."""
     if subject.generation is not Generation.CURRENT:
         return
     for name, tensor in subject.manifest.tensors.items():
         if "role" not in tensor.model_fields_set:
-            yield Finding(tensor_field(name, "role"), "missing; read as other")
+            yield Finding(tensor_field(name, "role"), "the role is missing and is read as other")
 
 
 RULES = (

@@ -1,8 +1,8 @@
-"""The schema as a rule: types and ranges of single fields, and what to go on with after faults.
+"""The schema as a rule: the types and ranges of single fields.
 
-Pydantic finds every field of the wrong type. So that the other rules still have something to
-look at, entries it refuses are left out and blocks it refuses are replaced by neutral ones;
-rules that need them are then passed over.
+Pydantic finds every field of the wrong type or range. So that the other rules can still run on the
+rest of the manifest, refused tensor entries are left out and refused blocks are replaced by
+placeholders; rules that need a refused block are skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from rdrr_manifests.faults import Fault, shown, tensor_field
 from rdrr_manifests.models import Manifest
 
-_NEUTRAL: Mapping[str, Any] = {
+_PLACEHOLDERS: Mapping[str, Any] = {
     "modelId": "unnamed",
     "quantization": "unknown",
     "totalSize": 0,
@@ -42,7 +42,7 @@ _NEUTRAL: Mapping[str, Any] = {
         "output": {},
     },
 }
-"""Stands in for required blocks that were refused; never reaches a user."""
+"""Placeholders for required blocks that were refused; they never reach a user."""
 
 _WORDS: Mapping[str, str] = {
     "missing": "a value",
@@ -64,13 +64,13 @@ _SIGNS = {"gt": "more than", "ge": "at least"}
 
 @dataclass(frozen=True)
 class Parsed:
-    """A manifest as far as the schema let it through.
+    """The part of a manifest that passed the schema.
 
     Attributes:
-        manifest: Typed manifest; None if nothing could be saved.
-        faults: What was refused.
+        manifest: Typed manifest; None if no part of it passed.
+        faults: The faults that the schema found.
         broken: Top-level keys that were refused as a whole or in part.
-        broken_tensors: Tensor entries left out.
+        broken_tensors: Names of the tensors whose entries were left out.
     """
 
     manifest: Manifest | None
@@ -80,7 +80,7 @@ class Parsed:
 
 
 def parse(data: Mapping[str, Any]) -> Parsed:
-    """Type a manifest in the current generation's words, saving what can be saved."""
+    """Parse a manifest of the current generation, without the parts that the schema refuses."""
     try:
         return Parsed(_validate(data))
     except ValidationError as error:
@@ -105,16 +105,17 @@ def parse(data: Mapping[str, Any]) -> Parsed:
 
 
 def _validate(data: Mapping[str, Any]) -> Manifest:
-    # Through JSON, because only there strict mode knows a list from a tuple.
+    # Through JSON text: in strict mode pydantic only accepts a list for a tuple field there.
     return Manifest.model_validate_json(json.dumps(data), strict=True)
 
 
 def _repair(
     data: Mapping[str, Any], broken: frozenset[str], lost: frozenset[str]
 ) -> dict[str, Any]:
+    """Return a manifest without refused keys and tensors, and with placeholders for blocks."""
     repaired = {key: value for key, value in data.items() if key not in broken}
-    for key in broken & _NEUTRAL.keys():
-        repaired[key] = copy.deepcopy(_NEUTRAL[key])
+    for key in broken & _PLACEHOLDERS.keys():
+        repaired[key] = copy.deepcopy(_PLACEHOLDERS[key])
     if lost:
         repaired["tensors"] = {
             name: entry for name, entry in data["tensors"].items() if name not in lost
@@ -123,13 +124,20 @@ def _repair(
 
 
 def _faults(problems: Sequence[Any], data: Mapping[str, Any]) -> tuple[Fault, ...]:
+    """Return one fault for each field, which joins all that pydantic expected there."""
     merged: dict[str, tuple[list[str], str | None, str]] = {}
     for problem in problems:
         field, found = _locate(problem["loc"], data)
         expected = _expected(problem)
         words, _, _ = merged.setdefault(
             field,
-            ([], found, "missing" if problem["type"] == "missing" else "not as the format says"),
+            (
+                [],
+                found,
+                "the field is missing"
+                if problem["type"] == "missing"
+                else "the value has the wrong type or range",
+            ),
         )
         if expected not in words:
             words.append(expected)
@@ -148,13 +156,13 @@ def _expected(problem: Mapping[str, Any]) -> str:
 
 
 def _locate(loc: Sequence[str | int], data: Any) -> tuple[str, str | None]:
-    """Field path of an error, and the value there; union tags in pydantic's path are left out."""
+    """Return the field path of an error and the value there, without pydantic's union tags."""
     path, value, known = "", data, True
     for position, part in enumerate(loc):
         if known and _has(value, part):
             value = value[part]
         elif position == len(loc) - 1 and isinstance(value, dict) and "[" not in str(part):
-            known = False  # a missing key; with a bracket it is the tag of a union
+            known = False  # a missing key; a name with a bracket is the tag of a union
         else:
             continue
         path = _join(path, part)

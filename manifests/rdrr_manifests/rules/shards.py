@@ -1,4 +1,4 @@
-"""Rules on the table of shards, as far as the manifest alone can tell."""
+"""Rules on the table of shards that need only the manifest."""
 
 from __future__ import annotations
 
@@ -16,38 +16,43 @@ _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def is_hash(text: str) -> bool:
-    """Whether a text has the form of a 256-bit hash."""
+    """Return whether a string has the form of a 256-bit hash."""
     return _HEX.fullmatch(text) is not None
 
 
 def present(subject: Subject) -> Iterator[Finding]:
-    """There is at least one shard."""
+    """Check that there is at least one shard."""
     if not subject.manifest.shards:
-        yield Finding("shards", "empty", "at least one shard")
+        yield Finding("shards", "the list is empty", "at least one shard")
 
 
 def indexes(subject: Subject) -> Iterator[Finding]:
-    """A shard's index is its position."""
+    """Check that the index of each shard is its position in the list."""
     for position, shard in enumerate(subject.manifest.shards):
         if shard.index != position:
-            yield Finding(f"shards[{position}].index", "not its position", position, shard.index)
+            yield Finding(
+                f"shards[{position}].index",
+                "differs from the shard's position in the list",
+                position,
+                shard.index,
+            )
 
 
 def sizes(subject: Subject) -> Iterator[Finding]:
-    """No shard is empty."""
+    """Check that no shard is empty."""
     for position, shard in enumerate(subject.manifest.shards):
         if shard.size == 0:
-            yield Finding(f"shards[{position}].size", "empty shard", "more than 0", 0)
+            yield Finding(f"shards[{position}].size", "the shard is empty", "more than 0", 0)
 
 
 def offsets(subject: Subject) -> Iterator[Finding]:
-    """A shard's offset is the sum of the sizes before it."""
+    """Check that the offset of each shard is the sum of the sizes of the shards before it."""
     total = 0
     for position, shard in enumerate(subject.manifest.shards):
         if shard.offset != total:
             yield Finding(
                 f"shards[{position}].offset",
-                "not the sum of the sizes before it",
+                "differs from the sum of the sizes of the shards before it",
                 total,
                 shard.offset,
             )
@@ -55,24 +60,37 @@ def offsets(subject: Subject) -> Iterator[Finding]:
 
 
 def total_size(subject: Subject) -> Iterator[Finding]:
-    """`totalSize` is the sum of the shards' sizes."""
+    """Check that `totalSize` is the sum of the sizes of the shards."""
     total = sum(shard.size for shard in subject.manifest.shards)
     if subject.manifest.total_size != total:
         yield Finding(
-            "totalSize", "not the sum of the shards' sizes", total, subject.manifest.total_size
+            "totalSize",
+            "differs from the sum of the sizes of the shards",
+            total,
+            subject.manifest.total_size,
         )
 
 
 def compressions(subject: Subject) -> Iterator[Finding]:
-    """A compressed shard names a known method and its content's size; another names neither."""
+    """Check that a compressed shard states a known method and the size of its content."""
     for position, shard in enumerate(subject.manifest.shards):
         field, size = f"shards[{position}]", shard.uncompressed_size
         if shard.compression not in (None, ZSTD):
             yield Finding(f"{field}.compression", "unknown compression", ZSTD, shard.compression)
         elif shard.compression is not None and not size:
-            yield Finding(f"{field}.uncompressedSize", "missing", "more than 0", size)
+            yield Finding(
+                f"{field}.uncompressedSize",
+                "a compressed shard needs this field",
+                "more than 0",
+                size,
+            )
         elif shard.compression is None and size is not None:
-            yield Finding(f"{field}.uncompressedSize", "given without compression", None, size)
+            yield Finding(
+                f"{field}.uncompressedSize",
+                "the field is given for a shard that is not compressed",
+                None,
+                size,
+            )
     try:
         check_content(subject.manifest.shards)
     except ShardError as error:
@@ -80,7 +98,7 @@ def compressions(subject: Subject) -> Iterator[Finding]:
 
 
 def names(subject: Subject) -> Iterator[Finding]:
-    """A shard's file name is a plain name, so that it cannot lead out of the folder."""
+    """Check that file names are plain names, so that they cannot point outside the folder."""
     for position, shard in enumerate(subject.manifest.shards):
         if not is_plain_name(shard.filename):
             yield Finding(
@@ -92,7 +110,7 @@ def names(subject: Subject) -> Iterator[Finding]:
 
 
 def unique_names(subject: Subject) -> Iterator[Finding]:
-    """No two shards are the same file, on file systems that ignore case either."""
+    """Check that no two shards are the same file, even on file systems that ignore case."""
     seen: dict[str, int] = {}
     for position, shard in enumerate(subject.manifest.shards):
         first = seen.setdefault(shard.filename.casefold(), position)
@@ -100,13 +118,13 @@ def unique_names(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 f"shards[{position}].filename",
                 f"the same file as shards[{first}]",
-                "a file of its own",
+                "a separate file for each shard",
                 shard.filename,
             )
 
 
 def hashes(subject: Subject) -> Iterator[Finding]:
-    """A shard's hash is 64 hexadecimal digits."""
+    """Check that the hash of each shard has 64 hexadecimal digits."""
     for position, shard in enumerate(subject.manifest.shards):
         field = f"shards[{position}].hash"
         if not is_hash(shard.hash):
@@ -115,7 +133,9 @@ def hashes(subject: Subject) -> Iterator[Finding]:
             )
             yield Finding(field, message, "64 hexadecimal digits", shard.hash)
         elif not shard.hash.strip("0"):
-            yield Finding(field, "all zeros: a placeholder?", severity="warning")
+            yield Finding(
+                field, "all digits are zero, so it may be a placeholder", severity="warning"
+            )
 
 
 _NEEDS = ("shards",)

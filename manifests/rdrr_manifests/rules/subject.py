@@ -1,4 +1,4 @@
-"""What rules look at, and how a rule is stated."""
+"""The data types of rules: the manifest under examination, a finding, and a rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ _LAYER_NAME = re.compile(r"^layers\.(\d+)\.(.+)$")
 
 
 class Finding(NamedTuple):
-    """One finding of a rule; the rule's id and severity are added when it is reported."""
+    """One finding of a rule; the rule's id and severity are added when it is reported.
+
+    Attributes:
+        field: Path of the field in the manifest, or a file's name.
+        message: What is wrong, as a short phrase.
+        expected: What the format requires.
+        found: What the package contains.
+        severity: Severity of this finding; that of the rule when None.
+    """
 
     field: str
     message: str
@@ -36,13 +44,14 @@ class Subject:
 
     Attributes:
         manifest: The typed manifest; parts that the schema refused are replaced or left out.
-        raw: The JSON as written.
-        generation: Generation it was written in.
-        inferred: `inference` is a guess from a raw configuration.
+        raw: The manifest as JSON values, translated into the current generation.
+        generation: Generation that it was written in.
+        inferred: Whether `inference` was inferred from a raw configuration.
         broken: Top-level keys whose content the schema refused.
-        broken_tensors: Names of entries that the schema refused, absent from `manifest`.
-        has_tensors: The tensor table could be read; false when it is an external file that is
-            not at hand.
+        broken_tensors: Names of the tensors whose entries the schema refused; they are missing in
+            `manifest`.
+        has_tensors: Whether the tensor table could be read; false if it is an external file that
+            is not available.
     """
 
     manifest: Manifest
@@ -54,43 +63,45 @@ class Subject:
     has_tensors: bool = True
 
     @property
-    def is_ours(self) -> bool:
-        """Whether this project's converter wrote the package."""
+    def is_written_by_rdrr(self) -> bool:
+        """Whether rdrr's converter wrote the package."""
         conversion = self.raw.get("conversion")
         is_tool = isinstance(conversion, dict) and conversion.get("tool") == "rdrr"
         return is_tool and self.generation is Generation.CURRENT
 
     @cached_property
     def names(self) -> TensorNames:
-        """The tensors' names, those of refused entries included."""
+        """The names of all tensors, including those with refused entries."""
         return TensorNames([*self.manifest.tensors, *self.broken_tensors])
 
     @cached_property
     def layer_parts(self) -> Mapping[str, frozenset[int]]:
-        """Each part of a layer (`self_attn.q_proj.weight`) and the layers that have it."""
+        """The layers that have each part of a layer, by its name (`self_attn.q_proj.weight`)."""
         found: dict[str, set[int]] = {}
         prefix = self.names.prefix
         for name in (*self.manifest.tensors, *self.broken_tensors):
             match = (
                 _LAYER_NAME.match(name.removeprefix(prefix)) if name.startswith(prefix) else None
             )
-            # A layer number that long is no layer's; int() would refuse thousands of digits.
+            # Longer numbers are not layer numbers, and int() raises for thousands of digits.
             if match and len(match[1]) <= 6:
                 found.setdefault(match[2], set()).add(int(match[1]))
         return {part: frozenset(layers) for part, layers in found.items()}
 
     @cached_property
     def layers_present(self) -> int:
-        """One more than the highest layer that any tensor belongs to."""
+        """One more than the highest layer number among the tensors."""
         return 1 + max((max(layers) for layers in self.layer_parts.values()), default=-1)
 
     @cached_property
     def derivation(self) -> Graph | ManifestError:
-        """The graph, or why this version of rdrr cannot derive one."""
+        """The graph, or the error that explains why this version of rdrr cannot derive it."""
         layers = self.manifest.architecture.num_layers
         if layers > len(self.manifest.tensors) + len(self.broken_tensors):
-            # Deriving costs time for every layer, which a hostile manifest may state by millions.
-            return ManifestError("fewer tensors than layers", where="architecture.numLayers")
+            # Deriving takes time for every layer, and a hostile manifest may state millions.
+            return ManifestError(
+                "the package has fewer tensors than layers", where="architecture.numLayers"
+            )
         try:
             return derive_graph(self.manifest, [*self.manifest.tensors, *self.broken_tensors])
         except ManifestError as error:
@@ -98,7 +109,7 @@ class Subject:
 
     @property
     def graph(self) -> Graph | None:
-        """The graph, if there is one."""
+        """The graph; None if this version of rdrr cannot derive it."""
         return self.derivation if isinstance(self.derivation, Graph) else None
 
 
@@ -110,10 +121,10 @@ class Rule:
     """One rule.
 
     Attributes:
-        id: What reports and docs/SPEC.md call it.
-        check: Yields what breaks the rule.
-        severity: Of its findings, unless one says otherwise.
-        needs: Top-level keys that must have passed the schema for the check to make sense.
+        id: Identifier of the rule in reports and in docs/SPEC.md.
+        check: Yields the findings for a manifest.
+        severity: Severity of findings that do not state their own.
+        needs: Top-level keys that the check reads; it is skipped if the schema refused one of them.
     """
 
     id: str
@@ -122,7 +133,7 @@ class Rule:
     needs: tuple[str, ...] = ()
 
     def faults(self, subject: Subject) -> Iterator[Fault]:
-        """What breaks this rule; nothing where the schema already refused what it needs."""
+        """Yield the faults that this rule finds; none if the schema refused a key that it needs."""
         if subject.broken.intersection(self.needs):
             return
         for finding in self.check(subject):
@@ -130,7 +141,7 @@ class Rule:
 
 
 def as_fault(rule: str, severity: Severity, finding: Finding) -> Fault:
-    """A finding under its rule's name, with foreign values made printable."""
+    """Return a finding as a fault of a rule, with untrusted values made printable."""
     return Fault(
         rule,
         finding.severity or severity,

@@ -1,4 +1,4 @@
-"""All structural rules in the order in which their faults are reported."""
+"""All structural rules, in the order in which their faults are reported."""
 
 from __future__ import annotations
 

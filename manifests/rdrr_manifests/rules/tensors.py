@@ -1,4 +1,4 @@
-"""Rules on the table of tensors: types, sizes and where the bytes are."""
+"""Rules on the table of tensors: types, sizes and byte spans."""
 
 from __future__ import annotations
 
@@ -16,33 +16,40 @@ FOREIGN_DTYPES = frozenset(
     {"W4A16", "MXFP4", "F64", "I32", "I16", "I8", "I4", "U64", "U32", "U16", "U8", "BOOL"}
     | {"F8_E4M3", "F8_E5M2"}
 )
-"""Types that other writers use and this version has no codec for; their sizes go unchecked."""
+"""Types of other writers that this version has no codec for; the sizes are not checked."""
 
 _MAX_DIMENSIONS = 8
 
 
 def present(subject: Subject) -> Iterator[Finding]:
-    """There is at least one tensor."""
+    """Check that there is at least one tensor."""
     if not subject.has_tensors:
-        yield Finding("tensorsFile", "not at hand, so tensors were not checked", severity="warning")
+        yield Finding(
+            "tensorsFile",
+            "the file is not available, so the tensors were not checked",
+            severity="warning",
+        )
     elif not subject.manifest.tensors and not subject.broken_tensors:
-        yield Finding("tensors", "empty", "at least one tensor")
+        yield Finding("tensors", "the table is empty", "at least one tensor")
 
 
 def shapes(subject: Subject) -> Iterator[Finding]:
-    """Every dimension is positive."""
+    """Check that every dimension is positive and that there are not too many."""
     for name, tensor in subject.manifest.tensors.items():
         if any(size < 1 for size in tensor.shape) or len(tensor.shape) > _MAX_DIMENSIONS:
             yield Finding(
                 tensor_field(name, "shape"),
-                "not a shape",
+                "not a valid shape",
                 f"up to {_MAX_DIMENSIONS} positive dimensions",
                 list(tensor.shape),
             )
 
 
 def dtypes(subject: Subject) -> Iterator[Finding]:
-    """Every storage type is known; a foreign one is a warning where no op reads the tensor."""
+    """Check that every storage type is known.
+
+    A type of another writer, or an unknown type of a tensor that no op reads, is only a warning.
+    """
     graph = None if subject.broken & {"architecture", "inference"} else subject.graph
     used = {use.name for use in graph.weights()} if graph else set()
     for name, tensor in subject.manifest.tensors.items():
@@ -52,7 +59,7 @@ def dtypes(subject: Subject) -> Iterator[Finding]:
             is_foreign = tensor.dtype.upper() in FOREIGN_DTYPES
             yield Finding(
                 tensor_field(name, "dtype"),
-                "this version of rdrr cannot decode it" if is_foreign else "unknown dtype",
+                "this version of rdrr cannot decode this dtype" if is_foreign else "unknown dtype",
                 error.expected,
                 tensor.dtype,
                 "warning" if is_foreign or (graph and name not in used) else "error",
@@ -60,7 +67,7 @@ def dtypes(subject: Subject) -> Iterator[Finding]:
 
 
 def layouts(subject: Subject) -> Iterator[Finding]:
-    """A layout is row, column or flat; column is for matrices."""
+    """Check that each layout is row, column or flat, and column only for matrices."""
     for name, tensor in _decodable(subject):
         try:
             tensor.geometry()
@@ -71,7 +78,7 @@ def layouts(subject: Subject) -> Iterator[Finding]:
 
 
 def sizes(subject: Subject) -> Iterator[Finding]:
-    """The size is what dtype, shape and layout call for."""
+    """Check that each size is the one that follows from dtype, shape and layout."""
     for name, tensor in _decodable(subject):
         expected = _expected_size(tensor)
         if expected is not None and expected != tensor.size:
@@ -102,66 +109,71 @@ def _expected_size(tensor: Tensor) -> int | None:
         return None
 
 
-def places(subject: Subject) -> Iterator[Finding]:
-    """A tensor says where its bytes are: a shard and an offset, or spans."""
+def locations(subject: Subject) -> Iterator[Finding]:
+    """Check that each tensor states where its bytes are: a shard and an offset, or spans."""
     for name, tensor in subject.manifest.tensors.items():
         if tensor.spans:
             continue
         for part, value in (("shard", tensor.shard), ("offset", tensor.offset)):
             if value is None:
-                yield Finding(tensor_field(name, part), "missing", "shard and offset, or spans")
+                yield Finding(
+                    tensor_field(name, part), "the field is missing", "shard and offset, or spans"
+                )
 
 
 def spans(subject: Subject) -> Iterator[Finding]:
-    """The spans together are as long as the tensor."""
+    """Check that the sizes of a tensor's spans add up to its size."""
     for name, tensor in subject.manifest.tensors.items():
         if not tensor.spans:
             continue
         total = sum(span.size for span in tensor.spans)
         if total != tensor.size:
             yield Finding(
-                tensor_field(name, "spans"), "not as long as the tensor", tensor.size, total
+                tensor_field(name, "spans"),
+                "the sizes of the spans do not add up to the size of the tensor",
+                tensor.size,
+                total,
             )
 
 
 def bounds(subject: Subject) -> Iterator[Finding]:
-    """Every run of bytes lies inside its shard."""
+    """Check that every byte span lies within its shard."""
     shards = subject.manifest.shards
-    for _, field, index, offset, size in _runs(subject):
+    for _, field, index, offset, size in _byte_spans(subject):
         if not 0 <= index < len(shards):
             found = f"shard {index}"
             yield Finding(field, "no such shard", f"0 to {len(shards) - 1}", found)
         elif offset < 0 or offset + size > shards[index].content_size:
             yield Finding(
                 field,
-                f"outside shard {index}",
+                f"the bytes are outside shard {index}",
                 f"an end of at most {shards[index].content_size}",
                 f"bytes {offset} to {offset + size}",
             )
 
 
 def overlaps(subject: Subject) -> Iterator[Finding]:
-    """No byte belongs to two tensors."""
-    runs = sorted(
+    """Check that no byte belongs to two tensors."""
+    ordered = sorted(
         (index, offset, offset + size, name, field)
-        for name, field, index, offset, size in _runs(subject)
+        for name, field, index, offset, size in _byte_spans(subject)
         if size > 0
     )
     end, owner, shard = -1, "", -1
-    for index, offset, stop, name, field in runs:
+    for index, offset, stop, name, field in ordered:
         if index == shard and offset < end:
             yield Finding(
                 field,
-                "shares bytes with another tensor",
+                "the tensor shares bytes with another one",
                 f"an offset of at least {end}",
-                f"{offset}, inside {tensor_field(owner)}",
+                f"{offset}, which is within {tensor_field(owner)}",
             )
         if index != shard or stop > end:
             end, owner, shard = stop, name, index
 
 
-def _runs(subject: Subject) -> Iterator[tuple[str, str, int, int, int]]:
-    """Name, field path, shard, offset and size of every run that is stated."""
+def _byte_spans(subject: Subject) -> Iterator[tuple[str, str, int, int, int]]:
+    """Yield name, field path, shard, offset and size of every byte span that is stated."""
     for name, tensor in subject.manifest.tensors.items():
         if tensor.spans:
             for position, span in enumerate(tensor.spans):
@@ -172,20 +184,20 @@ def _runs(subject: Subject) -> Iterator[tuple[str, str, int, int, int]]:
 
 
 def original_shapes(subject: Subject) -> Iterator[Finding]:
-    """`originalShape` has as many elements as `shape`."""
+    """Check that `originalShape` has as many elements as `shape`."""
     for name, tensor in subject.manifest.tensors.items():
         original = tensor.original_shape
         if original is not None and prod(original) != prod(tensor.shape):
             yield Finding(
                 tensor_field(name, "originalShape"),
-                "not the same number of elements as shape",
+                "the number of elements differs from that of shape",
                 list(tensor.shape),
                 list(original),
             )
 
 
 def transposed(subject: Subject) -> Iterator[Finding]:
-    """With `weightsTransposed` every matrix of a matmul is in column layout, and no embedding."""
+    """Check that `weightsTransposed` holds: matmul weights are column-major, embeddings are not."""
     if not subject.manifest.weights_transposed:
         return
     wanted: Mapping[str, bool] = {"matmul": True, "expert": True, "embedding": False}
@@ -211,7 +223,7 @@ RULES = (
     Rule("tensor-dtype", dtypes),
     Rule("tensor-layout", layouts),
     Rule("tensor-size", sizes),
-    Rule("tensor-place", places),
+    Rule("tensor-place", locations),
     Rule("tensor-spans", spans),
     Rule("tensor-bounds", bounds, needs=("shards",)),
     Rule("tensor-overlap", overlaps),

@@ -1,6 +1,7 @@
-"""The rule that a package's tokenizer can be used: it is read, tried on a text, and its ids fit.
+"""The rule that a package's tokenizer can be used.
 
-Only `validate --deep` and the converter ask for it: it imports the library `tokenizers`.
+The tokenizer is loaded, tried on a text, and its ids are compared with the rows of the embedding.
+Only deep validation and the converter run this rule, because it imports the library `tokenizers`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rdrr_manifests.models import Manifest
 from rdrr_manifests.rules.subject import Finding
 
 FIELD = "tokenizer.file"
-FOREIGN = "in a form of another runtime: this version cannot turn text into ids with it"
+FOREIGN = "the file is in the format of another runtime, so this version cannot encode text with it"
 SAMPLE = (
     "The quick brown fox's 1,234 jumps: over (2) lazy dogs!\n\n\tif x == 1:  # Grüße, 你好, "
     "Привет, مرحبا, नमस्ते 👋🏽\r\n" + "a" * 64 + " " * 32
@@ -25,10 +26,10 @@ SAMPLE = (
 
 
 def tokenizer_content(manifest: Manifest, store: Store) -> Iterator[Finding]:
-    """The tokenizer's file can be read and used, and its ids are rows of the embedding."""
+    """Check that the tokenizer's file can be used and that its ids are rows of the embedding."""
     name = manifest.tokenizer.file if manifest.tokenizer else None
     if name is None or not name.endswith(".json"):
-        return  # a tokenizer.model is none that this version reads
+        return  # this version does not read other files, such as a tokenizer.model
     try:
         if store.exists(name):
             yield from examine_tokenizer(read_bounded(store, name, JSON_BOUNDS.size), manifest)
@@ -37,11 +38,11 @@ def tokenizer_content(manifest: Manifest, store: Store) -> Iterator[Finding]:
 
 
 def examine_tokenizer(content: bytes, manifest: Manifest) -> Iterator[Finding]:
-    """Yield what is wrong with a `tokenizer.json`.
+    """Yield the findings on a `tokenizer.json`.
 
     Args:
-        content: Its bytes.
-        manifest: The manifest that names it.
+        content: Bytes of the file.
+        manifest: The manifest that names the file.
     """
     try:
         tokenizer = BoundedTokenizer(content)
@@ -54,20 +55,23 @@ def examine_tokenizer(content: bytes, manifest: Manifest) -> Iterator[Finding]:
         yield Finding(FIELD, error.message, error.expected, error.found)
         return
     rows = manifest.inference.output.embedding_vocab_size or manifest.architecture.vocab_size
-    most = max(own.values(), default=-1)
-    if most >= rows:
-        yield Finding(FIELD, "an id has no row of the embedding", f"at most {rows - 1}", most)
+    largest = max(own.values(), default=-1)
+    if largest >= rows:
+        yield Finding(FIELD, "an id has no row in the embedding", f"at most {rows - 1}", largest)
     beyond = [token_id for token_id in added.values() if token_id >= rows]
     if beyond:
-        # Published models have some, of pictures for instance, that no text may hold.
+        # Published models have such tokens, for example for images; text must not contain them.
         message = (
-            f"{len(beyond)} added tokens have no row of the embedding; texts may not hold them"
+            f"{len(beyond)} added tokens have no row in the embedding; text must not contain them"
         )
         yield Finding(FIELD, message, f"at most {rows - 1}", max(beyond), "warning")
 
 
 def _is_bare_vocabulary(content: bytes) -> bool:
-    """Whether a file has its vocabulary at the top, as early packages of the public runtime do."""
+    """Return whether a file has its vocabulary at the top level.
+
+    Early packages of the public runtime have such files.
+    """
     try:
         found = parse_json(content, JSON_BOUNDS)
     except FormatError:

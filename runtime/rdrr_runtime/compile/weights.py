@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_format.codecs import CODECS
 from rdrr_format.codecs.f16 import f16_overflow_count
 from rdrr_format.dtypes import DTYPES, DType
@@ -91,7 +91,7 @@ def load_weights(arena: Arena, package: Package, graph: Graph, preferences: Pref
     """Upload every tensor that the graph reads.
 
     Args:
-        arena: Owner of the buffers; in a `PaperArena` no bytes are read or written.
+        arena: Owner of the buffers; in a `DryRunArena` no bytes are read or written.
         package: Where the tensors are.
         graph: What reads them.
         preferences: What hints and defaults ask for.
@@ -101,7 +101,7 @@ def load_weights(arena: Arena, package: Package, graph: Graph, preferences: Pref
         FormatError: A tensor that was to be expanded does not fit the wider type.
         DeviceError: The adapter has too little memory or cannot bind a row.
     """
-    paper = arena if isinstance(arena, PaperArena) else PaperArena(arena.device)
+    paper = arena if isinstance(arena, DryRunArena) else DryRunArena(arena.device)
     planned = Weights(paper.pool("weights", 0), paper.pool("vectors", 0))
     _load(_Loader(planned, package, preferences, None), graph)
     if paper is arena:

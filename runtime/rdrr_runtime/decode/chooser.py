@@ -22,7 +22,7 @@ from rdrr_runtime.decode.probabilities import Allowed, ProbabilitySampler
 from rdrr_runtime.decode.rules import TokenRules
 from rdrr_runtime.decode.stream import AtOnceFeed, Stream
 from rdrr_runtime.sampling.entropy import entropies
-from rdrr_runtime.sampling.logprobs import TokenLogprobs, describe
+from rdrr_runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from rdrr_runtime.sampling.sampler import Sampler
 
 F32 = npt.NDArray[np.float32]
@@ -216,7 +216,7 @@ class Chooser:
 
     def _describe(self, row: F32, token_id: int) -> list[TokenLogprobs]:
         wanted = self.rules.logprobs
-        return [] if wanted is None else [describe(row, token_id, wanted.top)]
+        return [] if wanted is None else [token_logprobs(row, token_id, wanted.top)]
 
     def _seen(self) -> list[int]:
         return [*self._dropped, *self.ids]

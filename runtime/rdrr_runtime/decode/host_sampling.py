@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rdrr_runtime.backend import Backend, Mask, SamplingBackend
-from rdrr_runtime.sampling.logprobs import TokenLogprobs, describe
+from rdrr_runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 
@@ -46,7 +46,7 @@ class HostSampling:
             allowed = None if self._allowed is None else self._allowed[: len(logits)]
             token_id = self._sampler.choose(logits, self._seen, allowed)
             if self._top is not None:
-                self._recorded.append(describe(logits, token_id, self._top))
+                self._recorded.append(token_logprobs(logits, token_id, self._top))
             base += len(ids)
             ids = [token_id]
             out.append(token_id)

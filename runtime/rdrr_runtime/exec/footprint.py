@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import Tuning
 
 from rdrr_runtime.compile.pass_spec import LOADED, PREFILL
@@ -76,7 +76,7 @@ def footprint(
         FormatError: A tensor that no kernel reads.
         UsageError: A type of the cache that does not suit the model.
     """
-    paper = PaperArena(device)
+    paper = DryRunArena(device)
     plan = Plan(package, device, paper, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
     for spec in LOADED:
         plan.lowered(spec)

@@ -1,6 +1,6 @@
 """A model laid out in memory: its weights, caches, values, and its passes as lists of phases.
 
-A `Plan` in a `PaperArena` allocates nothing and reads no weights: it tells what would serve what.
+A `Plan` in a `DryRunArena` allocates nothing and reads no weights: it tells what would serve what.
 What runs the passes is an executor, see `rdrr_runtime.exec.program`.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rdrr_device.arena import Arena
 from rdrr_device.device import Device
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import Tuning
 from rdrr_manifests.package import Package
 
@@ -37,7 +37,7 @@ class Plan:
     Args:
         package: What to load.
         device: Whose features and limits count.
-        arena: Owner of the buffers; a `PaperArena` to see the choices without loading.
+        arena: Owner of the buffers; a `DryRunArena` to see the choices without loading.
         policy: Hints.
         context: KV slots.
         kv_dtype: `f16`, `f32` or `q8_0`.
@@ -78,7 +78,7 @@ class Plan:
         self._mapped: dict[PassSpec, Pass] = {}
         ropes = tuple(
             arena.empty(f"rope.{index}", rope_bytes(spec, context))
-            if isinstance(arena, PaperArena)
+            if isinstance(arena, DryRunArena)
             else arena.upload(f"rope.{index}", rope_table(spec, context))
             for index, spec in enumerate(self.graph.ropes)
         )
@@ -116,7 +116,7 @@ class Plan:
     def _on_paper(self, spec: PassSpec) -> Pass:
         """Return the phases of a mapped pass in caches that are not allocated, lowered once."""
         if spec not in self._mapped:
-            state, cache = self.memory(spec, PaperArena(self.device))
+            state, cache = self.memory(spec, DryRunArena(self.device))
             self._mapped[spec] = self.lower(spec, state=state, cache=cache)
         return self._mapped[spec]
 
@@ -182,7 +182,7 @@ def plan_on_paper(
     tuning: Tuning | None = None,
 ) -> Plan:
     """Return the plan that a backend would make, without loading anything."""
-    paper = PaperArena(device)
+    paper = DryRunArena(device)
     return Plan(package, device, paper, policy, context=context, kv_dtype=kv_dtype, tuning=tuning)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from rdrr_device.arena import Arena, arena
 from rdrr_device.device import Device
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_device.timestamps import Timer, warm_up
 from rdrr_device.tuning import AnyTuningKey, Params, Tuning
 from rdrr_format.errors import DeviceError
@@ -93,7 +93,7 @@ def tune(setting: Setting, known: Tuning, progress: Progress | None = None) -> T
         DeviceError: The device cannot tell the time, or too little memory.
     """
     timer = Timer(setting.device)
-    paper = setting.plan(PaperArena(setting.device))
+    paper = setting.plan(DryRunArena(setting.device))
     wanted = [one for one in setting.passes if not one.is_mapped or paper.cache.spec.has_batches]
     tuning_keys: dict[str, tuple[PassSpec, AnyTuningKey]] = {}
     for step in wanted:
@@ -134,7 +134,7 @@ def _tuning_keys(
     plan: Plan, step: PassSpec, ops: frozenset[str]
 ) -> dict[str, tuple[PassSpec, AnyTuningKey]]:
     """The tuning keys of a pass that have candidates, by key and with the step's name."""
-    state, cache = plan.memory(step, PaperArena(plan.device))
+    state, cache = plan.memory(step, DryRunArena(plan.device))
     lowered = plan.lower(step, Tuning(), state=state, cache=cache)
     found = {
         tuning_key.name: tuning_key for one in lowered.phases for tuning_key in one.tuning_keys
@@ -224,7 +224,7 @@ class _Tuner:
         best = self._winner(tuning_key.default, times, right)
         if best != tuning_key.default:
             trials[best] = Verdict.WON
-        self.tuning = self.tuning.having(tuning_key.name, best)
+        self.tuning = self.tuning.with_params(tuning_key.name, best)
         return Outcome(
             tuning_key,
             step.name,
@@ -265,7 +265,7 @@ class _Tuner:
         return self.plan.lower(step, tuning, state=state, cache=cache)
 
     def _runs(self, step: PassSpec, tuning_key: AnyTuningKey, params: Params) -> list[list[Phase]]:
-        tuning = self.tuning.having(tuning_key.name, params)
+        tuning = self.tuning.with_params(tuning_key.name, params)
         return _of(tuning_key.name, self._lower(step, tuning).phases)
 
     def _prepare(self, phases: Sequence[Phase]) -> Prepared:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.device import Device
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_format.errors import DeviceError, FormatError, UsageError
 from rdrr_manifests.graph import Graph
 
@@ -280,7 +280,7 @@ class KvCache:
         """
         spec = KvSpec.make(graph.kv_heads, graph.head_dim, context, dtype)
         spec = replace(spec, sequences=sequences)
-        if spec.size > arena.max_binding and not isinstance(arena, PaperArena):
+        if spec.size > arena.max_binding and not isinstance(arena, DryRunArena):
             raise DeviceError(
                 "the keys of a layer are larger than the adapter can bind",
                 expected=f"at most {arena.max_binding} bytes",

@@ -9,7 +9,7 @@ import re
 from functools import cache
 
 from rdrr_device.kernels import MAX_WORKGROUPS, Dispatch, Kernel
-from rdrr_device.shaders import numbered
+from rdrr_device.shaders import with_binding_numbers
 
 from rdrr_runtime.phases.phase import FOLDER, Phase
 
@@ -52,7 +52,7 @@ def _shader(source: str, has_subgroups: bool, is_flat: bool) -> str:
     enable, source = source.split("\n", 1) if source.startswith("enable ") else ("", source)
     text = FOLDER.render(
         "launch.wgsl",
-        PHASE=numbered(source),
+        PHASE=with_binding_numbers(source),
         PARAMETERS=parameters,
         SUBGROUPS=has_subgroups,
         FLAT=is_flat,

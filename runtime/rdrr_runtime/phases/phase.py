@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from rdrr_device.buffers import BufferSlice
 from rdrr_device.kernels import Work
-from rdrr_device.shaders import Access, Binding, ShaderFolder, overrides, storage
+from rdrr_device.shaders import Access, Binding, ShaderFolder, overrides, storage_bindings
 from rdrr_device.tuning import AnyTuningKey
 
 __all__ = ["FOLDER", "MOST_BUFFERS", "Number", "Phase", "Record", "Work", "choice"]
@@ -158,7 +158,7 @@ class Phase:
     @cached_property
     def bindings(self) -> tuple[Binding, ...]:
         """The storage buffers in the order in which the shader declares them."""
-        return storage(self.record.source)
+        return storage_bindings(self.record.source)
 
     @property
     def slices(self) -> tuple[BufferSlice, ...]:

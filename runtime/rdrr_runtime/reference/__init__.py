@@ -1,1 +1,1 @@
-"""The ops and the forward pass in plain torch: the oracle of the tests and the CPU backend."""
+"""The ops and the forward pass in plain torch: the reference of the tests and the CPU backend."""

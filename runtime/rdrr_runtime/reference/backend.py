@@ -1,4 +1,4 @@
-"""The CPU backend: the torch reference in float32 behind the engine's interface."""
+"""The CPU backend: the torch reference in float32, behind the interface that the engine uses."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rdrr_runtime.sampling.entropy import entropies
 F32 = npt.NDArray[np.float32]
 
 PREFILL_ROWS = 256
-"""Prompt tokens of a pass: bounds the memory of the scores, as it does on the GPU."""
+"""Most prompt tokens of one pass; bounds the memory of the attention scores."""
 
 
 class CpuBackend:
-    """A model in torch, its weights dequantized to float32.
+    """A model in torch with its weights dequantized to float32.
 
     Args:
-        package: What to load.
-        context: KV slots.
-        observe: Receives the inputs of weights.
+        package: The package to load.
+        context: Slots of the key-value cache, in tokens.
+        observe: Called with each weight of a linear layer or expert and the rows it multiplies.
     """
 
     def __init__(self, package: Package, *, context: int, observe: Observer | None = None) -> None:
@@ -43,11 +43,20 @@ class CpuBackend:
 
     @property
     def info(self) -> BackendInfo:
-        """Facts about the backend."""
+        """The backend's name, context and memory."""
         return self._info
 
     def logits(self, ids: Sequence[int], base: int, *, all_rows: bool = False) -> F32:
-        """Logits after the last of `ids`, float32 [1, vocab]; of every row with `all_rows`."""
+        """Run `ids` and return the logits of the last one, or of each with `all_rows`.
+
+        Args:
+            ids: Token ids; row r is stored in slot base + r.
+            base: Valid slots before this pass.
+            all_rows: Return the logits of every row.
+
+        Returns:
+            float32 [1, vocab], or [len(ids), vocab] with `all_rows`.
+        """
         parts = [
             self._model.forward(
                 ids[start : start + PREFILL_ROWS], base + start, all_rows=all_rows
@@ -57,10 +66,10 @@ class CpuBackend:
         return np.concatenate(parts) if all_rows else parts[-1]
 
     def greedy(self, ids: Sequence[int], base: int, count: int) -> list[int]:
-        """Run `ids`, then feed back the most probable token; `count` new ids.
+        """Run `ids`, feed back the most probable token each time, and return `count` new ids.
 
         Raises:
-            GenerationError: The logits are no numbers.
+            GenerationError: A logit is NaN.
         """
         out: list[int] = []
         for _ in range(count):
@@ -75,7 +84,7 @@ class CpuBackend:
         return out
 
     def fill(self, ids: Sequence[int], base: int) -> None:
-        """Run `ids` for their keys and values alone."""
+        """Run `ids` only to store their keys and values."""
         self.logits(ids, base)
 
     def window_logits(
@@ -86,7 +95,7 @@ class CpuBackend:
         wanted: int,
         positions: Sequence[int] | None = None,
     ) -> F32:
-        """Logits of the last `wanted` of `ids`, see `Backend.window_logits`."""
+        """Return the logits of the last `wanted` of `ids`, see `Backend.window_logits`."""
         rows = self._model.forward(ids, base, positions=positions, all_rows=True)
         return rows[len(ids) - wanted :].numpy()
 
@@ -98,27 +107,29 @@ class CpuBackend:
         wanted: int,
         positions: Sequence[int] | None = None,
     ) -> tuple[list[int], F32]:
-        """The most probable id of each of these rows, ties to the lower one, and its entropy."""
+        """Return the argmax of each of these rows, ties to the lower id, and the row's entropy."""
         rows = self.window_logits(ids, base, wanted=wanted, positions=positions)
         return [int(one) for one in rows.argmax(axis=1)], entropies(rows)
 
     def read_cache(self, slots: int) -> dict[str, npt.NDArray[np.uint8]]:
-        """The first slots of the cache, see `StoringBackend.read_cache`."""
+        """Return the first `slots` slots of the cache, see `StoringBackend.read_cache`."""
         return {
             name: np.ascontiguousarray(layer[:, :slots].numpy()).view(np.uint8)
             for name, layer in self._caches().items()
         }
 
     def write_cache(self, cache: Mapping[str, npt.NDArray[np.uint8]], slots: int) -> None:
-        """Put back what `read_cache` gave.
+        """Restore the slots that `read_cache` returned.
 
         Raises:
-            FormatError: Names or shapes of another model.
+            FormatError: The names or shapes are those of another model.
         """
         targets = {name: layer[:, :slots] for name, layer in self._caches().items()}
         shapes = {name: (*one.shape[:2], 4 * one.shape[2]) for name, one in targets.items()}
         if shapes != {name: part.shape for name, part in cache.items()}:
-            raise FormatError("a saved cache of another model", expected=f"{len(shapes)} parts")
+            raise FormatError(
+                "the saved cache belongs to another model", expected=f"{len(shapes)} parts"
+            )
         for name, target in targets.items():
             target.copy_(torch.from_numpy(cache[name].view(np.float32)))
 
@@ -131,4 +142,4 @@ class CpuBackend:
         }
 
     def close(self) -> None:
-        """Nothing to free beyond what Python frees."""
+        """Do nothing: Python frees the memory of this backend."""

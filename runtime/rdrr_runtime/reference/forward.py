@@ -1,6 +1,6 @@
-"""The whole forward pass in torch: it walks the graph op by op and fuses nothing.
+"""The whole forward pass in torch, which computes the graph op by op without fusion.
 
-It is the oracle of the GPU's program and, in float32, the CPU backend.
+The GPU's passes are tested against it, and in float32 it is the CPU backend.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class ReferenceModel:
     """A graph with its weights and a key-value cache.
 
     Args:
-        graph: What to compute.
-        weights: Tensors by name, in their logical shapes, all of one floating type.
-        context: KV slots.
-        observe: Told of every product of linear layers and experts.
+        graph: The graph of the model.
+        weights: Tensors by name, in their logical shapes, all of one floating-point type.
+        context: Slots of the key-value cache, in tokens.
+        observe: Called with each weight of a linear layer or expert and the rows it multiplies.
     """
 
     def __init__(
@@ -55,13 +55,16 @@ class ReferenceModel:
         positions: Sequence[int] | None = None,
         all_rows: bool = False,
     ) -> Tensor:
-        """Logits of the last of `ids`, [1, vocab], or of every row.
+        """Run a pass and return the logits of its last row, or of every row.
 
         Args:
-            ids: Token ids; row r is stored in KV slot base + r and sees the slots up to its own.
+            ids: Token ids; row r is stored in slot base + r and attends to the slots up to its own.
             base: Valid slots before this pass.
             positions: Position of each row for rope; base, base + 1... when None.
-            all_rows: Logits of every row.
+            all_rows: Return the logits of every row.
+
+        Returns:
+            [1, vocab], or [len(ids), vocab] with `all_rows`.
         """
         macs = len(ids) * self._typical_weight
         with torch.no_grad(), limited_threads(macs):

@@ -1,8 +1,8 @@
-"""Each op in plain torch, in the dtype of its inputs: float32, or float64 as an oracle.
+"""Each op of the graph in plain torch, in the dtype of its inputs (tests use float64 as well).
 
-Written for reading, not for speed: no fused torch functions, so that what is computed is what
-the formula says. Shapes are those of the kernels, with token rows first. `compute` has a case for
-each op of the graph; mypy finds one that is missing.
+The code is written to be read, not to be fast: it uses no fused torch functions, so that it follows
+the formulas step by step. Shapes are those of the kernels, with token rows first. `compute` has a
+case for each op of the graph; mypy reports a missing one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from rdrr_runtime.reference.run import ReferencePass
 
 
 def compute(run: ReferencePass, op: Op) -> Tensor:
-    """Return the value of an op from those before it, [rows, width].
+    """Compute an op from the values before it and return its value, [rows, width].
 
-    That of a router is [2, rows, top_k]: the experts of each row, and their weights.
+    The value of a router is [2, rows, top_k]: the experts of each row and their routing weights.
     """
     values, weight = run.values, run.weight
     match op:
@@ -59,8 +59,8 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
                 gate, up = values[op.gate], values[op.up]
             return gated_activation(gate, up, op.activation)
         case Router():
-            ids, shares = route(values[op.x], weight(op.weight), op.top_k, op.normalize)
-            return torch.stack((ids.to(shares.dtype), shares))
+            ids, factors = route(values[op.x], weight(op.weight), op.top_k, op.normalize)
+            return torch.stack((ids.to(factors.dtype), factors))
         case Experts():
             return _mixture(run, op)
         case SigmoidGate():
@@ -74,7 +74,7 @@ def compute(run: ReferencePass, op: Op) -> Tensor:
 
 
 def _attend(run: ReferencePass, op: Attention) -> Tensor:
-    """Store keys and values of the pass, then attend to all that the cache holds."""
+    """Store the keys and values of the pass, then attend to all valid slots of the cache."""
     end = run.base + len(run.ids)
     cache = run.memory.cache[op.layer]
     for index, name in enumerate((op.k, op.v)):
@@ -92,6 +92,8 @@ def _attend(run: ReferencePass, op: Attention) -> Tensor:
 
 
 def _mixture(run: ReferencePass, op: Experts) -> Tensor:
+    """Apply the experts that the router selected for each row, and report their inputs."""
+
     def expert(number: int) -> tuple[Tensor, Tensor, Tensor]:
         return (
             run.weight(op.gates[number]),
@@ -99,38 +101,40 @@ def _mixture(run: ReferencePass, op: Experts) -> Tensor:
             run.weight(op.downs[number]),
         )
 
-    def see(number: int, outer: Tensor, inner: Tensor) -> None:
+    def observe(number: int, outer: Tensor, inner: Tensor) -> None:
         for part, rows in ((op.gates, outer), (op.ups, outer), (op.downs, inner)):
             run.observe(part[number], rows)
 
-    ids, shares = run.values[op.router]
-    return experts(run.values[op.x], ids.long(), shares, expert, op.activation, see)
+    ids, factors = run.values[op.router]
+    return experts(run.values[op.x], ids.long(), factors, expert, op.activation, observe)
 
 
 def embed(tokens: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
-    """scale * table[tokens]: int [rows], [vocabulary, hidden] -> [rows, hidden]."""
+    """Return scale * table[tokens]: int [rows], [vocab, hidden] -> [rows, hidden]."""
     return table[tokens] * scale
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + bias: [rows, K], [N, K] -> [rows, N]."""
+    """Return x W^T + bias: [rows, K], [N, K] -> [rows, N]."""
     y = x @ weight.T
     return y if bias is None else y + bias
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis."""
+    """Return x / sqrt(mean(x^2) + eps) * (offset + weight) over the last axis."""
     mean_square = x.square().mean(dim=-1, keepdim=True)
     return x * torch.rsqrt(mean_square + eps) * (offset + weight)
 
 
 def rope(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
-    """Rotate-half embedding of the first 2 * pairs elements of each head.
+    """Apply the rotate-half rotary embedding to the first 2 * pairs elements of each head.
+
+    Elements i and i + pairs of a head form a pair.
 
     Args:
         x: [rows, heads, head_dim].
         positions: int [rows].
-        table: [context, pairs, 2], cosine and sine.
+        table: [context, pairs, 2], cosine and sine of each position and pair.
     """
     pairs = table.shape[1]
     cos, sin = table[positions].to(x.dtype).unsqueeze(1).unbind(-1)
@@ -149,16 +153,16 @@ def attention(
     window: int = 0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """Causal attention with grouped queries.
+    """Compute causal attention with grouped queries.
 
     Args:
-        q: [rows, heads, head_dim]; row r stands at slot base + r.
-        k: [kv_heads, slots, head_dim], slots at least base + rows.
-        v: As k.
-        scale: Factor on the scores.
+        q: Queries, [rows, heads, head_dim]; row r is in slot base + r.
+        k: Keys, [kv_heads, slots, head_dim]; at least base + rows slots.
+        v: Values, of the shape of k.
+        scale: Factor on the scores q.k.
         base: Slot of row 0.
-        window: Slots a row sees, its own included; 0 for all before it.
-        softcap: Bound of the scores by tanh; 0 for none.
+        window: Number of slots that a row attends to, including its own; 0 for all up to its own.
+        softcap: Scores become softcap * tanh(score / softcap); 0 for no cap.
 
     Returns:
         [rows, heads, head_dim].
@@ -172,92 +176,94 @@ def attention(
         scores = softcap * torch.tanh(scores / softcap)
     slots = torch.arange(k.shape[1])
     own = base + torch.arange(rows).unsqueeze(1)
-    seen = slots <= own
+    visible = slots <= own
     if window:
-        seen = seen & (slots > own - window)
-    scores = scores.masked_fill(~seen, float("-inf"))
+        visible = visible & (slots > own - window)
+    scores = scores.masked_fill(~visible, float("-inf"))
     return torch.einsum("hrj,hjd->rhd", torch.softmax(scores, dim=-1), values)
 
 
 def gated_activation(gate: Tensor, up: Tensor, activation: str) -> Tensor:
-    """activation(gate) * up, `silu` or `gelu_tanh`.
+    """Return activation(gate) * up, where the activation is `silu` or `gelu_tanh`.
 
     Raises:
-        KeyError: Another activation.
+        KeyError: The activation has another name.
     """
     return {"silu": silu, "gelu_tanh": gelu_tanh}[activation](gate) * up
 
 
 def silu(x: Tensor) -> Tensor:
-    """x / (1 + exp(-x))."""
+    """Return x / (1 + exp(-x))."""
     return x * torch.sigmoid(x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """The tanh form of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
+    """Return the tanh approximation of GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415)."""
     inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
     return 0.5 * x * (1.0 + torch.tanh(inner))
 
 
 def route(x: Tensor, weight: Tensor, top_k: int, normalize: bool) -> tuple[Tensor, Tensor]:
-    """The experts of each row and how much each counts.
+    """Select the experts of each row and compute their routing weights.
 
     Args:
         x: [rows, K].
-        weight: [experts, K].
-        top_k: Experts of a row.
-        normalize: Let the weights of a row sum to one.
+        weight: Weight of the router, [experts, K].
+        top_k: Experts selected for each row.
+        normalize: Divide the routing weights of a row by their sum.
 
     Returns:
         Experts, int [rows, top_k], the most probable first and ties to the lower number; and their
-        weights, [rows, top_k].
+        routing weights, [rows, top_k].
     """
-    shares = torch.softmax(linear(x, weight), dim=-1)
-    # torch.topk leaves open which of equal values comes first.
-    shares, ids = shares.sort(dim=-1, descending=True, stable=True)
-    shares, ids = shares[:, :top_k], ids[:, :top_k]
-    return ids, shares / shares.sum(dim=-1, keepdim=True) if normalize else shares
+    factors = torch.softmax(linear(x, weight), dim=-1)
+    # torch.topk does not define the order of equal values.
+    factors, ids = factors.sort(dim=-1, descending=True, stable=True)
+    factors, ids = factors[:, :top_k], ids[:, :top_k]
+    return ids, factors / factors.sum(dim=-1, keepdim=True) if normalize else factors
 
 
 def experts(
     x: Tensor,
     ids: Tensor,
-    shares: Tensor,
+    factors: Tensor,
     expert: Callable[[int], tuple[Tensor, Tensor, Tensor]],
     activation: str,
-    see: Callable[[int, Tensor, Tensor], None] | None = None,
+    observe: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> Tensor:
-    """The weighted sum of what the experts of each row make of it: [rows, K] -> [rows, K].
+    """Return the weighted sum of the outputs of each row's experts: [rows, K] -> [rows, K].
 
     Args:
         x: [rows, K].
         ids: Experts of each row, int [rows, top_k].
-        shares: Their weights, [rows, top_k].
-        expert: Gate and up projections [width, K] and down projection [K, width] of an expert.
-        activation: As of `gated_activation`.
-        see: Told of each expert and of the rows that enter its two layers.
+        factors: Routing weights of these experts, [rows, top_k].
+        expert: Returns the gate and up projections [width, K] and the down projection [K, width]
+            of an expert, given its number.
+        activation: Activation, as for `gated_activation`.
+        observe: Called with the number of each expert that is used, the rows that enter its gate
+            and up projections, and the rows that enter its down projection.
     """
     out = torch.zeros_like(x)
     for number in ids.unique().tolist():
         gate, up, down = expert(number)
-        rows, place = (ids == number).nonzero(as_tuple=True)
+        rows, rank = (ids == number).nonzero(as_tuple=True)
         inner = gated_activation(linear(x[rows], gate), linear(x[rows], up), activation)
-        if see is not None:
-            see(number, x[rows], inner)
-        out[rows] += linear(inner, down) * shares[rows, place].unsqueeze(1)
+        if observe is not None:
+            observe(number, x[rows], inner)
+        out[rows] += linear(inner, down) * factors[rows, rank].unsqueeze(1)
     return out
 
 
 def sigmoid_gate(x: Tensor, branch: Tensor, weight: Tensor) -> Tensor:
-    """branch * sigmoid(x w): [rows, K], [rows, N], [1, K] -> [rows, N]."""
+    """Return branch * sigmoid(x w): [rows, K], [rows, N], [1, K] -> [rows, N]."""
     return branch * torch.sigmoid(linear(x, weight))
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
-    """cap * tanh(x / cap)."""
+    """Return cap * tanh(x / cap)."""
     return cap * torch.tanh(x / cap)
 
 
 def argmax(logits: Tensor) -> int:
-    """Index of the largest value of [vocabulary], ties to the lower index."""
+    """Return the index of the largest logit of [vocab], ties to the lower index."""
     return int((logits == logits.max()).nonzero()[0])

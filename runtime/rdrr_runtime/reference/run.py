@@ -1,4 +1,4 @@
-"""One pass of the reference: its rows, the model behind it, and the values computed so far."""
+"""The state of one pass of the reference: its rows, the model, and the values computed so far."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rdrr_manifests.graph import WeightUse
 from torch import Tensor
 
 Observer = Callable[[WeightUse, Tensor], None]
-"""Told of a weight and of the rows [n, K] that it is about to be multiplied with."""
+"""A function called with a weight and the rows [n, K] it multiplies, before the product."""
 
 
 @dataclass(frozen=True)
 class ReferenceMemory:
-    """What the passes of a model share.
+    """The tensors that all passes of a model share.
 
     Attributes:
-        weights: Tensors by name, in their logical shapes, all of one floating type.
+        weights: Tensors by name, in their logical shapes, all of one floating-point type.
         ropes: The graph's rope tables, each [context, pairs, 2].
         cache: Keys and values, [layers, 2, kv_heads, context, head_dim].
-        observe: Told of every product of linear layers and experts.
+        observe: Called before every product of a linear layer or expert.
     """
 
     weights: Mapping[str, Tensor]
@@ -34,12 +34,12 @@ class ReferencePass:
     """One pass over a graph.
 
     Attributes:
-        memory: What the passes of the model share.
+        memory: The tensors that all passes of the model share.
         ids: Token ids, int [rows].
         base: Valid slots before this pass; row r is stored in slot base + r.
         positions: Position of each row for rope, int [rows].
-        all_rows: Whether the head computes every row, or only the last.
-        values: The values so far, each [rows, width].
+        all_rows: Whether the head computes the logits of every row, or only of the last.
+        values: The values computed so far, by name, each [rows, width].
     """
 
     memory: ReferenceMemory
@@ -50,10 +50,10 @@ class ReferencePass:
     values: dict[str, Tensor] = field(default_factory=dict)
 
     def weight(self, use: WeightUse) -> Tensor:
-        """Return a tensor that an op reads."""
+        """Return the tensor that an op reads."""
         return self.memory.weights[use.name]
 
     def observe(self, use: WeightUse, rows: Tensor) -> None:
-        """Tell the observer of a weight and of the rows [n, K] that it is multiplied with."""
+        """Call the observer, if there is one, with a weight and the rows [n, K] it multiplies."""
         if self.memory.observe is not None:
             self.memory.observe(use, rows)

@@ -1,4 +1,4 @@
-"""Sampling: its parameters, its random numbers and the sampler of the host.
+"""Sampling: parameters, random numbers, log-probabilities and the host's sampler.
 
-Both backends share these, so one seed gives one sequence on either.
+Both backends share them, so that the same seed gives the same sequence on either.
 """

@@ -1,4 +1,4 @@
-"""Entropy of the distributions that rows of logits stand for, on the host.
+"""Entropy of the distributions given by rows of logits, computed on the host.
 
 `phases/argmax_entropy.py` computes the same on the GPU.
 """
@@ -12,14 +12,17 @@ F32 = npt.NDArray[np.float32]
 
 
 def entropies(logits: F32) -> F32:
-    """Entropy of softmax(row) in nats, float32 [n].
+    """Return the entropy of softmax(row) for each row, in nats, float32 [n].
+
+    With x = logit - max and S = sum exp(x), the entropy is log S - sum(x exp(x)) / S.
 
     Args:
-        logits: float32 [n, vocab]; -inf for what cannot come.
+        logits: float32 [n, vocab]; -inf for tokens that are not allowed.
     """
-    below = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    weights = np.exp(below)
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    weights = np.exp(shifted)
     total = weights.sum(axis=-1)
-    mass = np.where(weights > 0, weights * np.where(weights > 0, below, 0.0), 0.0).sum(axis=-1)
-    found: F32 = (np.log(total) - mass / total).astype(np.float32)
-    return found
+    # exp(-inf) * -inf would be NaN; its limit is 0.
+    terms = np.where(weights > 0, weights * np.where(weights > 0, shifted, 0.0), 0.0)
+    entropy: F32 = (np.log(total) - terms.sum(axis=-1) / total).astype(np.float32)
+    return entropy

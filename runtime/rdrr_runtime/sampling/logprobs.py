@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens as the model gives them: before penalties, bias and temperature."""
+"""Log-probabilities of tokens under the model, before penalties, bias and temperature."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import numpy.typing as npt
 from rdrr_format.options import check_count
 
 MAX_TOP = 20
+"""Most alternatives that can be recorded for a token."""
 
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """What the model thought where one token was chosen.
+    """The log-probabilities recorded for one token.
 
     Attributes:
-        token_id: The token chosen.
+        token_id: The token that was chosen.
         logprob: Natural logarithm of its probability.
-        top: (id, logprob) of the most probable tokens, the most probable first, equal ones by id.
+        top: (id, logprob) of the most probable tokens, in order of falling probability; equally
+            probable tokens in order of their ids.
     """
 
     token_id: int
@@ -28,12 +30,11 @@ class TokenLogprobs:
 
 @dataclass
 class Logprobs:
-    """A wish for log-probabilities, filled while a generation runs.
+    """A request for log-probabilities, which a generation fills while it runs.
 
     Attributes:
-        top: How many of the most probable tokens are recorded besides the one chosen, 0 to
-            `MAX_TOP`.
-        tokens: One entry for each new token.
+        top: Number of most probable tokens to record besides the chosen one, 0 to `MAX_TOP`.
+        tokens: One entry for each generated token.
     """
 
     top: int
@@ -43,13 +44,19 @@ class Logprobs:
         """Check the range.
 
         Raises:
-            UsageError: More than `MAX_TOP`.
+            UsageError: `top` is negative or above `MAX_TOP`.
         """
         check_count("logprobs", self.top, minimum=0, maximum=MAX_TOP)
 
 
-def describe(logits: npt.NDArray[np.float32], token_id: int, top: int) -> TokenLogprobs:
-    """The log-probabilities of one row of logits, on the host."""
+def token_logprobs(logits: npt.NDArray[np.float32], token_id: int, top: int) -> TokenLogprobs:
+    """Return the log-probabilities to record for one token, computed on the host.
+
+    Args:
+        logits: float32 [vocab].
+        token_id: The token that was chosen.
+        top: Number of most probable tokens to record.
+    """
     scores = logits.astype(np.float64)
     largest = scores.max()
     scores -= largest + np.log(np.exp(scores - largest).sum())

@@ -1,7 +1,7 @@
-"""The parameters by which the next token is chosen, each declared once.
+"""The sampling parameters, each declared once with its range and help text.
 
-The command line, the Python API and the samplers on host and GPU read these fields. Nothing heavy
-is imported here.
+The command line, the Python API and the samplers on the host and on the GPU read these fields. The
+module imports no heavy packages.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rdrr_format.options import MAX_COUNT, check_count, check_fields, documented
 MAX_SEED = 2**64 - 1
 
 LARGEST = 1e9
-"""Of a temperature's inverse, a penalty or a bias: beyond it f32 would overflow."""
+"""Bound of an inverse temperature, a penalty or a bias; larger values would overflow float32."""
 
 
 def split_biases(words: Sequence[str]) -> dict[int, float]:
-    """Read `ID=VALUE` words as a mapping.
+    """Parse words of the form `ID=VALUE` as a mapping from token ids to biases.
 
     Raises:
-        UsageError: Another word, or an id that is given twice.
+        UsageError: A word has another form, or an id is given twice.
     """
     biases: dict[int, float] = {}
     for word in words:
@@ -31,9 +31,11 @@ def split_biases(words: Sequence[str]) -> dict[int, float]:
         try:
             token_id, bias = int(key), float(value)
         except ValueError:
-            raise UsageError("not a bias", expected="ID=VALUE, as in 42=-1.5", found=word) from None
+            raise UsageError(
+                "not a logit bias", expected="ID=VALUE, as in 42=-1.5", found=word
+            ) from None
         if token_id in biases:
-            raise UsageError("bias of a token given twice", found=token_id)
+            raise UsageError("the logit bias of a token is given twice", found=token_id)
         biases[token_id] = bias
     return biases
 
@@ -45,94 +47,101 @@ def _is_a_penalty(value: float) -> bool:
 @documented
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen."""
+    """Parameters that decide how the next token is chosen."""
 
     temperature: float = option(
         0.0,
-        "Divide the logits by this; 0 takes the most probable token.",
+        "Divide the logits by this value; 0 always takes the most probable token.",
         minimum=0,
         expected="a number",
         holds=math.isfinite,
     )
     top_k: int | None = option(
-        None, "Sample among the k most probable tokens; 0 for all.", minimum=0, maximum=MAX_COUNT
+        None,
+        "Sample only from the k most probable tokens; 0 for all tokens.",
+        minimum=0,
+        maximum=MAX_COUNT,
     )
     top_p: float | None = option(
         None,
-        "Sample among the most probable tokens that together reach this probability.",
+        "Sample only from the most probable tokens whose probabilities add up to this value.",
         expected="above 0, at most 1",
         holds=lambda p: 0 < p <= 1,
     )
     min_p: float | None = option(
         None,
-        "Sample among tokens at least this many times as probable as the most probable one.",
+        "Sample only from tokens with at least this fraction of the probability of the most "
+        "probable token.",
         expected="between 0 and 1",
         holds=lambda p: 0 <= p <= 1,
     )
     repeat_penalty: float | None = option(
         None,
-        "Divide positive logits of earlier tokens by this, and multiply negative ones; 1 changes "
-        "nothing.",
+        "Divide the positive logits of tokens that occurred before by this value and multiply the "
+        "negative ones; 1 has no effect.",
         expected="above 0",
         holds=lambda penalty: 1 / LARGEST < penalty < LARGEST,
     )
     frequency_penalty: float = option(
         0.0,
-        "Subtract this from a token's logit for each time that it occurred before.",
+        "Subtract this value from a token's logit once for each time that it occurred before.",
         expected="a number",
         holds=_is_a_penalty,
     )
     presence_penalty: float = option(
         0.0,
-        "Subtract this from a token's logit if it occurred before.",
+        "Subtract this value from a token's logit if it occurred before.",
         expected="a number",
         holds=_is_a_penalty,
     )
     logit_bias: Mapping[int, float] = option(
         {},
-        "Add a value to the logit of a token id.",
+        "Add a value to the logit of a token.",
         metavar="ID=VALUE",
         expected="numbers",
         holds=lambda biases: all(_is_a_penalty(one) for one in biases.values()),
         read_words=split_biases,
     )
     seed: int | None = option(
-        None, "Random seed for sampling; a fresh one unless given.", minimum=0, maximum=MAX_SEED
+        None,
+        "Random seed for sampling; by default a new one for each generation.",
+        minimum=0,
+        maximum=MAX_SEED,
     )
     drawn: int = 0
-    """Tokens that were sampled with the seed before, where a sequence goes on."""
+    """Number of tokens already sampled with the seed, for a sequence that is continued."""
 
     def __post_init__(self) -> None:
         """Check each value.
 
         Raises:
-            UsageError: A value outside its range.
+            UsageError: A value is outside its range.
         """
         check_fields(self)
         check_count("drawn", self.drawn, minimum=0)
 
     @property
     def penalizes(self) -> bool:
-        """Whether it matters which tokens were there before."""
+        """Whether the choice depends on the tokens that occurred before."""
         return self.repeat_penalty not in (None, 1.0) or bool(
             self.frequency_penalty or self.presence_penalty
         )
 
     @property
     def inverse_temperature(self) -> float:
-        """What logits are multiplied by; 1 where the largest wins anyway."""
+        """The factor on the logits; 1 at temperature 0, where only their order matters."""
         return min(1 / self.temperature, LARGEST) if self.temperature else 1.0
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most probable token is always taken and nothing changes the logits before."""
+        """Whether the argmax of the model's own logits is always taken."""
         return self.temperature == 0 and not self.penalizes and not self.logit_bias
 
     def check_ids(self, vocab_size: int) -> None:
-        """Check the ids of the bias.
+        """Check the token ids of `logit_bias`.
 
         Raises:
-            UsageError: One outside the vocabulary.
+            UsageError: An id is outside the vocabulary.
         """
         wrong = [token_id for token_id in self.logit_bias if not 0 <= token_id < vocab_size]
         if wrong:

@@ -1,8 +1,9 @@
-"""Random numbers of sampling: a counter-based generator that the GPU computes word for word.
+"""Random numbers for sampling: a counter-based generator with the same output on host and GPU.
 
-The number of a token is a hash of (seed, step, id), pcg4d of Jarzynski and Olano, "Hash Functions
-for GPU Rendering" (2020). Nothing is carried from token to token, so the host writes nothing, and
-one seed gives one sequence on the host and on the GPU; `phases/snippets/noise.wgsl` is the same.
+The random word of a token is a hash of (seed, step, id): pcg4d of Jarzynski and Olano, "Hash
+Functions for GPU Rendering" (2020). The generator has no state, so the host need not write anything
+between tokens, and the same seed gives the same sequence on the host and on the GPU.
+`phases/snippets/noise.wgsl` computes the same function.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ F64 = npt.NDArray[np.float64]
 
 
 def fresh_seed() -> int:
-    """A seed of 64 bits for a generation that nobody needs to repeat."""
+    """Return a random 64-bit seed, for generations that need not be reproducible."""
     return secrets.randbits(64)
 
 
 def seed_words(seed: int) -> tuple[int, int]:
-    """The two words of a seed that the hash takes; bits beyond the 64th are folded in."""
+    """Return the low and the high 32-bit word of a seed; longer seeds are folded by XOR."""
     folded = 0
     while seed:
         folded ^= seed & (2**64 - 1)
@@ -31,7 +32,13 @@ def seed_words(seed: int) -> tuple[int, int]:
 
 
 def random_words(seed: int, step: int, ids: npt.ArrayLike) -> U32:
-    """A random word for each of these ids, in the step of that number."""
+    """Return a random word for each token id, uint32 [n].
+
+    Args:
+        seed: Seed of the sequence.
+        step: Number of tokens sampled before in the sequence.
+        ids: Token ids, [n].
+    """
     last = np.asarray(ids, np.uint32)
     low, high = seed_words(seed)
     lanes = [np.full(len(last), word & 0xFFFFFFFF, np.uint32) for word in (low, high, step)]
@@ -52,9 +59,10 @@ def _mix(lanes: list[U32]) -> None:
 
 
 def gumbel(words: U32) -> F64:
-    """Numbers of Gumbel's distribution: the token of the largest logit + noise is a softmax sample.
+    """Map uniform words to Gumbel noise, float64 of the same shape.
 
-    Small uniform numbers, which win, keep all their 32 bits.
+    The token with the largest logit + noise is a sample of the softmax. The noise is
+    -log(-log(1 - u)), so that the smallest u, which give the largest noise, keep all their 32 bits.
     """
     uniform = np.minimum((words + 0.5) * 2.0**-32, 1 - 2.0**-24)
     noise: F64 = -np.log(-np.log1p(-uniform))

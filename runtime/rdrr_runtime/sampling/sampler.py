@@ -1,11 +1,11 @@
-"""How a token is sampled on the host, as `SamplingParams` say.
+"""Sample tokens on the host with the parameters of `SamplingParams`.
 
-Order of the steps: repetition penalty, presence and frequency penalties, bias, mask, temperature,
-top-k, top-p, min-p, choice. Tokens exactly as probable as the last one kept are kept too. The
-choice is the largest of score + Gumbel noise, see `rdrr_runtime.sampling.randomness`.
-`phases/sample.py` takes the same steps with the same random numbers on the GPU, so one seed gives
-one sequence on both, except where two candidates lie within f32's rounding of each other. Greedy
-decoding comes to neither: its argmax is part of the pass.
+The steps, in order: repetition penalty, presence and frequency penalties, bias, mask, temperature,
+top-k, top-p, min-p, choice. Tokens exactly as probable as the least probable token kept are kept
+too. The choice is the argmax of score + Gumbel noise, see `rdrr_runtime.sampling.randomness`.
+`phases/sample.py` takes the same steps with the same random numbers on the GPU, so the same seed
+gives the same sequence on both, unless two candidates differ by no more than float32 rounding.
+Greedy decoding needs neither sampler: its argmax is part of the pass.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ F64 = npt.NDArray[np.float64]
 
 
 class Sampler:
-    """Samples tokens; counts them, so that one seed gives one sequence.
+    """A sampler of one sequence.
+
+    It counts the tokens that it samples, since their random numbers depend on that count.
 
     Args:
-        options: How to choose.
+        options: Sampling parameters.
     """
 
     def __init__(self, options: SamplingParams) -> None:
@@ -38,29 +40,29 @@ class Sampler:
     def choose(
         self, logits: F32, seen: Sequence[int] = (), allowed: npt.NDArray[np.bool_] | None = None
     ) -> int:
-        """One token id.
+        """Choose the next token and return its id.
 
         Args:
             logits: float32 [vocab].
-            seen: Ids that the penalties apply to, as often as they were there.
+            seen: Ids that the penalties apply to, each as often as it occurred.
             allowed: bool [vocab], tokens that may be sampled; all when None.
         """
         options = self._options
-        scores = _adjusted(logits, seen, options)
+        scores = _with_penalties_and_bias(logits, seen, options)
         if allowed is not None:
             scores[~allowed] = -np.inf
         if options.temperature == 0:
             return int(np.argmax(scores))
-        # As the GPU has it: in f32, by the inverse.
+        # The GPU multiplies by the inverse in float32; dividing would round differently.
         scores *= np.float32(options.inverse_temperature)
-        ids = _kept(scores.astype(np.float64), options)
+        ids = _candidates(scores.astype(np.float64), options)
         noise = gumbel(random_words(self._seed, self._steps, ids))
         self._steps += 1
         return int(ids[np.argmax(scores[ids] + noise)])
 
 
-def _adjusted(logits: F32, seen: Sequence[int], options: SamplingParams) -> F32:
-    """The logits after penalties and bias."""
+def _with_penalties_and_bias(logits: F32, seen: Sequence[int], options: SamplingParams) -> F32:
+    """Return the logits after penalties and bias, float32 [vocab]."""
     scores = logits.astype(np.float32)
     if options.penalizes and len(seen):
         ids, counts = np.unique(np.asarray(seen), return_counts=True)
@@ -74,20 +76,20 @@ def _adjusted(logits: F32, seen: Sequence[int], options: SamplingParams) -> F32:
     return scores
 
 
-def _kept(scores: F64, options: SamplingParams) -> npt.NDArray[np.intp]:
-    """Ids of the tokens that may be sampled: those at or above the highest of three thresholds."""
-    least, largest = np.finfo(np.float64).min, scores.max()
+def _candidates(scores: F64, options: SamplingParams) -> npt.NDArray[np.intp]:
+    """Return the ids that may be sampled: scores at or above the top-k, top-p, min-p thresholds."""
+    threshold, largest = np.finfo(np.float64).min, scores.max()
     if options.top_k and options.top_k < len(scores):
-        least = max(least, np.partition(scores, -options.top_k)[-options.top_k])
+        threshold = max(threshold, np.partition(scores, -options.top_k)[-options.top_k])
     if options.top_p is not None and options.top_p < 1:
-        ordered = np.sort(scores[scores >= least])[::-1]
-        mass = np.cumsum(np.exp(ordered - largest))
-        # The token that crosses p stays, so at least one always does.
-        last = min(int(np.searchsorted(mass, options.top_p * mass[-1])), len(ordered) - 1)
-        least = ordered[last]
+        ordered = np.sort(scores[scores >= threshold])[::-1]
+        cumulative = np.cumsum(np.exp(ordered - largest))
+        # The token that crosses p is kept, so there is always at least one candidate.
+        crossing = int(np.searchsorted(cumulative, options.top_p * cumulative[-1]))
+        threshold = ordered[min(crossing, len(ordered) - 1)]
     if options.min_p:
-        least = max(least, largest + math.log(options.min_p))
-    return np.flatnonzero(scores >= least)
+        threshold = max(threshold, largest + math.log(options.min_p))
+    return np.flatnonzero(scores >= threshold)
 
 
 def distribution(
@@ -96,15 +98,15 @@ def distribution(
     params: SamplingParams,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> F64:
-    """Return the probabilities that `Sampler.choose` samples by, float64 [vocab].
+    """Return the probabilities with which `Sampler.choose` samples, float64 [vocab].
 
     Args:
         logits: float32 [vocab].
-        seen: Ids that the penalties apply to, as often as they occurred.
-        params: How tokens are chosen; at temperature 0 the most probable has all of it.
-        allowed: bool [vocab], tokens that may come; all when None.
+        seen: Ids that the penalties apply to, each as often as it occurred.
+        params: Sampling parameters; at temperature 0 the most probable token has probability 1.
+        allowed: bool [vocab], tokens that may be sampled; all when None.
     """
-    scores = _adjusted(logits, seen, params).astype(np.float64)
+    scores = _with_penalties_and_bias(logits, seen, params).astype(np.float64)
     if allowed is not None:
         scores[~allowed] = -np.inf
     probabilities = np.zeros_like(scores)
@@ -112,7 +114,7 @@ def distribution(
         probabilities[np.argmax(scores)] = 1.0
         return probabilities
     scores *= params.inverse_temperature
-    ids = _kept(scores, params)
+    ids = _candidates(scores, params)
     weights = np.exp(scores[ids] - scores.max())
     probabilities[ids] = weights / weights.sum()
     return probabilities

@@ -161,7 +161,7 @@ class GpuFeed:
 
     def _read(self, one: _Copy) -> npt.NDArray[np.uint32]:
         """Return the ids [steps, width] of a copy."""
-        parts = one.fetch.take()
+        parts = one.fetch.collect()
         ids = np.concatenate(parts[: one.runs]).view(np.uint32).reshape(one.count, -1)
         if self._recorder is not None:
             self._recorder.receive(ids[:, 0].tolist(), np.concatenate(parts[one.runs :]))

@@ -1,1 +1,1 @@
-"""Text around token ids: tokenizers, chat templates, grammars, files of sessions."""
+"""Everything between text and token ids: tokenizers, chat templates, grammars and session files."""

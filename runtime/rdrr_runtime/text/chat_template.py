@@ -1,10 +1,10 @@
-"""Messages to the text of a prompt, by a package's chat template.
+"""Render the messages of a conversation as the text of a prompt, with a package's chat template.
 
-Templates are Jinja of the dialect that transformers defined: blocks are trimmed, `raise_exception`,
-`strftime_now` and a `tojson` that escapes nothing are there, and so are loop controls and a
-`generation` block, which marks the assistant's words and changes nothing. They come from strangers:
-they run in a sandbox, within a budget (see `template_sandbox`), and see plain JSON values only.
-Where a template lies is not known here.
+Templates are written in the Jinja dialect of transformers: blocks are trimmed; `raise_exception`,
+`strftime_now` and a `tojson` without HTML escapes are available, as are loop controls and the
+`generation` block, which marks the assistant's words and does not change the text. Templates are
+untrusted: they run in a sandbox with a budget (see `template_sandbox`) and see plain JSON values
+only. Finding the template in a package is the caller's task.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from rdrr_runtime.text.template_budget import MAX_TEXT
 from rdrr_runtime.text.template_sandbox import compile_template
 
 Message = Mapping[str, Any]
-_MARK = "\u2063answer\u2063"
-_MAX_FORM = 256
-"""Characters of a form of a date."""
+_ANSWER_MARKER = "\u2063answer\u2063"
+_MAX_DATE_FORMAT = 256
+"""Most characters of the format string that a template passes to `strftime_now`."""
 
 
 class ChatTemplate:
-    """A compiled template.
+    """A compiled chat template.
 
     Args:
-        source: Its text.
-        tokens: Special tokens by their names in the template, as `bos_token`.
-        where: Where the text is from, for errors.
+        source: Jinja source of the template.
+        tokens: Special tokens by the names that templates use for them, such as `bos_token`.
+        where: File that the source was read from, for error messages.
 
     Raises:
-        ManifestError: The text is too long, or no template.
+        ManifestError: The source is too long or is not a valid template.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, Any], *, where: str) -> None:
         self._tokens = dict(tokens)
         self._where = where
-        self._template = compile_template(source, _MORE, where)
+        self._template = compile_template(source, _HELPERS, where)
 
     def render(
         self,
@@ -52,17 +52,18 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of a conversation.
+        """Return the text of a conversation.
 
         Args:
-            messages: Each with `role` and `content`, and whatever else the template reads.
-            add_generation_prompt: End with what begins the assistant's next message.
-            tools: JSON schemas of functions that the model may call.
-            variables: Whatever else the template reads, as `enable_thinking`.
+            messages: Objects with `role`, `content` and any other keys that the template reads.
+            add_generation_prompt: End the text with the beginning of the assistant's next message.
+            tools: JSON schemas of the functions that the model may call.
+            variables: Further variables that the template reads, such as `enable_thinking`.
 
         Raises:
-            UsageError: A message is not made of JSON values, or all of them are too long.
-            GenerationError: The template refuses the messages, or costs too much.
+            UsageError: A message contains something other than JSON values, or the messages are
+                too long together.
+            GenerationError: The template refuses the messages or exceeds its budget.
         """
         try:
             given = {"messages": list(messages), "tools": tools, "documents": None}
@@ -81,7 +82,7 @@ class ChatTemplate:
             raise UsageError("messages must be objects", expected='{"role": ..., "content": ...}')
         try:
             values["add_generation_prompt"] = add_generation_prompt
-            return self._template.render(values, _MORE)
+            return self._template.render(values, _HELPERS)
         except RdrrError:
             raise
         except Exception as error:  # whatever the code of a template may raise
@@ -92,13 +93,19 @@ class ChatTemplate:
             ) from error
 
     def after_answer(self) -> str:
-        """What the template writes after an assistant's message; nothing where it cannot tell."""
-        user, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}
+        """Return the text that the template writes after an assistant's message.
+
+        The text is empty if the template refuses the two messages that it is tried with.
+        """
+        user, answer = (
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": _ANSWER_MARKER},
+        )
         try:
             text = self.render([user, answer], add_generation_prompt=False)
         except GenerationError:
             return ""
-        return text.partition(_MARK)[2]
+        return text.partition(_ANSWER_MARKER)[2]
 
 
 def _to_json(
@@ -108,7 +115,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja's own filter escapes for HTML.
+    # Jinja's own filter escapes HTML, which would change the prompt.
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -122,12 +129,12 @@ def _refuse(message: str) -> None:
     raise TemplateError(message)
 
 
-def _now(form: str) -> str:
-    if len(form) > _MAX_FORM:
-        raise TemplateError(f"a form of a date has at most {_MAX_FORM} characters")
-    return datetime.now().strftime(form)
+def _now(date_format: str) -> str:
+    if len(date_format) > _MAX_DATE_FORMAT:
+        raise TemplateError(f"the date format is longer than {_MAX_DATE_FORMAT} characters")
+    return datetime.now().strftime(date_format)
 
 
-_MORE: Mapping[str, Callable[..., Any]] = MappingProxyType(
+_HELPERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {"tojson": _to_json, "raise_exception": _refuse, "strftime_now": _now}
 )

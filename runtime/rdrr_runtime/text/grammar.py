@@ -1,8 +1,9 @@
-"""Text held to a JSON schema or a regular expression, through llguidance (the extra `grammar`).
+"""Constrain generated text to a JSON schema or a regular expression with llguidance.
 
-The library follows the text token by token and gives, before each, the set of tokens that may
-come; `decode/constrained.py` draws among them. JSON is written as `json.dumps` does, one space
-after commas and colons, so that a text cannot wander off into blanks.
+llguidance is installed by the extra `grammar`. It follows the text token by token and computes,
+before each token, the set of tokens that may come next; `decode/constrained.py` samples from that
+set. JSON is formatted as by `json.dumps`, with one space after commas and colons, so that a model
+cannot go on generating whitespace.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from rdrr_format.foreign import foreign_errors
 U32 = npt.NDArray[np.uint32]
 
 MAX_GRAMMAR = 1 << 20
-"""Characters of a JSON schema or a regular expression."""
+"""Most characters of a JSON schema or a regular expression."""
 
 JSON_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a text must be.
+    """A JSON schema or regular expression that the generated text must satisfy.
 
     Attributes:
-        kind: What `text` is written in.
-        text: The JSON schema, or the regular expression that the whole text matches.
+        kind: The language of `text`.
+        text: The JSON schema, or the regular expression that the whole generated text must match.
     """
 
     kind: Literal["json_schema", "regex"]
@@ -40,16 +41,18 @@ class Grammar:
 
 
 class GrammarTokenizer:
-    """A tokenizer as the library needs it; made once for a model, since that takes a while.
+    """A tokenizer in the form that llguidance needs.
+
+    Building it is slow, so it is built once for a model and shared by all constraints.
 
     Args:
         tokenizer_json: Contents of `tokenizer.json`.
-        vocab_size: Logits of the model.
-        eos_token_ids: Ids that end a text; they may come where the grammar may end.
+        vocab_size: Number of logits that the model computes for a token.
+        eos_token_ids: Ids that end a sequence; they are allowed wherever the grammar may end.
 
     Raises:
         UsageError: llguidance is not installed.
-        ManifestError: It cannot read the tokenizer.
+        ManifestError: llguidance cannot read the tokenizer.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class GrammarTokenizer:
     ) -> None:
         self._library = _library()
         self._words = -(-vocab_size // 32)
-        with foreign_errors(_unsuitable):
+        with foreign_errors(_unsupported_tokenizer):
             self._tokenizer = self._library.LLTokenizer(
                 tokenizer_json.decode(),
                 n_vocab=vocab_size,
@@ -65,34 +68,34 @@ class GrammarTokenizer:
             )
 
     def constraint(self, grammar: Grammar) -> GrammarConstraint:
-        """A constraint for one generation.
+        """Return a constraint for one generation.
 
         Raises:
-            UsageError: The grammar is not sound.
+            UsageError: The grammar is invalid, too long, or no text satisfies it.
         """
         if len(grammar.text) > MAX_GRAMMAR:
-            raise _unsound(grammar, f"more than {MAX_GRAMMAR} characters")
+            raise _invalid_grammar(grammar, f"more than {MAX_GRAMMAR} characters")
         matcher = self._library.LLMatcher
-        with foreign_errors(partial(_unsound, grammar)):
+        with foreign_errors(partial(_invalid_grammar, grammar)):
             if grammar.kind == "json_schema":
                 compiled = matcher.grammar_from_json_schema(grammar.text, overrides=JSON_STYLE)
             else:
                 compiled = matcher.grammar_from_regex(grammar.text)
             fault = matcher.validate_grammar(compiled, self._tokenizer)
             if fault and not fault.startswith("WARNING"):
-                raise _unsound(grammar, fault)
+                raise _invalid_grammar(grammar, fault)
             made = GrammarConstraint(matcher(self._tokenizer, compiled), self._words)
-            if not made.can_begin:  # schemas that refer to nothing but themselves
-                raise _unsound(grammar, "no text satisfies it")
+            if not made.can_begin:  # for example a schema that only refers to itself
+                raise _invalid_grammar(grammar, "no text satisfies it")
             return made
 
 
 class GrammarConstraint:
-    """A grammar at its place in one text; see `decode.rules.Constraint`.
+    """The state of a grammar within one sequence; see `decode.rules.Constraint`.
 
     Args:
-        matcher: The library's state.
-        words: Words of a mask.
+        matcher: The `LLMatcher` that follows the sequence.
+        words: Number of 32-bit words of a token mask.
     """
 
     def __init__(self, matcher: Any, words: int) -> None:
@@ -101,55 +104,57 @@ class GrammarConstraint:
 
     @property
     def can_begin(self) -> bool:
-        """Whether any token may come first, or the text may be empty."""
+        """Whether at least one token, which may be an end of sequence, is allowed first."""
         words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         return not self._matcher.is_error() and bool(words.any())
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more may come."""
+        """Whether the grammar is satisfied and allows no further token."""
         return bool(self._matcher.is_stopped())
 
     def mask(self) -> U32:
-        """Bit i mod 32 of word i / 32: whether token i may come next.
+        """Return the mask of the tokens that may come next, uint32 [words].
+
+        Bit i mod 32 of word i // 32 is set if token i is allowed.
 
         Raises:
-            GenerationError: The library has given up, for instance at a schema too large.
+            GenerationError: llguidance has given up, for example because the schema is too large.
         """
-        with foreign_errors(_lost):
+        with foreign_errors(_constraint_failed):
             words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         self._check()
-        return words[: self._words]  # the library's may have one more
+        return words[: self._words]  # llguidance may append one more word
 
     def accept(self, token_id: int) -> None:
-        """Take the token that came.
+        """Advance the grammar by the token that was sampled.
 
         Raises:
-            GenerationError: It may not come.
+            GenerationError: The token is not allowed here.
         """
-        with foreign_errors(_lost):
+        with foreign_errors(_constraint_failed):
             self._matcher.consume_token(token_id)
         self._check()
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise _lost(self._matcher.get_error().splitlines()[0])
+            raise _constraint_failed(self._matcher.get_error().splitlines()[0])
 
 
-def _lost(said: str) -> GenerationError:
-    return GenerationError("the text cannot be held to its grammar", found=said)
+def _constraint_failed(message: str) -> GenerationError:
+    return GenerationError("the grammar cannot be applied to the generated text", found=message)
 
 
-def _unsuitable(said: str) -> ManifestError:
+def _unsupported_tokenizer(message: str) -> ManifestError:
     return ManifestError(
-        "the tokenizer does not suit constrained text", where="tokenizer.json", found=said
+        "the tokenizer cannot be used with a grammar", where="tokenizer.json", found=message
     )
 
 
-def _unsound(grammar: Grammar, fault: object) -> UsageError:
+def _invalid_grammar(grammar: Grammar, fault: object) -> UsageError:
     named = {"json_schema": "the JSON schema", "regex": "the regular expression"}[grammar.kind]
     first = str(fault).strip().splitlines()[0]
-    return UsageError(f"{named} cannot be followed", found=first)
+    return UsageError(f"{named} cannot be used as a grammar", found=first)
 
 
 def _library() -> Any:

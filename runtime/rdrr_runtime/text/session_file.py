@@ -1,9 +1,10 @@
-"""A text and the keys and values of its tokens in a file, so that another process goes on with it.
+"""Save a sequence with its key-value cache to a file, so that another process can continue it.
 
-The file is safetensors: `tokens`, and for each layer the bytes of its caches, slot by slot, as the
-backend that wrote them stores them. Its metadata name the package and the cache's type: bytes of
-another model or type are refused, and never read. Sampling goes on because random numbers depend on
-the seed and the number of draws alone, see `rdrr_runtime.sampling.randomness`.
+The file is in the safetensors format. It holds the token ids (`tokens`) and, for each layer, the
+bytes of its keys and values, slot by slot, in the storage type of the backend that wrote them. The
+metadata identify the package and the cache's storage type: a file of another model or type is
+refused before its tensors are read. Sampling continues where it stopped because its random numbers
+depend only on the seed and the number of tokens sampled, see `rdrr_runtime.sampling.randomness`.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _HINT = "load the package, with the key-value cache, that the session was saved 
 
 @dataclass(frozen=True)
 class SavedSession:
-    """What a file holds.
+    """The content of a session file.
 
     Attributes:
-        ids: Token ids of the text.
-        slots: How many of them, from the first on, have keys and values in the file.
-        cache: Bytes of the caches, by the backend's names.
-        sampling: How tokens are chosen, as JSON values.
+        ids: Token ids of the sequence.
+        slots: Number of leading tokens whose keys and values are in the file.
+        cache: Bytes of the key-value cache by the names that the backend gives to its parts.
+        sampling: Sampling parameters as JSON values.
     """
 
     ids: Sequence[int]
@@ -44,15 +45,15 @@ class SavedSession:
 
 
 def write_session(path: Path, saved: SavedSession, identity: Mapping[str, str]) -> None:
-    """Write a session, in the place of a file of that name if there is one.
+    """Write a session to a file, replacing an existing one.
 
     Args:
-        path: Where.
+        path: Path of the file.
         saved: The session.
-        identity: Names and values that `read_session` must find again.
+        identity: Metadata that `read_session` must find again, by name.
 
     Raises:
-        StoreError: It cannot be written.
+        StoreError: The file cannot be written.
     """
     from safetensors.numpy import save
 
@@ -71,11 +72,15 @@ def write_session(path: Path, saved: SavedSession, identity: Mapping[str, str]) 
 
 
 def read_session(path: Path, identity: Mapping[str, str]) -> SavedSession:
-    """A session that `write_session` wrote.
+    """Read a session that `write_session` wrote.
+
+    Args:
+        path: Path of the file.
+        identity: Metadata that the file must have, by name.
 
     Raises:
-        StoreError: There is no such file.
-        FormatError: Not a session, or one of another package or cache type.
+        StoreError: The file does not exist or cannot be read.
+        FormatError: The file is not a session, or belongs to another package or cache type.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -91,16 +96,17 @@ def read_session(path: Path, identity: Mapping[str, str]) -> SavedSession:
     except (SafetensorError, KeyError, ValueError) as error:
         raise FormatError("not a saved session", where=path, found=error) from error
     if not 0 <= slots <= len(ids) or not isinstance(sampling, dict):
-        raise FormatError("not a saved session", where=path, expected=f"{len(ids)} slots at most")
+        raise FormatError("not a saved session", where=path, expected=f"at most {len(ids)} slots")
     return SavedSession(ids, slots, cache, sampling)
 
 
 def _check(path: Path, found: Mapping[str, str], identity: Mapping[str, str]) -> None:
+    """Check that a file's metadata have the expected values."""
     expected = {"format": FORMAT, "version": VERSION, **identity}
     for name, value in expected.items():
         if found.get(name) != value:
             raise FormatError(
-                f"the session does not suit: another {name}",
+                f"the session was saved with another {name}",
                 where=path,
                 expected=value,
                 found=found.get(name),

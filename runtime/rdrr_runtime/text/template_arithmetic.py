@@ -1,19 +1,19 @@
-"""What arithmetic in a chat template costs, asked of the budget before it is done."""
+"""Charge the arithmetic of a chat template to its budget before it is computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rdrr_runtime.text.template_budget import NODES, TemplateBudget
-from rdrr_runtime.text.template_costs import check_formatted
+from rdrr_runtime.text.template_budget import NODES_PER_STEP, TemplateBudget
+from rdrr_runtime.text.template_costs import check_format
 
 
 def _check_sum(budget: TemplateBudget, left: Any, right: Any) -> None:
     if isinstance(left, str):
-        budget.write(budget.size(left) + budget.size(right))
+        budget.charge_string(budget.size(left) + budget.size(right))
     elif isinstance(left, (list, tuple)):
-        budget.spend(steps=len(left))
+        budget.charge(steps=len(left))
         budget.check_size(budget.size(left) + budget.size(right))
     else:
         budget.check_bits(1 + max(_bits(left), _bits(right)))
@@ -25,8 +25,8 @@ def _check_product(budget: TemplateBudget, left: Any, right: Any) -> None:
         budget.check_bits(_bits(left) + _bits(right))
     elif isinstance(times, int) and times > 0:
         size = times * max(1, budget.size(repeated))
-        (budget.write if isinstance(repeated, str) else budget.check_size)(size)
-        budget.spend(steps=size // NODES)
+        (budget.charge_string if isinstance(repeated, str) else budget.check_size)(size)
+        budget.charge(steps=size // NODES_PER_STEP)
 
 
 def _check_power(budget: TemplateBudget, left: Any, right: Any) -> None:
@@ -37,7 +37,7 @@ def _check_power(budget: TemplateBudget, left: Any, right: Any) -> None:
 def _check_remainder(budget: TemplateBudget, left: Any, right: Any) -> None:
     if isinstance(left, str):
         args = right if isinstance(right, tuple) else (right,)
-        check_formatted(budget, (left, *args), {})
+        check_format(budget, (left, *args), {})
 
 
 def _bits(value: Any) -> int:
@@ -53,7 +53,12 @@ _ARITHMETIC: Mapping[str, Callable[[TemplateBudget, Any, Any], None]] = {
 
 
 def check_arithmetic(budget: TemplateBudget, operator: str, left: Any, right: Any) -> None:
-    """Ask the budget for what an operator makes, as far as that can be more than it reads."""
+    """Charge the result of a binary operator where it can be larger than the operands.
+
+    Raises:
+        GenerationError: The result would exceed the budget or one of its limits.
+        SecurityError: The operator is `%` and the format string takes a width from its arguments.
+    """
     check = _ARITHMETIC.get(operator)
     if check is not None:
         check(budget, left, right)

@@ -1,7 +1,7 @@
-"""What rendering a chat template may cost: steps, characters, and calls inside each other.
+"""The budget for rendering a chat template: steps, characters and nested calls.
 
-Every operation of a template pays before it runs, in proportion to what it reads and makes, so that
-neither many small operations nor a single large one goes on without end.
+Every operation of a template is charged before it runs, in proportion to what it reads and creates.
+So neither many small operations nor a single large one can use unbounded time or memory.
 """
 
 from __future__ import annotations
@@ -14,38 +14,45 @@ from markupsafe import Markup
 from rdrr_format.errors import GenerationError
 
 MAX_STEPS = 2_000_000
-"""Operations; one that reads or makes long values counts as one for each `CHARACTERS`."""
+"""Most steps of one rendering.
 
-CHARACTERS = 256
-"""Characters that are read or made in a step."""
+An operation is one step, plus one for every `CHARACTERS_PER_STEP` characters that it reads or
+creates.
+"""
 
-NODES = 16
-"""Nodes of the syntax tree that are evaluated in a step."""
+CHARACTERS_PER_STEP = 256
+"""Characters that can be read or created in one step."""
+
+NODES_PER_STEP = 16
+"""Nodes of the syntax tree that can be evaluated in one step."""
 
 MAX_TEXT = 1 << 23
-"""Characters of one string, one list with all that it holds, and the prompt."""
+"""Most characters of one string, of one list or dictionary with its items, and of the prompt."""
 
 MAX_WRITTEN = 1 << 26
-"""Characters of all strings that are made, the prompt included."""
+"""Most characters of all strings that one rendering creates, including the prompt."""
 
-MAX_CALLS = 64
-"""Macros, blocks and loops that are called inside each other."""
+MAX_NESTED_CALLS = 64
+"""Greatest nesting depth of calls of macros, blocks and recursive loops."""
 
 MAX_BITS = 4096
-"""Bits of a whole number."""
+"""Most bits of an integer."""
 
-ITEM = 16
-"""Characters that an item of a list or an entry of a dictionary counts as, besides its own."""
+CHARACTERS_PER_ITEM = 16
+"""Characters that an item of a list or an entry of a dictionary counts for, besides its content."""
 
 MAX_DEPTH = 64
-"""Levels of lists and dictionaries inside each other."""
+"""Greatest nesting depth of lists and dictionaries."""
 
-ESCAPED = 6
-"""Most characters that one becomes when it is escaped for HTML."""
+CHARACTERS_PER_ESCAPE = 6
+"""Most characters that one character becomes when it is escaped for HTML."""
 
 
 class _Container(NamedTuple):
-    """A list, tuple or dictionary that was measured; it is kept so that no other gets its id."""
+    """A measured list, tuple or dictionary.
+
+    It holds a reference to the value, so that no other object can get the same `id()`.
+    """
 
     value: Any
     size: int
@@ -53,10 +60,10 @@ class _Container(NamedTuple):
 
 
 class TemplateBudget:
-    """What is left for rendering one conversation.
+    """The running totals of one rendering, checked against the limits of this module.
 
     Args:
-        where: Where the template is from, for errors.
+        where: File that the template was read from, for error messages.
     """
 
     def __init__(self, where: str) -> None:
@@ -64,28 +71,28 @@ class TemplateBudget:
         self._steps = self._written = self._calls = 0
         self._known: dict[int, _Container] = {}
 
-    def spend(self, characters: int = 0, *, steps: int = 1) -> None:
-        """Pay for an operation.
+    def charge(self, characters: int = 0, *, steps: int = 1) -> None:
+        """Charge an operation.
 
         Args:
-            characters: Characters that it reads.
-            steps: Items that it looks at one by one.
+            characters: Characters that the operation reads.
+            steps: Items that the operation looks at one by one.
 
         Raises:
-            GenerationError: Nothing is left.
+            GenerationError: The rendering takes more than `MAX_STEPS` steps.
         """
-        self._steps += steps + characters // CHARACTERS
+        self._steps += steps + characters // CHARACTERS_PER_STEP
         if self._steps > MAX_STEPS:
             raise self._beyond("takes too many steps", f"{MAX_STEPS} steps")
 
-    def write(self, characters: int) -> None:
-        """Pay for a string that is going to be made.
+    def charge_string(self, characters: int) -> None:
+        """Charge a string of `characters` characters before it is created.
 
         Raises:
-            GenerationError: It is too long, or all strings together are.
+            GenerationError: The string is too long, or all strings together are.
         """
         self.check_size(characters)
-        self.spend(characters)
+        self.charge(characters)
         self._written += characters
         if self._written > MAX_WRITTEN:
             raise self._beyond("writes too much", f"{MAX_WRITTEN} characters in all")
@@ -94,58 +101,61 @@ class TemplateBudget:
         """Check the size of one value.
 
         Raises:
-            GenerationError: It is too large.
+            GenerationError: The value has more than `MAX_TEXT` characters.
         """
         if characters > MAX_TEXT:
             raise self._beyond("makes a value that is too large", f"{MAX_TEXT} characters")
 
     def check_bits(self, bits: int) -> None:
-        """Check the length of a whole number that is going to be computed.
+        """Check the length of an integer before it is computed.
 
         Raises:
-            GenerationError: It is too long.
+            GenerationError: The integer has more than `MAX_BITS` bits.
         """
         if bits > MAX_BITS:
             raise self._beyond("makes a number that is too large", f"{MAX_BITS} bits")
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Count a call of a macro, block or loop while it runs.
+        """Count a call of a macro, block or recursive loop while it runs.
 
         Raises:
-            GenerationError: There are too many inside each other.
+            GenerationError: More than `MAX_NESTED_CALLS` calls are nested.
         """
         self._calls += 1
         try:
-            if self._calls > MAX_CALLS:
-                raise self._beyond("calls itself too deeply", f"{MAX_CALLS} calls")
+            if self._calls > MAX_NESTED_CALLS:
+                raise self._beyond("calls itself too deeply", f"{MAX_NESTED_CALLS} calls")
             yield
         finally:
             self._calls -= 1
 
     def size(self, value: Any) -> int:
-        """Return the characters of a value, with all that it holds as often as it holds it.
+        """Return the size of a value in characters, counting an item as often as it occurs.
 
         Raises:
-            GenerationError: It is too large.
+            GenerationError: The value is too large.
         """
         if isinstance(value, str):
-            return len(value) * (ESCAPED if isinstance(value, Markup) else 1)
+            return len(value) * (CHARACTERS_PER_ESCAPE if isinstance(value, Markup) else 1)
         if isinstance(value, (list, tuple, dict)):
             return self._container(value).size
-        return value.bit_length() // 3 + 1 if isinstance(value, int) else ITEM
+        return value.bit_length() // 3 + 1 if isinstance(value, int) else CHARACTERS_PER_ITEM
 
     def depth(self, value: Any) -> int:
-        """Return the levels of a value; 0 for one that holds no others."""
+        """Return the nesting depth of a value; 0 for one that is not a container."""
         return self._container(value).depth if isinstance(value, (list, tuple, dict)) else 0
 
     def _container(self, value: Any) -> _Container:
-        """Measure a list, tuple or dictionary once: templates cannot change one."""
+        """Return the measures of a list, tuple or dictionary.
+
+        Each is measured only once, because templates cannot change a container.
+        """
         known = self._known.get(id(value))
         if known is None:
-            self.spend(steps=4 + len(value))
+            self.charge(steps=4 + len(value))
             items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-            size = ITEM * (1 + len(items)) + sum(map(self.size, items))
+            size = CHARACTERS_PER_ITEM * (1 + len(items)) + sum(map(self.size, items))
             depth = 1 + max(map(self.depth, items), default=0)
             self.check_size(size)
             if depth > MAX_DEPTH:
@@ -153,19 +163,19 @@ class TemplateBudget:
             self._known[id(value)] = known = _Container(value, size, depth)
         return known
 
-    def each(self, values: Iterable[Any], steps: int = 1) -> Iterator[Any]:
-        """Yield the items of a loop, each for so many steps."""
+    def iterate(self, values: Iterable[Any], steps: int = 1) -> Iterator[Any]:
+        """Yield the items of a loop and charge `steps` steps for each."""
         for value in values:
-            self.spend(steps=steps)
+            self.charge(steps=steps)
             yield value
 
-    def listed(self, values: Iterable[Any]) -> list[Any]:
-        """Return the items of what a filter reads, checked as a list.
+    def materialize(self, values: Iterable[Any]) -> list[Any]:
+        """Return the items of a lazy iterable as a list, charged and checked.
 
         Raises:
-            GenerationError: There are too many, or they are too large.
+            GenerationError: There are too many items, or they are too large.
         """
-        found = list(self.each(values))
+        found = list(self.iterate(values))
         self.size(found)
         return found
 

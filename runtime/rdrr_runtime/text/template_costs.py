@@ -1,9 +1,10 @@
-"""The filters, tests and methods that chat templates may use, and what each may make of its input.
+"""The filters and methods that chat templates may use, and the cost checks of those that need one.
 
-Most read their arguments once and make something about as large; those have no bound of their own.
-What can make more, by a width, a count or a separator, has a function that says how much before it
-runs. What is not in these tables is not offered: regular expressions over whole texts (`urlize`,
-`striptags`, `wordwrap`), random choice, and methods that no template needs.
+Most of them read their arguments once and create something about as large; these need no check of
+their own. A filter or method that can create more, through a width, a count or a separator, has a
+function that charges the budget for the result before the call runs. Whatever is not in these
+tables is not available to templates: regular expressions over whole texts (`urlize`, `striptags`,
+`wordwrap`), random choice, and methods that no template needs.
 """
 
 from __future__ import annotations
@@ -18,23 +19,29 @@ from jinja2.exceptions import SecurityError
 from rdrr_runtime.text.template_budget import TemplateBudget
 
 MAX_INDENT = 16
-"""Characters of an indent or a separator of JSON."""
+"""Most characters of an indent or a separator of `tojson`."""
 
-MAX_PLACES = 64
-"""Digits that a number is rounded to."""
+MAX_ROUND_DIGITS = 64
+"""Most digits that `round` keeps."""
 
 _NUMBER = re.compile(r"\d+")
 _NESTED_FIELD = re.compile(r"\{[^{}]*\{")
 
-Bound = Callable[[TemplateBudget, Sequence[Any], Mapping[str, Any]], None]
-"""Checks a call before it runs: the budget, the value and its arguments, and those by name."""
+CostCheck = Callable[[TemplateBudget, Sequence[Any], Mapping[str, Any]], None]
+"""A function that charges a call to the budget before the call runs.
+
+Its arguments are the budget, the positional arguments of the call (the filtered value or the
+method's owner first) and the keyword arguments of the call.
+"""
 
 
-def _argument(args: Sequence[Any], named: Mapping[str, Any], at: int, name: str, usual: Any) -> Any:
-    return args[at] if len(args) > at else named.get(name, usual)
+def _argument(
+    args: Sequence[Any], named: Mapping[str, Any], at: int, name: str, default: Any
+) -> Any:
+    return args[at] if len(args) > at else named.get(name, default)
 
 
-def _whole(value: Any) -> int:
+def _absolute_integer(value: Any) -> int:
     return abs(value) if isinstance(value, int) else 0
 
 
@@ -42,28 +49,30 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, (str, list, tuple, dict)) else 1
 
 
-def _padded(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    budget.check_size(_whole(_argument(args, named, 1, "width", 80)))
+def _check_padding(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    budget.check_size(_absolute_integer(_argument(args, named, 1, "width", 80)))
 
 
-def _indented(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_indent(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     width = _argument(args, named, 1, "width", 4)
     lines = len(args[0].splitlines()) if isinstance(args[0], str) else 0
-    each = len(width) if isinstance(width, str) else _whole(width)
+    each = len(width) if isinstance(width, str) else _absolute_integer(width)
     budget.check_size(budget.size(args[0]) + (1 + lines) * each)
 
 
-def _joined(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_join(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     between = budget.size(_argument(args, named, 1, "d", ""))
     budget.check_size(budget.size(args[0]) + _length(args[0]) * between)
 
 
-def _joined_by(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+def _check_join_method(
+    budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]
+) -> None:
     between, parts = args[0], args[1] if len(args) > 1 else ()
     budget.check_size(budget.size(parts) + _length(parts) * budget.size(between))
 
 
-def _replaced(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_replace(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     text, old = args[0], _argument(args, named, 1, "old", "")
     new = _argument(args, named, 2, "new", "")
     if not isinstance(text, str) or not isinstance(old, str):
@@ -71,67 +80,75 @@ def _replaced(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, A
     budget.check_size(budget.size(text) + text.count(old) * budget.size(new))
 
 
-def check_formatted(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Check a format string, which may ask for any width and repeat its arguments.
+def check_format(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Check the result of a format string, which can name any width and repeat its arguments.
 
     Raises:
-        SecurityError: It takes a width from its arguments.
+        SecurityError: The format string takes a width from its arguments.
         GenerationError: The result may be too large.
     """
-    form = args[0]
-    if not isinstance(form, str) or "%*" in form or ".*" in form or _NESTED_FIELD.search(form):
-        raise SecurityError("a format string must be a text that states its widths")
-    budget.spend(len(form))
-    fields = form.count("%") + form.count("{")
+    template = args[0]
+    if (
+        not isinstance(template, str)
+        or "%*" in template
+        or ".*" in template
+        or _NESTED_FIELD.search(template)
+    ):
+        raise SecurityError("a format string must be a string with literal widths")
+    budget.charge(len(template))
+    fields = template.count("%") + template.count("{")
     largest = max([0, *map(budget.size, (*args[1:], *named.values()))])
-    budget.check_size(len(form) + fields * largest)
-    for digits in _NUMBER.findall(form):
+    budget.check_size(len(template) + fields * largest)
+    for digits in _NUMBER.findall(template):
         budget.check_size(int(digits[:10]) * fields)
 
 
-def _in_batches(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    count = _whole(_argument(args, named, 1, "linecount", 1))
+def _check_batch(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    count = _absolute_integer(_argument(args, named, 1, "linecount", 1))
     budget.check_size((1 + count) * budget.size(_argument(args, named, 2, "fill_with", None)))
-    budget.spend(steps=count)
+    budget.charge(steps=count)
 
 
-def _in_slices(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    budget.spend(steps=_whole(_argument(args, named, 1, "slices", 1)))
+def _check_slice(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    budget.charge(steps=_absolute_integer(_argument(args, named, 1, "slices", 1)))
 
 
-def _rounded(_budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    if _whole(_argument(args, named, 1, "precision", 0)) > MAX_PLACES:
-        raise SecurityError(f"round takes at most {MAX_PLACES} digits")
+def _check_round(_budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    if _absolute_integer(_argument(args, named, 1, "precision", 0)) > MAX_ROUND_DIGITS:
+        raise SecurityError(f"round takes at most {MAX_ROUND_DIGITS} digits")
 
 
-def _sorted(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+def _check_sort(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
     count = _length(args[0])
-    budget.spend(budget.size(args[0]) * count.bit_length(), steps=count)
+    budget.charge(budget.size(args[0]) * count.bit_length(), steps=count)
 
 
-def _summed(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_sum(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     start = _argument(args, named, 2, "start", 0)
     values = (*args[0], start) if isinstance(args[0], (list, tuple)) else ()
-    if any(isinstance(one, (list, tuple)) for one in values):  # each sum is a copy of those before
-        budget.spend(budget.size(values) * len(values))
+    if any(isinstance(one, (list, tuple)) for one in values):  # every partial sum is a copy
+        budget.charge(budget.size(values) * len(values))
 
 
-def _as_json(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _check_tojson(budget: TemplateBudget, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     indent = _argument(args, named, 2, "indent", None) or 0
-    each = len(indent) if isinstance(indent, str) else _whole(indent)
+    each = len(indent) if isinstance(indent, str) else _absolute_integer(indent)
     separators = _argument(args, named, 3, "separators", None) or ()
     if max([each, *map(_length, separators)]) > MAX_INDENT:
-        raise SecurityError(f"tojson takes indents and separators of {MAX_INDENT} characters")
+        raise SecurityError(
+            f"tojson takes indents and separators of at most {MAX_INDENT} characters"
+        )
     size = budget.size(args[0])
     budget.check_size(size + size // MAX_INDENT * budget.depth(args[0]) * each)
 
 
-def _split(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
-    budget.spend(steps=_length(args[0]) // 4)
+def _check_split(budget: TemplateBudget, args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+    budget.charge(steps=_length(args[0]) // 4)
 
 
-def _table(linear: str, bounds: Mapping[str, Bound]) -> Mapping[str, Bound | None]:
-    return MappingProxyType({**dict.fromkeys(linear.split()), **bounds})
+def _table(unchecked: str, checks: Mapping[str, CostCheck]) -> Mapping[str, CostCheck | None]:
+    """Return a table of names with their cost checks; None for those that need no check."""
+    return MappingProxyType({**dict.fromkeys(unchecked.split()), **checks})
 
 
 FILTERS = _table(
@@ -139,31 +156,34 @@ FILTERS = _table(
     "int items last length list lower map reject rejectattr reverse safe select selectattr string "
     "title trim truncate upper urlencode wordcount",
     {
-        "batch": _in_batches,
-        "center": _padded,
-        "dictsort": _sorted,
-        "format": check_formatted,
-        "groupby": _sorted,
-        "indent": _indented,
-        "join": _joined,
-        "max": _sorted,
-        "min": _sorted,
-        "replace": _replaced,
-        "round": _rounded,
-        "slice": _in_slices,
-        "sort": _sorted,
-        "sum": _summed,
-        "title": _split,
-        "tojson": _as_json,
-        "unique": _sorted,
-        "wordcount": _split,
+        "batch": _check_batch,
+        "center": _check_padding,
+        "dictsort": _check_sort,
+        "format": check_format,
+        "groupby": _check_sort,
+        "indent": _check_indent,
+        "join": _check_join,
+        "max": _check_sort,
+        "min": _check_sort,
+        "replace": _check_replace,
+        "round": _check_round,
+        "slice": _check_slice,
+        "sort": _check_sort,
+        "sum": _check_sum,
+        "title": _check_split,
+        "tojson": _check_tojson,
+        "unique": _check_sort,
+        "wordcount": _check_split,
     },
 )
+"""The filters that templates may use, each with its cost check; None if it needs none."""
 
-BRIEF = frozenset({"attr", "count", "d", "default", "first", "items", "last", "length", "safe"})
-"""Filters that do not look at the whole of what they are given."""
+CONSTANT_COST_FILTERS = frozenset(
+    {"attr", "count", "d", "default", "first", "items", "last", "length", "safe"}
+)
+"""Filters whose cost does not depend on the size of their input."""
 
-METHODS: Mapping[type, Mapping[str, Bound | None]] = MappingProxyType(
+METHODS: Mapping[type, Mapping[str, CostCheck | None]] = MappingProxyType(
     {
         str: _table(
             "capitalize casefold count endswith find index isalnum isalpha isascii isdecimal "
@@ -171,16 +191,16 @@ METHODS: Mapping[type, Mapping[str, Bound | None]] = MappingProxyType(
             "lstrip partition removeprefix removesuffix rfind rindex rpartition rstrip startswith "
             "strip swapcase title upper",
             {
-                "center": _padded,
-                "format": check_formatted,
-                "join": _joined_by,
-                "ljust": _padded,
-                "replace": _replaced,
-                "rjust": _padded,
-                "rsplit": _split,
-                "split": _split,
-                "splitlines": _split,
-                "zfill": _padded,
+                "center": _check_padding,
+                "format": check_format,
+                "join": _check_join_method,
+                "ljust": _check_padding,
+                "replace": _check_replace,
+                "rjust": _check_padding,
+                "rsplit": _check_split,
+                "split": _check_split,
+                "splitlines": _check_split,
+                "zfill": _check_padding,
             },
         ),
         dict: _table("copy get items keys values", {}),
@@ -188,6 +208,7 @@ METHODS: Mapping[type, Mapping[str, Bound | None]] = MappingProxyType(
         tuple: _table("count index", {}),
     }
 )
+"""The methods that templates may call on plain values, by type, each with its cost check."""
 
-BRIEF_METHODS = frozenset({"get", "items", "keys", "values"})
-"""Methods that do not look at the whole of what they are called on."""
+CONSTANT_COST_METHODS = frozenset({"get", "items", "keys", "values"})
+"""Methods whose cost does not depend on the size of the object they are called on."""

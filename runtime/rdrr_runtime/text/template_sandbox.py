@@ -1,9 +1,9 @@
-"""Compiling and rendering a chat template so that each of its operations is paid for.
+"""Compile and render a chat template in a sandbox that bounds its time and memory.
 
-Jinja's sandbox keeps a template away from the machine; it bounds neither time nor memory. Here the
-syntax tree is changed before it is compiled: loops, literals, slices, comparisons, `~` and all
-output go through the environment, which also makes all calls, filters, tests and arithmetic. Each
-asks the budget first, so that no single operation can be long either.
+Jinja's own sandbox keeps a template from reaching the machine, but bounds neither time nor memory.
+Here the syntax tree is rewritten before it is compiled: loops, literals, slices, comparisons, `~`
+and all output go through the environment, as calls, filters, tests and arithmetic already do. The
+environment charges each operation to the budget before it runs, so no single operation can be long.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from rdrr_format.errors import ManifestError
 from rdrr_runtime.text.template_arithmetic import check_arithmetic
 from rdrr_runtime.text.template_budget import TemplateBudget
 from rdrr_runtime.text.template_costs import (
-    BRIEF,
-    BRIEF_METHODS,
+    CONSTANT_COST_FILTERS,
+    CONSTANT_COST_METHODS,
     FILTERS,
     METHODS,
-    Bound,
+    CostCheck,
 )
 from rdrr_runtime.text.template_meter import metered
 
 MAX_SOURCE = 1 << 17
-"""Characters of a template; the longest published ones have a quarter of it."""
+"""Most characters of a template; the longest published ones have a quarter of this."""
 
 _LAZY: tuple[type, ...] = (Iterator, AbstractSet, range, type({}.values()))
 _PRINTED = (str, int, float, list, tuple, dict, Undefined, type(None))
@@ -44,46 +44,46 @@ _PRINTED = (str, int, float, list, tuple, dict, Undefined, type(None))
 
 @dataclass(frozen=True)
 class CompiledTemplate:
-    """A template that was compiled.
+    """A compiled template.
 
     Attributes:
-        code: Its Python code.
-        steps: Steps of a call that evaluates all of it.
-        where: Where the template is from, for errors.
+        code: Python code of the template.
+        steps: Steps of one call that evaluates the whole template.
+        where: File that the template was read from, for error messages.
     """
 
     code: CodeType
     steps: int
     where: str
 
-    def render(self, values: Mapping[str, Any], more: Mapping[str, Any]) -> str:
-        """Return the text that the template makes of some values.
+    def render(self, values: Mapping[str, Any], helpers: Mapping[str, Any]) -> str:
+        """Return the text that the template renders.
 
         Args:
-            values: Variables, of JSON values.
-            more: Functions, and filters by the names `FILTERS` has for them.
+            values: Variables of the template; plain JSON values.
+            helpers: Functions by name; those named in `FILTERS` are filters.
 
         Raises:
-            GenerationError: It costs too much.
-            Exception: Whatever else the code of a template may raise.
+            GenerationError: The rendering exceeds its budget.
+            Exception: Any other exception that the code of the template raises.
         """
-        environment = _Environment(TemplateBudget(self.where), self.steps, more)
+        environment = _Environment(TemplateBudget(self.where), self.steps, helpers)
         template = Template.from_code(environment, self.code, environment.make_globals(None))
         return template.render(dict(values))
 
 
 def compile_template(
-    source: str, more: Mapping[str, Callable[..., Any]], where: str
+    source: str, helpers: Mapping[str, Callable[..., Any]], where: str
 ) -> CompiledTemplate:
-    """Compile the text of a template.
+    """Compile a template.
 
     Args:
-        source: The text.
-        more: Functions, and filters by the names `FILTERS` has for them.
-        where: Where the text is from, for errors.
+        source: Jinja source of the template.
+        helpers: Functions by name; those named in `FILTERS` are filters.
+        where: File that the source was read from, for error messages.
 
     Raises:
-        ManifestError: It is too long, or no template.
+        ManifestError: The source is too long or is not a valid template.
     """
     if len(source) > MAX_SOURCE:
         raise ManifestError(
@@ -92,11 +92,11 @@ def compile_template(
             expected=f"at most {MAX_SOURCE} characters",
             found=len(source),
         )
-    environment = _Environment(TemplateBudget(where), 1, more)
+    environment = _Environment(TemplateBudget(where), 1, helpers)
     try:
         tree, steps = metered(environment.parse(source))
         return CompiledTemplate(environment.compile(tree), steps, where)
-    except Exception as error:  # Jinja's, and those of Python, which compiles what Jinja wrote
+    except Exception as error:  # of Jinja, or of Python, which compiles the code Jinja generates
         raise ManifestError(
             "cannot be read as a chat template",
             where=where,
@@ -104,166 +104,172 @@ def compile_template(
         ) from None
 
 
-@pass_context  # which also keeps Jinja from computing output while it compiles
+@pass_context  # also keeps Jinja from evaluating constant output while it compiles
 def _printed(context: Context, value: Any) -> str:
-    """Turn a value into output."""
+    """Return a value as output text, charged to the budget."""
     budget: TemplateBudget = context.environment.budget  # type: ignore[attr-defined]
     if not isinstance(value, _PRINTED):
         raise TemplateRuntimeError(f"a {type(value).__name__} cannot be printed")
-    budget.write(budget.size(value))
+    budget.charge_string(budget.size(value))
     return str(value)
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}...{% endgeneration %}`, a scope and no more."""
+    """The block `{% generation %}...{% endgeneration %}`, which only opens a scope."""
 
     tags = frozenset({"generation"})  # type: ignore[assignment]
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The block's body."""
+        """Return the body of the block as a scope."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Runs the operations of one rendering, within a budget.
+    """The environment of one rendering, which charges each operation to a budget.
 
     Args:
         budget: The budget.
-        steps: Steps of calling a macro, a block or a recursive loop.
-        more: Functions, and filters.
+        steps: Steps that a call of a macro, a block or a recursive loop is charged.
+        helpers: Functions by name; those named in `FILTERS` are filters.
     """
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def __init__(
-        self, budget: TemplateBudget, steps: int, more: Mapping[str, Callable[..., Any]]
+        self,
+        budget: TemplateBudget,
+        steps: int,
+        helpers: Mapping[str, Callable[..., Any]],
     ) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=False,  # it would evaluate constant expressions while compiling
+            optimized=False,  # otherwise constant expressions are evaluated while compiling
             finalize=_printed,
             extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],
         )
         self.budget = budget
         self._steps = steps
-        offered = {**self.filters, **{name: more[name] for name in more if name in FILTERS}}
+        filters = {name: one for name, one in helpers.items() if name in FILTERS}
+        available = {**self.filters, **filters}
         self.filters = {
-            name: self._paid(offered[name], bound, name in BRIEF) for name, bound in FILTERS.items()
+            name: self._charged(available[name], cost_check, name in CONSTANT_COST_FILTERS)
+            for name, cost_check in FILTERS.items()
         }
         tests: dict[str, Any] = dict(self.tests)
-        self.tests = {name: self._paid(test, None, False) for name, test in tests.items()}
+        self.tests = {name: self._charged(test, None, False) for name, test in tests.items()}
         del self.globals["lipsum"]
-        self.globals |= {name: more[name] for name in more if name not in FILTERS}
+        self.globals |= {name: one for name, one in helpers.items() if name not in FILTERS}
 
-    def hook_each(self, values: Iterable[Any], steps: int) -> Iterator[Any]:
-        """Take the items of a loop."""
-        return self.budget.each(values, steps)
+    def hook_iterate(self, values: Iterable[Any], steps: int) -> Iterator[Any]:
+        """Yield the items of a loop, each charged."""
+        return self.budget.iterate(values, steps)
 
-    def hook_concatenated(self, *values: Any) -> str:
-        """Join the operands of `~`."""
-        self.budget.write(sum(map(self.budget.size, values)))
+    def hook_concatenate(self, *values: Any) -> str:
+        """Return the operands of `~` as one string, charged before it is created."""
+        self.budget.charge_string(sum(map(self.budget.size, values)))
         return "".join(map(str, values))
 
-    def hook_made(self, value: Any) -> Any:
-        """Take a list, dictionary or slice that was made."""
-        self.budget.spend(self.budget.size(value))
+    def hook_charge_created(self, value: Any) -> Any:
+        """Charge a list, dictionary or slice that was created, and return it."""
+        self.budget.charge(self.budget.size(value))
         return value
 
-    hook_read = hook_made  # an operand of a comparison
+    hook_charge_read = hook_charge_created  # operands of comparisons cost the same
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return an attribute or item."""
-        self.budget.spend()
+        """Return an attribute of an object, or an item of that name."""
+        self.budget.charge()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return an item or attribute."""
-        self.budget.spend()
+        """Return an item of an object, or an attribute of that name."""
+        self.budget.charge()
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may have an attribute: of plain values only methods in the table."""
+        """Return whether a template may read an attribute; for plain values only `METHODS`."""
         if not super().is_safe_attribute(obj, attr, value):
             return False
         kind = _plain_type(obj)
         return kind is None or attr in METHODS[kind]
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute with two values."""
-        self.budget.spend()
+        """Return the result of a binary operator, charged before it is computed."""
+        self.budget.charge()
         check_arithmetic(self.budget, operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call a function or method; named as Jinja's, so that no keyword can clash."""
+        """Call a function or method; the parameters are named as in Jinja, to avoid clashes."""
         owner = getattr(__obj, "__self__", None)
         if owner is __self:
-            return __obj(*args)  # the keywords are Jinja's, of variables in loops
+            return __obj(*args)  # Jinja adds keywords about the variables of a loop
         if isinstance(__obj, (Macro, BlockReference, LoopContext)):
-            __self.budget.spend(steps=__self._steps)
+            __self.budget.charge(steps=__self._steps)
             if isinstance(__obj, LoopContext):
-                args = tuple(__self.budget.each(one, __self._steps) for one in args)
+                args = tuple(__self.budget.iterate(one, __self._steps) for one in args)
             with __self.budget.call():
                 return super().call(__context, __obj, *args, **kwargs)
         if not isinstance(__obj, Undefined):
-            __obj = __self._paid_callable(__obj)
+            __obj = __self._charged_callable(__obj)
         return super().call(__context, __obj, *args, **kwargs)
 
-    def _paid_callable(self, function: Any) -> Callable[..., Any]:
-        """Return a function or method that a template may call, so that calling it is paid for.
+    def _charged_callable(self, function: Any) -> Callable[..., Any]:
+        """Return a wrapper that charges each call of a function or method to the budget.
 
         Raises:
-            SecurityError: A template may not call it.
+            SecurityError: Templates may not call this function or method.
         """
         method = getattr(function, "__wrapped__", function)  # Jinja wraps str.format
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         kind = _plain_type(owner)
         if kind is not None and name in METHODS[kind]:
-            return self._paid_method(function, METHODS[kind][name], owner, name)
-        is_offered = isinstance(owner, (LoopContext, Cycler)) or isinstance(function, Joiner)
-        if is_offered or any(function is one for one in self.globals.values()):
-            return self._paid(function, None, False)
+            return self._charged_method(function, METHODS[kind][name], owner, name)
+        is_jinja_helper = isinstance(owner, (LoopContext, Cycler)) or isinstance(function, Joiner)
+        if is_jinja_helper or any(function is one for one in self.globals.values()):
+            return self._charged(function, None, False)
         raise SecurityError(f"a {type(function).__name__} cannot be called")
 
-    def _paid_method(
-        self, function: Callable[..., Any], bound: Bound | None, owner: Any, name: str
+    def _charged_method(
+        self, function: Callable[..., Any], cost_check: CostCheck | None, owner: Any, name: str
     ) -> Callable[..., Any]:
         def run(_owner: Any, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
 
-        paid = self._paid(run, bound, name in BRIEF_METHODS)
-        return lambda *args, **kwargs: paid(owner, *args, **kwargs)
+        charged = self._charged(run, cost_check, name in CONSTANT_COST_METHODS)
+        return lambda *args, **kwargs: charged(owner, *args, **kwargs)
 
-    def _paid(
-        self, function: Callable[..., Any], bound: Bound | None, is_brief: bool
+    def _charged(
+        self, function: Callable[..., Any], cost_check: CostCheck | None, is_constant_cost: bool
     ) -> Callable[..., Any]:
-        """Return a filter, test or function that is paid for before it runs."""
+        """Return a wrapper that charges a filter, test or function before each call."""
         budget = self.budget
-        first = int(hasattr(function, "jinja_pass_arg"))  # Jinja's own argument comes before
+        # Jinja passes an argument of its own, which is not charged, before the others.
+        first = int(hasattr(function, "jinja_pass_arg"))
 
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            given = [self._listed(one) for one in args[first:]]
-            named = {name: self._listed(one) for name, one in kwargs.items()}
-            read = 0 if is_brief else sum(map(budget.size, (*given, *named.values())))
-            budget.spend(read)
-            if bound is not None:
-                bound(budget, given, named)
-            found = function(*args[:first], *given, **named)
-            if isinstance(found, str):
-                budget.write(len(found))
-            elif isinstance(found, int):
-                budget.check_bits(found.bit_length())
-            return found
+            given = [self._materialized(one) for one in args[first:]]
+            named = {name: self._materialized(one) for name, one in kwargs.items()}
+            read = 0 if is_constant_cost else sum(map(budget.size, (*given, *named.values())))
+            budget.charge(read)
+            if cost_check is not None:
+                cost_check(budget, given, named)
+            result = function(*args[:first], *given, **named)
+            if isinstance(result, str):
+                budget.charge_string(len(result))
+            elif isinstance(result, int):
+                budget.check_bits(result.bit_length())
+            return result
 
         return run
 
-    def _listed(self, value: Any) -> Any:
+    def _materialized(self, value: Any) -> Any:
         is_lazy = isinstance(value, _LAZY)
-        return self.budget.listed(value) if is_lazy else value
+        return self.budget.materialize(value) if is_lazy else value
 
 
 def _plain_type(value: Any) -> type | None:

@@ -1,4 +1,7 @@
-"""Text to token ids and back, streaming. It knows the tokenizer's file, not the model."""
+"""Encode text as token ids and decode ids to text, whole or as a stream.
+
+This module reads the tokenizer's file; it knows nothing about the model.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ from rdrr_format.bounded_tokenizer import BoundedStream, BoundedTokenizer
 
 
 class TextCodec:
-    """A tokenizer of a package.
+    """The tokenizer of a package.
 
     Args:
         tokenizer_json: Contents of `tokenizer.json`.
-        bos_token_id: Put before every prompt when `add_bos` is set and the tokenizer's own
-            post-processor does not do so.
+        bos_token_id: Id that is put before every prompt if `add_bos` is set and the tokenizer's
+            own post-processor has not put it there.
         add_bos: The manifest's `tokenizer.addBosToken`.
 
     Raises:
-        ManifestError: The file is not a tokenizer, or one that is refused.
+        ManifestError: The file is not a tokenizer, or a tokenizer that this version refuses.
     """
 
     def __init__(
@@ -27,11 +30,11 @@ class TextCodec:
         self._bos = bos_token_id if add_bos else None
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt, special tokens of the tokenizer's post-processor included.
+        """Return the ids of a prompt, with the special tokens that the post-processor adds.
 
         Raises:
-            UsageError: The text cannot be written in UTF-8, or is too long.
-            GenerationError: The tokenizer fails at it, or takes too long.
+            UsageError: The text cannot be encoded in UTF-8, or is too long.
+            GenerationError: The tokenizer fails on the text, or takes too long.
         """
         ids = self._tokenizer.encode(text)
         if self._bos is not None and ids[:1] != [self._bos]:
@@ -39,30 +42,32 @@ class TextCodec:
         return ids
 
     def encode_as_is(self, text: str) -> list[int]:
-        """Ids of a text that has all its special tokens, as a chat template writes it.
+        """Return the ids of a text without adding special tokens.
+
+        Chat templates write the special tokens themselves.
 
         Raises:
-            UsageError: The text cannot be written in UTF-8, or is too long.
-            GenerationError: The tokenizer fails at it, or takes too long.
+            UsageError: The text cannot be encoded in UTF-8, or is too long.
+            GenerationError: The tokenizer fails on the text, or takes too long.
         """
         return self._tokenizer.encode(text, special=False)
 
     def is_special(self, token_id: int) -> bool:
-        """Whether an id is a special token."""
+        """Return whether an id is that of a special token."""
         return self._tokenizer.is_special(token_id)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, without special tokens.
+        """Return the text of token ids, without special tokens.
 
         Raises:
-            UsageError: Something is no id, or the text would be too long.
-            GenerationError: The tokenizer fails at them.
+            UsageError: An element of `ids` is not an id, or the text would be too long.
+            GenerationError: The tokenizer fails on the ids.
         """
         return self._tokenizer.decode(ids)
 
     def stream(self) -> BoundedStream:
-        """A decoder that is fed one id at a time.
+        """Return a decoder that takes one id at a time.
 
-        A character may need several tokens; nothing is given out before all its bytes are there.
+        A character may consist of several tokens; it is returned once all its bytes have arrived.
         """
         return self._tokenizer.stream()

@@ -10,7 +10,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_manifests.models import HINT_VALUES
 from rdrr_runtime.compile.decision import Chosen, Reason, Unmet, Wish, choose, unhonoured
 from rdrr_runtime.compile.hints import Hint, resolve
@@ -88,7 +88,7 @@ def adapter(name: str) -> SimpleNamespace:
 def decisions(package, name: str, source: str = "manifest", **hints: str):
     device = adapter(name)
     policy = resolve({source: hints})
-    plan = Plan(package, device, PaperArena(device), policy, context=512, kv_dtype="f16")
+    plan = Plan(package, device, DryRunArena(device), policy, context=512, kv_dtype="f16")
     return plan.decisions(SPECS)
 
 

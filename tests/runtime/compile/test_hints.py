@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rdrr_device.arena import Arena
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
@@ -175,7 +175,7 @@ def test_a_hint_decides_the_kernel_and_the_logits_stay_those_of_torch(device, tm
 @pytest.mark.parametrize("layout", ["row", "column", "flat"])
 def test_expanded_weights_are_counted_as_what_they_take(device, tmp_path, rng, layout, value, size):
     package = package_of(tmp_path, rng, layout=layout)
-    arena = PaperArena(device)
+    arena = DryRunArena(device)
     options = {"context": CONTEXT, "kv_dtype": "f16"}
     hinted = Plan(package, device, arena, policy(q4kMatmul=value), **options).weights
     plain = Plan(package, device, arena, Policy(), **options).weights
@@ -194,7 +194,7 @@ def test_only_what_is_multiplied_is_expanded(device, tmp_path, rng):
     tied = write_random_package(tmp_path / "tied", manifest, rng)
     hints = policy(q4kMatmul="dequant_f16")
     options = {"context": CONTEXT, "kv_dtype": "f16"}
-    plan = Plan(tied, device, PaperArena(device), hints, **options)
+    plan = Plan(tied, device, DryRunArena(device), hints, **options)
     assert plan.weights.matrices["model.embed_tokens.weight"].dtype.name == "F16"
     preferences = Preferences(hints, software=True)
     table = choose_storage(preferences, DTYPES["Q8_0"], Layout.ROW, 384, matmul=False)
@@ -369,7 +369,7 @@ def test_column_matrices_get_row_scales_where_they_are_multiplied_in_int8(softwa
 
 
 def _decode_sources(device, package, **hints: str) -> list[str]:
-    arena = PaperArena(device)
+    arena = DryRunArena(device)
     plan = Plan(package, device, arena, policy(**hints), context=CONTEXT, kv_dtype="f16")
     lowered = plan.lowered(DECODE)
     return [

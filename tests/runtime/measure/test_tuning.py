@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rdrr_device.arena import arena
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_device.tuning import OPS, Tuning
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import DECODE, PREFILL, TUNED
@@ -41,7 +41,7 @@ def _setting(package, device, *ops: str, policy=None) -> Setting:
 
 def _tuning_keys(package, device, policy, tuning=None, context=CONTEXT) -> dict:
     plan = Plan(
-        package, device, PaperArena(device), policy, context=context, kv_dtype="f16", tuning=tuning
+        package, device, DryRunArena(device), policy, context=context, kv_dtype="f16", tuning=tuning
     )
     lowered = [plan.lowered(step) for step in (PREFILL, DECODE)]
     made = [one for each in lowered for one in (*each.body, *each.head, *each.sample)]
@@ -49,7 +49,7 @@ def _tuning_keys(package, device, policy, tuning=None, context=CONTEXT) -> dict:
 
 
 def test_stored_parameters_are_used_only_if_they_are_a_candidate():
-    tuning = Tuning().having("norm here", EmbedTuning(64))
+    tuning = Tuning().with_params("norm here", EmbedTuning(64))
     default, others = EmbedTuning(32), (EmbedTuning(32), EmbedTuning(64))
     assert tuning.tuning_key("norm here", default, others).used == EmbedTuning(64)
     assert tuning.tuning_key("norm there", default, others).used == default
@@ -71,7 +71,7 @@ def test_every_op_has_three_ways_to_run_that_compute_the_same(package, device, r
         # A software adapter takes long over workgroups of many threads.
         quick = [one for one in tuning_key.candidates if one.as_dict().get("workgroup", 0) <= 256]
         if quick:
-            others = others.having(key, quick[rng.integers(len(quick))])
+            others = others.with_params(key, quick[rng.integers(len(quick))])
     changed = [
         one for one in _tuning_keys(package, device, policy, others, LONG).values() if one.is_tuned
     ]
@@ -162,7 +162,7 @@ def test_what_is_known_is_not_tried_and_nothing_is_loaded(package, device):
         one for one in _tuning_keys(package, device, resolve({})).values() if one.candidates
     ]
     for tuning_key in tuning_keys:
-        known = known.having(tuning_key.name, tuning_key.default)
+        known = known.with_params(tuning_key.name, tuning_key.default)
     before = device.counters.copy()
     ops = ("matmul", "attention", "softmax", "norm", "dequant")
     found = tune(_setting(package, device, *ops), known)
@@ -199,7 +199,7 @@ def test_every_parameter_of_every_pass_can_be_tuned(package, device, monkeypatch
     )
     setting = replace(_setting(package, device, *OPS, policy=INT8), passes=TUNED)
     tune(setting, Tuning())
-    plan = setting.plan(PaperArena(device))
+    plan = setting.plan(DryRunArena(device))
     for spec in TUNED:
         made = plan.decisions([spec])
         keys = {one.name for decision in made for one in decision.params if one.candidates}

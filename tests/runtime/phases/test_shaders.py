@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 from rdrr_device.buffers import BufferSlice
-from rdrr_device.shaders import Access, Binding, Target, for_target, storage
+from rdrr_device.shaders import Access, Binding, Target, for_target, storage_bindings
 from rdrr_runtime.phases.copy import Copy, CopyRow
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import FOLDER as SHADERS
@@ -57,7 +57,7 @@ def test_bindings_are_read_from_the_rendered_text() -> None:
         Binding("y", Access.READ_WRITE),
     )
     record = CopyRow(threads=64, value="f32", width=4, several=False)
-    assert storage(record.source) == declared
+    assert storage_bindings(record.source) == declared
     buffers = {"y": Y, "x": X, "current": X}
     launched = as_dispatch(Phase(record, buffers, Work(1), "t"))
     assert bindings(launched.kernel.source) == launched.kernel.bindings == declared

@@ -1,3 +1,5 @@
+"""The limit on torch's threads: how many a product gets, and that the caller's number returns."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,7 +10,7 @@ from support.packages import llama_manifest, write_random_package
 
 
 @pytest.mark.parametrize(
-    ("macs", "most", "expected"),
+    ("macs", "available", "expected"),
     [
         (0, 8, 1),
         (THREAD_MACS - 1, 8, 1),
@@ -17,8 +19,8 @@ from support.packages import llama_manifest, write_random_package
         (100 * THREAD_MACS, 1, 1),
     ],
 )
-def test_a_product_gets_a_thread_for_each_so_many_multiplications(macs, most, expected):
-    assert threads_for(macs, most) == expected
+def test_a_product_gets_threads_in_proportion_to_its_multiplications(macs, available, expected):
+    assert threads_for(macs, available) == expected
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def three_threads():
 
 
 @pytest.mark.usefixtures("three_threads")
-def test_a_small_model_decodes_in_one_thread_and_the_callers_own_number_comes_back(tmp_path, rng):
+def test_a_small_model_decodes_in_one_thread_and_the_callers_number_is_restored(tmp_path, rng):
     used = []
     package = write_random_package(tmp_path, llama_manifest("F16"), rng)
     backend = CpuBackend(
@@ -48,7 +50,7 @@ def fail_in_one_thread() -> None:
 
 
 @pytest.mark.usefixtures("three_threads")
-def test_large_products_get_all_threads_and_an_error_gives_them_back():
+def test_large_products_get_all_threads_and_an_error_restores_the_number():
     with pytest.raises(ZeroDivisionError):
         fail_in_one_thread()
     with limited_threads(9 * THREAD_MACS):

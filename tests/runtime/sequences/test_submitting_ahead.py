@@ -354,13 +354,13 @@ def test_a_fetch_is_of_its_place_in_the_queue_whatever_is_taken_or_given_up(benc
         parts = [slots[0].range(8, 40), slots[1].range(400, 4)]
         fetches.append(readback.begin(parts))
     for at in (3, 0, 2):
-        first, second = fetches[at].take()
+        first, second = fetches[at].collect()
         assert np.array_equal(first, contents[at, 8:48])
         assert np.array_equal(second, contents[at, 400:404])
     fetches.clear()  # the one that was not taken is given up
     made = device.counters.buffer_creates
     kept = [readback.begin(slots[:1]) for _ in range(4)]
     assert device.counters.buffer_creates == made
-    assert all(np.array_equal(one.take()[0], contents[-1]) for one in kept)
+    assert all(np.array_equal(one.collect()[0], contents[-1]) for one in kept)
     if not native:
         readback.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from rdrr_device.paper import PaperArena
+from rdrr_device.dry_run import DryRunArena
 from rdrr_runtime.compile.hints import resolve
 from rdrr_runtime.compile.pass_spec import PREFILL, SMALL_WINDOW, WINDOW
 from rdrr_runtime.exec.plan import Plan
@@ -69,7 +69,7 @@ def test_a_window_in_the_order_of_the_text_is_the_text(backend, rng):
 def test_a_weight_is_read_once_for_all_rows_of_a_window(device, tmp_path, rng, hint, dtype):
     package = write_random_package(tmp_path, llama_manifest(dtype), rng)
     policy, fused = resolve({"run flag": {"q4kMatmul": hint}}), hint == "fused_q4k_int8"
-    plan = Plan(package, device, PaperArena(device), policy, context=CONTEXT, kv_dtype="f16")
+    plan = Plan(package, device, DryRunArena(device), policy, context=CONTEXT, kv_dtype="f16")
     for kind, most in ((SMALL_WINDOW, 8), (WINDOW, 32)):
         lowered = plan.lowered(kind)
         products = [

@@ -1,4 +1,4 @@
-"""Chat templates, held to transformers."""
+"""Chat templates, compared with the rendering of transformers."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def oracle():
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
 @pytest.mark.parametrize("prompt", [True, False])
-def test_the_text_is_that_of_transformers(oracle, name, tools, prompt):
+def test_the_rendered_text_equals_that_of_transformers(oracle, name, tools, prompt):
     template = ChatTemplate(TEMPLATES[name], TOKENS, where="test")
-    ours = template.render(
+    found = template.render(
         TURNS, tools=tools, add_generation_prompt=prompt, variables={"flag": "yes"}
     )
     expected = oracle(TEMPLATES[name], TURNS, tools=tools, add_generation_prompt=prompt, flag="yes")
-    assert ours == expected
-    assert len(ours) > 50
+    assert found == expected
+    assert len(found) > 50
 
 
-def test_what_follows_an_answer_is_found():
+def test_the_text_after_an_answer_is_found():
     chatml = ChatTemplate(TEMPLATES["chatml"], TOKENS, where="test")
     assert chatml.after_answer().strip() == "<|im_end|>"
     refusing = ChatTemplate("{{ raise_exception('no') }}", TOKENS, where="test")
@@ -78,12 +78,12 @@ def test_what_follows_an_answer_is_found():
         "{{ ''.__class__.__mro__ }}",
     ],
 )
-def test_a_template_that_refuses_or_breaks_out_is_an_error_of_the_tree(source):
+def test_a_template_that_refuses_or_leaves_the_sandbox_raises_a_generation_error(source):
     with pytest.raises(GenerationError, match="refuses"):
         ChatTemplate(source, {}, where="test").render(TURNS)
 
 
-def test_what_is_no_template_or_no_message_is_refused():
+def test_an_invalid_template_and_invalid_messages_are_refused():
     with pytest.raises(ManifestError, match="chat template"):
         ChatTemplate("{% for %}", {}, where="test")
     template = ChatTemplate("{{ messages | length }}", {}, where="test")

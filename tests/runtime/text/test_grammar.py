@@ -1,4 +1,4 @@
-"""Constraints of the library on the tokenizer of the bundled checkpoint, without any model."""
+"""Grammar constraints with the tokenizer of the bundled checkpoint, without a model."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def allowed(mask: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("vocab", [VOCAB, VOCAB + 1, VOCAB + 64])
-def test_a_mask_has_a_bit_for_each_logit_and_no_word_more(vocab):
+def test_a_mask_has_a_bit_for_each_logit_and_no_further_word(vocab):
     made = GrammarTokenizer(TOKENIZER.read_bytes(), vocab, [EOS])
     mask = made.constraint(Grammar("regex", "x")).mask()
     assert len(mask) == -(-vocab // 32)
     assert allowed(mask).max() < VOCAB
 
 
-def test_random_tokens_under_a_schema_make_json_of_that_schema(grammars, rng):
+def test_random_tokens_under_a_schema_form_json_that_satisfies_it(grammars, rng):
     schema = {
         "type": "object",
         "properties": {"n": {"type": "integer"}, "tags": {"type": "array", "items": {"const": 1}}},
@@ -42,15 +42,15 @@ def test_random_tokens_under_a_schema_make_json_of_that_schema(grammars, rng):
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     finished = 0
     for _ in range(20):
-        held = grammars.constraint(Grammar("json_schema", json.dumps(schema)))
+        constraint = grammars.constraint(Grammar("json_schema", json.dumps(schema)))
         ids: list[int] = []
-        while not held.complete and len(ids) < 60:
-            choice = int(rng.choice(allowed(held.mask())))
+        while not constraint.complete and len(ids) < 60:
+            choice = int(rng.choice(allowed(constraint.mask())))
             if choice == EOS:
                 break
-            held.accept(choice)
+            constraint.accept(choice)
             ids.append(choice)
-        if held.complete:
+        if constraint.complete:
             finished += 1
             value = json.loads(tokenizer.decode(ids))
             assert isinstance(value["n"], int)
@@ -58,14 +58,14 @@ def test_random_tokens_under_a_schema_make_json_of_that_schema(grammars, rng):
     assert finished > 5
 
 
-def test_what_cannot_be_followed_is_wrong_usage(grammars):
+def test_an_invalid_grammar_is_a_usage_error(grammars):
     for grammar in (Grammar("json_schema", '{"type": "strang"}'), Grammar("json_schema", "[1]"),
                     Grammar("regex", "(a")):  # fmt: skip
-        with pytest.raises(UsageError, match="cannot be followed"):
+        with pytest.raises(UsageError, match="cannot be used as a grammar"):
             grammars.constraint(grammar)
 
 
-def test_a_tokenizer_that_does_not_suit_is_an_error_of_the_package():
+def test_a_tokenizer_that_llguidance_cannot_use_is_a_manifest_error():
     for content, vocab in ((b"{}", VOCAB), (TOKENIZER.read_bytes(), VOCAB - 1)):
         with pytest.raises(ManifestError, match=r"tokenizer\.json"):
             GrammarTokenizer(content, vocab, [EOS])

@@ -1,8 +1,8 @@
-"""Checkpoints that were quantized by other programs, read as if they were not.
+"""Dequantize checkpoints that other programs quantized.
 
-Each module's several stored tensors (packed values, scales, zero points) become one tensor that
-is decoded where it is read. A further method is a module with a `Method`, and one line in
-`_METHODS`. The values are those that the stored numbers state, in float32: programs that compute
+The tensors of a quantized module (packed values, scales, zero points) become one tensor that is
+decoded when it is read. To support another method, add a module with a `Method` and a row in
+`_METHODS`. Values are computed exactly from the stored numbers, in float32; programs that compute
 in half precision round them further.
 """
 
@@ -30,20 +30,22 @@ _METHODS: Mapping[str, Method] = MappingProxyType(
         "gptq": gptq.METHOD,
     }
 )
-"""Values of `quant_method`, and how they are read."""
+"""Methods by the value of `quant_method`."""
 
 _KEYS = ("quantization_config", "compression_config")
-"""Where config.json speaks of quantization; the second is what it was called before."""
+"""Keys of config.json for the quantization settings; the second is an older name."""
 
 _GPTQ_FILE = "quantize_config.json"
-"""Where AutoGPTQ spoke of it before config.json did."""
+"""The file in which AutoGPTQ stored the settings before they moved to config.json."""
 
 
 def dequantized(source: Source) -> Source:
-    """The checkpoint with each quantized module as one tensor; itself if none is quantized.
+    """Return a checkpoint with each quantized module as one tensor that is decoded when read.
+
+    A checkpoint without quantized modules is returned unchanged.
 
     Raises:
-        SourceError: It is quantized in a way that is not known, or what is stored contradicts it.
+        SourceError: The quantization method is unknown, or the stored tensors contradict it.
     """
     settings = _settings(source)
     if settings is None:
@@ -52,13 +54,13 @@ def dequantized(source: Source) -> Source:
     method = _METHODS.get(name) if isinstance(name, str) else None
     if method is None:
         raise SourceError(
-            "quantized in a way that cannot be read",
-            where=source.config_place,
+            "the checkpoint is quantized by an unknown method",
+            where=source.config_path,
             expected=f"quant_method {', '.join(_METHODS)}",
             found="none" if name is None else name,
-            hint="convert the model it was made from",
+            hint="convert the original, unquantized model",
         )
-    tensors, notes = decode_modules(source.tensors, method, settings, source.config_place)
+    tensors, notes = decode_modules(source.tensors, method, settings, source.config_path)
     return replace(source, tensors=tensors, notes=(*source.notes, *notes))
 
 

@@ -1,6 +1,6 @@
-"""Small integers out of 32-bit words: the lowest bits hold the first value, without gaps.
+"""Unpack small integers from 32-bit words: the lowest bits hold the first value, without gaps.
 
-Widths that do not divide 32 let a value straddle two words, as GPTQ's three bits do.
+If the width does not divide 32, as with the 3-bit values of GPTQ, a value can span two words.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 WIDTHS = (2, 3, 4, 8)
+"""Supported widths in bits."""
 
 
 def word_span(begin: int, end: int, bits: int) -> tuple[slice, int]:
-    """The words that hold values `begin` to `end`, and the number of the first value in them.
+    """Return the words that hold values `begin` to `end`, and the index of the first value in them.
 
-    They begin and end with whole values, so that they can be unpacked alone.
+    No value crosses the limits of the slice, so that it can be unpacked on its own.
     """
     shared = gcd(bits, 32)
     values, words = 32 // shared, bits // shared
@@ -26,11 +27,11 @@ def word_span(begin: int, end: int, bits: int) -> tuple[slice, int]:
 
 
 def unpack(words: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
-    """All values of some words.
+    """Unpack all values of some words.
 
     Args:
-        words: 32-bit integers [rows, words], of as many words as `word_span` gives.
-        bits: Width, one of `WIDTHS`.
+        words: 32-bit integers [rows, words], a slice from `word_span`.
+        bits: Width of a value, one of `WIDTHS`.
 
     Returns:
         uint8 [rows, 32 * words / bits].
@@ -41,12 +42,12 @@ def unpack(words: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
     if 8 % bits == 0:
         octets = words.view(np.uint8)
         values = np.empty(shape, np.uint8)
-        for place, low in enumerate(range(0, 8, bits)):
-            np.right_shift(octets, np.uint8(low), out=values[:, place :: 8 // bits])
+        for index, shift in enumerate(range(0, 8, bits)):
+            np.right_shift(octets, np.uint8(shift), out=values[:, index :: 8 // bits])
         values &= np.uint8(mask)
         return values
-    index, shift = np.divmod(np.arange(0, 32 * bits, bits), 32)
+    word, bit = np.divmod(np.arange(0, 32 * bits, bits), 32)
     groups = words.reshape(rows, words.shape[1] // bits, bits).astype(np.uint64)
-    following = groups[..., np.minimum(index + 1, bits - 1)] << np.uint64(32)
-    shifted = (groups[..., index] | following) >> shift.astype(np.uint64)
+    following = groups[..., np.minimum(word + 1, bits - 1)] << np.uint64(32)
+    shifted = (groups[..., word] | following) >> bit.astype(np.uint64)
     return (shifted & np.uint64(mask)).astype(np.uint8).reshape(shape)

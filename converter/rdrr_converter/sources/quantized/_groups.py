@@ -1,4 +1,4 @@
-"""Columns of a weight in groups that share a scale and a zero point: (value - zero) * scale."""
+"""Groups of columns that share a scale and a zero point: weight = (value - zero) * scale."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rdrr_converter.sources.quantized.modules import Module
 
 @dataclass(frozen=True)
 class Groups:
-    """Which group each column belongs to.
+    """The assignment of columns to groups.
 
     Attributes:
         count: Number of groups.
-        size: Columns in a group, where they follow each other.
-        index: Group of each column, where they do not.
+        size: Columns per group, if the columns of a group are consecutive.
+        index: Group of each column, if they are not; otherwise None.
     """
 
     count: int
@@ -27,7 +27,7 @@ class Groups:
     index: npt.NDArray[np.int64] | None = None
 
     def window(self, begin: int, end: int) -> slice:
-        """The groups that columns `begin` to `end` need."""
+        """Return the groups that columns `begin` to `end` belong to."""
         if self.index is not None:
             return slice(0, self.count)
         return slice(begin // self.size, -(-end // self.size))
@@ -35,13 +35,13 @@ class Groups:
     def scaled(
         self, values: npt.NDArray[Any], begin: int, scales: F32Array, zeros: F32Array | None
     ) -> F32Array:
-        """(value - zero) * scale of columns from `begin` on.
+        """Return (value - zero) * scale for some columns.
 
         Args:
-            values: Stored values, or what they stand for [rows, columns].
-            begin: Number of the first column.
-            scales: Of the groups of the window [rows, groups].
-            zeros: Their zero points, likewise; None for none.
+            values: Unpacked values [rows, columns].
+            begin: Index of the first of these columns in the weight.
+            scales: Scales [rows, groups] of the groups in `window`.
+            zeros: Zero points [rows, groups] of these groups, or None.
         """
         result = values.astype(np.float32)
         end = begin + result.shape[1]
@@ -64,18 +64,18 @@ class Groups:
 def find_groups(
     module: Module, part: str, columns: int, count: int, stated: tuple[int, ...], index: str
 ) -> Groups:
-    """The groups of a module.
+    """Find out how the columns of a module are grouped.
 
     Args:
         module: The module.
-        part: Its tensor of scales, for messages.
+        part: Name of its scales, for messages.
         columns: Number of columns, K.
-        count: Number of groups that the scales are of.
-        stated: Sizes of groups that the settings name.
-        index: Part that holds the group of each column, if the module has it.
+        count: Number of groups, from the shape of the scales.
+        stated: Group sizes that the settings name.
+        index: Name of the tensor with the group of each column, which the module may have.
 
     Raises:
-        SourceError: The columns cannot be divided like that.
+        SourceError: The columns cannot be divided into that number of groups.
     """
     listed = module.get(index)
     if listed is not None:
@@ -94,7 +94,7 @@ def find_groups(
 
 
 def _listed(module: Module, part: str, columns: int, count: int) -> Groups | None:
-    """Groups by their list; None where the list says nothing, which -1 stands for."""
+    """Return the groups that a tensor lists; None if all its entries are -1, for not stated."""
     tensor = module[part]
     if tensor.dtype not in ("I32", "I64") or tensor.rows * tensor.columns != columns:
         found = f"{tensor.rows * tensor.columns} of {tensor.dtype}"
@@ -104,7 +104,7 @@ def _listed(module: Module, part: str, columns: int, count: int) -> Groups | Non
         return None
     if index.min() < 0 or index.max() >= count:
         found = f"{index.min()} to {index.max()}"
-        raise module.fault("names groups that are not there", part, f"0 to {count - 1}", found)
+        raise module.fault("names groups that do not exist", part, f"0 to {count - 1}", found)
     size = -(-columns // count)
     if np.array_equal(index, np.arange(columns) // size):
         return Groups(count, size)

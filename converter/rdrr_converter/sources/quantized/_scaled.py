@@ -1,10 +1,10 @@
-"""Weights of eight bits that keep their shape, with a scale for each tile of them.
+"""Decode 8-bit weights that keep their shape and have a scale per tile.
 
     weight      F8_E4M3, F8_E5M2 or I8 [N, K]
-    scale       one, one a row, or one a tile: [ceil(N / rows), ceil(K / columns)]
-    zero point  numbers, as many as scales
+    scale       one number, one per row, or one per tile: [ceil(N / rows), ceil(K / columns)]
+    zero point  optional, as many numbers as scales
 
-A tile is the whole weight, a row, a part of a row, or a block.
+A tile is the whole weight, a row, a part of a row, or a rectangular block.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ _NAMES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class _Weight:
-    """Decodes a part of one weight.
+    """Decodes parts of one weight.
 
     Attributes:
-        rows: Rows of a tile.
-        groups: Tiles of columns.
+        weight: The stored values.
+        scales: Scales of the tiles.
+        zeros: Zero points of the tiles, or None.
+        rows: Rows per tile.
+        groups: How columns are divided into tiles.
     """
 
     weight: SourceTensor
@@ -52,14 +55,14 @@ class _Weight:
         begin, stop, _ = columns.indices(self.weight.columns)
         stored = self.weight.stored(slice(first, end), slice(begin, stop))
         values = stored if self.weight.dtype == "I8" else float_table(self.weight.dtype)[stored]
-        scales = self._spread(self.scales, first, end, begin, stop)
+        scales = self._expanded(self.scales, first, end, begin, stop)
         zeros = None
         if self.zeros is not None:
-            zeros = self._spread(self.zeros, first, end, begin, stop)
+            zeros = self._expanded(self.zeros, first, end, begin, stop)
         return self.groups.scaled(values, begin, scales, zeros)
 
-    def _spread(self, numbers: Scales, first: int, end: int, begin: int, stop: int) -> F32Array:
-        """Numbers of the tiles of some rows and columns, repeated for each row."""
+    def _expanded(self, numbers: Scales, first: int, end: int, begin: int, stop: int) -> F32Array:
+        """Return the scales or zero points of some rows and columns, repeated for each row."""
         tiles = slice(first // self.rows, -(-end // self.rows))
         read = numbers.read(tiles, self.groups.window(begin, stop))
         spread: F32Array = read[np.arange(first, end) // self.rows - tiles.start]
@@ -69,15 +72,15 @@ class _Weight:
 def decode_scaled(
     module: Module, scale_part: str, tiles: Iterable[tuple[int, int]]
 ) -> SourceTensor:
-    """The weight of a module.
+    """Return the weight of a module as a tensor that is decoded when read.
 
     Args:
-        module: With a weight, and maybe zero points.
+        module: A module with a weight, scales and optional zero points.
         scale_part: Name of the scales.
         tiles: Rows and columns of the blocks and groups that the settings name.
 
     Raises:
-        SourceError: The scales are of no use for the weight.
+        SourceError: The scales do not fit the weight.
     """
     weight = module.matrix("weight", (*FLOATS, "I8"))
     rows, columns = _tile(module, scale_part, weight, tiles)
@@ -96,7 +99,7 @@ def decode_scaled(
 def _tile(
     module: Module, part: str, weight: SourceTensor, stated: Iterable[tuple[int, int]]
 ) -> tuple[int, int]:
-    """Rows and columns that share a scale."""
+    """Return the rows and columns of a tile."""
     outputs, inputs = weight.rows, weight.columns
     shape = module[part].shape
     if all(size == 1 for size in shape):
@@ -108,5 +111,5 @@ def _tile(
             return rows, columns
     if len(shape) == 2 and shape[0] == outputs and shape[1] and inputs % shape[1] == 0:
         return 1, inputs // shape[1]
-    expected = f"one scale, or {outputs} of them, or one a block or group of the settings"
+    expected = f"one scale, or {outputs} of them, or one per block or group of the settings"
     raise module.fault("does not fit the weight", part, expected, list(shape))

@@ -1,4 +1,4 @@
-"""Scales and zero points of a weight, read in the parts that a chunk needs; eight-bit floats."""
+"""Read scales and zero points of a weight, only the parts that are needed; decode 8-bit floats."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rdrr_converter.sources.base import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized.modules import Module
 
 FLOATS: Mapping[str, tuple[int, int]] = MappingProxyType({"F8_E4M3": (4, 3), "F8_E5M2": (5, 2)})
-"""Bits of exponent and mantissa."""
+"""Bits of exponent and mantissa, by dtype."""
 
 _EXPONENT = "F8_E8M0"
-"""A power of two alone, which some scales are."""
+"""An 8-bit exponent without a mantissa, the type of some scales."""
 
 
 @cache
 def float_table(dtype: str) -> F32Array:
-    """What each of the 256 codes of an eight-bit float means.
+    """Return the values of all 256 codes of an 8-bit float, float32 [256].
 
-    E4M3 has no infinities: only the code of all ones is no number. E5M2 is as IEEE 754 would
-    have it.
+    E4M3 has no infinities, and of each sign only the code of all ones is NaN. E5M2 has infinities
+    and NaN as in IEEE 754.
     """
     codes = np.arange(256)
     if dtype == _EXPONENT:
@@ -45,18 +45,18 @@ def float_table(dtype: str) -> F32Array:
 
 @dataclass(frozen=True)
 class Scales:
-    """Numbers of a weight's tiles, as a matrix.
+    """Scales or zero points of the tiles of a weight, as a matrix.
 
     Attributes:
-        tensor: Where they are stored.
-        shape: Tiles of rows, and tiles of columns.
+        tensor: The stored numbers.
+        shape: Number of tiles along the rows and along the columns.
     """
 
     tensor: SourceTensor
     shape: tuple[int, int]
 
     def read(self, rows: slice, columns: slice) -> F32Array:
-        """Some of them, float32."""
+        """Return the numbers of some tiles, float32 [rows, columns]."""
         if self.tensor.shape == self.shape:
             return _values(self.tensor, rows, columns)
         whole = _values(self.tensor, slice(None), slice(None)).reshape(self.shape)
@@ -65,16 +65,20 @@ class Scales:
 
 
 def scales_of(module: Module, part: str, shape: tuple[int, int]) -> Scales:
-    """The scales of a module.
+    """Return the scales of a module.
 
     Raises:
-        SourceError: They are not numbers of a known kind, or not as many as `shape` says.
+        SourceError: The scales have an unknown type, or their number does not match `shape`.
     """
     return _numbers(module, part, shape, (*SCALARS, _EXPONENT))
 
 
 def zeros_of(module: Module, part: str, shape: tuple[int, int]) -> Scales:
-    """The unpacked zero points of a module, likewise."""
+    """Return the zero points of a module, if they are not packed.
+
+    Raises:
+        SourceError: They have an unknown type, or their number does not match `shape`.
+    """
     return _numbers(module, part, shape, ("I8", *SCALARS, *FLOATS))
 
 

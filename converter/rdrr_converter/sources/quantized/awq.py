@@ -1,4 +1,4 @@
-"""AWQ, version gemm: four-bit values packed along N, even columns of eight before odd ones.
+"""AWQ, version gemm: 4-bit values packed along N; of each eight, even columns before odd ones.
 
 qweight  int32 [K, N / 8]
 qzeros   int32 [groups, N / 8]
@@ -16,20 +16,20 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.sources.base import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import unpack
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
-from rdrr_converter.sources.quantized.modules import Method, Module, Settings, number
+from rdrr_converter.sources.quantized.modules import Method, Module, Settings, first_integer
 
 _BITS = 4
 _PACKED = 32 // _BITS
-_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where in a word each of eight values lies."""
+_NIBBLE_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Position in the word of each of eight consecutive values."""
 
 _MIDDLE = 8.0
-"""The zero point where none is stored."""
+"""Zero point if none are stored."""
 
 
 @dataclass(frozen=True)
 class _Weight:
-    """Decodes a part of one weight."""
+    """Decodes parts of one weight."""
 
     qweight: SourceTensor
     qzeros: SourceTensor | None
@@ -39,21 +39,25 @@ class _Weight:
     def __call__(self, rows: slice, columns: slice) -> F32Array:
         first, end, _ = rows.indices(self.scales.columns)
         begin, stop, _ = columns.indices(self.qweight.rows)
-        values = _in_order(self.qweight, slice(begin, stop), first, end)
+        values = _unpack_transposed(self.qweight, slice(begin, stop), first, end)
         window = self.groups.window(begin, stop)
         scales = self.scales.read(window, slice(first, end)).T
         if self.qzeros is None:
             zeros = np.full(scales.shape, _MIDDLE, np.float32)
         else:
-            zeros = _in_order(self.qzeros, window, first, end).astype(np.float32)
+            zeros = _unpack_transposed(self.qzeros, window, first, end).astype(np.float32)
         return self.groups.scaled(values, begin, scales, zeros)
 
 
-def _in_order(tensor: SourceTensor, rows: slice, first: int, end: int) -> npt.NDArray[np.uint8]:
-    """Some values of a packed tensor, its columns `first` to `end` as rows."""
+def _unpack_transposed(
+    tensor: SourceTensor, rows: slice, first: int, end: int
+) -> npt.NDArray[np.uint8]:
+    """Unpack columns `first` to `end` of some rows, transposed: uint8 [columns, rows]."""
     words = slice(first // _PACKED, -(-end // _PACKED))
     values = unpack(tensor.stored(rows, words), _BITS)
-    eights = values.reshape(values.shape[0], values.shape[1] // _PACKED, _PACKED)[..., _PLACES]
+    eights = values.reshape(values.shape[0], values.shape[1] // _PACKED, _PACKED)[
+        ..., _NIBBLE_ORDER
+    ]
     start = words.start * _PACKED
     return np.ascontiguousarray(eights.reshape(values.shape)[:, first - start : end - start].T)
 
@@ -75,7 +79,7 @@ def _decode(module: Module, settings: Settings) -> SourceTensor:
                 [count, qweight.columns],
                 list(qzeros.shape),
             )
-    size = number(settings, "group_size", "q_group_size")
+    size = first_integer(settings, "group_size", "q_group_size")
     groups = find_groups(
         module, "scales", qweight.rows, count, () if size is None else (size,), "g_idx"
     )
@@ -85,10 +89,10 @@ def _decode(module: Module, settings: Settings) -> SourceTensor:
 
 def _check(settings: Settings, where: object) -> None:
     version = str(settings.get("version", "gemm")).lower()
-    bits = number(settings, "bits", "w_bit")
+    bits = first_integer(settings, "bits", "w_bit")
     if version != "gemm" or bits not in (None, _BITS):
         raise SourceError(
-            "AWQ weights in an order that cannot be read",
+            "unknown packing of AWQ weights",
             where=where,
             expected=f"version gemm of {_BITS} bits",
             found=f"version {version}" + (f" of {bits} bits" if bits else ""),
@@ -96,5 +100,5 @@ def _check(settings: Settings, where: object) -> None:
 
 
 METHOD = Method(
-    marks=("qweight",), parts=("qweight", "qzeros", "scales"), check=_check, decode=_decode
+    markers=("qweight",), parts=("qweight", "qzeros", "scales"), check=_check, decode=_decode
 )

@@ -1,4 +1,4 @@
-"""compressed-tensors: packed integers, or weights of eight bits that keep their shape.
+"""compressed-tensors: packed integers, or 8-bit weights that keep their shape.
 
     weight_packed      int32 [N, ceil(K * bits / 32)], values plus 2^(bits - 1)
     weight_shape       [N, K]
@@ -8,8 +8,8 @@
 
     weight, weight_scale, weight_zero_point    int8 or fp8: see `_scaled`
 
-Which modules are quantized, and how, is told by the tensors that they have; the settings name
-widths and sizes of groups.
+The tensors of a module show whether and how it is quantized; the settings give widths and group
+sizes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _FORMATS = (
     "dense",
 )
 _WIDTHS = (2, 4, 8)
-"""Widths whose packing did not change between the versions of the format."""
+"""Widths in bits whose packing is the same in all versions of the format."""
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """Decodes a part of one packed weight."""
+    """Decodes parts of one packed weight."""
 
     packed: SourceTensor
     shape: tuple[int, int]
@@ -65,17 +65,19 @@ class _Packed:
 
 @dataclass(frozen=True)
 class _Zeros:
-    """What is subtracted from unpacked values: the middle of their range, and a zero point.
+    """The numbers to subtract from unpacked values: 2^(bits - 1) plus a zero point.
 
     Attributes:
-        stored: Packed along N with the middle already in them, or int8 without; None for none.
+        stored: Zero points: packed along N with 2^(bits - 1) included, or int8 without it; None if
+            there are none.
+        bits: Width of the values.
     """
 
     stored: SourceTensor | Scales | None
     bits: int
 
     def read(self, rows: slice, groups: slice) -> F32Array:
-        """For some rows [rows, groups]; one number for all where nothing is stored."""
+        """Return the numbers for some rows [rows, groups], or [1, groups] without zero points."""
         middle = np.float32(1 << (self.bits - 1))
         if self.stored is None:
             return np.full((1, groups.stop - groups.start), middle, np.float32)
@@ -105,7 +107,7 @@ def _decode_packed(module: Module, settings: Settings) -> SourceTensor:
 
 
 def _scale_shape(module: Module, rows: int) -> tuple[int, int]:
-    """Rows and groups of the scales."""
+    """Return the number of rows and of groups of the scales."""
     part = "weight_scale"
     shape = module[part].shape
     if all(size == 1 for size in shape):
@@ -152,7 +154,7 @@ def _zeros(module: Module, bits: int, shape: tuple[int, int]) -> _Zeros:
 
 
 def _weights(settings: Settings) -> Iterator[Mapping[str, Any]]:
-    """What each group of the settings says about weights."""
+    """Yield the weight settings of each group of modules."""
     groups = settings.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -177,7 +179,7 @@ def _check(settings: Settings, where: object) -> None:
     unknown = [form for form in formats if form is not None and form not in _FORMATS]
     if unknown:
         raise SourceError(
-            "compressed-tensors weights in a format that cannot be read",
+            "unknown format of compressed-tensors",
             where=where,
             expected=", ".join(_FORMATS),
             found=unknown[0],
@@ -186,7 +188,7 @@ def _check(settings: Settings, where: object) -> None:
     rotations = transforms.get("config_groups") if isinstance(transforms, Mapping) else None
     if rotations:
         raise SourceError(
-            "weights that are rotated when the model runs cannot be read",
+            "weights that are rotated at run time are not supported",
             where=where,
             expected="no transform_config",
             found=", ".join(rotations) if isinstance(rotations, Mapping) else rotations,
@@ -200,7 +202,7 @@ def _group_formats(groups: object) -> list[object]:
 
 
 METHOD = Method(
-    marks=("weight_packed", "weight_scale"),
+    markers=("weight_packed", "weight_scale"),
     parts=(
         "weight",
         "weight_packed",

@@ -1,8 +1,8 @@
-"""Weights in eight-bit floats with scales to multiply them by: one, one a row, or one a block.
+"""Weights in 8-bit floats with scales to multiply by: one, one per row, or one per block.
 
 weight            F8_E4M3 [N, K]
-weight_scale_inv  [ceil(N / 128), ceil(K / 128)], as DeepSeek and Qwen publish; or one
-weight_scale      one, or one a row
+weight_scale_inv  [ceil(N / 128), ceil(K / 128)], as DeepSeek and Qwen publish; or one number
+weight_scale      one number, or one per row
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ def _check(settings: Settings, where: object) -> None:
         )
 
 
-METHOD = Method(marks=_SCALES, parts=("weight", *_SCALES), check=_check, decode=_decode)
+METHOD = Method(markers=_SCALES, parts=("weight", *_SCALES), check=_check, decode=_decode)

@@ -1,15 +1,15 @@
-"""GPTQ: values packed along K, one scale and zero point for each group of columns.
+"""GPTQ: values packed along K, with a scale and a zero point per group of columns.
 
     qweight  int32 [K * bits / 32, N]
     qzeros   int32 [groups, N * bits / 32]
     scales   float [groups, N]
-    g_idx    int32 [K], the group of each column; in any order after "act order"
+    g_idx    int32 [K], the group of each column; in any order if "act order" was used
 
-The first version of the format stores zero points less one. That of AutoGPTQ wraps within the
-value; GPTQModel, when it writes the first version, subtracts from whole words, so that what
-borrows from the next value must be given back. Bits, K and groups follow from the shapes, which
-holds also where single modules were quantized otherwise than the rest. Early versions of AutoGPTQ
-stored a bias of zeros for every module that has none.
+The first version of the format stores zero points minus 1. AutoGPTQ subtracts within each value,
+with wrap-around. GPTQModel, when it writes the first version, subtracts from whole words, so a
+value can borrow from the next one, which must be undone. Bits, K and groups are derived from the
+shapes, which also works for single modules that are quantized differently from the rest. Early
+versions of AutoGPTQ stored a bias of zeros for every module without a bias.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.sources.base import SCALARS, F32Array, SourceTensor
 from rdrr_converter.sources.quantized._bits import WIDTHS, unpack, word_span
 from rdrr_converter.sources.quantized._groups import Groups, find_groups
-from rdrr_converter.sources.quantized.modules import Method, Module, Settings, number
+from rdrr_converter.sources.quantized.modules import Method, Module, Settings, first_integer
 
 _FORMATS = ("gptq", "gptq_v2")
 
 
 @dataclass(frozen=True)
 class _Weight:
-    """Decodes a part of one weight.
+    """Decodes parts of one weight.
 
     Attributes:
-        zero_offset: What stored zero points lack: 1 in the first version.
-        borrows: It was subtracted from whole words.
+        zero_offset: Number to add to stored zero points: 1 in the first version of the format.
+        borrows: Whether that number was subtracted from whole words.
     """
 
     qweight: SourceTensor
@@ -56,7 +56,7 @@ class _Weight:
         return self.groups.scaled(values, begin, scales, self._zeros(window, first, end))
 
     def _zeros(self, groups: slice, first: int, end: int) -> F32Array:
-        """Zero points [rows, groups]."""
+        """Return the zero points [rows, groups]."""
         words, start = word_span(first, end, self.bits)
         packed: npt.NDArray[np.uint32] = np.ascontiguousarray(self.qzeros.stored(groups, words))
         packed = packed.view("<u4")
@@ -83,7 +83,7 @@ def _decode(module: Module, settings: Settings) -> SourceTensor:
     if qweight.columns != outputs or qweight.rows * 32 % bits:
         expected = f"{outputs} columns of {bits}-bit values"
         raise module.fault("does not fit the scales", "qweight", expected, list(qweight.shape))
-    size = number(settings, "group_size")
+    size = first_integer(settings, "group_size")
     stated = () if size is None else (size,)
     groups = find_groups(module, "scales", columns, count, stated, "g_idx")
     old = settings.get("checkpoint_format", _FORMATS[0]) == _FORMATS[0]
@@ -103,7 +103,7 @@ def _check(settings: Settings, where: object) -> None:
         found = "marlin"
     if found not in _FORMATS:
         raise SourceError(
-            "GPTQ weights in an order that cannot be read",
+            "unknown packing of GPTQ weights",
             where=where,
             expected=f"checkpoint_format {' or '.join(_FORMATS)}",
             found=found,
@@ -111,7 +111,7 @@ def _check(settings: Settings, where: object) -> None:
 
 
 METHOD = Method(
-    marks=("qweight",),
+    markers=("qweight",),
     parts=("qweight", "qzeros", "scales", "g_idx"),
     check=_check,
     decode=_decode,

@@ -1,6 +1,7 @@
-"""The tensors of one quantized module, found by their names and replaced by one.
+"""Find the tensors of each quantized module by their names, and replace them by one tensor.
 
-It knows that a module's tensors differ in the last part of their names, not what they mean.
+The tensors of a module differ in the last component of their names, its parts. What the parts mean
+is known only to the methods.
 """
 
 from __future__ import annotations
@@ -17,48 +18,48 @@ from rdrr_format.errors import SourceError
 from rdrr_converter.sources.base import Decode, SourceTensor
 
 Settings = Mapping[str, Any]
-"""What `quantization_config` says."""
+"""The content of `quantization_config`."""
 
 _ACTIVATIONS = frozenset(
     {"activation_scale", "input_scale", "input_zero_point", "input_global_scale", "output_scale",
      "output_zero_point", "q_scale", "k_scale", "v_scale", "prob_scale", "q_zero_point",
      "k_zero_point", "v_zero_point"}
 )  # fmt: skip
-"""Parts that say how activations and caches are quantized, which ours are not."""
+"""Parts that describe how activations and caches are quantized; a package does not need them."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """What is stored of one quantized module.
+    """The stored tensors of one quantized module.
 
     Attributes:
-        name: Of the module, as `model.layers.0.self_attn.q_proj`.
-        parts: Its tensors by the last part of their names.
+        name: Name of the module, such as `model.layers.0.self_attn.q_proj`.
+        parts: Tensors by the last component of their names.
     """
 
     name: str
     parts: Mapping[str, SourceTensor]
 
     def __getitem__(self, part: str) -> SourceTensor:
-        """A part that must be there.
+        """Return a part.
 
         Raises:
-            SourceError: It is not.
+            SourceError: The part is missing.
         """
         if part not in self.parts:
-            raise self.fault("a part of a quantized weight is missing", part, "to be there", "none")
+            raise self.fault("a part of a quantized weight is missing", part, "a tensor", "none")
         return self.parts[part]
 
     def get(self, part: str) -> SourceTensor | None:
-        """A part that may be there; one without any value counts as absent."""
+        """Return a part, or None if it is missing or empty."""
         tensor = self.parts.get(part)
         return None if tensor is None or 0 in tensor.shape else tensor
 
     def matrix(self, part: str, dtypes: tuple[str, ...]) -> SourceTensor:
-        """A part that must be a matrix, not an empty one, of one of some dtypes.
+        """Return a part that must be a matrix with one of some dtypes, and not empty.
 
         Raises:
-            SourceError: It is not there, or something else.
+            SourceError: The part is missing, or is something else.
         """
         tensor = self[part]
         if len(tensor.shape) != 2 or 0 in tensor.shape or tensor.dtype not in dtypes:
@@ -67,7 +68,7 @@ class Module:
         return tensor
 
     def fault(self, message: str, part: str, expected: object, found: object) -> SourceError:
-        """An error about one part."""
+        """Return an error about one part."""
         file = next(iter(self.parts.values())).file
         return SourceError(
             message, where=f"{file}, tensor {self.name}.{part}", expected=expected, found=found
@@ -76,35 +77,35 @@ class Module:
     def decoded(
         self, shape: tuple[int, int], dtype: str, decode: Decode, file: str
     ) -> SourceTensor:
-        """The weight, decoded where it is read.
+        """Return the module's weight as a tensor that is decoded when read.
 
         Args:
-            shape: [N, K].
-            dtype: How it is stored, in words.
-            decode: Gives the values.
-            file: File that holds the packed values.
+            shape: Logical shape [N, K].
+            dtype: How the weight is stored, in words.
+            decode: Decodes parts of the weight.
+            file: Name of the file that holds the packed values.
         """
         return SourceTensor(f"{self.name}.weight", shape, dtype, file, _no_values, decode=decode)
 
 
 def _no_values() -> npt.NDArray[Any]:
-    """A decoded tensor has no stored values of its own: as many as none, whoever asks."""
+    """Return an empty array, because a decoded tensor has no stored values of its own."""
     return np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way to quantize.
+    """A quantization method.
 
     Attributes:
-        marks: Parts of which one tells that a module is quantized.
+        markers: Parts that only quantized modules have; one of them is enough.
         parts: All parts that `decode` reads.
-        check: Refuses settings that mean something else; given what they were read from.
-        decode: Makes one tensor of a module.
-        empty_biases: Modules without a bias are stored with one of zeros, which is left out.
+        check: Function of the settings and their path that refuses unsupported settings.
+        decode: Makes one tensor of a module, given the settings.
+        empty_biases: Whether modules without a bias are stored with a bias of zeros, to be omitted.
     """
 
-    marks: tuple[str, ...]
+    markers: tuple[str, ...]
     parts: tuple[str, ...]
     check: Callable[[Settings, object], None]
     decode: Callable[[Module, Settings], SourceTensor]
@@ -114,10 +115,13 @@ class Method:
 def decode_modules(
     tensors: Mapping[str, SourceTensor], method: Method, settings: Settings, where: object
 ) -> tuple[dict[str, SourceTensor], tuple[str, ...]]:
-    """The tensors with those of each quantized module replaced by its weight, and notes.
+    """Replace the tensors of each quantized module by one weight.
+
+    Returns:
+        All tensors by name, and notes about those that were omitted.
 
     Raises:
-        SourceError: The settings are not known, or a module lacks a part or contradicts itself.
+        SourceError: The settings are not supported, or a module lacks a part or is inconsistent.
     """
     method.check(settings, where)
     modules = _quantized(tensors, method)
@@ -134,8 +138,11 @@ def decode_modules(
         elif f"{stem}.weight" not in result:
             result[f"{stem}.weight"] = method.decode(modules[stem], settings)
     notes = (
-        (dropped, "scales of activations and caches: left out, those are not quantized here"),
-        (empty, "biases of zeros beside quantized weights: left out"),
+        (
+            dropped,
+            "scales of activations and caches are omitted, because those are not quantized here",
+        ),
+        (empty, "biases of zeros beside quantized weights are omitted"),
     )
     return result, tuple(f"{count} {text}" for count, text in notes if count)
 
@@ -153,12 +160,12 @@ def _quantized(tensors: Mapping[str, SourceTensor], method: Method) -> dict[str,
     return {
         stem: Module(stem, found)
         for stem, found in parts.items()
-        if any(mark in found for mark in method.marks)
+        if any(mark in found for mark in method.markers)
     }
 
 
-def number(settings: Settings, *keys: str) -> int | None:
-    """The first of some settings that is a whole number."""
+def first_integer(settings: Settings, *keys: str) -> int | None:
+    """Return the first of some settings that is an integer, or None."""
     for key in keys:
         value = settings.get(key)
         if type(value) is int:

@@ -1,7 +1,8 @@
-"""Which of a repository's files are the checkpoint: one set of weights and what explains it.
+"""Select the files of a repository that make up the checkpoint.
 
-Repositories hold the same weights several times over (safetensors, PyTorch, other frameworks).
-The order of preference is that of the readers in `sources`.
+Repositories often hold the same weights in several formats (safetensors, PyTorch, other
+frameworks). One of them is selected, in the order of preference of the readers in `sources`,
+together with the small files that describe it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from rdrr_format.errors import FormatError
 from rdrr_converter.sources import gguf, safetensors, torch_pickle
 from rdrr_converter.sources._directories import INDEX_BOUNDS
 
-BESIDE = ("*.json", "*.jinja", "*.model")
-"""Small files: configurations, indices, tokenizers, chat templates."""
+AUXILIARY_PATTERNS = ("*.json", "*.jinja", "*.model")
+"""Patterns of small files: configurations, indices, tokenizers, chat templates."""
 
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
-"""Weights of an adapter, in the order that `lora` looks for them."""
+"""Weight files of a LoRA adapter, in the order in which `rdrr_converter.lora` looks for them."""
 
-KNOWN = (
+PROBED_NAMES = (
     "config.json",
     "adapter_config.json",
     "generation_config.json",
@@ -37,7 +38,7 @@ KNOWN = (
     torch_pickle.SINGLE,
     *ADAPTERS,
 )
-"""Names to ask for where nothing lists them."""
+"""Names to look for on servers that cannot list their files."""
 
 _KINDS = (
     (safetensors.INDEX, safetensors.SINGLE),
@@ -46,32 +47,34 @@ _KINDS = (
 
 
 @dataclass(frozen=True)
-class Needed:
-    """Files of a checkpoint.
+class CheckpointFiles:
+    """The files of a checkpoint.
 
     Attributes:
-        beside: Small files.
-        weights: Files of weights, all of one kind; none where there are none that can be read.
+        auxiliary: Small files, such as the configuration and the tokenizer.
+        weights: Weight files, all of one kind; empty if there are none that can be read.
     """
 
-    beside: tuple[str, ...]
+    auxiliary: tuple[str, ...]
     weights: tuple[str, ...]
 
 
-def needed_files(
+def select_files(
     names: Collection[str], read: Callable[[str], bytes], file: str | None = None
-) -> Needed:
-    """Choose.
+) -> CheckpointFiles:
+    """Select the files of a checkpoint from those of a folder.
 
     Args:
         names: All files of the folder.
-        read: Content of one of them; called for an index only.
-        file: The file of weights to take; chosen when None.
+        read: Returns the content of a file; called only for an index.
+        file: The weight file to select; None to choose by the order of preference.
     """
     if file is not None and file.endswith(gguf.SUFFIX):
-        return Needed((), gguf.part_names(file))
-    beside = tuple(sorted(n for n in names if any(fnmatch(n, form) for form in BESIDE)))
-    return Needed(beside, (file,) if file is not None else _weights(names, read))
+        return CheckpointFiles((), gguf.part_names(file))
+    auxiliary = tuple(
+        sorted(n for n in names if any(fnmatch(n, form) for form in AUXILIARY_PATTERNS))
+    )
+    return CheckpointFiles(auxiliary, (file,) if file is not None else _weights(names, read))
 
 
 def _weights(names: Collection[str], read: Callable[[str], bytes]) -> tuple[str, ...]:
@@ -87,7 +90,7 @@ def _weights(names: Collection[str], read: Callable[[str], bytes]) -> tuple[str,
 
 
 def _indexed(content: bytes) -> tuple[str, ...]:
-    """The shards an index names; none if it is damaged, which its reader says better."""
+    """Return the shards that an index names; none if it is damaged, which its reader reports."""
     try:
         shards = set(parse_json(content, INDEX_BOUNDS)["weight_map"].values())
     except (FormatError, KeyError, TypeError, AttributeError):
