@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.version import __version__
+
 if TYPE_CHECKING:
     from rdrr_converter.convert import convert
     from rdrr_converter.export import ExportResult, export
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from rdrr._model import Model
     from rdrr._push import Pushed, push
     from rdrr._session import Session
-
-__version__ = "0.1.0"
 
 _ERRORS = (
     "ConversionError",

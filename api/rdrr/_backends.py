@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from rdrr_format.errors import DeviceError, UsageError
+from rdrr_format.extras import import_extra
 
 from rdrr._configuration import configured_hints
 from rdrr._load_options import LoadOptions
@@ -92,8 +93,9 @@ def open_backend(
 
     Raises:
         UsageError: A combination that contradicts itself.
-        DeviceError: No adapter (unless `auto` may fall back), too little memory, or a hint that
-            is not honoured under `strict_hints`.
+        UsageError: The CPU backend was asked for, and torch is not installed.
+        DeviceError: No adapter (`auto` falls back to the CPU where torch is installed), too
+            little memory, or a hint that is not honoured under `strict_hints`.
         ShardError: A shard has another hash than the manifest states.
     """
     backend, adapter = options.backend, options.adapter
@@ -208,6 +210,7 @@ def _cpu(
     context: int,
     missing: DeviceError | None,
 ) -> OpenedBackend:
+    _check_torch(missing)
     from rdrr_runtime.reference.backend import CpuBackend
 
     unhonoured = _unhonoured_on_cpu(policy)
@@ -221,6 +224,25 @@ def _cpu(
         reason = f"backend cpu (torch), because there is {missing.message}; for the wgpu backend "
         reason += missing.hint or "see `rdrr devices`"
     return OpenedBackend(model, reason, unhonoured, None, options.verify, unchecked)
+
+
+def _check_torch(missing: DeviceError | None) -> None:
+    """Check that the CPU backend can be imported; `missing` is why there is no other.
+
+    Raises:
+        DeviceError: There is no adapter either.
+        UsageError: torch is not installed.
+    """
+    try:
+        import_extra("torch", "torch", "the CPU backend")
+    except UsageError as error:
+        if missing is None:
+            raise
+        raise DeviceError(
+            f"{missing.message}, and {error.message}",
+            found=error.found,
+            hint=f"install a Vulkan driver, or run on the CPU: {error.hint}",
+        ) from None
 
 
 def _unhonoured_on_cpu(policy: Policy) -> tuple[str, ...]:

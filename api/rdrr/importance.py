@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rdrr_format.extras import import_extra
 from rdrr_format.locations import local_path
 
 from rdrr._backends import OpenedBackend, load_checked
@@ -71,11 +72,13 @@ def measure_importance(
         progress: Told after each window.
 
     Raises:
-        UsageError: The text is too short, the window too long, or `out` is there.
+        UsageError: The text is too short, the window too long, `out` is there, or torch is not
+            installed.
         StoreError: There is no package, or `out` cannot be written.
         ManifestError: The package is not sound.
         ShardError: A shard has another hash than the manifest states.
     """
+    import_extra("torch", "torch", "measuring an importance matrix")
     from rdrr_converter.export.imatrix import Origin, check_free, write_imatrix
     from rdrr_manifests.graph.ops import Experts
     from rdrr_manifests.package import open_package

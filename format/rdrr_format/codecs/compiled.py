@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 
+from rdrr_format.codecs.compilation import announce_compilation
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # Groups in a tile: a multiple of every vector width, and few enough for the L1 cache.
@@ -40,26 +42,39 @@ IN_RANGE = np.float32(4194303.0)
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile a function on first use, to run without the GIL; cache the code if possible."""
+    """Compile on first use, without the GIL, and cache the machine code on disk.
+
+    numba picks the first folder that can be written: `NUMBA_CACHE_DIR`, `__pycache__` beside the
+    module, the user's cache folder. Where there is none, each process compiles anew.
+    """
     try:
         made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # numba found no writable folder for its cache
-        return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
-    _cache_if_possible(made)
+    except RuntimeError:  # numba found no folder that it may write its cache to
+        made = numba.njit(nogil=True, error_model="numpy")(function)
+    _watch_cache(made, function.__name__)
     return made  # type: ignore[return-value]
 
 
-def _cache_if_possible(made: Any) -> None:
-    """Ignore errors when the compiled code is saved, for example on a full disk."""
+def _watch_cache(made: Any, name: str) -> None:
+    """Announce what the cache does not hold, and ignore that it cannot be written (a full disk)."""
     cache = getattr(made, "_cache", None)
+    load = getattr(cache, "load_overload", None)
     save = getattr(cache, "save_overload", None)
-    if cache is None or save is None:  # another version of numba may lack these private attributes
+    if cache is None or load is None or save is None:
+        # Another version of numba may lack these private attributes.
         return
+
+    def load_or_announce(*given: Any) -> Any:
+        found = load(*given)
+        if found is None:
+            announce_compilation(name)
+        return found
 
     def try_to_save(*given: Any) -> None:
         with suppress(OSError):
             save(*given)
 
+    cache.load_overload = load_or_announce
     cache.save_overload = try_to_save
 
 
