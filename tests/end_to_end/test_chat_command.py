@@ -171,7 +171,7 @@ def test_in_a_terminal_a_wrong_command_ends_nothing_and_the_end_of_input_all(mad
     try:
         read_until(terminal, "> ")
         os.write(terminal, b"/dance\n")
-        assert "unknown command" in read_until(terminal, "> ")
+        assert "there is no such command" in read_until(terminal, "> ")
         os.write(terminal, b"Who?\n")
         assert len(read_until(terminal, "\n> ")) > len("Who?\r\n\r\n> ")
         os.write(terminal, b"\x04")

@@ -69,7 +69,7 @@ def test_the_command_says_what_became_of_the_package(tmp_path):
     assert rdrr("convert", EXAMPLE, package, "--quiet").code == 0
     done = rdrr("export", package, tmp_path / "half")
     assert done.code == 0, done.err
-    assert "some values rounded" in done.out
+    assert "some values were rounded" in done.out
     told = rdrr("export", package, tmp_path / "m.gguf", "--to", "gguf", "--lossless", "--json")
     assert told.json()["lossless"] is True
     assert {one["dtype"] for one in told.json()["tensors"]} == {"F32", "Q4_K", "Q6_K"}

@@ -34,7 +34,7 @@ def test_hints_are_shown_and_changed_and_the_old_manifest_comes_back(package):
 def test_setting_what_is_set_already_writes_nothing(package):
     rdrr("hints", package, "f16Matmul=tiled")
     before = _files(package)
-    assert "nothing to change" in rdrr("hints", package, "f16Matmul=tiled").err
+    assert "nothing changed" in rdrr("hints", package, "f16Matmul=tiled").err
     assert _files(package) == before
 
 

@@ -44,7 +44,7 @@ def test_a_dry_run_prints_the_card_and_the_files_and_asks_nobody(package, hub, m
     assert shown.code == 0
     assert pushed["card"].splitlines()[-1] in shown.out
     assert "shard_00000.bin" in shown.out
-    assert "would be pushed" in shown.out
+    assert "would be uploaded" in shown.out
     assert hub.requests == []
 
 

@@ -53,7 +53,7 @@ def test_a_regular_expression_and_a_bias_hold_together(made_package):
         (("--logit-bias", "1=2", "--logit-bias", "1=3"), "twice"),
         (("--logit-bias", "99999=1"), "outside the vocabulary"),
         (("--json-schema", "no-such-file"), "no-such-file"),
-        (("--json-schema", "-"), "no JSON schema"),
+        (("--json-schema", "-"), "is not JSON"),
         (("--json-schema", "-", "--regex", "a"), "exclude"),
         (("--regex", "(a"), "regular expression"),
     ],

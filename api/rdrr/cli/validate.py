@@ -1,4 +1,4 @@
-"""`rdrr validate`: is this package sound, and if not, everything that is wrong with it."""
+"""`rdrr validate`: check a package and list everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _DEPTHS = {
-    "structure": "the manifest alone",
-    "files": "manifest and file sizes; --deep also checks hashes and values",
-    "deep": "manifest, files, hashes and values",
+    "structure": "the manifest only",
+    "files": "the manifest and file sizes; --deep also checks hashes and values",
+    "deep": "the manifest, files, hashes and values",
 }
 
 
 def validate(
     path: PackagePath,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also check hashes and decode every tensor.")
+        bool, typer.Option("--deep", help="Also check the hashes and decode every tensor.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
-    """Check a package, or a manifest alone (then its structure only). Exit code 1 on errors."""
+    """Check a package, or only a manifest if PATH is one. The exit code is 1 on errors."""
     import rdrr
 
     report = rdrr.validate(path, deep=deep, strict=strict, follow_links=follow_links)
@@ -55,7 +55,7 @@ def _show(report: ValidationReport) -> None:
 
 
 def summary(report: ValidationReport) -> str:
-    """What was looked at, how far, and how much was found, in one line."""
+    """Return one line with what was checked, how thoroughly, and the number of faults."""
     facts = report.facts or {}
     parts = [
         _count(facts[name], name.removesuffix("s"))

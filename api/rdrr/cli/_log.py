@@ -1,0 +1,86 @@
+"""`-v`: what the components log, as lines on stderr.
+
+The components log through Python's `logging` under their own names and are silent by default.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+COMPONENTS = (
+    "rdrr",
+    "rdrr_converter",
+    "rdrr_device",
+    "rdrr_format",
+    "rdrr_manifests",
+    "rdrr_runtime",
+)
+CLIENTS = ("aiobotocore", "fsspec", "gcsfs", "huggingface_hub", "s3fs", "urllib3")
+"""Clients of object stores and of the hub, which log their retries."""
+
+_LOG = logging.getLogger("rdrr.cli")
+_LEVELS = {1: logging.INFO}
+
+
+def is_verbose() -> bool:
+    """Return whether `-v` was given, so that lines take the place of bars and status lines."""
+    return _LOG.isEnabledFor(logging.INFO)
+
+
+@contextmanager
+def listening(
+    handler: logging.Handler, level: int, names: tuple[str, ...] = COMPONENTS
+) -> Iterator[None]:
+    """Pass what the loggers of these names say to a handler for the length of a block.
+
+    Args:
+        handler: Receives the records, also from other threads.
+        level: Lowest level of the records.
+        names: Names of the loggers; those below them are included.
+    """
+    loggers = [logging.getLogger(name) for name in names]
+    before = [one.level for one in loggers]
+    for one in loggers:
+        one.addHandler(handler)
+        one.setLevel(level)
+    try:
+        yield
+    finally:
+        for one, was in zip(loggers, before, strict=True):
+            one.removeHandler(handler)
+            one.setLevel(was)
+
+
+@contextmanager
+def verbose_lines(count: int) -> Iterator[None]:
+    """Print a line on stderr for each record that is logged in the block, and the total time.
+
+    Args:
+        count: How often `-v` was given: 0 prints nothing, 1 prints decisions and stages, 2 or more
+            print every step.
+    """
+    if not count:
+        yield
+        return
+    handler = _Lines(time.perf_counter())
+    with listening(handler, _LEVELS.get(count, logging.DEBUG), (*COMPONENTS, *CLIENTS)):
+        try:
+            yield
+        finally:
+            _LOG.info("the command ends")
+
+
+class _Lines(logging.Handler):
+    """Prints each record on stderr with the seconds since the start of the command."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self._start = start
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from rdrr.cli._console import note
+
+        note(f"[{time.perf_counter() - self._start:7.2f} s] {record.getMessage()}")
