@@ -19,6 +19,7 @@ import numpy as np
 from rdrr_manifests.logical import (
     EMBEDDING,
     HEAD,
+    Bytes,
     LogicalTensor,
     RowReader,
     logical_tensors,
@@ -200,12 +201,29 @@ def _compare(
 def _same_bytes(
     readers: tuple[RowReader, RowReader], one: LogicalTensor, two: LogicalTensor
 ) -> bool:
-    """Whether the stored rows are equal; False where they are not stored alike."""
-    if one.dtype != two.dtype or not (one.has_stored_rows and two.has_stored_rows):
+    """Return whether the stored bytes are equal; False where two tensors are stored differently.
+
+    Rows are compared as they would be stored in row-major order, if that takes no decoding.
+    Otherwise, as for column-major blocks, both tensors must have the same place in equal matrices.
+    """
+    if one.dtype != two.dtype:
         return False
+    if one.has_stored_rows and two.has_stored_rows:
+        return _is_equal(readers, RowReader.stored)
+    same_storage = (one.layout, one.entry.shape, one.first) == (
+        two.layout,
+        two.entry.shape,
+        two.first,
+    )
+    return same_storage and _is_equal(readers, RowReader.stored_blocks)
+
+
+def _is_equal(
+    readers: tuple[RowReader, RowReader], read: Callable[[RowReader, int, int], Bytes]
+) -> bool:
+    first, second = readers
     return all(
-        np.array_equal(readers[0].stored(*chunk), readers[1].stored(*chunk))
-        for chunk in readers[0].chunks()
+        np.array_equal(read(first, *chunk), read(second, *chunk)) for chunk in first.chunks()
     )
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from rdrr_format.printing import printable
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from rdrr import Model
 
 _LOG = logging.getLogger("rdrr.cli")
+_FOLDED, _GAP = 8, 2
+"""Smallest width of a folded cell, and the space between two cells, in columns."""
 
 PIPED_WIDTH = 1000
 """Width in columns when the output is not a terminal: wide enough that no cell is folded."""
@@ -57,7 +60,7 @@ def note(text: str) -> None:
 def announce(model: Model, name: str = "") -> None:
     """Print which backend runs a model, which hints are not honoured and what was not checked.
 
-    With `-v` the kernel of each op and the memory that was allocated follow.
+    With `-v` the chosen kernels, the reasons and the allocated memory follow.
 
     Args:
         model: The loaded model.
@@ -76,9 +79,14 @@ def _log_details(model: Model) -> None:
     from rdrr._explanation import grouped
 
     info = model.info
+    kernels: dict[str, list[str]] = {}
+    for one in info.decisions:
+        kernels.setdefault(one.reason, []).append(one.kernel)
+    for reason, names in kernels.items():
+        _LOG.info("%s: %s", ", ".join(dict.fromkeys(names)), reason)
     for group in grouped(info.decisions):
         for row in group.rows:
-            _LOG.info("%s, %s: %s (%s)", group.title, row.op, row.kernel, row.reason)
+            _LOG.debug("%s, %s: %s (%s)", group.title, row.op, row.kernel, row.reason)
     _LOG.info(
         "allocated: %s of weights, %s of key-value cache for %d tokens",
         format_size(info.weights_bytes),
@@ -125,15 +133,31 @@ def table(
     from rich.text import Text
 
     columns, right = list(columns), set(right)
-    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
+    keep_numbers = _numbers_fit(columns, widths, right)
+    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for name in columns:
         # In a narrow terminal the widest columns are folded first; no text is cut off.
-        result.add_column(name, overflow="fold")
+        result.add_column(name, overflow="fold", no_wrap=keep_numbers and name in right)
         result.columns[-1].justify = "right" if name in right else "left"
-    for row in rows:
+    for row in texts:
         # As Text, because a string with square brackets would be read as markup.
-        result.add_row(*(Text(str(cell)) for cell in row))
+        result.add_row(*(Text(cell) for cell in row))
     return result
+
+
+def _numbers_fit(columns: Sequence[str], widths: Sequence[int], right: set[str]) -> bool:
+    """Return whether the terminal has room for the numbers of a table without folding them.
+
+    The columns that are aligned to the right have the numbers; each of the others needs a few
+    characters that its cells can be folded to.
+    """
+    needed = sum(
+        width if name in right else min(width, _FOLDED)
+        for name, width in zip(columns, widths, strict=True)
+    )
+    return needed + _GAP * len(columns) <= get_terminal_size().columns
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Table:

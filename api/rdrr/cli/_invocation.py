@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import wraps
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -44,31 +44,29 @@ _PLACEHOLDERS = {int: "N", float: "X", str: "TEXT"}
 """Placeholders of values in the help, where an option states none."""
 
 
-def as_command(function: Callable[..., int]) -> Callable[..., int]:
+def as_command(
+    function: Callable[..., int], other_flags: Callable[[], Mapping[str, str]]
+) -> Callable[..., int]:
     """Return the function that typer calls for a command.
 
     Args:
         function: The command; its parameters are annotated for typer.
+        other_flags: Returns the flags of the other commands by argument; called after an error,
+            which may advise to run another command.
     """
-    hints = get_type_hints(function, include_extras=True)
-    parameters = [
-        one.replace(
-            annotation=_adapted(hints[one.name], one.default), kind=inspect.Parameter.KEYWORD_ONLY
-        )
-        for one in inspect.signature(function).parameters.values()
-    ]
+    parameters = _parameters(function)
     locations = [one.name for one in parameters if _reads_location(one.annotation)]
     flags = flags_of_parameters(parameters)
 
     @wraps(function)
     def run(typer_context: typer.Context, **given: Any) -> int:
         verbose = given.pop("verbose") + (typer_context.obj or 0)
-        with verbose_lines(verbose):
+        with verbose_lines(verbose, note):
             from_hub = _read_from_hub(given, locations)
             try:
                 return function(**given)
             except RdrrError as error:
-                reword(error, flags)
+                reword(error, {**other_flags(), **flags})
                 _name_both_places(error, from_hub)
                 raise
 
@@ -82,6 +80,25 @@ def as_command(function: Callable[..., int]) -> Callable[..., int]:
     made.__annotations__ = {one.name: one.annotation for one in own} | {"return": int}
     command: Callable[..., int] = made
     return command
+
+
+def flags_of_commands(functions: Iterable[Callable[..., int]]) -> dict[str, str]:
+    """Return the flags of several commands by argument; the first command that has one decides."""
+    flags: dict[str, str] = {}
+    for function in functions:
+        flags = flags_of_parameters(_parameters(function)) | flags
+    return flags
+
+
+def _parameters(function: Callable[..., int]) -> list[inspect.Parameter]:
+    """Return the parameters of a command with evaluated and adapted annotations."""
+    hints = get_type_hints(function, include_extras=True)
+    return [
+        one.replace(
+            annotation=_adapted(hints[one.name], one.default), kind=inspect.Parameter.KEYWORD_ONLY
+        )
+        for one in inspect.signature(function).parameters.values()
+    ]
 
 
 def _parameter(

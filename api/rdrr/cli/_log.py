@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 COMPONENTS = (
@@ -55,32 +55,31 @@ def listening(
 
 
 @contextmanager
-def verbose_lines(count: int) -> Iterator[None]:
-    """Print a line on stderr for each record that is logged in the block, and the total time.
+def verbose_lines(count: int, write: Callable[[str], None]) -> Iterator[None]:
+    """Write a line for each record that is logged in the block, and the total time.
 
     Args:
         count: How often `-v` was given: 0 prints nothing, 1 prints decisions and stages, 2 or more
             print every step.
+        write: Prints a line.
     """
     if not count:
         yield
         return
-    handler = _Lines(time.perf_counter())
+    handler = _Lines(time.perf_counter(), write)
     with listening(handler, _LEVELS.get(count, logging.DEBUG), (*COMPONENTS, *CLIENTS)):
         try:
             yield
         finally:
-            _LOG.info("the command ends")
+            _LOG.info("finished")
 
 
 class _Lines(logging.Handler):
-    """Prints each record on stderr with the seconds since the start of the command."""
+    """Writes each record as a line with the seconds since the start of the command."""
 
-    def __init__(self, start: float) -> None:
+    def __init__(self, start: float, write: Callable[[str], None]) -> None:
         super().__init__()
-        self._start = start
+        self._start, self._write = start, write
 
     def emit(self, record: logging.LogRecord) -> None:
-        from rdrr.cli._console import note
-
-        note(f"[{time.perf_counter() - self._start:7.2f} s] {record.getMessage()}")
+        self._write(f"[{time.perf_counter() - self._start:7.2f} s] {record.getMessage()}")

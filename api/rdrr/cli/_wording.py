@@ -1,8 +1,9 @@
 """Messages of the libraries in the words of the command line: flags in place of arguments.
 
-Below the command line, messages name the argument of the Python API (`max_tokens`), because that is
-what its callers write. This is the one place that replaces these names by flags (`--max-tokens`).
-The flags come from the parameters of the command that runs, so there is no list to maintain.
+Below the command line, messages name the argument of the Python API, in backticks (`max_tokens`),
+because that is what its callers write. This is the one place that replaces these names by flags
+(`--max-tokens`). The flags come from the parameters of the commands, the command that runs first,
+so there is no list to maintain.
 """
 
 from __future__ import annotations
@@ -21,15 +22,12 @@ Error = TypeVar("Error", bound=RdrrError)
 _OTHER_NAMES = {"limit": "--tokens", "stepwise": "--decode-path"}
 """Arguments of the Python API whose flags are not named after them."""
 
-_ARGUMENT = re.compile(
-    r"""`(?P<quoted>[a-z][a-z0-9_]*)(?:=(?P<value>[^`]*))?`"""
-    r"""|(?<![\w.-])(?P<bare>[a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?:=(?P<plain>"[^"]*"|'[^']*'|\w+))?\b"""
-)
+_ARGUMENT = re.compile(r"`(?P<name>[a-z][a-z0-9_]*)(?:=(?P<value>[^`]*))?`")
 _FIRST_WORD = re.compile(
     r"(?P<name>[a-z][a-z0-9_]*)(?= (?:is out of range|is not a whole number|has no such value"
     r"|has a value of the wrong type))"
 )
-"""How the checks of option objects begin: with the bare name of the option."""
+"""How the checks of counts begin: with the bare name of the argument."""
 
 
 def typer_info(annotation: Any) -> OptionInfo | ArgumentInfo | None:
@@ -64,15 +62,15 @@ def flags_of_options(kind: type[Any]) -> dict[str, str]:
 def in_flags(text: str, flags: Mapping[str, str]) -> str:
     """Return a message with flags in place of the arguments that it names.
 
-    `` `verify="none"` `` becomes `--verify none`. Names in backticks are replaced, names with an
-    underscore also without them; names that `flags` lacks stay as they are.
+    Arguments stand in backticks: `` `verify` none `` and `` `verify="none"` `` become
+    `--verify none`. Names that `flags` lacks stay as they are.
     """
 
     def replaced(match: re.Match[str]) -> str:
-        flag = flags.get(match["quoted"] or match["bare"])
+        flag = flags.get(match["name"])
         if flag is None:
             return match[0]
-        value = (match["value"] or match["plain"] or "").strip("\"'")
+        value = (match["value"] or "").strip("\"'")
         # An ellipsis stands for whatever the user would give; True is the flag itself.
         return flag if value in ("", "...", "True") else f"{flag} {value}"
 

@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 
 import typer
 from rdrr_format.errors import RdrrError, StoreError, UsageError
+from rdrr_runtime.decode.strategies import STRATEGIES
 
 from rdrr.cli import (
     bench,
@@ -42,7 +43,8 @@ from rdrr.cli import (
 from rdrr.cli._console import note, print_error
 from rdrr.cli._exit_codes import INTERRUPTED
 from rdrr.cli._help import GroupedCommands
-from rdrr.cli._invocation import VerboseFlag, as_command
+from rdrr.cli._invocation import VerboseFlag, as_command, flags_of_commands
+from rdrr.cli._wording import flags_of_options
 
 _OUTPUT = "standard output"
 _OUTPUT_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -149,14 +151,23 @@ def _build(commands: Sequence[Command]) -> typer.Typer:
     if len(commands) > 1:
         app.callback(invoke_without_command=True, cls=GroupedCommands)(_root)
     for command in commands:
-        app.command(command.name, rich_help_panel=command.heading)(as_command(command.function))
+        function = as_command(command.function, _all_flags)
+        app.command(command.name, rich_help_panel=command.heading)(function)
     if len(commands) > 1:
         app.command("help", rich_help_panel=_HELP)(_help_command(commands))
     return app
 
 
+def _all_flags() -> dict[str, str]:
+    """Return the flags of all commands and decoding strategies by argument of the Python API."""
+    flags = flags_of_commands(command.function for command in COMMANDS)
+    for options in STRATEGIES.values():
+        flags = flags_of_options(options) | flags
+    return flags
+
+
 def _help_command(commands: Sequence[Command]) -> Callable[..., int]:
-    names = tuple(one.name for one in commands)
+    names = (*(one.name for one in commands), "help")
 
     def show_help(context: typer.Context, command: str | None = None) -> int:
         """Show the help of rdrr, or of one of its commands."""
@@ -164,7 +175,7 @@ def _help_command(commands: Sequence[Command]) -> Callable[..., int]:
         return run(commands, words, program=str(context.find_root().info_name))
 
     argument = typer.Argument(
-        metavar="[COMMAND]", help="The command.", case_sensitive=False, show_default=False
+        metavar="COMMAND", help="The command to explain.", case_sensitive=False, show_default=False
     )
     show_help.__annotations__["command"] = Annotated[Literal[names] | None, argument]
     show_help.__annotations__["context"] = typer.Context
