@@ -46,7 +46,9 @@ def flags_of_parameters(parameters: Iterable[inspect.Parameter]) -> dict[str, st
     for one in parameters:
         info = typer_info(one.annotation)
         if isinstance(info, OptionInfo):
-            long = [word for word in info.param_decls or () if word.startswith("--")]
+            # Within Annotated, typer keeps the first name of an option where a default would be.
+            words = (info.default, *(info.param_decls or ()))
+            long = [word for word in words if isinstance(word, str) and word.startswith("--")]
             flags[one.name] = long[0] if long else "--" + one.name.replace("_", "-")
         elif info is not None and info.metavar:
             flags[one.name] = info.metavar
