@@ -24,8 +24,8 @@ from rdrr.cli._log import verbose_lines
 from rdrr.cli._wording import flags_of_parameters, reword, typer_info
 
 VERBOSE_HELP = (
-    "Print on stderr what is decided and how long it takes: the adapter, the kernels and why, "
-    "stages and retries; -vv prints every step."
+    "Print the adapter, the kernels, the stages and their times on stderr; -vv prints every step "
+    "and retries."
 )
 
 

@@ -18,8 +18,8 @@ COMPONENTS = (
     "rdrr_manifests",
     "rdrr_runtime",
 )
-CLIENTS = ("aiobotocore", "fsspec", "gcsfs", "huggingface_hub", "s3fs", "urllib3")
-"""Clients of object stores and of the hub, which log their retries."""
+CLIENTS = ("aiobotocore", "fsspec", "gcsfs", "s3fs", "urllib3")
+"""Clients of object stores, which log their retries; the client of the hub prints its own."""
 
 _LOG = logging.getLogger("rdrr.cli")
 _LEVELS = {1: logging.INFO}

@@ -30,7 +30,11 @@ FollowLinksFlag: TypeAlias = Annotated[
 ]
 KernelHints: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--kernel-hint", metavar="KEY=VALUE", help=_LOAD["kernel_hints"].help),
+    typer.Option(
+        "--kernel-hint",
+        metavar="KEY=VALUE",
+        help=f"{_LOAD['kernel_hints'].help.removesuffix('.')} (repeatable).",
+    ),
 ]
 Adapter: TypeAlias = Annotated[str | None, typer.Option(metavar="NAME", help=_LOAD["adapter"].help)]
 KvDtype: TypeAlias = Annotated[
