@@ -15,6 +15,7 @@ from rdrr.cli._flags import with_flags
 from rdrr.cli._invocation import READS_LOCATION
 from rdrr.cli._options import JsonFlag, QuietFlag
 from rdrr.cli._progress import progress_bar
+from rdrr.cli._wording import flags_of_options, in_flags
 
 if TYPE_CHECKING:
     from rdrr_converter.report import ConversionResult, TensorReport
@@ -77,7 +78,8 @@ def show(result: ConversionResult) -> None:
     for name in result.overflowed:
         out.print(_plain(f"kept in F32, because values do not fit the type: {name}", "yellow"))
     for text in result.notes:
-        out.print(_plain(f"note: {text}", "yellow"))
+        line = in_flags(f"note: {text}", flags_of_options(ConvertOptions))
+        out.print(_plain(line, "yellow"))
     shards = len(result.plan.shard_sizes)
     verb = "would be" if result.dry_run else "is"
     line = (
@@ -114,6 +116,7 @@ def _show_totals(out: Console, result: ConversionResult) -> None:
 
 def _show_plan(out: Console, result: ConversionResult) -> None:
     columns = ("tensor", "shape", "dtype", "layout", "size", "shard:offset", "why")
+    flags = flags_of_options(ConvertOptions)
     rows = [
         (
             row["name"],
@@ -122,7 +125,7 @@ def _show_plan(out: Console, result: ConversionResult) -> None:
             row["layout"],
             format_size(_number(row["size"])),
             f"{row['shard']}:{row['offset']}",
-            row["why"],
+            in_flags(str(row["why"]), flags),
         )
         for row in result.plan.describe()
     ]

@@ -11,6 +11,7 @@ import typer
 from rdrr._units import format_size
 from rdrr.cli._console import console, note, print_json, table
 from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
+from rdrr.cli._wording import flags_of_options, in_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,8 +119,11 @@ def _part(part: str, cells: tuple[Cell, ...]) -> tuple[object, ...]:
 
 
 def _worst_rows(found: ReportView, count: int) -> list[tuple[object, ...]]:
+    from rdrr_converter.options import ConvertOptions
+
     from rdrr._report_view import block_error
 
+    flags = flags_of_options(ConvertOptions)
     return [
         (
             one.name,
@@ -127,7 +131,7 @@ def _worst_rows(found: ReportView, count: int) -> list[tuple[object, ...]]:
             _percent(one.relative_rmse),
             _percent(block_error(one)),
             f"row {one.worst_block.row}, block {one.worst_block.block}" if one.worst_block else "",
-            one.why,
+            in_flags(one.why, flags),
         )
         for one in found.worst[:count]
     ]

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rdrr._load_options import LoadOptions
 from rdrr._units import format_size
 from rdrr.cli._console import console, print_json
 from rdrr.cli._options import FollowLinksFlag, JsonFlag, PackagePath
+from rdrr.cli._wording import flags_of_options, in_flags
 
 if TYPE_CHECKING:
     from rdrr_manifests.faults import Fault, ValidationReport
@@ -79,7 +81,7 @@ def _count(number: int, word: str) -> str:
 def _fault(fault: Fault) -> Text:
     from rich.text import Text
 
-    line = fault.line()
+    line = in_flags(fault.line(), flags_of_options(LoadOptions))
     style = "red" if fault.severity == "error" else "yellow"
     head = len(fault.severity)
     return Text.assemble((line[:head], f"bold {style}"), line[head:])
