@@ -18,7 +18,7 @@ from rdrr.cli._wording import flags_of_options, reword
 
 T = TypeVar("T")
 NONE = "none"
-"""The word that stands for None where omitting the flag means another default."""
+"""Value of a flag that stands for None, for options whose default is not None."""
 
 
 def _with_flags_of_strategies(kind: type[T]) -> type[T]:
@@ -45,7 +45,7 @@ def _first_line(options: type[StrategyOptions]) -> str:
 
 
 def _parameter(declared: Option) -> str:
-    """Return the name of a flag's parameter; it is unique because the flag is."""
+    """Return the name of the parameter for a flag; it is unique among all strategies."""
     return "decode_" + declared.flag.removeprefix("--").replace("-", "_")
 
 

@@ -32,7 +32,7 @@ _SHORT: Mapping[str, tuple[str, ...]] = MappingProxyType({"--context": ("-c",)})
 
 
 class Only:
-    """The fields of an option class that a command has flags for.
+    """A selection of fields of an option class, for commands that have flags for these only.
 
     Args:
         names: Names of the fields.

@@ -1,4 +1,4 @@
-"""What every command has besides its own work, added in one place.
+"""The wrapper around every command, which adds what all commands have in common.
 
 - `-v`, which prints what the components log.
 - Closed choices that are accepted in any case, and placeholders for numbers and texts in the help.
@@ -30,7 +30,7 @@ VERBOSE_HELP = (
 
 
 class ReadsLocation:
-    """Marks, in an annotation, a parameter that names a package or a checkpoint to read."""
+    """Annotation of a parameter whose value names a package or a checkpoint to read."""
 
 
 READS_LOCATION = ReadsLocation()
@@ -83,7 +83,10 @@ def as_command(
 
 
 def flags_of_commands(functions: Iterable[Callable[..., int]]) -> dict[str, str]:
-    """Return the flags of several commands by argument; the first command that has one decides."""
+    """Return the flags of several commands by the name of the argument.
+
+    Where commands differ, the flag of the first command is returned.
+    """
     flags: dict[str, str] = {}
     for function in functions:
         flags = flags_of_parameters(_parameters(function)) | flags
@@ -122,7 +125,7 @@ def _adapted(annotation: Any, default: Any) -> Any:
 
 
 def _placeholder(kind: Any) -> str | None:
-    """Return the placeholder of a plain type, of one that may be absent, or of a list of them."""
+    """Return the placeholder for values of a type; a list or optional type has that of its items."""
     if get_origin(kind) is list:
         kind = get_args(kind)[0]
     for one in (kind, *get_args(kind)):
@@ -159,7 +162,12 @@ def _read_from_hub(given: dict[str, Any], locations: Sequence[str]) -> dict[str,
 
 
 def _name_both_places(error: RdrrError, from_hub: Mapping[str, str]) -> None:
-    """Say in an error of the hub that nothing on this machine had the name either."""
+    """Add to an error of the hub that no file or folder of this machine has the name either.
+
+    Args:
+        error: The error, which is changed if it is about one of the locations.
+        from_hub: What was typed, by the location that took its place.
+    """
     for location, typed in from_hub.items():
         if isinstance(error, StoreError) and (error.where or "").startswith(location):
             error.message = (

@@ -1,6 +1,7 @@
-"""`-v`: what the components log, as lines on stderr.
+"""The lines of `-v`: records that the components log, printed on stderr.
 
-The components log through Python's `logging` under their own names and are silent by default.
+The components log through Python's `logging` under the names of their packages. Without `-v`, and
+in Python programs that do not configure logging, nothing of this is shown.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def is_verbose() -> bool:
 def listening(
     handler: logging.Handler, level: int, names: tuple[str, ...] = COMPONENTS
 ) -> Iterator[None]:
-    """Pass what the loggers of these names say to a handler for the length of a block.
+    """Attach a handler to loggers for the length of a block.
 
     Args:
         handler: Receives the records, also from other threads.

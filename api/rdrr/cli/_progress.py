@@ -26,7 +26,7 @@ _LABELS = {"scan": "reading", "write": "converting", "verify": "verifying", "exp
 _COMPILING = "compiling codecs (only on first use)"
 _CODECS = ("rdrr_format.codecs",)
 _WIDE = 90
-"""Columns from which on a bar has room for the time that remains and the name of the tensor."""
+"""Terminal width, in columns, at which a bar also shows the remaining time and the tensor's name."""
 
 
 @contextmanager
@@ -154,13 +154,13 @@ def window_progress(*, hidden: bool) -> Iterator[WindowCallback | None]:
 
 @contextmanager
 def status(text: str, *, hidden: bool = False) -> Iterator[None]:
-    """Show a line with what is being done; it disappears at the end of the block.
+    """Show a status line for the length of a block.
 
-    What the components log in the block, as `compiling shaders (3 of 17)`, takes the place of the
+    Messages that the components log in the block, such as `compiling shaders (3 of 17)`, replace the
     text.
 
     Args:
-        text: What is done at first.
+        text: The status at the beginning, such as `loading the model`.
         hidden: Show nothing, as under `--json`.
     """
     _LOG.info("%s", text)
@@ -181,7 +181,7 @@ def status(text: str, *, hidden: bool = False) -> Iterator[None]:
 
 
 def with_status(pieces: Iterable[str], text: str, *, hidden: bool = False) -> Iterator[str]:
-    """Yield pieces of text and show a status line until the first of them has come."""
+    """Yield pieces of text, and show a status line until the first piece arrives."""
     rest = iter(pieces)
     with status(text, hidden=hidden):
         first = next(rest, None)

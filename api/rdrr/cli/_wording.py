@@ -1,4 +1,4 @@
-"""Messages of the libraries in the words of the command line: flags in place of arguments.
+"""Translation of messages: the flags of the command line in place of Python arguments.
 
 Below the command line, messages name the argument of the Python API, in backticks (`max_tokens`),
 because that is what its callers write. This is the one place that replaces these names by flags
@@ -27,7 +27,7 @@ _FIRST_WORD = re.compile(
     r"(?P<name>[a-z][a-z0-9_]*)(?= (?:is out of range|is not a whole number|has no such value"
     r"|has a value of the wrong type))"
 )
-"""How the checks of counts begin: with the bare name of the argument."""
+"""The beginning of messages of `check_count`, which name the argument without backticks."""
 
 
 def typer_info(annotation: Any) -> OptionInfo | ArgumentInfo | None:
@@ -46,7 +46,7 @@ def flags_of_parameters(parameters: Iterable[inspect.Parameter]) -> dict[str, st
     for one in parameters:
         info = typer_info(one.annotation)
         if isinstance(info, OptionInfo):
-            # Within Annotated, typer keeps the first name of an option where a default would be.
+            # In annotations, typer stores the first name of an option in `default`.
             words = (info.default, *(info.param_decls or ()))
             long = [word for word in words if isinstance(word, str) and word.startswith("--")]
             flags[one.name] = long[0] if long else "--" + one.name.replace("_", "-")
@@ -73,7 +73,7 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
         if flag is None:
             return match[0]
         value = (match["value"] or "").strip("\"'")
-        # An ellipsis stands for whatever the user would give; True is the flag itself.
+        # `...` stands for any value, and a flag without a value means True.
         return flag if value in ("", "...", "True") else f"{flag} {value}"
 
     return _ARGUMENT.sub(replaced, text)
