@@ -125,7 +125,7 @@ def _adapted(annotation: Any, default: Any) -> Any:
 
 
 def _placeholder(kind: Any) -> str | None:
-    """Return the placeholder for values of a type; a list or optional type has that of its items."""
+    """Return the placeholder for values of a type; a list or optional type has its items'."""
     if get_origin(kind) is list:
         kind = get_args(kind)[0]
     for one in (kind, *get_args(kind)):

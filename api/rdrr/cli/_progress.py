@@ -26,7 +26,7 @@ _LABELS = {"scan": "reading", "write": "converting", "verify": "verifying", "exp
 _COMPILING = "compiling codecs (only on first use)"
 _CODECS = ("rdrr_format.codecs",)
 _WIDE = 90
-"""Terminal width, in columns, at which a bar also shows the remaining time and the tensor's name."""
+"""Terminal width in columns from which a bar also shows the remaining time and the tensor."""
 
 
 @contextmanager
@@ -156,8 +156,8 @@ def window_progress(*, hidden: bool) -> Iterator[WindowCallback | None]:
 def status(text: str, *, hidden: bool = False) -> Iterator[None]:
     """Show a status line for the length of a block.
 
-    Messages that the components log in the block, such as `compiling shaders (3 of 17)`, replace the
-    text.
+    Messages that the components log in the block, such as `compiling shaders (3 of 17)`, replace
+    the text.
 
     Args:
         text: The status at the beginning, such as `loading the model`.
