@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("rdrr.cli")
 _LABELS = {"scan": "reading", "write": "converting", "verify": "verifying", "export": "writing"}
-_COMPILING = "compiling codecs (only on first use)"
+_COMPILING = "compiling codecs"
 _CODECS = ("rdrr_format.codecs",)
 _WIDE = 90
 """Terminal width in columns from which a bar also shows the remaining time and the tensor."""
@@ -107,7 +107,9 @@ class _StageBars:
         del message
         self._bars.start()
         if self._codecs is None:
-            self._codecs = self._bars.add_task(_COMPILING, total=None, weights="", tensor="")
+            self._codecs = self._bars.add_task(
+                _COMPILING, total=None, weights="on first use only", tensor=""
+            )
         self._bars.update(self._codecs, visible=True)
 
     def stop(self) -> None:
