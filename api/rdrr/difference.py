@@ -19,7 +19,6 @@ import numpy as np
 from rdrr_manifests.logical import (
     EMBEDDING,
     HEAD,
-    Bytes,
     LogicalTensor,
     RowReader,
     logical_tensors,
@@ -193,7 +192,7 @@ def _compare(
         return result
     readers = RowReader(first, one), RowReader(second, two)
     shift = shift if one.role == "norm" else 0.0
-    if not shift and _same_bytes(readers, one, two):
+    if not shift and (_same_bytes(readers, one, two) or _same_blocks(readers, one, two)):
         return replace(result, verdict=SAME_BYTES, relative_rmse=0.0, largest=0.0)
     return _compare_values(readers, shift, result)
 
@@ -201,29 +200,32 @@ def _compare(
 def _same_bytes(
     readers: tuple[RowReader, RowReader], one: LogicalTensor, two: LogicalTensor
 ) -> bool:
-    """Return whether the stored bytes are equal; False where two tensors are stored differently.
-
-    Rows are compared as they would be stored in row-major order, if that takes no decoding.
-    Otherwise, as for column-major blocks, both tensors must have the same place in equal matrices.
-    """
-    if one.dtype != two.dtype:
+    """Whether the stored rows are equal; False where they are not stored alike."""
+    if one.dtype != two.dtype or not (one.has_stored_rows and two.has_stored_rows):
         return False
-    if one.has_stored_rows and two.has_stored_rows:
-        return _is_equal(readers, RowReader.stored)
-    same_storage = (one.layout, one.entry.shape, one.first) == (
-        two.layout,
-        two.entry.shape,
-        two.first,
-    )
-    return same_storage and _is_equal(readers, RowReader.stored_blocks)
-
-
-def _is_equal(
-    readers: tuple[RowReader, RowReader], read: Callable[[RowReader, int, int], Bytes]
-) -> bool:
-    first, second = readers
     return all(
-        np.array_equal(read(first, *chunk), read(second, *chunk)) for chunk in first.chunks()
+        np.array_equal(readers[0].stored(*chunk), readers[1].stored(*chunk))
+        for chunk in readers[0].chunks()
+    )
+
+
+def _same_blocks(
+    readers: tuple[RowReader, RowReader], one: LogicalTensor, two: LogicalTensor
+) -> bool:
+    """Return whether two tensors whose blocks span several rows have the same stored blocks.
+
+    Column-major and some flat tensors have no stored rows to compare. Their blocks are compared if
+    both tensors have the same place in matrices of the same shape, type and layout.
+    """
+    places = [
+        (each.dtype, each.layout, each.entry.shape, each.first, each.has_stored_rows)
+        for each in (one, two)
+    ]
+    if one.has_stored_rows or places[0] != places[1]:
+        return False
+    return all(
+        np.array_equal(readers[0].stored_blocks(*chunk), readers[1].stored_blocks(*chunk))
+        for chunk in readers[0].chunks()
     )
 
 
