@@ -192,7 +192,7 @@ def _compare(
         return result
     readers = RowReader(first, one), RowReader(second, two)
     shift = shift if one.role == "norm" else 0.0
-    if not shift and _same_bytes(readers, one, two):
+    if not shift and (_same_bytes(readers, one, two) or _same_blocks(readers, one, two)):
         return replace(result, verdict=SAME_BYTES, relative_rmse=0.0, largest=0.0)
     return _compare_values(readers, shift, result)
 
@@ -205,6 +205,26 @@ def _same_bytes(
         return False
     return all(
         np.array_equal(readers[0].stored(*chunk), readers[1].stored(*chunk))
+        for chunk in readers[0].chunks()
+    )
+
+
+def _same_blocks(
+    readers: tuple[RowReader, RowReader], one: LogicalTensor, two: LogicalTensor
+) -> bool:
+    """Return whether two tensors whose blocks span several rows have the same stored blocks.
+
+    Column-major and some flat tensors have no stored rows to compare. Their blocks are compared if
+    both tensors have the same place in matrices of the same shape, type and layout.
+    """
+    places = [
+        (each.dtype, each.layout, each.entry.shape, each.first, each.has_stored_rows)
+        for each in (one, two)
+    ]
+    if one.has_stored_rows or places[0] != places[1]:
+        return False
+    return all(
+        np.array_equal(readers[0].stored_blocks(*chunk), readers[1].stored_blocks(*chunk))
         for chunk in readers[0].chunks()
     )
 

@@ -167,3 +167,15 @@ def test_the_command_says_it_by_its_exit_code_and_as_json(tmp_path, tensors):
     missing = rdrr("diff", first, tmp_path / "nowhere")
     assert missing.code == 1
     assert "no such path" in error_line(missing)
+
+
+@pytest.mark.parametrize("layout", ["row", "column", "flat"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_equal_blocks_are_the_same_bytes_in_every_layout(tmp_path, tensors, layout, fused):
+    options = {"quantize": "q8_0", "q4k_layout": layout, "fuse_gate_up": fused}
+    first, second = (package(tmp_path, name, tensors, **options) for name in ("first", "second"))
+    found = compare_packages(first, second)
+    assert {one.verdict for one in found.tensors} == {SAME_BYTES}
+    tensors[UP][3, 5] += 1
+    third = compare_packages(first, package(tmp_path, "third", tensors, **options))
+    assert [one.name for one in third.tensors if one.verdict == DIFFERENT] == [UP]

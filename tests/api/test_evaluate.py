@@ -201,4 +201,4 @@ def test_the_command_refuses_what_it_cannot_read(package, tmp_path):
     assert "UTF-8" in error_line(refused)
     wide = run(*words, TEXT, "--window", 10**6)
     assert wide.code == 2
-    assert "--window is longer" in error_line(wide)
+    assert "--window is larger" in error_line(wide)

@@ -132,7 +132,7 @@ def test_a_trace_replaces_nothing_and_the_tokens_must_fit(measured, tmp_path):
     there.write_text("mine")
     refused = rdrr("profile", measured.where, "--trace", there)
     assert refused.code == 2
-    assert "exists already" in error_line(refused)
+    assert "already exists" in error_line(refused)
     assert there.read_text() == "mine"
     refused = rdrr("profile", measured.where, "--prompt-tokens", 500, "--tokens", 13)
     assert refused.code == 2

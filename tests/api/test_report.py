@@ -132,7 +132,7 @@ def test_the_command_prints_writes_and_speaks_json(package, tmp_path):
     done = rdrr("report", package, "--worst", 1)
     assert done.code == 0, done.err
     assert done.out.count(UP) == 1
-    for word in ("Q4_K", "bits a weight", "worst block", "kept in F32", "self_attn.q_proj"):
+    for word in ("Q4_K", "bits per weight", "worst block", "kept in F32", "self_attn.q_proj"):
         assert word in done.out
     out = tmp_path / "report.html"
     done = rdrr("report", package, "--html", out)

@@ -15,12 +15,16 @@ the `__pycache__` folders.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numba.core import event
+
+_LOG = logging.getLogger(__name__)
 
 from rdrr_format.codecs.compilation import announce_compilation
 
@@ -39,6 +43,25 @@ TINY = np.float32(1e-15)  # ggml treats a group with smaller magnitudes as all z
 # low bits of the mantissa.
 MAGIC = np.float32(12582912.0)
 IN_RANGE = np.float32(4194303.0)
+
+
+class _CompilationLog(event.Listener):
+    """Logs each function of this project that numba compiles; those in its cache are not compiled.
+
+    The first conversion after an installation spends most of its first seconds so.
+    """
+
+    def on_start(self, event: Any) -> None:
+        """Log the name of the function."""
+        function = getattr((event.data or {}).get("dispatcher"), "py_func", None)
+        if function is not None and function.__module__.startswith("rdrr_"):
+            _LOG.info("compiling codecs (%s)", function.__qualname__)
+
+    def on_end(self, event: Any) -> None:
+        """Log nothing."""
+
+
+event.register("numba:compile", _CompilationLog())  # type: ignore[no-untyped-call]
 
 
 def compiled(function: _Function) -> _Function:
