@@ -98,9 +98,11 @@ def open_backend(
     """
     backend, adapter = options.backend, options.adapter
     if backend == "cpu" and adapter:
-        raise UsageError("an adapter means nothing to the cpu backend", found=adapter)
+        raise UsageError("`adapter` is only for GPUs, and the backend is cpu", found=adapter)
     if backend == "cpu" and options.max_vram is not None:
-        raise UsageError("--max-vram means nothing to the cpu backend", found=options.max_vram)
+        raise UsageError(
+            "`max_vram` is only for GPUs, and the backend is cpu", found=options.max_vram
+        )
     device: Device | None = None
     missing: DeviceError | None = None
     if backend != "cpu":
@@ -195,7 +197,7 @@ def _wgpu(
         raise
     kind = ", a software adapter" if device.info.software else ""
     where = f"{device.info.name} ({device.info.backend}{kind})"
-    reason = f"backend wgpu on {where}; --backend cpu runs it in torch{stored.remark}"
+    reason = f"backend wgpu on {where}; `backend` cpu runs it in torch{stored.remark}"
     return OpenedBackend(
         model, reason, unhonoured(model.info.decisions), device, options.verify, unchecked
     )
@@ -216,7 +218,7 @@ def _cpu(
     model, unchecked = load_checked(
         package, options.verify, lambda: CpuBackend(package, context=context)
     )
-    reason = "backend cpu (torch); --backend wgpu runs it on a GPU"
+    reason = "backend cpu (torch); `backend` wgpu runs it on a GPU"
     if missing is not None:
         reason = f"backend cpu (torch), because there is {missing.message}; for the wgpu backend "
         reason += missing.hint or "see `rdrr devices`"
@@ -238,4 +240,4 @@ def _cpu_serves(key: str) -> str:
 
 def _refuse(lines: tuple[str, ...]) -> None:
     if lines:
-        raise DeviceError(lines[0], hint="leave --strict-hints out to run all the same")
+        raise DeviceError(lines[0], hint="omit `strict_hints` to run it all the same")

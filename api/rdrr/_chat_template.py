@@ -64,7 +64,7 @@ def _stated(package: Package, stated: Any, *, tools: bool) -> str:
     raise ManifestError(
         "the package has no chat template",
         where=package.where,
-        hint="give one in a file with --template FILE (template=... in Python)",
+        hint="give a file that has one as `template`",
     )
 
 

@@ -108,7 +108,9 @@ def _checked(
     if target.file is not None:
         raise UsageError("a package is a whole repository", found=location)
     if base_model is not None and (not re.fullmatch(r"[\w.-]+/[\w.-]+", base_model)):
-        raise UsageError("--base-model", expected="org/name", found=base_model)
+        raise UsageError(
+            "`base_model` is not the name of a repository", expected="org/name", found=base_model
+        )
     folder = local_path(path)
     with store_errors(folder):
         is_file = folder.is_file()
@@ -132,7 +134,7 @@ def _sound(folder: Path, *, follow_links: bool) -> Package:
             faults=report.errors,
             where=folder,
             found=report.errors[0].line(),
-            hint=f"rdrr validate {folder} --deep lists everything",
+            hint="validate it with `deep` to list all faults",
         )
     return open_package(folder, follow_links=follow_links)
 
@@ -169,7 +171,7 @@ def _commit(
             raise StoreError(
                 "exists already, and everybody can see it",
                 where=target,
-                hint="make it private on its page, or leave out --private",
+                hint="make it private on its page on the hub, or omit `private`",
             )
         names = {file.rfilename for file in there.siblings or ()}
         stale = [name for name in names if is_shard_name(name) and name not in contents]

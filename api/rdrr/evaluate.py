@@ -210,7 +210,7 @@ def _mean(losses: Sequence[F64]) -> Perplexity:
             "the model's loss is too large to compute a perplexity",
             expected=f"at most {_MAX_LOSS:g} nats per token",
             found=f"{mean:g}",
-            hint="the weights may be damaged: `rdrr validate PATH --deep` checks them",
+            hint="the weights may be damaged: validate the package with `deep` to check them",
         )
     return Perplexity(len(together), len(losses), mean)
 

@@ -23,21 +23,21 @@ def check_options(options: PackageOptions) -> None:
     """
     if options.transpose_weights and options.q4k_layout not in (None, Layout.COLUMN.value):
         raise UsageError(
-            "--transpose-weights stores weights in the column layout",
-            expected="--q4k-layout column or no --q4k-layout",
-            found=f"--q4k-layout {options.q4k_layout}",
+            "`transpose_weights` stores weights in the column layout",
+            expected="`q4k_layout` column or no `q4k_layout`",
+            found=f"`q4k_layout` {options.q4k_layout}",
         )
     if options.imatrix is not None and options.block_layout is Layout.COLUMN:
         raise UsageError(
-            "--imatrix tells columns apart, and blocks of the column layout lie in one column",
-            expected="--q4k-layout row or flat",
+            "`imatrix` tells columns apart, and blocks of the column layout lie in one column",
+            expected="`q4k_layout` row or flat",
             found="column",
         )
     # A larger alignment is asked for to be found in files; the usual one is of the stream.
     if options.align > ALIGNMENT and options.shard_size % options.align:
         raise UsageError(
-            "--align is lost where shards begin",
-            expected=f"a --shard-size that is a multiple of {options.align}",
+            "`align` is lost where shards begin",
+            expected=f"a `shard_size` that is a multiple of {options.align}",
             found=options.shard_size,
         )
     if options.compress is not None:
@@ -51,7 +51,7 @@ def check_options(options: PackageOptions) -> None:
 def _check_profile(options: PackageOptions) -> None:
     recipes = PROFILES[options.profile]
     if options.quantize not in recipes:
-        raise _contradiction("--quantize", " or ".join(recipes), options.quantize)
+        raise _contradiction("quantize", " or ".join(recipes), options.quantize)
     if options.profile != DOPPLER:
         return
     for option, expected, found in _wanted_by_doppler(options):
@@ -59,21 +59,21 @@ def _check_profile(options: PackageOptions) -> None:
             raise _contradiction(option, expected, found)
     for override in parse_overrides(options.tensor_types):
         if override.dtype.name not in DOPPLER_TYPES:
-            raise _contradiction("--tensor-type", ", ".join(DOPPLER_TYPES), override)
+            raise _contradiction("tensor_types", ", ".join(DOPPLER_TYPES), override)
 
 
 def _wanted_by_doppler(options: PackageOptions) -> Iterator[tuple[str, str, str]]:
     """Options with the value that the profile demands, and the value that is given."""
-    yield "--q4k-layout", Layout.ROW.value, options.block_layout.value
-    yield "--transpose-weights", "absent", "given" if options.transpose_weights else "absent"
-    yield "--k-tail", "pad", options.k_tail
-    yield "--compress", "absent", options.compress or "absent"
-    yield "--hash", "sha256", options.hash_algorithm
+    yield "q4k_layout", Layout.ROW.value, options.block_layout.value
+    yield "transpose_weights", "absent", "given" if options.transpose_weights else "absent"
+    yield "k_tail", "pad", options.k_tail
+    yield "compress", "absent", options.compress or "absent"
+    yield "hash_algorithm", "sha256", options.hash_algorithm
 
 
 def _contradiction(option: str, expected: str, found: object) -> UsageError:
     return UsageError(
-        f"--profile {DOPPLER} contradicts {option}",
+        f"`profile` {DOPPLER} contradicts `{option}`",
         expected=expected,
         found=found,
         hint="leave one of the two out",

@@ -53,7 +53,7 @@ class Target:
                 self.check_folder(place)
             return
         if self.resume:
-            raise UsageError("--resume goes on in folders only", found=place)
+            raise UsageError("`resume` continues conversions to folders only", found=place)
         check_url(os.fspath(self.source), place, overwrite=self.overwrite)
 
     def check_folder(self, folder: Path) -> None:

@@ -147,8 +147,7 @@ def _check_same(found: Fingerprint, wanted: Fingerprint, path: Path) -> None:
                 where=path.parent,
                 expected=expected,
                 found=other,
-                hint="give the source and options it began with, or leave out --resume to "
-                "begin anew",
+                hint="give the source and options it began with, or omit `resume` to begin anew",
             )
 
 

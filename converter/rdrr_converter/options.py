@@ -37,7 +37,7 @@ def split_overrides(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         pattern, sign, name = word.rpartition("=")
         if not (sign and pattern and name):
-            raise UsageError("--tensor-type cannot be read", expected="REGEX=TYPE", found=word)
+            raise UsageError("`tensor_types` cannot be read", expected="REGEX=TYPE", found=word)
         types.pop(pattern, None)
         types[pattern] = name
     return types
@@ -196,6 +196,6 @@ class ConvertOptions(PackageOptions):
     )
     adapter: str | None = option(
         None,
-        "Part of an adapter's name for --device wgpu; the best hardware adapter unless given.",
+        "Part of an adapter's name for the device wgpu; the best hardware adapter unless given.",
         metavar="NAME",
     )

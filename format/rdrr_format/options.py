@@ -119,7 +119,7 @@ def check_fields(options: object) -> None:
         value = getattr(options, name)
         if not _is_of(value, types[name]):
             raise UsageError(
-                f"{one.flag} has a value of the wrong type",
+                f"`{one.name}` has a value of the wrong type",
                 expected=_spelled(types[name]),
                 found=f"{shown(value)} ({type(value).__name__})",
             )
@@ -127,7 +127,7 @@ def check_fields(options: object) -> None:
             continue
         if one.choices and value not in one.choices:
             expected = ", ".join(one.choices)
-            raise UsageError(f"{one.flag} has no such value", expected=expected, found=value)
+            raise UsageError(f"`{one.name}` has no such value", expected=expected, found=value)
         if one.minimum is not None and not value >= one.minimum:
             raise _out_of_range(one, f"at least {one.minimum}", value)
         if one.maximum is not None and not value <= one.maximum:
@@ -196,7 +196,7 @@ def _spelled(kind: Any) -> str:
 
 
 def _out_of_range(one: Option, expected: str | None, value: object) -> UsageError:
-    return UsageError(f"{one.flag} is out of range", expected=expected, found=value)
+    return UsageError(f"`{one.name}` is out of range", expected=expected, found=value)
 
 
 def fill(kind: type[T], given: T | None, keywords: Mapping[str, Any], *, parameter: str) -> T:

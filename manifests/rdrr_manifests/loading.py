@@ -39,7 +39,7 @@ MOST_THREADS = 8
 MOST_DOWNLOADS = 2
 """Shards that are downloaded at once; each may be in memory as a whole."""
 
-_LOAD_ANYWAY = ", or load what is there with --verify none (in Python verify='none')"
+_LOAD_ANYWAY = ", or load what is there with `verify` none"
 
 
 @contextmanager

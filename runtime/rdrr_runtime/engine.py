@@ -152,7 +152,7 @@ class Engine:
         strategy = strategy if strategy is not None else Autoregressive(interval)
         refusal = strategy.refusal(rules)
         if refusal is not None:
-            raise UsageError(refusal, hint="omit --decode, or what it cannot do")
+            raise UsageError(refusal, hint="omit `decode`, or the option that it does not support")
         request = Request(list(prompt), max_tokens, rules, context_shift, strategy)
         return self._timed(request, stats)
 

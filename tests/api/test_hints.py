@@ -114,7 +114,7 @@ def open_with(tmp_path, rng):
 def test_under_strict_a_hint_that_is_not_followed_is_an_error(
     open_with, backend, followed, ignored
 ):
-    with pytest.raises(DeviceError, match=r"is not honoured.*--strict-hints"):
+    with pytest.raises(DeviceError, match=r"is not honoured.*`strict_hints`"):
         open_with(backend, **ignored)
     opened = open_with(backend, **followed)
     assert opened.unhonoured == ()

@@ -106,12 +106,12 @@ def test_a_value_beyond_f16_stays_f32(tmp_path, rng):
 )
 def test_what_contradicts_the_profile_is_wrong_usage(option, value):
     check_options(PackageOptions(**{option: value}))
-    with pytest.raises(UsageError, match="--profile doppler contradicts"):
+    with pytest.raises(UsageError, match="`profile` doppler contradicts"):
         check_options(PackageOptions(profile="doppler", **{option: value}))
 
 
 def test_what_goes_with_the_profile_is_taken_and_others_do_not_exist():
     goes = {"fuse_gate_up": True, "quality": "best", "tensor_types": {"o_proj": "F16"}}
     check_options(PackageOptions(profile="doppler", **goes))
-    with pytest.raises(UsageError, match="--profile has no such value"):
+    with pytest.raises(UsageError, match="`profile` has no such value"):
         check_options(PackageOptions(profile="opossum"))

@@ -183,7 +183,7 @@ def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
     monkeypatch.setattr(type(package), "read", None)
     monkeypatch.setattr(type(package), "read_rows", None)
     monkeypatch.setattr(type(package), "fetch", None)
-    with pytest.raises(DeviceError, match="more GPU memory than --max-vram allows") as caught:
+    with pytest.raises(DeviceError, match="more GPU memory than `max_vram` allows") as caught:
         load(made_package, kv_dtype=kv_dtype, max_vram=need.peak - 1)
     line = str(caught.value)
     for words in ("weights +", "key-value cache +", "activations and tables +", "staging"):

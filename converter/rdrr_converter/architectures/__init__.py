@@ -100,7 +100,7 @@ def find_architecture(
         where=where,
         expected=_known(),
         found=", ".join(candidates) or "no architectures and no model_type",
-        hint="if it computes as one of these does, name it with --arch",
+        hint="if it computes as one of these does, name it with `arch`",
     )
 
 

@@ -46,14 +46,14 @@ def check_device(name: str, adapter: str | None, engine: str) -> None:
         UsageError: There is no such device, it has no adapters, or the engine encodes elsewhere.
     """
     if name not in DEVICES:
-        raise UsageError("--device has no such value", expected=", ".join(DEVICES), found=name)
+        raise UsageError("`device` has no such value", expected=", ".join(DEVICES), found=name)
     if adapter is not None and name != "wgpu":
-        raise UsageError("--adapter is for --device wgpu", found=f"--device {name}")
+        raise UsageError("`adapter` is only for `device` wgpu", found=f"`device` {name}")
     if name != CPU and engine != "threads":
         raise UsageError(
-            "--device is for threads of this machine",
-            expected="--engine threads",
-            found=f"--engine {engine}",
+            "a GPU encodes only for threads of this machine",
+            expected="`engine` threads",
+            found=f"`engine` {engine}",
         )
 
 

@@ -106,7 +106,7 @@ def check_described(
             where=package.where,
             expected="only tensors that a reader of config.json expects",
             found=f"{len(extra)} more",
-            hint="name an architecture that has them with --arch",
+            hint="name an architecture that has them with `arch`",
         )
 
 

@@ -104,12 +104,12 @@ def export(
 
 def _check_options(to: str, dtype: str | None) -> None:
     if to not in KINDS:
-        raise UsageError("--to has no such value", expected=", ".join(KINDS), found=to)
+        raise UsageError("`to` has no such value", expected=", ".join(KINDS), found=to)
     if dtype is not None and dtype not in DTYPES:
-        raise UsageError("--dtype has no such value", expected=", ".join(DTYPES), found=dtype)
+        raise UsageError("`dtype` has no such value", expected=", ".join(DTYPES), found=dtype)
     if dtype is not None and to == "gguf":
         raise UsageError(
-            "--dtype is for safetensors: a GGUF keeps the types of the package",
+            "`dtype` is only for safetensors: a GGUF keeps the types of the package",
             hint="convert the checkpoint again to have other types",
         )
 
@@ -149,9 +149,9 @@ def _check_lossless(errors: Mapping[str, float], dtype: str) -> None:
         raise ConversionError(
             f"{dtype} does not hold every value",
             where=lost[0],
-            expected="no loss (--lossless)",
+            expected="no loss (`lossless`)",
             found=f"{len(lost)} tensors that change",
-            hint="use --dtype f32",
+            hint="use `dtype` f32",
         )
 
 

@@ -67,7 +67,7 @@ def find_row(rule: ArchitectureRule, where: object) -> GgufArchitecture:
         f"{rule.name} cannot be written as GGUF by this version of rdrr",
         where=where,
         expected=", ".join(GGUF_ARCHITECTURES),
-        hint="export it --to safetensors",
+        hint="export it with `to` safetensors",
     )
 
 
@@ -95,7 +95,7 @@ def plan_gguf(
             where=f"{package.where}, {lost.parts[0].name}",
             expected="whole rows of whole blocks",
             found=lost.why,
-            hint="convert with --q4k-layout row and --k-tail ggml, or export without --lossless",
+            hint="convert with `q4k_layout` row and `k_tail` ggml, or export without `lossless`",
         )
     return outgoing
 
@@ -112,7 +112,7 @@ def _check_experts(names: Sequence[str], package: Package) -> None:
             "llama.cpp wants experts in every layer",
             where=package.where,
             found=f"{len(dense)} layers without, as in {dense[0]}",
-            hint="export it --to safetensors",
+            hint="export it with `to` safetensors",
         )
 
 

@@ -62,7 +62,9 @@ def check_free(path: Path, *, overwrite: bool) -> None:
         UsageError: There is a file already.
     """
     if path.exists() and not overwrite:
-        raise UsageError("the file is there already", where=path, hint="replace it by --overwrite")
+        raise UsageError(
+            "the file is there already", where=path, hint="use `overwrite` to replace it"
+        )
 
 
 def write_imatrix(path: Path, seen: Mapping[str, Activations], origin: Origin) -> int:

@@ -178,7 +178,7 @@ class WedlmDecoding(Strategy):
         if rules.constraint is not None:
             return "wedlm fills positions out of order, and a format reads them in order"
         if self.options.entropy == "scaled" and rules.sampling.temperature == 0:
-            return "--entropy-temp scaled needs a temperature above 0"
+            return "`entropy` scaled needs a temperature above 0"
         return None
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
@@ -233,13 +233,13 @@ def _mask_of(package: Package) -> int:
             "the model was not trained to fill masks",
             where=package.where,
             expected="a manifest with a mask_token_id",
-            hint="omit --decode, or convert a WeDLM checkpoint",
+            hint="omit `decode`, or convert a WeDLM checkpoint",
         )
     # A window counts slots, in which masks do not lie in the order of the sequence.
     if any(isinstance(op, Attention) and op.window for op in package.graph.ops):
         raise UsageError(
             "wedlm does not decode models with sliding windows",
             where=package.where,
-            hint="omit --decode",
+            hint="omit `decode`",
         )
     return mask

@@ -140,7 +140,7 @@ class KvSpec:
                 f"this model cannot have a cache in {dtype}",
                 expected=f"a head size that is a multiple of {kind.block}",
                 found=head_dim,
-                hint="use --kv-dtype f16",
+                hint="use `kv_dtype` f16",
             )
         if kind.block > 1:
             context += context % 2  # two scales share a word, which two heads must not
@@ -285,7 +285,7 @@ class KvCache:
                 "the keys of a layer are larger than the adapter can bind",
                 expected=f"at most {arena.max_binding} bytes",
                 found=f"{spec.size} bytes for a context of {context}",
-                hint="use a smaller --context, --kv-dtype q8_0, or a smaller batch",
+                hint="use a smaller `context`, `kv_dtype` q8_0, or a smaller batch",
             )
         layers = tuple(
             LayerCache(

@@ -95,7 +95,7 @@ class GpuBatch(GpuSequences):
 def _check(plan: Plan, sequences: int) -> None:
     if not plan.cache.spec.has_batches:
         raise UsageError(
-            "a batch has no cache in q8_0", expected="f16 or f32", hint="use --kv-dtype f16"
+            "a batch has no cache in q8_0", expected="f16 or f32", hint="use `kv_dtype` f16"
         )
     if not 0 < sequences <= MOST_SEQUENCES:
         raise UsageError("too many sequences", expected=f"1 to {MOST_SEQUENCES}", found=sequences)
