@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from rdrr_format.errors import UsageError
 from rdrr_format.options import fill
 
 from rdrr._backends import open_backend, resolve_hints
-from rdrr._load_options import DEFAULT_CONTEXT, LoadOptions
+from rdrr._load_options import DEFAULT_CONTEXT, LoadKeywords, LoadOptions
 from rdrr._model import Model
 
 if TYPE_CHECKING:
     from rdrr_manifests.package import Package
 
 
-def load(path: str | Path, *, options: LoadOptions | None = None, **keywords: Any) -> Model:
+def load(
+    path: str | Path, *, options: LoadOptions | None = None, **keywords: Unpack[LoadKeywords]
+) -> Model:
     """Load a package for generation.
 
     Args:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal, TypedDict, get_args
 
 from rdrr_format.options import check_fields, documented, option, split_pairs
 from rdrr_runtime.decode.turns import PATIENCE
 
-BACKENDS = ("auto", "wgpu", "cpu")
-VERIFY = ("cached", "full", "none")
-KV_DTYPES = ("f16", "f32", "q8_0")
+BackendName = Literal["auto", "wgpu", "cpu"]
+VerifyMode = Literal["cached", "full", "none"]
+KvDtype = Literal["f16", "f32", "q8_0"]
+
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
+VERIFY: tuple[VerifyMode, ...] = get_args(VerifyMode)
+KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
 
 DEFAULT_CONTEXT = 8192
 """Most KV slots that are allocated unless more are asked for."""
@@ -22,7 +27,7 @@ DEFAULT_CONTEXT = 8192
 class LoadOptions:
     """How a package is loaded for generation."""
 
-    backend: str = option(
+    backend: BackendName = option(
         "auto",
         "wgpu: a GPU through WebGPU. cpu: torch. auto: wgpu where there is an adapter, else cpu.",
         choices=BACKENDS,
@@ -38,7 +43,9 @@ class LoadOptions:
         read_words=partial(split_pairs, what="kernel hint"),
     )
     strict_hints: bool = option(False, "A hint that is not honoured is an error.")
-    kv_dtype: str = option("f16", "Storage of the key-value cache on the GPU.", choices=KV_DTYPES)
+    kv_dtype: KvDtype = option(
+        "f16", "Storage of the key-value cache on the GPU.", choices=KV_DTYPES
+    )
     context: int | None = option(
         None,
         "Tokens of prompt and text together; the model's own, at most "
@@ -49,7 +56,7 @@ class LoadOptions:
         False, "Read what links in the package's folder lead to, wherever that is."
     )
 
-    verify: str = option(
+    verify: VerifyMode = option(
         "cached",
         "Hash the shards while they are loaded. cached: those that changed since they were last "
         "found right. full: all. none: load whatever is there.",
@@ -77,3 +84,18 @@ class LoadOptions:
             UsageError: A value that its option does not allow.
         """
         check_fields(self)
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The fields of `LoadOptions` as keyword arguments, for annotations."""
+
+    backend: BackendName
+    adapter: str | None
+    kernel_hints: Mapping[str, str]
+    strict_hints: bool
+    kv_dtype: KvDtype
+    context: int | None
+    follow_links: bool
+    verify: VerifyMode
+    max_vram: int | None
+    busy_timeout: float | None

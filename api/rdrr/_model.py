@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rdrr_format.errors import GenerationError, ManifestError
 from rdrr_format.locations import local_path
 from rdrr_format.options import fill
-from rdrr_runtime.sampling.params import SamplingParams
+from rdrr_runtime.sampling.params import SamplingKeywords, SamplingParams
 
 from rdrr._arguments import prompt_ids, stop_strings, token_ids
 from rdrr._arguments import prompts as read_prompts
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from rdrr_manifests.package import Package
     from rdrr_runtime.backend import BackendInfo
+    from rdrr_runtime.decode.strategies import StrategyName
     from rdrr_runtime.decode.strategy import Strategy, StrategyOptions
     from rdrr_runtime.text.chat_template import ChatTemplate
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
@@ -86,8 +87,8 @@ class Model:
         stop_ids: Sequence[int] = (),
         context_shift: int | None = None,
         interval: int = 8,
-        decode: StrategyOptions | str | None = None,
-        **keywords: Any,
+        decode: StrategyOptions | StrategyName | None = None,
+        **keywords: Unpack[SamplingKeywords],
     ) -> Generation:
         """Continue a prompt. What it shares with the text before is not run again.
 
@@ -145,7 +146,7 @@ class Model:
         prompt: str | Sequence[int] = "",
         *,
         sampling: SamplingParams | None = None,
-        **keywords: Any,
+        **keywords: Unpack[SamplingKeywords],
     ) -> Session:
         """A text that goes on over several calls and can be saved.
 
@@ -186,7 +187,7 @@ class Model:
         sequences: int = 16,
         interval: int = 8,
         stop_ids: Sequence[int] = (),
-        **keywords: Any,
+        **keywords: Unpack[SamplingKeywords],
     ) -> list[Completion]:
         """Continue several prompts together; each gets the text that it gets alone.
 

@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal, TypedDict, get_args
 
-from rdrr_format.dtypes import QUALITIES
+from rdrr_format.dtypes import QUALITIES, Quality
 from rdrr_format.errors import UsageError
-from rdrr_format.integrity import ALGORITHMS
-from rdrr_format.layouts import Layout
+from rdrr_format.integrity import ALGORITHMS, HashAlgorithm
+from rdrr_format.layouts import Layout, LayoutName
 from rdrr_format.options import check_fields, documented, option, split_pairs
 from rdrr_format.shards import ALIGNMENT, DEFAULT_SHARD_SIZE
 
-from rdrr_converter.profiles import PROFILES
-from rdrr_converter.recipes import RECIPES, TAILS, Recipe
+from rdrr_converter.profiles import PROFILES, ProfileName
+from rdrr_converter.recipes import RECIPES, TAILS, Recipe, RecipeName, RowTail
 
 _MODEL_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SMALLEST_SHARD = 1 << 16
@@ -48,8 +49,8 @@ def split_overrides(words: Sequence[str]) -> dict[str, str]:
 class PackageOptions:
     """Options that decide the bytes of a package."""
 
-    quantize: str = option("q4_k_m", "Storage of the weights.", choices=tuple(RECIPES))
-    q4k_layout: str | None = option(
+    quantize: RecipeName = option("q4_k_m", "Storage of the weights.", choices=tuple(RECIPES))
+    q4k_layout: LayoutName | None = option(
         None,
         "Order of quantized blocks; row unless weights are transposed.",
         choices=tuple(layout.value for layout in Layout),
@@ -58,7 +59,7 @@ class PackageOptions:
         False, "Store matmul weights of any dtype transposed, as [inputs, outputs]."
     )
     fuse_gate_up: bool = option(False, "Store gate and up projections as one matrix.")
-    k_tail: str = option(
+    k_tail: RowTail = option(
         "pad",
         "Rows whose length is not a multiple of the block size: pad them, use ggml's other types, "
         "or take the smaller of the two.",
@@ -78,7 +79,7 @@ class PackageOptions:
         expected="a power of two",
         holds=lambda align: align >= 1 and not align & (align - 1),
     )
-    hash_algorithm: str = option(
+    hash_algorithm: HashAlgorithm = option(
         "sha256", "Hash of the shards.", flag="--hash", choices=tuple(ALGORITHMS)
     )
     compress: str | None = option(
@@ -97,12 +98,12 @@ class PackageOptions:
     lora: str | Path | None = option(
         None, "PEFT adapter (folder or URL) to merge into the weights.", metavar="PATH"
     )
-    quality: str = option(
+    quality: Quality = option(
         "ref",
         "ref: ggml's blocks bit for bit. best: a longer search for less error at the same size.",
         choices=QUALITIES,
     )
-    profile: str = option(
+    profile: ProfileName = option(
         "rdrr",
         "Whom the package is for; doppler: only types that the public runtime has kernels for "
         "(Q4_K in rows, F16).",
@@ -134,7 +135,6 @@ class PackageOptions:
         Raises:
             UsageError: A value that its option does not allow.
         """
-        object.__setattr__(self, "quantize", self.quantize.lower())
         check_fields(self)
 
     @property
@@ -154,10 +154,14 @@ class PackageOptions:
         return Layout.COLUMN if self.transpose_weights else Layout.ROW
 
 
-ENGINES = ("threads", "ray")
+EngineName = Literal["threads", "ray"]
+
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 """Who may do the work; `rdrr_converter.engines` has a module for each."""
 
-DEVICES = ("cpu", "wgpu", "cuda")
+DeviceName = Literal["cpu", "wgpu", "cuda"]
+
+DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
 """What may encode blocks; `rdrr_converter.devices` has a module for each but the CPU."""
 
 
@@ -181,7 +185,7 @@ class ConvertOptions(PackageOptions):
     workers: int | None = option(
         None, "Threads; the bytes do not depend on it.", minimum=1, default_text="cores"
     )
-    engine: str = option(
+    engine: EngineName = option(
         "threads",
         "Who encodes: threads here, or the workers of a Ray cluster.",
         choices=ENGINES,
@@ -189,7 +193,7 @@ class ConvertOptions(PackageOptions):
     ray_address: str | None = option(
         None, "Address of the Ray cluster; one is started without it.", metavar="ADDRESS"
     )
-    device: str = option(
+    device: DeviceName = option(
         "cpu",
         "What encodes K-quants of the quality ref: a GPU gives the same bytes as the CPU.",
         choices=DEVICES,
@@ -199,3 +203,33 @@ class ConvertOptions(PackageOptions):
         "Part of an adapter's name for the device wgpu; the best hardware adapter unless given.",
         metavar="NAME",
     )
+
+
+class ConvertKeywords(TypedDict, total=False):
+    """The fields of `ConvertOptions` as keyword arguments, for annotations."""
+
+    quantize: RecipeName
+    q4k_layout: LayoutName | None
+    transpose_weights: bool
+    fuse_gate_up: bool
+    k_tail: RowTail
+    shard_size: int
+    align: int
+    hash_algorithm: HashAlgorithm
+    compress: str | None
+    model_id: str | None
+    arch: str | None
+    lora: str | Path | None
+    quality: Quality
+    profile: ProfileName
+    imatrix: str | Path | None
+    tensor_types: Mapping[str, str]
+    kernel_hints: Mapping[str, str]
+    dry_run: bool
+    overwrite: bool
+    resume: bool
+    workers: int | None
+    engine: EngineName
+    ray_address: str | None
+    device: DeviceName
+    adapter: str | None

@@ -278,7 +278,7 @@ def _choose(
     """The type by the user's patterns, or else by the recipe, and why."""
     override = find_override(overrides, name, first.role)
     if override is not None:
-        return override.dtype, f"`tensor_types` {override}"
+        return override.dtype, f"--tensor-type {override}"
     sizes = model.sizes
     return choose_dtype(
         options.recipe,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from rdrr_format.errors import UsageError
 from rdrr_format.options import check_fields, documented, option
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.chooser import Chooser, Picks
     from rdrr_runtime.decode.rules import TokenRules
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
+
+
+EntropyKind = Literal["raw", "scaled"]
+"""Entropy of the logits as they are, or divided by the temperature."""
 
 
 @documented
@@ -60,11 +64,11 @@ class Wedlm(StrategyOptions):
     max_per_step: int | None = option(
         None, "Most masks filled in a pass, those nearest the sequence.", minimum=1
     )
-    entropy: Literal["raw", "scaled"] = option(
+    entropy: EntropyKind = option(
         "raw",
         "Entropy of the logits as they are, or over the temperature.",
         flag="--entropy-temp",
-        choices=("raw", "scaled"),
+        choices=get_args(EntropyKind),
     )
 
     def __post_init__(self) -> None:
