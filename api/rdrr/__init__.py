@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from rdrr._model import Model
     from rdrr._push import Pushed, push
     from rdrr._session import Session
+    from rdrr._weights import TensorSlice, Weights
+    from rdrr._weights import open_weights as open
 
 __version__ = "0.1.0"
 
@@ -60,6 +62,7 @@ _ERRORS = (
     "StoreError",
     "UsageError",
 )
+# Module of each public name, and its name there where that is another one.
 _HOMES = {
     "ConversionResult": "rdrr_converter.report",
     "ConvertOptions": "rdrr_converter.options",
@@ -75,10 +78,13 @@ _HOMES = {
     "Pushed": "rdrr._push",
     "ValidationReport": "rdrr_manifests.faults",
     "Speculative": "rdrr_runtime.decode.speculative",
+    "TensorSlice": "rdrr._weights",
     "Wedlm": "rdrr_runtime.decode.wedlm",
+    "Weights": "rdrr._weights",
     "convert": "rdrr_converter.convert",
     "export": "rdrr_converter.export",
     "load": "rdrr._load",
+    "open": "rdrr._weights:open_weights",
     "open_package": "rdrr_manifests.package",
     "push": "rdrr._push",
     "validate": "rdrr_manifests.validation",
@@ -108,13 +114,16 @@ __all__ = [
     "SourceError",
     "Speculative",
     "StoreError",
+    "TensorSlice",
     "UsageError",
     "ValidationReport",
     "Wedlm",
+    "Weights",
     "__version__",
     "convert",
     "export",
     "load",
+    "open",
     "open_package",
     "push",
     "validate",
@@ -126,7 +135,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'rdrr' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
     globals()[name] = value
     return value
 

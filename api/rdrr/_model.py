@@ -10,8 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rdrr_format.errors import GenerationError, ManifestError
+from rdrr_format.html_tables import facts_table
 from rdrr_format.locations import local_path
 from rdrr_format.options import fill
+from rdrr_format.printing import printable
 from rdrr_runtime.sampling.params import SamplingKeywords, SamplingParams
 
 from rdrr._arguments import prompt_ids, stop_strings, token_ids
@@ -320,6 +322,23 @@ class Model:
         if self._engine.turns.close():
             self._drafts.close()
             self._opened.close()
+
+    def __repr__(self) -> str:
+        return f"Model({self.package.manifest.model_id!r}, {self.reason!r})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the model for notebooks."""
+        info = self.info
+        return facts_table(
+            f"Model {printable(self.package.manifest.model_id)}",
+            {
+                "location": printable(self.package.where),
+                "runs on": printable(self.reason),
+                "context": f"{info.context:,} tokens",
+                "key-value cache": f"{info.kv_bytes:,} bytes, {info.kv_dtype}",
+                "weights": f"{info.weights_bytes:,} bytes",
+            },
+        )
 
     def __enter__(self) -> Model:
         return self

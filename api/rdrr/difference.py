@@ -16,6 +16,7 @@ from math import inf, isfinite, isnan, sqrt
 from typing import Any
 
 import numpy as np
+from rdrr_format.html_tables import rows_table
 from rdrr_manifests.logical import (
     EMBEDDING,
     HEAD,
@@ -29,6 +30,9 @@ ProgressCallback = Callable[[int, int], None]
 """Called with the tensors done and the tensors in all."""
 
 MAX_WORKERS = 8
+
+_LISTED = 50
+"""Tensors that the table for notebooks lists at most."""
 
 SAME_BYTES, SAME_VALUES, DIFFERENT, SHAPE = "same bytes", "same values", "different", "shape"
 """What became of a pair of tensors, best first."""
@@ -88,7 +92,7 @@ class FieldDifference:
     is_storage: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Difference:
     """Everything in which two packages differ.
 
@@ -113,6 +117,34 @@ class Difference:
             and all(one.verdict in (SAME_BYTES, SAME_VALUES) for one in self.tensors)
             and all(one.is_storage for one in self.fields)
         )
+
+    def __repr__(self) -> str:
+        return (
+            f"Difference({'same model' if self.is_same_model else 'different models'}, "
+            f"tensors={len(self.tensors)}, only_first={len(self.only_first)}, "
+            f"only_second={len(self.only_second)}, fields={len(self.fields)})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the tensors for notebooks, the largest errors first."""
+        title = "Same model" if self.is_same_model else "Different models"
+        found = sorted(self.tensors, key=lambda one: -(one.relative_rmse or 0.0))
+        rows: list[tuple[object, ...]] = [
+            (
+                one.name,
+                one.verdict,
+                " → ".join(one.dtypes),
+                None if one.relative_rmse is None else f"{one.relative_rmse:.3g}",
+                None if one.largest is None else f"{one.largest:.3g}",
+            )
+            for one in found[:_LISTED]
+        ]
+        if len(found) > _LISTED:
+            rows.append((f"and {len(found) - _LISTED} more", None, None, None, None))
+        rows += [(one, "only in the first", None, None, None) for one in self.only_first]
+        rows += [(one, "only in the second", None, None, None) for one in self.only_second]
+        columns = ("tensor", "verdict", "type", "relative error", "largest difference")
+        return rows_table(title, columns, rows)
 
     def as_dict(self) -> dict[str, Any]:
         """The difference as JSON values."""

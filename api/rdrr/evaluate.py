@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rdrr_format.errors import GenerationError, UsageError
+from rdrr_format.html_tables import facts_table
 
 from rdrr._model import Model
 
@@ -52,7 +53,7 @@ class Perplexity:
         return asdict(self) | {"perplexity": self.perplexity}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A model beside a base, on the same tokens.
 
@@ -82,6 +83,28 @@ class Comparison:
     def ratio_error(self) -> float:
         """Standard error of `ratio`: below a few of them a difference from 1 means nothing."""
         return self.ratio * self.loss_error
+
+    def __repr__(self) -> str:
+        return (
+            f"Comparison(perplexity={self.model.perplexity:.4f}, "
+            f"base_perplexity={self.base.perplexity:.4f}, ratio={self.ratio:.4f}, "
+            f"mean_divergence={self.mean_divergence:.4g}, same_top={self.same_top:.4f}, "
+            f"tokens={self.model.tokens})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the figures for notebooks."""
+        return facts_table(
+            f"Comparison over {self.model.tokens:,} tokens",
+            {
+                "perplexity": f"{self.model.perplexity:.4f}",
+                "perplexity of the base": f"{self.base.perplexity:.4f}",
+                "ratio": f"{self.ratio:.4f} ± {self.ratio_error:.4f}",
+                "mean Kullback-Leibler divergence": f"{self.mean_divergence:.4g} nats",
+                "largest Kullback-Leibler divergence": f"{self.largest_divergence:.4g} nats",
+                "same most probable token": f"{100 * self.same_top:.2f} % of the tokens",
+            },
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The figures for `--json`."""
