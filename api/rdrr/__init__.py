@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.wedlm import Wedlm
     from rdrr_runtime.sampling.params import SamplingParams
 
+    from rdrr._async_generation import AsyncGeneration
     from rdrr._generation import Completion, Generation
     from rdrr._load import load
     from rdrr._load_options import LoadOptions
@@ -64,6 +65,7 @@ _ERRORS = (
 )
 # Module of each public name, and its name there where that is another one.
 _HOMES = {
+    "AsyncGeneration": "rdrr._async_generation",
     "ConversionResult": "rdrr_converter.report",
     "ConvertOptions": "rdrr_converter.options",
     "ExportResult": "rdrr_converter.export",
@@ -92,6 +94,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncGeneration",
     "Completion",
     "ConversionError",
     "ConversionResult",

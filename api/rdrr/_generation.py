@@ -59,12 +59,16 @@ class Generation(Iterator[str]):
         self._runs = runs
         self._text = codec.stream()
         self._ended = False
+        self._cancelled = False
         self._reading = threading.Lock()
 
     def __next__(self) -> str:
         # Two threads may read one generation: each piece goes to one of them.
         with self._reading:
             while not self._ended:
+                if self._cancelled:
+                    self._end()
+                    break
                 piece = self._next_piece()
                 if piece:
                     return piece
@@ -80,8 +84,12 @@ class Generation(Iterator[str]):
         """All the text that is still to come."""
         return "".join(self)
 
+    def cancel(self) -> None:
+        """Let the generation end after the step that runs, without waiting for it."""
+        self._cancelled = True
+
     def close(self) -> None:
-        """Stop generating; a step that another thread has begun ends first."""
+        """Stop generating. A step that another thread has begun ends first."""
         with self._reading:
             self._end()
 

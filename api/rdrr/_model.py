@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
+from weakref import WeakKeyDictionary
 
-from rdrr_format.errors import GenerationError, ManifestError
+from rdrr_format.errors import GenerationError, ManifestError, UsageError
 from rdrr_format.html_tables import facts_table
 from rdrr_format.locations import local_path
 from rdrr_format.options import fill
@@ -18,11 +20,13 @@ from rdrr_runtime.sampling.params import SamplingKeywords, SamplingParams
 
 from rdrr._arguments import prompt_ids, stop_strings, token_ids
 from rdrr._arguments import prompts as read_prompts
+from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
 from rdrr._chat_template import open_template
 from rdrr._decoding import Drafts
 from rdrr._generation import Completion, Generation
 from rdrr._load_options import LoadOptions
+from rdrr._probabilities import Loglikelihood, loglikelihood
 from rdrr._response_format import read_response_format
 from rdrr._session import Session, restore
 
@@ -30,12 +34,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from rdrr_manifests.package import Package
-    from rdrr_runtime.backend import BackendInfo
+    from rdrr_runtime.backend import Backend, BackendInfo
     from rdrr_runtime.decode.strategies import StrategyName
     from rdrr_runtime.decode.strategy import Strategy, StrategyOptions
     from rdrr_runtime.text.chat_template import ChatTemplate
     from rdrr_runtime.text.grammar import GrammarConstraint, GrammarTokenizer
     from rdrr_runtime.text.tokenizer import TextCodec
+
+_LOGITS_BYTES = 1 << 28
+"""Bytes of logits that are fetched from a backend at once."""
 
 
 class Model:
@@ -69,6 +76,8 @@ class Model:
         vocabulary = manifest.architecture.vocab_size
         chosen = options or LoadOptions()
         turns = Turns(chosen.busy_timeout)
+        self._queues: WeakKeyDictionary[AbstractEventLoop, TaskQueue] = WeakKeyDictionary()
+        self._busy_timeout = chosen.busy_timeout
         self._engine = Engine(opened.backend, manifest.eos_token_ids, vocabulary, turns)
         self._drafts = Drafts(package, opened, turns, chosen.follow_links)
 
@@ -253,6 +262,53 @@ class Model:
         options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "stop_ids"), *stops]
         return self.generate(self._codec.encode_as_is(text), **options)
 
+    def agenerate(self, prompt: str | Sequence[int], **options: Any) -> AsyncGeneration:
+        """Continue a prompt without blocking the event loop of asyncio.
+
+            async for piece in model.agenerate("Once upon a time", max_tokens=64):
+                print(piece, end="", flush=True)
+
+        Args:
+            prompt: Text, or token ids.
+            options: Arguments of `generate`.
+
+        Returns:
+            An asynchronous iterator of pieces of text, to be read in the running event loop.
+
+        Raises:
+            GenerationError: The prompt is empty or does not fit the context.
+            UsageError: An option is wrong, or no event loop is running.
+        """
+        return AsyncGeneration(self.generate(prompt, **options), self._task_queue())
+
+    def achat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> AsyncGeneration:
+        """Answer messages without blocking the event loop of asyncio.
+
+        Args:
+            messages: The conversation, as for `chat`.
+            options: Arguments of `chat`.
+
+        Returns:
+            An asynchronous iterator of pieces of text, to be read in the running event loop.
+
+        Raises:
+            ManifestError: The package has no chat template, or none that can be read.
+            GenerationError: The template refuses the messages, or they do not fit the context.
+            UsageError: An option is wrong, or no event loop is running.
+        """
+        return AsyncGeneration(self.chat(messages, **options), self._task_queue())
+
+    def _task_queue(self) -> TaskQueue:
+        """Return the queue of the tasks of the running event loop."""
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            raise UsageError(
+                "no event loop is running",
+                hint="call it in a coroutine, or use `generate` or `chat`",
+            ) from None
+        return self._queues.setdefault(loop, TaskQueue(self._busy_timeout))
+
     def chat_template(self, file: str | Path | None = None, *, tools: bool = False) -> ChatTemplate:
         """The template of `file`, else of the package; see `chat`."""
         key = (None if file is None else str(file), tools)
@@ -263,6 +319,10 @@ class Model:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
         return self._codec.encode(text)
+
+    def encode_as_is(self, text: str) -> list[int]:
+        """Return the token ids of a text to which no special tokens are added."""
+        return self._codec.encode_as_is(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, without special tokens."""
@@ -293,6 +353,35 @@ class Model:
             if not stepwise:
                 return backend.logits(ids, 0, all_rows=True)
             return np.concatenate([backend.logits([one], base) for base, one in enumerate(ids)])
+
+    def loglikelihoods(
+        self, prompt: str | Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> list[Loglikelihood]:
+        """Return how probable each continuation of a prompt is; the prompt is run once for all.
+
+        Args:
+            prompt: Text, or token ids.
+            continuations: Token ids of each continuation.
+
+        Raises:
+            GenerationError: The prompt is empty, or the prompt and a continuation do not fit the
+                context.
+            UsageError: The prompt or a continuation is not made of token ids.
+        """
+        from rdrr_runtime.decode.request import check_prompt
+
+        ids = prompt_ids(prompt, self.encode)
+        wanted = [token_ids(one, "a continuation") for one in continuations]
+        vocab_size = self.package.manifest.architecture.vocab_size
+        check_prompt(ids, context=self.info.context, vocab_size=vocab_size)
+        for one in wanted:  # the last token of a sequence is not run, so it takes no slot
+            check_prompt([*ids, *one], context=self.info.context + 1, vocab_size=vocab_size)
+        # Rows of logits are float32, so this many of them take `_LOGITS_BYTES`.
+        rows = max(1, _LOGITS_BYTES // (4 * vocab_size))
+        with self._engine.lend() as backend:
+            if len(ids) > 1:
+                backend.fill(ids[:-1], 0)
+            return [_loglikelihood(backend, ids, one, rows) for one in wanted]
 
     def _strategy(self, decode: StrategyOptions | str | None) -> Strategy | None:
         if isinstance(decode, str):
@@ -354,6 +443,25 @@ class Model:
 
 def _sampling(given: SamplingParams | None, keywords: Mapping[str, Any]) -> SamplingParams:
     return fill(SamplingParams, given, keywords, parameter="sampling")
+
+
+def _loglikelihood(
+    backend: Backend, prompt: Sequence[int], continuation: Sequence[int], rows: int
+) -> Loglikelihood:
+    """Return the log-likelihood of a continuation whose prompt, but for its last id, is cached.
+
+    Args:
+        backend: Holds the keys and values of the prompt.
+        prompt: Token ids, at least one.
+        continuation: Token ids.
+        rows: Rows of logits that are fetched at once.
+    """
+    ids, first = [prompt[-1], *continuation[:-1]], len(prompt) - 1
+    parts = []
+    for start in range(0, len(continuation), rows):
+        logits = backend.logits(ids[start : start + rows], first + start, all_rows=True)
+        parts.append(loglikelihood(logits, continuation[start : start + rows]))
+    return Loglikelihood(sum(one.total for one in parts), all(one.is_greedy for one in parts))
 
 
 def _codec(package: Package) -> TextCodec:

@@ -18,6 +18,7 @@ from rdrr_format.errors import GenerationError, UsageError
 from rdrr_format.html_tables import facts_table
 
 from rdrr._model import Model
+from rdrr._probabilities import divergence, log_softmax
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -25,7 +26,6 @@ ProgressCallback = Callable[[int, int], None]
 """Called with the tokens done and the tokens in all."""
 
 WINDOW = 512
-_ROWS = 64  # of logits in float64 at once
 _MAX_LOSS = 700.0  # nats; exp() of more is no float64
 
 
@@ -186,39 +186,6 @@ def compare(
         same_top=float(np.concatenate(same).mean()),
         loss_error=_standard_error(np.concatenate(losses[0]) - np.concatenate(losses[1])),
     )
-
-
-def log_softmax(logits: F32) -> F32:
-    """Logarithms of the probabilities, float32 [n, vocab], summed in float64."""
-    out = np.empty_like(logits)
-    for rows in _blocks(len(logits)):
-        shifted = logits[rows].astype(np.float64)
-        shifted -= shifted.max(axis=1, keepdims=True)
-        shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        out[rows] = shifted
-    return out
-
-
-def divergence(base: F32, model: F32) -> F64:
-    """Kullback-Leibler divergence of each row, sum(p_base * (log p_base - log p_model)).
-
-    Args:
-        base: Logarithms of the base's probabilities, float32 [n, vocab].
-        model: Those of the model.
-
-    Returns:
-        Nats, float64 [n].
-    """
-    out = np.empty(len(base), np.float64)
-    for rows in _blocks(len(base)):
-        wanted = base[rows].astype(np.float64)
-        out[rows] = (np.exp(wanted) * (wanted - model[rows])).sum(axis=1)
-    return out
-
-
-def _blocks(count: int) -> Iterator[slice]:
-    for first in range(0, count, _ROWS):
-        yield slice(first, first + _ROWS)
 
 
 def _losses(logs: F32, part: Sequence[int]) -> F64:
