@@ -230,3 +230,23 @@ def test_a_model_serves_one_event_loop_after_another(model):
         return await model.agenerate(PROMPT, max_tokens=3).read()
 
     assert run(main) == run(main)
+
+
+def test_tasks_that_are_cancelled_at_random_do_not_disturb_the_others(model, rng):
+    expected = model.generate(PROMPT, max_tokens=4).read()
+
+    async def main():
+        tasks = [
+            asyncio.create_task(model.agenerate(PROMPT, max_tokens=4).read()) for _ in range(12)
+        ]
+        for task in rng.permutation(len(tasks))[:6]:
+            await asyncio.sleep(rng.uniform(0, 0.02))
+            tasks[task].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sum(one == expected for one in found) >= 6
+        rest = [one for one in found if one != expected]
+        assert all(isinstance(one, asyncio.CancelledError) for one in rest)
+        return await model.agenerate(PROMPT, max_tokens=4).read()
+
+    assert run(main) == expected
+    assert_threads_end()

@@ -212,3 +212,31 @@ def test_a_batch_gives_each_prompt_the_text_that_it_gives_alone(model):
         assert one.finish == "length"
     with pytest.raises(UsageError, match="warmth"):
         model.generate_batch(prompts, warmth=1.0)
+
+
+def test_loglikelihoods_are_sums_over_the_teacher_forced_logits(model):
+    prompt, continuations = model.encode(PROMPT), [model.encode(", and he said"), [17], []]
+    found = model.loglikelihoods(prompt, continuations)
+    for one, continuation in zip(found, continuations, strict=True):
+        logits = model.logits(prompt + continuation)[len(prompt) - 1 : -1]
+        rows = torch.from_numpy(logits).double().log_softmax(dim=-1)
+        ids = torch.tensor(continuation, dtype=torch.int64)
+        assert one.total == pytest.approx(float(rows.gather(1, ids[:, None]).sum()), abs=1e-4)
+        assert one.is_greedy == (rows.argmax(dim=-1) == ids).all()
+    greedy = model.generate(prompt, max_tokens=5)
+    greedy.read()
+    assert model.loglikelihoods(prompt, [greedy.token_ids])[0].is_greedy
+    for wrong in ([], [10**9]):
+        with pytest.raises(rdrr.GenerationError):
+            model.loglikelihoods(wrong, [[1]])
+    with pytest.raises(rdrr.GenerationError, match="longer than the context"):
+        model.loglikelihoods(prompt, [[1] * 256])
+
+
+def test_loglikelihoods_do_not_depend_on_how_many_logits_are_fetched_at_once(model, monkeypatch):
+    continuation = model.encode(", and he said unto them")
+    whole = model.loglikelihoods(PROMPT, [continuation])
+    monkeypatch.setattr("rdrr._model._LOGITS_BYTES", 1)
+    assert model.loglikelihoods(PROMPT, [continuation])[0].total == pytest.approx(
+        whole[0].total, abs=1e-4
+    )
