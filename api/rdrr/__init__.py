@@ -1,4 +1,4 @@
-"""The front door: convert checkpoints to RDRR packages, validate them, and run them.
+"""The public Python API: convert checkpoints to RDRR packages, validate them, and run them.
 
     import rdrr
 
@@ -8,7 +8,7 @@
         for piece in model.generate("Once upon a time"):
             print(piece, end="", flush=True)
 
-Names are imported when they are first used, so that `import rdrr` costs nothing.
+Each name is imported when it is first used, so `import rdrr` itself takes almost no time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A loaded model: text in, text out. It joins a package, a backend and a tokenizer."""
+"""A loaded model, which joins a package, a backend and a tokenizer."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Model:
     generation that the thread left unfinished. See docs/THREADS.md.
 
     Attributes:
-        package: What was loaded.
-        reason: Which backend runs it, why, and how to get the other.
-        unhonoured_hints: A line for each kernel hint that the backend does not follow.
-        unchecked: A line for what could not be checked of the shards; most often none.
+        package: The package that was loaded.
+        reason: One line that says which backend runs it, why, and how to choose the other one.
+        unhonoured_hints: One line for each kernel hint that the backend does not honour.
+        unchecked: One line for each check of the shards that could not be done; usually none.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Model:
 
     @property
     def info(self) -> BackendInfo:
-        """Backend, adapter, context and memory."""
+        """The backend, its adapter, the context length and the memory in use."""
         return self._opened.backend.info
 
     def generate(
@@ -101,32 +101,35 @@ class Model:
         decode: StrategyOptions | StrategyName | None = None,
         **keywords: Unpack[SamplingKeywords],
     ) -> Generation:
-        """Continue a prompt. What it shares with the text before is not run again.
+        """Continue a prompt.
+
+        Tokens that the prompt shares with the beginning of the previous sequence are not run again.
 
         Args:
             prompt: Text, or token ids.
-            sampling: How the next token is chosen; greedily unless given.
+            sampling: How the next token is chosen; greedy decoding when None.
             max_tokens: Most new tokens.
-            logprobs: Record the log-probability of each token, and those of this many of the
-                most probable ones, at most 20, as the model gives them.
-            response_format: What the text must be: `{"type": "json_schema", "json_schema":
-                {"schema": {...}}}`, `{"type": "json_object"}`, `{"type": "regex", "regex": ...}`.
-            stop: A string, or several, that end the text; they are not part of it.
-            stop_ids: Ids that end the text besides those of the model.
-            context_shift: When the context is full, keep so many first tokens, drop the older
-                half of the others and go on; the text ends there when None.
+            logprobs: Record the log-probability of each token, and those of this many of the most
+                probable tokens (at most 20), before any sampling option changes them.
+            response_format: The form that the text must have: `{"type": "json_schema",
+                "json_schema": {"schema": {...}}}`, `{"type": "json_object"}` or
+                `{"type": "regex", "regex": ...}`.
+            stop: One or several strings that end the text; they are not part of it.
+            stop_ids: Token ids that end the text, besides those of the model.
+            context_shift: When the context is full, keep this many first tokens, drop the older
+                half of the others and continue. None ends the text there.
             interval: Tokens between two readbacks from the GPU.
-            decode: The decoding strategy, its options as `Speculative()` or its name; one token
-                after the other when None.
-            keywords: Fields of `SamplingParams`, as `temperature`, in place of `sampling`.
+            decode: The decoding strategy, by its name or as its options, like `Speculative()`; one
+                token after the other when None.
+            keywords: Fields of `SamplingParams`, like `temperature`, in place of `sampling`.
 
         Returns:
             An iterator of pieces of text, which also has `token_ids`, `logprobs` and `stats`.
 
         Raises:
             GenerationError: The prompt is empty or does not fit the context.
-            UsageError: An option is out of range, a schema cannot be followed, or the extra
-                `grammar` is not installed.
+            UsageError: An option is out of range, a schema is not supported, or the extra `grammar`
+                is not installed.
         """
         from rdrr_runtime.decode.stats import GenerationStats
         from rdrr_runtime.sampling.logprobs import Logprobs
@@ -159,11 +162,11 @@ class Model:
         sampling: SamplingParams | None = None,
         **keywords: Unpack[SamplingKeywords],
     ) -> Session:
-        """A text that goes on over several calls and can be saved.
+        """Return a session: a sequence that several calls continue, and that can be saved.
 
         Args:
-            prompt: Its beginning, text or token ids.
-            sampling: How tokens are chosen; greedily unless given.
+            prompt: The beginning of the sequence, as text or token ids.
+            sampling: How tokens are chosen; greedy decoding when None.
             keywords: Fields of `SamplingParams`, in place of `sampling`.
 
         Raises:
@@ -180,12 +183,13 @@ class Model:
         return made
 
     def restore(self, path: str | Path) -> Session:
-        """Take up a session that `Session.save` wrote; it goes on as if it had not been left.
+        """Resume a session that `Session.save` wrote, as if it had never been interrupted.
 
         Raises:
             StoreError: There is no such file.
-            FormatError: Not a session, or one of another package or type of cache.
-            GenerationError: It does not fit the context.
+            FormatError: The file is not a session, or belongs to another package or another data
+                type of the cache.
+            GenerationError: The session does not fit the context.
         """
         return restore(self._engine, self._codec, self.package, local_path(path))
 
@@ -200,23 +204,23 @@ class Model:
         stop_ids: Sequence[int] = (),
         **keywords: Unpack[SamplingKeywords],
     ) -> list[Completion]:
-        """Continue several prompts together; each gets the text that it gets alone.
+        """Continue several prompts together, each as if it were alone.
 
-        On a GPU a pass has a row of each text, so that weights are read once for all. On the CPU
-        one follows the other.
+        On a GPU each pass has one row per sequence, so the weights are read once for all of them.
+        On the CPU the prompts are continued one after the other.
 
         Args:
-            prompts: Texts, or token ids.
-            sampling: How tokens are chosen; greedily unless given.
-            max_tokens: Most new tokens of each.
-            sequences: Most texts in a pass, at most 32; others wait until one has ended.
+            prompts: Prompts, each as text or token ids.
+            sampling: How tokens are chosen; greedy decoding when None.
+            max_tokens: Most new tokens of each sequence.
+            sequences: Most sequences in a pass, at most 32; the others wait until one has ended.
             interval: Tokens between two readbacks from the GPU.
-            stop_ids: Ids that end a text besides those of the model.
+            stop_ids: Token ids that end a sequence, besides those of the model.
             keywords: Fields of `SamplingParams`, in place of `sampling`.
 
         Raises:
             GenerationError: A prompt is empty or does not fit the context.
-            UsageError: An option is wrong, or the key-value cache is in q8_0.
+            UsageError: An option is wrong, or the data type of the key-value cache is q8_0.
         """
         chosen = _sampling(sampling, keywords)
         ids = [prompt_ids(one, self.encode) for one in read_prompts(prompts)]
@@ -241,17 +245,17 @@ class Model:
         variables: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Generation:
-        """Answer messages, put into a prompt by the chat template.
+        """Answer messages, from which the chat template makes the prompt.
 
         Args:
-            messages: Each with `role` (`system`, `user`, `assistant`) and `content`.
-            tools: JSON schemas of functions that the template tells the model of.
-            template: File of a chat template instead of the package's.
-            variables: Whatever else the template reads, as `enable_thinking`.
-            options: As of `generate`.
+            messages: Objects with `role` (`system`, `user` or `assistant`) and `content`.
+            tools: JSON schemas of the functions that the model may call.
+            template: File of a chat template that replaces the package's own.
+            variables: Further variables of the template, like `enable_thinking`.
+            options: Arguments of `generate`.
 
         Raises:
-            ManifestError: The package has no chat template, or none that can be read.
+            ManifestError: The package has no chat template, or it cannot be read.
             GenerationError: The template refuses the messages, or they do not fit the context.
             UsageError: An option is wrong.
         """
@@ -292,7 +296,7 @@ class Model:
             An asynchronous iterator of pieces of text, to be read in the running event loop.
 
         Raises:
-            ManifestError: The package has no chat template, or none that can be read.
+            ManifestError: The package has no chat template, or it cannot be read.
             GenerationError: The template refuses the messages, or they do not fit the context.
             UsageError: An option is wrong, or no event loop is running.
         """
@@ -310,14 +314,14 @@ class Model:
         return self._queues.setdefault(loop, TaskQueue(self._busy_timeout))
 
     def chat_template(self, file: str | Path | None = None, *, tools: bool = False) -> ChatTemplate:
-        """The template of `file`, else of the package; see `chat`."""
+        """Return the chat template of `file`, or of the package when None; see `chat`."""
         key = (None if file is None else str(file), tools)
         if key not in self._templates:
             self._templates[key] = open_template(self.package, file=file, tools=tools)
         return self._templates[key]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text, with the special tokens that a prompt begins with."""
         return self._codec.encode(text)
 
     def encode_as_is(self, text: str) -> list[int]:
@@ -325,27 +329,27 @@ class Model:
         return self._codec.encode_as_is(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, without special tokens."""
+        """Return the text of token ids, without special tokens."""
         return self._codec.decode(ids)
 
     def logits(self, ids: Sequence[int], *, stepwise: bool = False) -> npt.NDArray[np.float32]:
-        """Logits after each of `ids`, float32 [len(ids), vocab], teacher-forced.
+        """Return the logits after each of `ids` (teacher forcing), float32 [len(ids), vocab].
 
         Args:
-            ids: Token ids, from the beginning of a text.
-            stepwise: Feed them one after another, by the kernels that generate text, instead of
-                many in a pass, by the kernels that read a prompt.
+            ids: Token ids of a sequence, from its beginning.
+            stepwise: Run one token per pass, with the kernels of decode, instead of many per pass,
+                with the kernels of prefill.
 
         Raises:
-            GenerationError: There are none, or more than the context holds.
+            GenerationError: There are no ids, or more than the context holds.
         """
         import numpy as np
 
         context = self.info.context
         if not 0 < len(ids) <= context:
             raise GenerationError(
-                "the ids do not fit",
-                expected=f"1 to {context}",
+                "the ids do not fit the context",
+                expected=f"1 to {context} ids",
                 found=len(ids),
                 hint="load the model with a larger context",
             )
@@ -403,10 +407,10 @@ class Model:
         return GrammarTokenizer(content, manifest.architecture.vocab_size, manifest.eos_token_ids)
 
     def close(self) -> None:
-        """Free what the model holds. A generation ends with the step that runs.
+        """Free the memory of the model. A running generation ends after its current pass.
 
         Raises:
-            GenerationError: The step took too long, or this is called within it.
+            GenerationError: The pass took too long, or this is called from within it.
         """
         if self._engine.turns.close():
             self._drafts.close()
@@ -465,16 +469,18 @@ def _loglikelihood(
 
 
 def _codec(package: Package) -> TextCodec:
-    """The package's tokenizer.
+    """Return the tokenizer of a package.
 
     Raises:
-        ManifestError: It has none.
+        ManifestError: The package has no tokenizer.
     """
     from rdrr_runtime.text.tokenizer import TextCodec
 
     content, stated = package.tokenizer_bytes(), package.manifest.tokenizer
     if content is None or stated is None:
         raise ManifestError(
-            "the package has no tokenizer", where=package.where, hint="convert it again with one"
+            "the package has no tokenizer",
+            where=package.where,
+            hint="convert the checkpoint again, with its tokenizer",
         )
     return TextCodec(content, bos_token_id=stated.bos_token_id, add_bos=stated.add_bos_token)

@@ -140,7 +140,7 @@ def read_report(
 
     Args:
         location: The package's folder or URL.
-        follow_links: Read what links in the package's folder lead to, wherever that is.
+        follow_links: Follow links that lead out of the package's folder.
 
     Raises:
         StoreError: There is no such package, or it has no report.

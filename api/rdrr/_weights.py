@@ -220,7 +220,7 @@ def open_weights(location: str | os.PathLike[str], *, follow_links: bool = False
 
     Args:
         location: Folder or URL of the package.
-        follow_links: Read what links in the package's folder lead to, wherever that is.
+        follow_links: Follow links that lead out of the package's folder.
 
     Raises:
         StoreError: The path or URL cannot be read.

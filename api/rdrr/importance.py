@@ -67,7 +67,7 @@ def measure_importance(
         window: Tokens of a window.
         limit: Most tokens of the text to use.
         overwrite: Replace `out`.
-        follow_links: Read what links in the package's folder lead to, wherever that is.
+        follow_links: Follow links that lead out of the package's folder.
         progress: Told after each window.
 
     Raises:
