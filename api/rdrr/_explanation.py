@@ -80,7 +80,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Ops of one step that belong together: of some layers that are served alike, or of none."""
+    """The ops of one step in layers that use the same kernels, or the ops outside any layer."""
 
     step: str
     layers: tuple[int, ...]
@@ -88,7 +88,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """E.g. `decode, layers 0-3 5`."""
+        """Heading of the group, like `decode, layers 0-3 5`."""
         if not self.layers:
             return self.step
         word = "layer" if len(self.layers) == 1 else "layers"

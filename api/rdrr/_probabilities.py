@@ -43,7 +43,7 @@ def loglikelihood(logits: F32, ids: Sequence[int]) -> Loglikelihood:
 
 
 def log_softmax(logits: F32) -> F32:
-    """Logarithms of the probabilities, float32 [n, vocab], summed in float64."""
+    """Return log-probabilities, float32 [n, vocab], computed in float64."""
     out = np.empty_like(logits)
     for rows in _blocks(len(logits)):
         shifted = logits[rows].astype(np.float64)
@@ -54,14 +54,14 @@ def log_softmax(logits: F32) -> F32:
 
 
 def divergence(base: F32, model: F32) -> F64:
-    """Kullback-Leibler divergence of each row, sum(p_base * (log p_base - log p_model)).
+    """Return the Kullback-Leibler divergence of each row, sum(p_base * (log p_base - log p_model)).
 
     Args:
-        base: Logarithms of the base's probabilities, float32 [n, vocab].
-        model: Those of the model.
+        base: Log-probabilities of the base, float32 [n, vocab].
+        model: Log-probabilities of the model, float32 [n, vocab].
 
     Returns:
-        Nats, float64 [n].
+        Divergences in nats, float64 [n].
     """
     out = np.empty(len(base), np.float64)
     for rows in _blocks(len(base)):
