@@ -58,7 +58,7 @@ def prompts(given: Any) -> list[Any]:
     Raises:
         UsageError: `given` is a single string, or is not iterable.
     """
-    return _items(given, "prompts", "a list of prompts")
+    return _items(given, "`prompts`", "a list of prompts")
 
 
 def stop_strings(given: Any) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def stop_strings(given: Any) -> tuple[str, ...]:
     Raises:
         UsageError: `given` is neither a string nor an iterable of strings.
     """
-    found = (given,) if isinstance(given, str) else tuple(_items(given, "stop", "strings"))
+    found = (given,) if isinstance(given, str) else tuple(_items(given, "`stop`", "strings"))
     for one in found:
         if not isinstance(one, str):
             raise UsageError(

@@ -147,7 +147,7 @@ class TaskQueue:
             ) from None
         self._running = _Run(generation, self)
         # A generation that nobody holds any more must not keep the others waiting.
-        weakref.finalize(owner, self._running.close).atexit = False
+        weakref.finalize(owner, self._running.abandon).atexit = False
         return self._running
 
     def release(self, run: _Run) -> None:
@@ -242,6 +242,17 @@ class _Run:
             self._closing = self._thread.submit(self._generation.close)
             self._closing.add_done_callback(self._release)
             self._thread.shutdown(wait=False)
+
+    def abandon(self) -> None:
+        """Close the generation because nobody holds it any more.
+
+        The garbage collector may call this within any function of this thread, also within one that
+        holds a lock which `close` needs, so the event loop calls `close` later.
+        """
+        try:
+            self._loop.call_soon_threadsafe(self.close)
+        except RuntimeError:  # the event loop is closed
+            self.close()
 
     async def closed(self) -> None:
         """Wait until the generation has ended, which a cancellation of this task does not stop."""

@@ -50,7 +50,8 @@ class Model:
 
     Any thread may call it. One generation runs at a time: a call from another thread waits until
     the one before it has ended, been closed or been collected; a call from the same thread ends the
-    generation that the thread left unfinished. See docs/THREADS.md.
+    generation that the thread left unfinished. See docs/THREADS.md. In a coroutine use `agenerate`
+    and `achat`, which do not block the event loop.
 
     Attributes:
         package: The package that was loaded.
@@ -135,7 +136,7 @@ class Model:
         from rdrr_runtime.sampling.logprobs import Logprobs
 
         ids = prompt_ids(prompt, self.encode)
-        stops, ending = stop_strings(stop), token_ids(stop_ids, "stop_ids")
+        stops, ending = stop_strings(stop), token_ids(stop_ids, "`stop_ids`")
         chosen = _sampling(sampling, keywords)
         stats = GenerationStats()
         recorded = None if logprobs is None else Logprobs(logprobs)
@@ -229,7 +230,7 @@ class Model:
             max_tokens=max_tokens,
             sampling=chosen,
             interval=interval,
-            stop_ids=token_ids(stop_ids, "stop_ids"),
+            stop_ids=token_ids(stop_ids, "`stop_ids`"),
             sequences=sequences,
         )
         return [
@@ -263,7 +264,7 @@ class Model:
         text = chosen.render(messages, tools=tools, variables=variables)
         after = self._codec.encode_as_is(chosen.after_answer())[:1]
         stops = [one for one in after if self._codec.is_special(one)]
-        options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "stop_ids"), *stops]
+        options["stop_ids"] = [*token_ids(options.get("stop_ids", ()), "`stop_ids`"), *stops]
         return self.generate(self._codec.encode_as_is(text), **options)
 
     def agenerate(self, prompt: str | Sequence[int], **options: Any) -> AsyncGeneration:

@@ -51,7 +51,7 @@ def test_auto_sets_no_hint_and_does_not_override_later_sources():
     [
         ('[kernel_hints]\nq4kMatmul = "fast"\n', "no such value"),
         ('[kernel_hints]\nmatmul = "auto"\n', "unknown kernel hint"),
-        ("kernel_hints = 3\n", "no table"),
+        ("kernel_hints = 3\n", "not a table"),
         ("[kernel_hints\n", "cannot be read"),
     ],
 )

@@ -76,7 +76,7 @@ def test_explain_says_what_is_tuned(package, stored):
     ("spoil", "said"),
     [
         (lambda text: text[: len(text) // 2], "cannot be read"),
-        (lambda _: "[]", "no tuned profile"),
+        (lambda _: "[]", "not a tuned profile"),
         (
             lambda text: text.replace('"driver": "', '"driver": "other '),
             "another adapter or driver",

@@ -87,7 +87,7 @@ def test_without_a_template_one_is_asked_for_and_may_be_given(package, tmp_path)
     without_template(package)
     refused = rdrr("chat", package, *SHORT, stdin="Who?\n")
     assert refused.code == 1
-    assert "--template FILE" in error_line(refused)
+    assert "--template" in error_line(refused)
     own = tmp_path / "own.jinja"
     own.write_text("{% for m in messages %}{{ m.content }}: {% endfor %}", "utf-8")
     assert rdrr("chat", package, *SHORT, "--template", own, stdin="Who?\n").out.strip()
