@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Drafts:
+class DraftModels:
     """The draft models of a target model, each loaded once.
 
     Attributes:

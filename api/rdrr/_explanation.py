@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rdrr._tuned import Stored, read_profile
+from rdrr._tuned import TunedProfile, read_profile
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
@@ -38,7 +38,7 @@ class Explanation:
     choices: tuple[Decision, ...]
     passes: tuple[Pass, ...]
     unhonoured: tuple[str, ...]
-    tuned: Stored
+    tuned: TunedProfile
 
     def as_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON values."""

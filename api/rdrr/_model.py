@@ -23,7 +23,7 @@ from rdrr._arguments import prompts as read_prompts
 from rdrr._async_generation import AsyncGeneration, TaskQueue
 from rdrr._backends import OpenedBackend
 from rdrr._chat_template import open_template
-from rdrr._decoding import Drafts
+from rdrr._decoding import DraftModels
 from rdrr._generation import Completion, Generation
 from rdrr._load_options import LoadOptions
 from rdrr._probabilities import Loglikelihood, loglikelihood
@@ -80,7 +80,7 @@ class Model:
         self._queues: WeakKeyDictionary[AbstractEventLoop, TaskQueue] = WeakKeyDictionary()
         self._busy_timeout = chosen.busy_timeout
         self._engine = Engine(opened.backend, manifest.eos_token_ids, vocabulary, turns)
-        self._drafts = Drafts(package, opened, turns, chosen.follow_links)
+        self._drafts = DraftModels(package, opened, turns, chosen.follow_links)
 
     @property
     def info(self) -> BackendInfo:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rdrr._tuned import Stored, read_profile, write_profile
+from rdrr._tuned import TunedProfile, read_profile, write_profile
 
 if TYPE_CHECKING:
     from rdrr_device.adapters import AdapterInfo
@@ -123,7 +123,7 @@ def tune_package(
         device.close()
 
 
-def _store(info: AdapterInfo, stored: Stored, tuned: Tuned) -> Path:
+def _store(info: AdapterInfo, stored: TunedProfile, tuned: Tuned) -> Path:
     if not tuned.outcomes:
         return stored.path
     entries: dict[str, Mapping[str, Any]] = dict(stored.entries)

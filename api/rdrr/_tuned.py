@@ -25,7 +25,7 @@ FORMAT = "rdrr-tuning-1"
 
 
 @dataclass(frozen=True)
-class Stored:
+class TunedProfile:
     """The tuned profile of an adapter, read from its file.
 
     Attributes:
@@ -68,7 +68,7 @@ def _adapter(info: AdapterInfo) -> dict[str, str]:
     return {"name": info.name, "backend": info.backend, "driver": info.driver}
 
 
-def read_profile(info: AdapterInfo) -> Stored:
+def read_profile(info: AdapterInfo) -> TunedProfile:
     """Read the profile of an adapter; it has no entries if there is no usable file."""
     from rdrr_runtime.phases.phase import FOLDER
 
@@ -76,19 +76,19 @@ def read_profile(info: AdapterInfo) -> Stored:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Stored(path)
+        return TunedProfile(path)
     except (OSError, ValueError):
-        return Stored(path, note="it cannot be read")
+        return TunedProfile(path, note="it cannot be read")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        return Stored(path, note="it is not a tuned profile")
+        return TunedProfile(path, note="it is not a tuned profile")
     if data.get("adapter") != _adapter(info):
-        return Stored(path, note="it was made for another adapter or driver")
+        return TunedProfile(path, note="it was made for another adapter or driver")
     if data.get("kernels") != FOLDER.digest():
-        return Stored(path, note="it was made for other kernels")
+        return TunedProfile(path, note="it was made for other kernels")
     entries = data.get("entries")
     if not isinstance(entries, dict) or not all(_is_entry(one) for one in entries.values()):
-        return Stored(path, note="its entries are damaged")
-    return Stored(path, entries)
+        return TunedProfile(path, note="its entries are damaged")
+    return TunedProfile(path, entries)
 
 
 def _is_entry(one: Any) -> bool:

@@ -92,7 +92,7 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
         manifest = self.model.package.manifest
         self._bos = manifest.tokenizer.bos_token_id if manifest.tokenizer else None
         self._add_bos = add_bos_token
-        self._eos = manifest.eos_token_ids[0]
+        self._eos = next(iter(manifest.eos_token_ids), self._bos)
 
     @property
     def max_length(self) -> int:
@@ -101,13 +101,23 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
 
     @property
     def eot_token_id(self) -> int:
-        """The id of the end-of-text token."""
+        """The id of the end-of-text token, or of the beginning of a sequence without one.
+
+        Raises:
+            UsageError: The package names neither.
+        """
+        if self._eos is None:
+            raise UsageError(
+                "the package names no token that a text begins or ends with",
+                where=self.model.package.where,
+                hint="convert the checkpoint again, with its tokenizer",
+            )
         return self._eos
 
     @property
     def prefix_token_id(self) -> int:
         """The id before a text without context: the beginning of a sequence, else its end."""
-        return self._eos if self._bos is None else self._bos
+        return self.eot_token_id if self._bos is None else self._bos
 
     @property
     def tokenizer_name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rdrr import Speculative, Wedlm
 from rdrr._backends import OpenedBackend
-from rdrr._decoding import Drafts
+from rdrr._decoding import DraftModels
 from rdrr.cli._decoding import DecodeFlags
 from rdrr_format.errors import UsageError
 from rdrr_runtime.decode.drafts import ModelDraft, NgramDraft
@@ -16,8 +16,8 @@ from rdrr_runtime.reference.backend import CpuBackend
 from support.packages import llama_manifest, write_random_package
 
 
-def drafts_of(package) -> Drafts:
-    return Drafts(package, OpenedBackend(CpuBackend(package, context=40), "", ()), Turns())
+def drafts_of(package) -> DraftModels:
+    return DraftModels(package, OpenedBackend(CpuBackend(package, context=40), "", ()), Turns())
 
 
 def test_a_manifest_says_which_token_is_the_mask(tmp_path, rng):

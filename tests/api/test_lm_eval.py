@@ -190,3 +190,13 @@ def test_without_the_harness_the_extra_is_named_and_rdrr_does_not_need_it():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'rdrr[lm-eval]'" in done.stdout
+
+
+def test_a_package_that_names_no_first_or_last_token_is_refused_where_one_is_needed(
+    model, monkeypatch
+):
+    monkeypatch.setattr(model, "_eos", None)
+    assert model.prefix_token_id == model._bos
+    monkeypatch.setattr(model, "_bos", None)
+    with pytest.raises(UsageError, match="begins or ends with"):
+        model.loglikelihood([request("", "Behold")])
