@@ -3,7 +3,7 @@
 Each generation runs in a thread of its own, so the event loop never waits for the model. The rules
 of docs/THREADS.md hold, with a task in the place of a thread: a generation of another task is
 waited for, in the order of arrival and without occupying a thread; a generation that the same task
-left unfinished is ended. What is generated, and how, is the business of `rdrr._generation`.
+left unfinished is ended. The text itself comes from `rdrr._generation`.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class TaskQueue:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # the turn came, and nobody takes it
+            if turn.done() and not turn.cancelled():  # the turn was given to this task too late
                 self._pass_on()
             raise
         finally:

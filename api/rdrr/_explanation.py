@@ -140,7 +140,7 @@ def grouped(choices: Iterable[Decision], *, alike: bool = True) -> list[Group]:
     """
     blocks: list[tuple[str, int | None, list[Row]]] = []
     for one in choices:
-        layer, op = _place(one.op)
+        layer, op = _split_layer(one.op)
         if not blocks or blocks[-1][:2] != (one.step, layer):
             blocks.append((one.step, layer, []))
         blocks[-1][2].append(Row(op, one.kernel, one.reason))
@@ -152,7 +152,7 @@ def grouped(choices: Iterable[Decision], *, alike: bool = True) -> list[Group]:
     return [Group(step, tuple(layers), rows) for (step, rows, _), layers in groups.items()]
 
 
-def _place(op: str) -> tuple[int | None, str]:
+def _split_layer(op: str) -> tuple[int | None, str]:
     """Return the layer in the name of an op, and the name without it."""
     found = _LAYER.search(op)
     if found is None:

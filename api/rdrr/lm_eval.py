@@ -220,7 +220,7 @@ class RdrrLM(TemplateLM):  # type: ignore[misc, unused-ignore]
         return texts
 
     def _generate(self, prompts: Sequence[str], given: Mapping[str, Any]) -> list[str]:
-        """Continue prompts of one task, whose arguments of generation are alike."""
+        """Continue prompts that have the same arguments of generation."""
         options = normalize_gen_kwargs(dict(given), self.max_gen_toks)
         stop = [one for one in options["until"] if one]
         max_tokens = int(options["max_gen_toks"])
