@@ -62,7 +62,7 @@ def test_column_alone_takes_block_weights_only(folder):
 
 @pytest.mark.parametrize("layout", ["row", "flat"])
 def test_transposition_beside_another_layout_is_wrong_usage(layout):
-    with pytest.raises(UsageError, match="transpose-weights"):
+    with pytest.raises(UsageError, match="transpose_weights"):
         check_options(PackageOptions(transpose_weights=True, q4k_layout=layout))
     check_options(PackageOptions(transpose_weights=True, q4k_layout="column"))
     check_options(PackageOptions(q4k_layout=layout))

@@ -191,7 +191,7 @@ def test_other_options_are_refused_by_name_and_nothing_is_lost(folder, place):
     with pytest.raises(StoreError, match="other options") as caught:
         convert(folder, place / "out", quantize="f16", shard_size=SHARD, resume=True)
     assert (caught.value.expected, caught.value.found) == ("quantize q8_0", "quantize f16")
-    assert "--resume" in caught.value.line()
+    assert "`resume`" in caught.value.line()
     assert contents(place / ".out.partial/package") == before
     convert(folder, place / "out", quantize="q8_0", shard_size=SHARD, resume=True)
     assert listing(place) == ["out"]

@@ -72,9 +72,7 @@ def open_engine(workers: int, address: str | None = None) -> Iterator[RayEngine]
     try:
         import ray
     except ImportError:
-        raise UsageError(
-            "`engine` ray needs the package ray", hint="pip install 'rdrr[ray]'"
-        ) from None
+        raise UsageError("`engine` ray needs Ray", hint="pip install 'rdrr[ray]'") from None
     mine = not ray.is_initialized()
     if mine:
         _connect(ray, workers, address)

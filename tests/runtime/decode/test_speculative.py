@@ -241,5 +241,5 @@ def test_a_draft_runs_only_what_its_cache_does_not_hold():
 
 
 def test_a_draft_of_no_tokens_is_wrong_usage():
-    with pytest.raises(UsageError, match="draft-tokens"):
+    with pytest.raises(UsageError, match="tokens"):
         Speculative(tokens=0)
