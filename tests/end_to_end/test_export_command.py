@@ -85,7 +85,7 @@ def test_the_command_prints_how_the_tensors_were_written(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("out", "--dtype", "f16", "--to", "gguf"), 2, "--dtype is for safetensors"),
+        (("out", "--dtype", "f16", "--to", "gguf"), 2, "--dtype is only for safetensors"),
         (("out", "--arch", "gpt17"), 2, "unknown architecture"),
         (("out", "--shard-size", "many"), 2, "not a size"),
         ((".",), 1, "exists already"),

@@ -87,7 +87,7 @@ def test_names_of_types_are_taken_in_any_case_and_recorded_in_one(tmp_path, sour
     rdrr.convert(source, tmp_path / "out", quantize="Q4_K_M")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["conversion"]["options"]["quantize"] == "q4_k_m"
-    with pytest.raises(UsageError, match="--quantize has no such value"):
+    with pytest.raises(UsageError, match="`quantize` has no such value"):
         rdrr.ConvertOptions(quantize="Q4_K_X")
 
 

@@ -74,7 +74,7 @@ class TorchDevice:
             raise DeviceError(
                 "torch finds no CUDA device",
                 found=f"torch {torch.__version__}",
-                hint="install torch with CUDA, or use --device wgpu or cpu",
+                hint="install torch with CUDA, or use `device` wgpu or cpu",
             )
         with device_errors(f"opening {device}", RuntimeError):
             if self.device.type == "cuda":

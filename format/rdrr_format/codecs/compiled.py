@@ -24,9 +24,9 @@ import numba
 import numpy as np
 from numba.core import event
 
-_LOG = logging.getLogger(__name__)
-
 from rdrr_format.codecs.compilation import announce_compilation
+
+_LOG = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -141,7 +141,7 @@ class KvSpec:
                 f"the key-value cache of this model cannot be stored as {dtype}",
                 expected=f"a head dimension that is a multiple of {kind.block}",
                 found=head_dim,
-                hint="use --kv-dtype f16",
+                hint="use `kv_dtype` f16",
             )
         if kind.block > 1:
             # Two scales share a word; an even number of slots keeps two heads from sharing one.
@@ -296,7 +296,7 @@ class KvCache:
                 "the keys of a layer are larger than the adapter can bind",
                 expected=f"at most {arena.max_binding} bytes",
                 found=f"{spec.size} bytes for a context of {context}",
-                hint="use a smaller --context, --kv-dtype q8_0, or a smaller batch",
+                hint="use a smaller `context`, `kv_dtype` q8_0, or a smaller batch",
             )
         layers = tuple(
             LayerCache(
