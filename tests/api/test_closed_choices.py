@@ -35,7 +35,7 @@ OBJECTS = {
         (ExportDtype, DTYPES),
         (StrategyName, (AUTOREGRESSIVE, *STRATEGIES)),
     ],
-    ids=str,
+    ids=["recipe", "profile", "hash", "layout", "dtype", "strategy"],
 )
 def test_an_annotation_lists_what_its_table_holds(annotation, table):
     assert list(get_args(annotation)) == list(table)
