@@ -6,13 +6,11 @@ always has it.
 
 from __future__ import annotations
 
-import json
 import os
 
 import numpy as np
 import pytest
 import rdrr
-from rdrr_format.errors import ConversionError
 from support.commands import EXAMPLE
 from support.doppler import INSTALLED, generate_with_doppler
 from support.random_models import MODELS, save_model
@@ -45,28 +43,17 @@ def checkpoints(tmp_path_factory):
 def test_doppler_generates_our_ids(checkpoints, tmp_path, name, quantize):
     package = tmp_path / "package"
     rdrr.convert(checkpoints[name], package, profile="doppler", quantize=quantize)
-    assert rdrr.validate(package, deep=True, strict=True).ok()
+    assert rdrr.validate(package, deep=True, strict=True, profile="doppler").ok()
     check_same_ids(package)
 
 
 def test_doppler_generates_our_ids_from_the_mix_with_q6_k(tmp_path):
     package = tmp_path / "package"
-    types = ("embed=q6_k", r"layers\.[25]\..*(v_proj|down_proj)=q6_k")
+    types = {"embed": "q6_k", r"layers\.[25]\..*(v_proj|down_proj)": "q6_k"}
     rdrr.convert(EXAMPLE, package, profile="doppler", tensor_types=types)
     stored = {one.dtype for one in rdrr.open_package(package).manifest.tensors.values()}
     assert "Q6_K" in stored
     check_same_ids(package)
-
-
-def test_doppler_refuses_a_graph_with_another_digest(tmp_path):
-    package = tmp_path / "package"
-    rdrr.convert(EXAMPLE, package, profile="doppler", quantize="f16")
-    path = package / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["inference"]["execution"]["kernels"]["rmsnorm"]["digest"] = "sha256:" + "0" * 64
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(RuntimeError, match="digest"):
-        generate_with_doppler(package, PROMPT, 1)
 
 
 def check_same_ids(package):
@@ -80,17 +67,3 @@ def check_same_ids(package):
     clear = (largest[:, 0] - largest[:, 1]) > MARGIN * np.abs(largest[:, 0])
     assert clear.mean() > 0.9, "the model is too unsure for a comparison"
     assert ours[clear].tolist() == np.asarray(theirs.ids)[clear].tolist()
-
-
-def test_a_model_that_doppler_computes_wrongly_is_refused(tmp_path):
-    source = tmp_path / "rotated"
-    save_model("qwen3", source, tokenizer_from=EXAMPLE)
-    config = json.loads((source / "config.json").read_text())
-    config["rope_parameters"] = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4} | {
-        "original_max_position_embeddings": 512
-    }
-    (source / "config.json").write_text(json.dumps(config))
-    rdrr.convert(source, tmp_path / "for-us", quantize="f16")
-    with pytest.raises(ConversionError, match="ropeScalingType"):
-        rdrr.convert(source, tmp_path / "for-doppler", quantize="f16", profile="doppler")
-    assert not (tmp_path / "for-doppler").exists()

@@ -1,8 +1,7 @@
-"""The kernels of DOPPLER 0.5.1 that our execution graphs name, with the digests it checks.
+"""The kernels of DOPPLER 0.5.1 that our execution graphs name, with their digests.
 
-A digest is the SHA-256 of a kernel's WGSL and entry point, from the package's own table
-(`src/config/kernels/kernel-ref-digests.js`). DOPPLER refuses a graph with another digest, so that a
-package says which kernels it was tried with.
+A digest is the SHA-256 of a kernel's WGSL and entry point, from DOPPLER's own table
+(`src/config/kernels/kernel-ref-digests.js`). It says with which kernels a package was tried.
 """
 
 from __future__ import annotations
