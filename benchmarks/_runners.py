@@ -47,7 +47,7 @@ class Runner(Protocol):
         ...
 
 
-class Ours:
+class RdrrRunner:
     """A package on our GPU backend with greedy decoding; the argmax is taken on the GPU.
 
     Args:

@@ -52,10 +52,10 @@ def loaded_as(options: argparse.Namespace) -> LoadedAs:
     Raises:
         UsageError: A kernel hint is not KEY=VALUE.
     """
-    return LoadedAs(named(options.kernel_hint, "KEY=VALUE"), options.kv_dtype)
+    return LoadedAs(parse_pairs(options.kernel_hint, "KEY=VALUE"), options.kv_dtype)
 
 
-def named(words: Iterable[str], form: str) -> dict[str, str]:
+def parse_pairs(words: Iterable[str], form: str) -> dict[str, str]:
     """Return words of the form `NAME=VALUE` as a mapping.
 
     Args:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _script import add_workload, finish, named, workload
+from _script import add_workload, finish, parse_pairs, workload
 from published.ratios import show_ratios
 
 
@@ -25,7 +25,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from published.ablations.measure import measure as measure_ablations
     from rdrr_manifests.package import open_package
 
-    others = named(options.other, "NAME=PATH")
+    others = parse_pairs(options.other, "NAME=PATH")
     ablations = chosen(options.ablation.split(","))
     packages = {name: open_package(path) for name, path in others.items()}
     found = measure_ablations(

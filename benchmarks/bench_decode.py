@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from _prepared import Clock, gguf_file, package
-from _runners import LlamaCppRunner, Ours, Runner, rates
+from _runners import LlamaCppRunner, RdrrRunner, Runner, rates
 from _script import keep_busy, prepare_environment, table
 from rdrr.bench.figures import Spread
 from rdrr.bench.runs import Workload
@@ -60,7 +60,7 @@ def as_list(spread: Spread) -> list[float]:
     return [round(value, 1) for value in (spread.median, spread.least, spread.most)]
 
 
-def open_ours(
+def open_rdrr(
     options: argparse.Namespace, packages: dict[str, Path], work: Workload, stack: ExitStack
 ) -> list[Runner]:
     """Load our packages on one device."""
@@ -70,7 +70,7 @@ def open_ours(
     stack.callback(device.close)
     runners: list[Runner] = []
     for layout, folder in packages.items():
-        runner = Ours(f"rdrr, {layout}", folder, device, work)
+        runner = RdrrRunner(f"rdrr, {layout}", folder, device, work)
         stack.callback(runner.close)
         runners.append(runner)
     return runners
@@ -159,7 +159,7 @@ def summarize(
 
 
 def measure_batches(
-    runner: Ours, folder: Path, options: argparse.Namespace
+    runner: RdrrRunner, folder: Path, options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
     """Measure tokens per second of batches, and the bytes that a token moves, by batch size."""
     found: dict[str, dict[str, Any]] = {}
@@ -250,7 +250,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
     size = Workload(max(options.prompt, options.context), options.tokens)
     ids = np.random.default_rng(0).integers(3, SHAPES[shape].vocab, size.context).tolist()
     with clock.step("load"):
-        ours = open_ours(options, packages, size, stack)
+        ours = open_rdrr(options, packages, size, stack)
     peers, peer = open_peers(options, work, size.context, stack, clock)
     runners = [*ours, *peers]
     with clock.step("compare"):
@@ -259,7 +259,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
         times = measure(runners, options, ids)
     rows = summarize(runners, times, options)
     first = ours[0]
-    assert isinstance(first, Ours)
+    assert isinstance(first, RdrrRunner)
     print(f"\n{shape}, {quantize}, on {first.device.info.name}; peer {peer}")
     show(rows, options)
     found = ratios(rows, {runner.name for runner in ours})
@@ -276,7 +276,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
     batches: dict[str, Any] = {}
     if options.batch:
         for runner, folder in zip(ours, packages.values(), strict=True):
-            assert isinstance(runner, Ours)
+            assert isinstance(runner, RdrrRunner)
             with clock.step(f"batches of {runner.name}"):
                 batches[runner.name] = measure_batches(runner, folder, options)
             show_batches(runner.name, batches[runner.name])

@@ -3,7 +3,7 @@
     python benchmarks/bench_llama_cpp.py --llama-cpp FOLDER --gguf FILE --package PATH
 
 What cannot run is listed with the reason. llama.cpp gets its tokens given and samples nothing; its
-logits reach the host after each token, as in its own benchmark. Ours chooses tokens on the GPU and
+logits reach the host after each token, as in its own benchmark. rdrr chooses tokens on the GPU and
 reads eight at a time. `bench_decode.py` makes both files itself and tries llama.cpp's variants. The
 last line is one JSON object.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from _runners import LlamaCppRunner, Ours, Runner, rates
+from _runners import LlamaCppRunner, RdrrRunner, Runner, rates
 from _script import add_workload, finish, table, workload
 from peers.llama_cpp import LlamaCpp, PeerModel, UnavailableError, unpacked
 from published.ratios import Ratio, show_ratios
@@ -41,7 +41,7 @@ CPU_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Contender:
+class MeasuredRunner:
     """A runner and its measurements.
 
     Attributes:
@@ -91,9 +91,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         else:
             device = stack.enter_context(open_device(options.adapter))
             software = device.info.software
-            ours = Ours(OURS, options.package, device, work)
+            ours = RdrrRunner(OURS, options.package, device, work)
             stack.callback(ours.close)
-            found[OURS] = Contender(ours, device.info.name, work.tokens)
+            found[OURS] = MeasuredRunner(ours, device.info.name, work.tokens)
         for one in found.values():
             one.run(work)  # kernels are compiled here
         for _ in range(work.repeat):
@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def _ratios(found: Mapping[str, Contender]) -> Iterator[Ratio]:
+def _ratios(found: Mapping[str, MeasuredRunner]) -> Iterator[Ratio]:
     """Yield the ratio of our decoding to that of each other runner."""
     ours = found.get(OURS)
     for name, one in found.items():
@@ -128,7 +128,7 @@ def _peers(
     work: Workload,
     stack: ExitStack,
     obstacles: dict[str, str],
-) -> Iterator[tuple[str, Contender]]:
+) -> Iterator[tuple[str, MeasuredRunner]]:
     """Yield llama.cpp on each of its devices; what is missing goes to `obstacles`."""
     given = (("--llama-cpp", libraries), ("--gguf", gguf))
     missing = [f"no {name} given" for name, value in given if value is None]
@@ -148,14 +148,18 @@ def _peers(
             obstacles[name] = str(error)
 
 
-def _peer(library: LlamaCpp, gguf: Path, name: str, work: Workload, stack: ExitStack) -> Contender:
+def _peer(
+    library: LlamaCpp, gguf: Path, name: str, work: Workload, stack: ExitStack
+) -> MeasuredRunner:
     device = library.device(DEVICES[name])
     model = PeerModel(library, gguf, device)
     stack.callback(model.close)
     runner = LlamaCppRunner(model, work.context, threads=_cores())
     stack.callback(runner.close)
     where = f"llama.cpp {library.version} on {device.name} ({device.description})"
-    return Contender(runner, where, min(work.tokens, CPU_TOKENS) if name == CPU else work.tokens)
+    return MeasuredRunner(
+        runner, where, min(work.tokens, CPU_TOKENS) if name == CPU else work.tokens
+    )
 
 
 def _cores() -> int:

@@ -65,7 +65,7 @@ OTHERS = (
 )
 
 
-def anonymous(pid: int) -> int:
+def anonymous_bytes(pid: int) -> int:
     """Bytes of anonymous memory that a process has; 0 when it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -77,7 +77,7 @@ def anonymous(pid: int) -> int:
     return 0
 
 
-def idle() -> int:
+def idle_bytes() -> int:
     """Anonymous bytes of an interpreter that has imported torch and does nothing."""
     command = [sys.executable, "-c", IDLE]
     with subprocess.Popen(
@@ -85,12 +85,12 @@ def idle() -> int:
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        found = anonymous(process.pid)
+        found = anonymous_bytes(process.pid)
         process.communicate("")
     return found
 
 
-def peak(source: Path, destination: Path, options: Mapping[str, Any]) -> int:
+def peak_bytes(source: Path, destination: Path, options: Mapping[str, Any]) -> int:
     """Largest number of anonymous bytes that a conversion has at any look.
 
     Raises:
@@ -100,7 +100,7 @@ def peak(source: Path, destination: Path, options: Mapping[str, Any]) -> int:
     most = 0
     with subprocess.Popen([sys.executable, "-c", CONVERT, order]) as process:
         while process.poll() is None:
-            most = max(most, anonymous(process.pid))
+            most = max(most, anonymous_bytes(process.pid))
             time.sleep(INTERVAL)
     if process.returncode:
         raise RuntimeError(f"the conversion ended with code {process.returncode}")
@@ -148,7 +148,7 @@ def _write_gguf(source: Path, made: Path) -> None:
 
 def measure(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
     """One row for each case."""
-    base = idle()
+    base = idle_bytes()
     print(f"idle interpreter with torch: {base / 2**20:.0f} MiB")
     cases = [
         (options.shape, Case(f"{one} workers", options={"workers": one})) for one in options.workers
@@ -158,7 +158,7 @@ def measure(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]
         source = checkpoint(work, shape, case.kind)
         size = sum(path.stat().st_size for path in source.iterdir())
         start = time.perf_counter()
-        above = peak(source, work / "package", case.options) - base
+        above = peak_bytes(source, work / "package", case.options) - base
         seconds = time.perf_counter() - start
         row = {"shape": shape, "case": case.name, "source_bytes": size, "peak_bytes": above}
         print(

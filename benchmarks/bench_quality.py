@@ -46,7 +46,7 @@ FEW = 8
 """Tokens of a pass over a few."""
 
 
-class FewTokens:
+class SmallPassModel:
     """A model that is asked for its logits by passes over a few tokens.
 
     Args:
@@ -102,7 +102,7 @@ def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[
         for path, arguments in PATHS.items():
             with load(context=options.window, **arguments) as model:
                 details = {"path": path, "adapter": model.info.adapter}
-                few = FewTokens(model, device, arguments, options.window)
+                few = SmallPassModel(model, device, arguments, options.window)
                 found = {
                     passes: compare(model, exact, text, stepwise=stepwise, **sizes)
                     for passes, stepwise in PASSES.items()
@@ -117,7 +117,7 @@ def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[
     return rows
 
 
-def measure_search(
+def measure_qualities(
     checkpoint: Path, text: str, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """A row for each quality of the conversion, beside float32; the last one beside ggml's."""
@@ -149,8 +149,8 @@ def measure_search(
         ]
 
 
-def show_search(rows: list[dict[str, Any]]) -> None:
-    """The table of `measure_search`."""
+def show_qualities(rows: list[dict[str, Any]]) -> None:
+    """The table of `measure_qualities`."""
     print(f"{'quality':9}{'beside':8}{'perplexity':>11}{'difference':>26}{'divergence':>12}")
     for row in rows:
         change = f"{100 * (row['ratio'] - 1):+.3f} % (error {100 * row['ratio_error']:.3f})"
@@ -177,9 +177,9 @@ def main() -> None:
     # Mesa's drivers complain, once an adapter, where no desktop session has set it.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     if options.quality:
-        rows = measure_search(options.package, options.text.read_text(encoding="utf-8"), options)
+        rows = measure_qualities(options.package, options.text.read_text(encoding="utf-8"), options)
         print(f"{options.package.name}, {options.quantize}, {rows[0]['tokens']} tokens")
-        show_search(rows)
+        show_qualities(rows)
         found = {"benchmark": "quality", "package": options.package.name, "rows": rows}
         print(json.dumps(found))
         return

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from bench_memory import INTERVAL, anonymous
+from bench_memory import INTERVAL, anonymous_bytes
 from rdrr_converter.devices import BLOCK, BlockDevice
 from rdrr_converter.devices.torch_device import TorchDevice
 from rdrr_converter.devices.webgpu import WebGpuDevice
@@ -65,7 +65,7 @@ def fastest(action: Callable[[], object], rounds: int) -> float:
     return min(times)
 
 
-def alone(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> float:
+def compute_seconds(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> float:
     """Seconds of the computation without transfers."""
     if isinstance(device, WebGpuDevice):
         device.upload(dtype, [weights])
@@ -96,14 +96,14 @@ def compare(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> di
         different += int(np.count_nonzero((found != expected).any(axis=1) & ~odd))
         odd_blocks += int(np.count_nonzero(odd))
     seconds = {
-        "alone": alone(device, dtype, weights, rounds),
+        "alone": compute_seconds(device, dtype, weights, rounds),
         "from float32": fastest(lambda: device.encode(dtype, [weights]), rounds),
         "from bfloat16": fastest(lambda: device.encode(dtype, [halves]), rounds),
     }
     return {"different": different, "odd": odd_blocks, "rates": _rates(weights, seconds)}
 
 
-def codecs(dtype: str, weights: Floats, rounds: int) -> dict[str, float]:
+def codec_rates(dtype: str, weights: Floats, rounds: int) -> dict[str, float]:
     """Rates of the CPU."""
     cores = os.cpu_count() or 1
     with ThreadPoolExecutor(cores) as pool:
@@ -120,7 +120,7 @@ def _rates(weights: Floats, seconds: dict[str, float]) -> dict[str, float]:
     return {name: round(weights.size / spent / 1e6, 1) for name, spent in seconds.items()}
 
 
-def converted(source: Path, destination: Path, options: dict[str, Any]) -> dict[str, Any]:
+def measure_conversion(source: Path, destination: Path, options: dict[str, Any]) -> dict[str, Any]:
     """Seconds of a conversion and of its steps, its peak memory, and a digest of the package."""
     order = json.dumps([str(source), str(destination), options])
     start, most = time.perf_counter(), 0
@@ -128,7 +128,7 @@ def converted(source: Path, destination: Path, options: dict[str, Any]) -> dict[
         [sys.executable, "-c", CONVERT, order], stdout=subprocess.PIPE, text=True
     ) as process:
         while process.poll() is None:
-            most = max(most, anonymous(process.pid))
+            most = max(most, anonymous_bytes(process.pid))
             time.sleep(INTERVAL)
         spent = time.perf_counter() - start
         assert process.stdout is not None
@@ -163,7 +163,7 @@ def convert_all(shape: str, work: Path, cases: Sequence[dict[str, Any]]) -> list
         synthesize(SHAPES[shape], source)
     rows = []
     for case in (cases[0], *cases):
-        row = {"options": case, **converted(source, work / "package", case)}
+        row = {"options": case, **measure_conversion(source, work / "package", case)}
         rows.append(row)
         print(
             f"{row['seconds']:7.2f} s (to the end of the scan {row['scanned']}, write "
@@ -207,7 +207,7 @@ def main() -> None:
             row = compare(device, dtype, weights, options.rounds)
             print(f"{dtype} {name} ({device.name}), {device.capacity} blocks: {row}", flush=True)
             result["types"].append({"dtype": dtype, "device": name, **row})
-        rates = codecs(dtype, weights, options.rounds)
+        rates = codec_rates(dtype, weights, options.rounds)
         print(f"{dtype} codecs: {rates}", flush=True)
         result["types"].append({"dtype": dtype, "device": "cpu", "rates": rates})
     for device in devices.values():

@@ -68,7 +68,7 @@ ROWS = (1, 2, 4, 8, 16, 32)
 PASSES = 20  # of each size in a round
 
 
-def text_figures(ids: Sequence[int], plain: Sequence[int]) -> dict[str, float]:
+def compare_ids(ids: Sequence[int], plain: Sequence[int]) -> dict[str, float]:
     """Compare ids with those of plain decoding, and measure how much they repeat themselves."""
     pairs = zip(ids, plain, strict=False)
     same = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(plain)))
@@ -95,7 +95,7 @@ def generate(
     return ids, stats.as_dict()
 
 
-def measure_ways(
+def measure_strategies(
     engine: Engine, ways: Mapping[str, Strategy], prompt: Sequence[int], tokens: int, rounds: int
 ) -> dict[str, Any]:
     """Measure all strategies alternately; return medians, after a round that only warms up."""
@@ -121,7 +121,7 @@ def measure_ways(
             "tokens_per_second": len(ids) / median(seconds[name]),
             **{key: stats[key] for key in counted},
             **ratios,
-            **text_figures(ids, last["ar"][0]),
+            **compare_ids(ids, last["ar"][0]),
         }
     return found
 
@@ -150,7 +150,7 @@ def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict
 
 
 @dataclass(frozen=True)
-class Alone:
+class NoOtherModels:
     """A model with none beside it."""
 
     package: Package
@@ -160,7 +160,7 @@ class Alone:
         raise SystemExit(f"{path} is not loaded by this strategy")
 
 
-def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, Strategy]:
+def wedlm_strategies(package: Package, taus: Sequence[str], window: int) -> dict[str, Strategy]:
     """WeDLM at each threshold, where the package can be decoded so."""
     from rdrr import UsageError, Wedlm
 
@@ -168,7 +168,7 @@ def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, 
     for word in taus:
         tau = None if word == "none" else float(word)
         try:
-            way = Wedlm(window=window, tau=tau).strategy(Alone(package))
+            way = Wedlm(window=window, tau=tau).strategy(NoOtherModels(package))
         except UsageError as error:
             print(f"wedlm is omitted: {error}")
             return {}
@@ -176,7 +176,7 @@ def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, 
     return found
 
 
-def draft_ways(
+def draft_strategies(
     package: Package, device: Device, drafts: Sequence[str], context: int, stack: ExitStack
 ) -> dict[str, Strategy]:
     """Speculative decoding with each draft."""
@@ -200,7 +200,7 @@ def draft_ways(
     return found
 
 
-def chosen_prompts(words: Sequence[str], tokens: int | None) -> dict[str, Prompt]:
+def select_prompts(words: Sequence[str], tokens: int | None) -> dict[str, Prompt]:
     """The prompts of names and texts, all named ones without any; `tokens` replaces theirs."""
     found = {word: PROMPTS.get(word, Prompt(word)) for word in words or PROMPTS}
     return {
@@ -254,18 +254,18 @@ def main() -> None:
         stack.callback(device.close)
         package = open_package(options.package)
         codec = TextCodec(package.tokenizer_bytes() or b"")
-        prompts = chosen_prompts(options.prompt, options.tokens)
+        prompts = select_prompts(options.prompt, options.tokens)
         ids = {name: codec.encode(one.text) for name, one in prompts.items()}
         longest = max(len(ids[name]) + one.tokens for name, one in prompts.items())
         context = longest + 2 * max(ROWS)
         backend = GpuBackend(package, context=context, device=device)
         stack.callback(backend.close)
         ways: dict[str, Strategy] = {"ar": Autoregressive(), "uncached": Uncached()}
-        ways |= wedlm_ways(package, options.tau.split(","), options.window)
-        ways |= draft_ways(package, device, options.draft, context, stack)
+        ways |= wedlm_strategies(package, options.tau.split(","), options.window)
+        ways |= draft_strategies(package, device, options.draft, context, stack)
         engine = Engine(backend, (), package.manifest.architecture.vocab_size)
         found = {
-            name: measure_ways(engine, ways, ids[name], one.tokens, options.rounds)
+            name: measure_strategies(engine, ways, ids[name], one.tokens, options.rounds)
             for name, one in prompts.items()
         }
         passes = measure_passes(backend, next(iter(ids.values())), options.rounds)

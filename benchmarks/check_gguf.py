@@ -31,7 +31,7 @@ def main(argv):\n\treturn 12345 + x[0]  # don't
 """
 
 
-def their_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
+def llama_cpp_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
     """Logits of llama.cpp after each token, float32 [tokens, vocab]."""
     from peers.llama_cpp import PeerContext, PeerModel
 
@@ -48,7 +48,7 @@ def their_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
     return np.stack(rows)
 
 
-def their_ids(library: Any, path: Path, lines: Sequence[str]) -> list[list[int]]:
+def llama_cpp_ids(library: Any, path: Path, lines: Sequence[str]) -> list[list[int]]:
     """Ids that llama.cpp's tokenizer gives, without special tokens."""
     from peers.llama_cpp import PeerModel
 
@@ -67,7 +67,7 @@ def their_ids(library: Any, path: Path, lines: Sequence[str]) -> list[list[int]]
     return found
 
 
-def our_logits(folder: Path, ids: Sequence[int]) -> F32:
+def transformers_logits(folder: Path, ids: Sequence[int]) -> F32:
     """Logits of transformers after each token, float32 [tokens, vocab]."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -94,11 +94,13 @@ def check(library: Any, checkpoint: Path, quantize: str, text: str, tokens: int)
         ours = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines]
         same = sum(
             mine == other
-            for mine, other in zip(ours, their_ids(library, work / "m.gguf", lines), strict=True)
+            for mine, other in zip(
+                ours, llama_cpp_ids(library, work / "m.gguf", lines), strict=True
+            )
         )
         ids = tokenizer.encode(text, add_special_tokens=False).ids[:tokens]
-        reference = our_logits(work / "hf", ids)
-        found = their_logits(library, work / "m.gguf", ids)
+        reference = transformers_logits(work / "hf", ids)
+        found = llama_cpp_logits(library, work / "m.gguf", ids)
     return {
         "checkpoint": checkpoint.name,
         "architecture": result.architecture,

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from bench_memory import INTERVAL, anonymous
+from bench_memory import INTERVAL, anonymous_bytes
 from shapes import SHAPES
 from synthesize import synthesize
 
@@ -48,13 +48,13 @@ class Peak:
 
 
 @contextmanager
-def watched() -> Iterator[Peak]:
+def watch_memory() -> Iterator[Peak]:
     """Watch this process's anonymous memory for the length of a block; the peak above its start."""
-    start, peak, done = anonymous(os.getpid()), Peak(), threading.Event()
+    start, peak, done = anonymous_bytes(os.getpid()), Peak(), threading.Event()
 
     def look() -> None:
         while not done.wait(INTERVAL):
-            peak.size = max(peak.size, anonymous(os.getpid()) - start)
+            peak.size = max(peak.size, anonymous_bytes(os.getpid()) - start)
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -92,7 +92,7 @@ def run_path(
     device = open_device(options.adapter)
     try:
         start = time.perf_counter()
-        with watched() as peak:
+        with watch_memory() as peak:
             backend = GpuBackend(
                 package,
                 context=options.context,
@@ -127,7 +127,7 @@ def run_path(
     return row, found
 
 
-def compared(row: dict[str, Any], found: F32, expected: F32) -> dict[str, Any]:
+def with_errors(row: dict[str, Any], found: F32, expected: F32) -> dict[str, Any]:
     """The row with how far the logits are from the reference's."""
     error, limit = relative_error(found, expected), PATHS[row["path"]][2]
     held = row["path"] == "exact" or not row["int8"]
@@ -156,7 +156,7 @@ def check(name: str, work: Path, options: argparse.Namespace) -> list[dict[str, 
     runs = [run_path(folder, path, ids, options) for path in options.paths.split(",")]
     reference = CpuBackend(open_package(folder), context=options.tokens)
     expected = reference.logits(ids, 0, all_rows=True)
-    rows = [{"shape": name, **compared(row, found, expected)} for row, found in runs]
+    rows = [{"shape": name, **with_errors(row, found, expected)} for row, found in runs]
     shutil.rmtree(folder)
     return rows
 

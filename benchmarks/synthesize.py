@@ -28,7 +28,7 @@ SHARD_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
-class Placed:
+class TensorSpan:
     """A tensor and where its bytes go."""
 
     name: str
@@ -42,20 +42,20 @@ class Placed:
         return 2 * prod(self.shape)
 
 
-def shards(shape: Shape) -> Iterator[list[Placed]]:
+def shards(shape: Shape) -> Iterator[list[TensorSpan]]:
     """The tensors of each shard, in order, with offsets from the start of its data."""
-    shard: list[Placed] = []
+    shard: list[TensorSpan] = []
     offset = 0
     for index, (name, dims) in enumerate(shape.tensors()):
         if shard and offset + 2 * prod(dims) > SHARD_BYTES:
             yield shard
             shard, offset = [], 0
-        shard.append(Placed(name, dims, offset, index))
+        shard.append(TensorSpan(name, dims, offset, index))
         offset += shard[-1].size
     yield shard
 
 
-def header(tensors: list[Placed]) -> bytes:
+def header(tensors: list[TensorSpan]) -> bytes:
     """The safetensors header: its length in 8 bytes, then JSON, padded to whole words."""
     entries = {
         tensor.name: {
@@ -70,8 +70,8 @@ def header(tensors: list[Placed]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def draw(
-    tensor: Placed, piece: int, count: int, centre: float, seed: int
+def sample_weights(
+    tensor: TensorSpan, piece: int, count: int, centre: float, seed: int
 ) -> npt.NDArray[np.uint16]:
     """`count` weights of one piece of a tensor as bfloat16 bits."""
     rng = np.random.Generator(np.random.SFC64([seed, tensor.index, piece]))
@@ -112,7 +112,7 @@ def synthesize(shape: Shape, folder: Path, *, seed: int = 0, workers: int | None
 
 
 def _write_shard(
-    path: Path, tensors: list[Placed], shape: Shape, seed: int, pool: ThreadPoolExecutor
+    path: Path, tensors: list[TensorSpan], shape: Shape, seed: int, pool: ThreadPoolExecutor
 ) -> None:
     head = header(tensors)
     with path.open("wb") as file:
@@ -120,13 +120,13 @@ def _write_shard(
         file.truncate(len(head) + sum(tensor.size for tensor in tensors))
         file.flush()
 
-        def write(work: tuple[Placed, int]) -> None:
+        def write(work: tuple[TensorSpan, int]) -> None:
             tensor, piece = work
             first = piece * PIECE
             count = min(PIECE, prod(tensor.shape) - first)
             is_norm = len(tensor.shape) == 1
             centre = 1.0 if is_norm and not shape.norm_offset else 0.0
-            data = draw(tensor, piece, count, centre, seed)
+            data = sample_weights(tensor, piece, count, centre, seed)
             os.pwrite(file.fileno(), data.data, len(head) + tensor.offset + 2 * first)
 
         pieces = [

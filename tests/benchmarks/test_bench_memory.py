@@ -27,7 +27,7 @@ def test_a_model_thirty_times_as_large_takes_no_more_memory(tmp_path):
     sizes, peaks = [], []
     for name, shape in (("small", SMALL), ("large", LARGE)):
         sizes.append(synthesize(shape, tmp_path / name))
-        peaks.append(bench_memory.peak(tmp_path / name, tmp_path / "package", options))
+        peaks.append(bench_memory.peak_bytes(tmp_path / name, tmp_path / "package", options))
     print([peak >> 20 for peak in peaks])
     assert sizes[1] > 25 * sizes[0]
     assert sizes[1] > 2 * ROOM
@@ -52,7 +52,7 @@ sys.stdin.read()
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             process.stdout.readline()
-            found.append(bench_memory.anonymous(process.pid))
+            found.append(bench_memory.anonymous_bytes(process.pid))
             process.communicate("")
     assert found[0] < 32 << 20
     assert found[1] - found[0] == pytest.approx(32 << 20, rel=0.1)

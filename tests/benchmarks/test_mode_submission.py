@@ -28,13 +28,13 @@ from support.decoding import (
 from support.packages import CONTEXT, llama_manifest, write_random_package
 
 PER_OP = Submission(submit_per_op=True)
-REMADE = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
+RECREATED = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
 FRESH = Submission(submit_per_op=True, uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
 CACHED = Submission(
     submit_per_op=True, uniforms="cached", fresh_bind_groups=True, fresh_staging=True
 )
-RIVALS = {"per op": PER_OP, "remade": REMADE, "fresh": FRESH, "cached": CACHED}
-ALL = {"ours": OURS, **RIVALS}
+PUBLISHED = {"per op": PER_OP, "recreated": RECREATED, "fresh": FRESH, "cached": CACHED}
+ALL = {"ours": OURS, **PUBLISHED}
 APIS = ("native", "public")
 
 
@@ -99,12 +99,12 @@ def test_a_cache_makes_one_uniform_for_each_content_and_keeps_it(backend, rng):
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_both_apis_compute_the_same_in_every_mode(backend, rng, name, api):
     ids = prompt(rng, 5)
     plain = backend.logits(ids, 0)
     assert not np.array_equal(plain, backend.logits(ids[:-1], 0))  # the control
-    with submitting(backend, RIVALS[name], api):
+    with submitting(backend, PUBLISHED[name], api):
         assert np.array_equal(backend.logits(ids, 0), plain)
 
 
@@ -117,7 +117,7 @@ def test_what_does_not_validate_is_an_error_in_every_mode(bench, name):
     x = bench.poisoned(64)
     wrong = copy(x, x, label="wrong")
     right = scale(bench.context(1), x, width=64, factor=2.0, label="right")
-    with Submitters(bench.device).submitting(RIVALS[name]):
+    with Submitters(bench.device).submitting(PUBLISHED[name]):
         with pytest.raises(DeviceError, match="conflicting usages"):
             bench.run(wrong, 1)
         bench.device.write(x, np.ones(64, np.float32))

@@ -19,7 +19,7 @@ from published.modes.table import MODES, Mode
 BASE = MODES["ours-x8"]
 _SINGLE = MODES["ours-x1"]
 _PER_OP = replace(_SINGLE, submission=Submission(submit_per_op=True))
-_REMADE = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
+_RECREATED = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _hints(name: str, **hints: str) -> Side:
     return Side(name, options=LoadedAs(hints))
 
 
-def _tiers() -> list[Ablation]:
+def _attention_kernels() -> list[Ablation]:
     """Compare each attention kernel with the chosen one, which must be close to the best."""
     keys: tuple[tuple[str, Literal["decode", "prefill"]], ...] = (
         ("attentionDecode", "decode"),
@@ -79,10 +79,14 @@ def _tiers() -> list[Ablation]:
     )
     return [
         Ablation(
-            f"attention-{phase}-{tier}", _hints(tier, **{key: tier}), Side("auto"), phase, 0.91
+            f"attention-{phase}-{kernel}",
+            _hints(kernel, **{key: kernel}),
+            Side("auto"),
+            phase,
+            0.91,
         )
         for key, phase in keys
-        for tier in ("streaming", "split_kv", "tiled_small", "tiled_large")
+        for kernel in ("streaming", "split_kv", "tiled_small", "tiled_large")
     ]
 
 
@@ -104,7 +108,7 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
             ),
             Ablation(
                 "buffer-reuse",
-                Side("created for each op", replace(_SINGLE, submission=_REMADE)),
+                Side("created for each op", replace(_SINGLE, submission=_RECREATED)),
                 Side("kept", _SINGLE),
             ),
             Ablation(
@@ -137,7 +141,7 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
                 Side("cache f16", options=LoadedAs(kv_dtype="f16")),
                 Side("cache q8_0", options=LoadedAs(kv_dtype="q8_0")),
             ),
-            *_tiers(),
+            *_attention_kernels(),
             Ablation(
                 "fused-ops",
                 Side("one dispatch per op", options=LoadedAs(fused=False)),

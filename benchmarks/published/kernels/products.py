@@ -15,7 +15,7 @@ from rdrr_format.errors import RdrrError, UsageError
 from rdrr_format.layouts import Layout
 from shapes import SHAPES, Matrix
 
-from published.kernels.lab import Lab, lab
+from published.kernels.kernel_bench import KernelBench, open_kernel_bench
 
 if TYPE_CHECKING:
     from rdrr_device.buffers import BufferSlice
@@ -137,15 +137,15 @@ def products(
     if shape not in SHAPES:
         raise UsageError("unknown shape", expected=" or ".join(SHAPES), found=shape)
     matrices = [one for one in SHAPES[shape].matrices() if head or one.name != "head"]
-    with lab(adapter) as here:
-        bandwidth, _ = copy_bandwidth(here.device, here.timer)
+    with open_kernel_bench(adapter) as bench:
+        bandwidth, _ = copy_bandwidth(bench.device, bench.timer)
         rows = [
-            _measured(here, form, matrix, repeat, bandwidth)
+            _measured(bench, form, matrix, repeat, bandwidth)
             for matrix in matrices
             for form in FORMS
             if form.rows == 1 or matrix.name != "head"  # a prompt needs one row of the head
         ]
-        info = here.device.info
+        info = bench.device.info
         return {
             "schema": 1,
             "adapter": info.name,
@@ -156,9 +156,11 @@ def products(
         }
 
 
-def _measured(here: Lab, form: Form, matrix: Matrix, repeat: int, bandwidth: float) -> Product:
-    with here.arena.temporary() as buffers:
-        own = Lab(here.device, buffers, here.timer)
+def _measured(
+    bench: KernelBench, form: Form, matrix: Matrix, repeat: int, bandwidth: float
+) -> Product:
+    with bench.arena.temporary() as buffers:
+        own = KernelBench(bench.device, buffers, bench.timer)
         try:
             ctx = own.context(form.rows)
             x, y = own.floats(form.rows * matrix.k), own.floats(form.rows * matrix.n)

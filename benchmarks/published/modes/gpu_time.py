@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from _script import keep_busy
 
-from published.kernels.lab import Lab
+from published.kernels.kernel_bench import KernelBench
 
 if TYPE_CHECKING:
     from rdrr.bench.runs import Workload
@@ -109,9 +109,9 @@ def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]
     from rdrr_runtime.phases.launch import as_dispatch
 
     with arena(device, "bench") as buffers:
-        lab = Lab(device, buffers, Timer(device))
-        x = lab.floats(SMALLEST)
-        (one,) = scale(lab.context(1), x, width=SMALLEST, factor=1.0, label="smallest")
+        bench = KernelBench(device, buffers, Timer(device))
+        x = bench.floats(SMALLEST)
+        (one,) = scale(bench.context(1), x, width=SMALLEST, factor=1.0, label="smallest")
         yield (device.bind(as_dispatch(one)),) * count
 
 

@@ -10,8 +10,8 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.rival import Rival
-from published.rivals.weights import StoredWeight
+from published.baselines.baseline_kernel import BaselineKernel
+from published.baselines.weights import StoredWeight
 
 BLOCK_BYTES = 144
 THREADS = 256
@@ -19,7 +19,7 @@ ROWS = 4  # token rows of an item, in passes of several rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatmulByBlock(Rival):
+class MatmulByBlock(BaselineKernel):
     """Parameters of matmul_by_block.wgsl.
 
     Attributes:

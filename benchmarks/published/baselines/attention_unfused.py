@@ -13,14 +13,14 @@ from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.rival import Rival
+from published.baselines.baseline_kernel import BaselineKernel
 
 TILE = 16
 WORKGROUP = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxCausal(Rival):
+class SoftmaxCausal(BaselineKernel):
     """Parameters of softmax_causal.wgsl.
 
     Attributes:
@@ -35,7 +35,7 @@ class SoftmaxCausal(Rival):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatmulBatched(Rival):
+class MatmulBatched(BaselineKernel):
     """Parameters of matmul_batched.wgsl, a product of [m, k] by [k, n] for each head.
 
     Attributes:
@@ -70,7 +70,7 @@ class MatmulBatched(Rival):
     c_row: int
 
 
-def attention_three(
+def attention_unfused(
     ctx: OpContext,
     q: BufferSlice,
     k_cache: BufferSlice,

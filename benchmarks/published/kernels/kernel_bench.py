@@ -14,7 +14,7 @@ from rdrr.bench.runs import open_device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
 
-from published.rivals.weights import StoredWeight, upload_stored
+from published.baselines.weights import StoredWeight, upload_stored
 
 if TYPE_CHECKING:
     from rdrr_device.arena import Arena
@@ -32,7 +32,7 @@ ARBITRARY_BYTES = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.ui
 
 
 @dataclass(frozen=True)
-class Lab:
+class KernelBench:
     """A device for measuring kernels.
 
     Attributes:
@@ -106,7 +106,7 @@ def arbitrary_bits(dtype: str, layout: Layout, shape: tuple[int, int]) -> npt.ND
 
 
 @contextmanager
-def lab(adapter: str | None) -> Iterator[Lab]:
+def open_kernel_bench(adapter: str | None) -> Iterator[KernelBench]:
     """Open a device to measure kernels on.
 
     Raises:
@@ -116,4 +116,4 @@ def lab(adapter: str | None) -> Iterator[Lab]:
     from rdrr_device.timestamps import Timer
 
     with open_device(adapter) as device, arena(device, "bench") as buffers:
-        yield Lab(device, buffers, Timer(device))
+        yield KernelBench(device, buffers, Timer(device))

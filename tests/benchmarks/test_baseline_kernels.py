@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from published.rivals.attention_three import attention_three
-from published.rivals.gemv_int4_zp import gemv_int4_zp, upload_int4
-from published.rivals.matmul_by_block import matmul_by_block
-from published.rivals.matmul_naive import matmul_naive
-from published.rivals.weights import upload_stored
+from published.baselines.attention_unfused import attention_unfused
+from published.baselines.gemv_int4_zp import gemv_int4_zp, upload_int4
+from published.baselines.matmul_by_block import matmul_by_block
+from published.baselines.matmul_naive import matmul_naive
+from published.baselines.weights import upload_stored
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.attention_spec import AttentionSpec
@@ -81,7 +81,7 @@ def test_attention_in_three_launches_equals_torch(bench, rng, rows, heads, kv_he
     q = normal(rng, rows, heads, 20)
     k, v = (normal(rng, kv_heads, rows + 3, 20) for _ in range(2))
     out = bench.poisoned(rows, heads, 20)
-    made = attention_three(
+    made = attention_unfused(
         bench.context(rows),
         bench.upload(q),
         bench.upload(k),

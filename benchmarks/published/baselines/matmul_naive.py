@@ -13,8 +13,8 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.rival import Rival
-from published.rivals.weights import StoredWeight
+from published.baselines.baseline_kernel import BaselineKernel
+from published.baselines.weights import StoredWeight
 
 WEIGHT_BYTES = {"F32": 4, "F16": 2}
 SQUARE, LINE = (8, 8), (256, 1)
@@ -22,7 +22,7 @@ SQUARE, LINE = (8, 8), (256, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatmulNaive(Rival):
+class MatmulNaive(BaselineKernel):
     """Parameters of matmul_naive.wgsl.
 
     Attributes:

@@ -9,7 +9,7 @@ from rdrr_runtime.phases.phase import Record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rival(Record):
+class BaselineKernel(Record):
     """Parameters of a kernel of a published system."""
 
-    folder = ShaderFolder("published.rivals")
+    folder = ShaderFolder("published.baselines")

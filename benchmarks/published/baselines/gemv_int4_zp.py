@@ -14,14 +14,14 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.rival import Rival
+from published.baselines.baseline_kernel import BaselineKernel
 
 F32 = npt.NDArray[np.float32]
 OUTPUTS = 4  # of an item
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemvInt4Zp(Rival):
+class GemvInt4Zp(BaselineKernel):
     """Parameters of gemv_int4_zp.wgsl.
 
     Attributes:
