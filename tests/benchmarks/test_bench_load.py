@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 
-from rdrr_manifests import loading
+from support.hashing import count_hashing
 from support.scripts import script
 
 ROUNDS = 2
@@ -13,14 +12,7 @@ ROUNDS = 2
 
 def test_every_mode_is_timed_and_hashes_as_often_as_it_should(made_package, monkeypatch):
     cache = os.environ["XDG_CACHE_HOME"]
-    hashed: Counter[str] = Counter()
-    real = loading.hash_file
-
-    def counting(path, *arguments):
-        hashed[path.name] += 1
-        return real(path, *arguments)
-
-    monkeypatch.setattr(loading, "hash_file", counting)
+    hashed = count_hashing(monkeypatch)
     words = ("--package", made_package, "--backend", "cpu", "--rounds", ROUNDS)
     found = script("bench_load", *words).json()
     assert {mode: len(times) for mode, times in found["seconds"].items()} == {
