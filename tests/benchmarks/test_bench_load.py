@@ -1,4 +1,4 @@
-"""The benchmark of loading times every mode, and hashes only where the mode says so."""
+"""`bench_load.py` times every mode, and only the modes that hash do hash."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_every_mode_is_timed_and_hashes_as_often_as_it_should(made_package, monk
         "cached": ROUNDS,
     }
     assert found["over_none"]["none"] == 1
-    # The first load, each of `full`, and the check alone.
+    # The first load, each load with `full`, and each check with `full` alone.
     assert set(hashed.values()) == {1 + ROUNDS + ROUNDS}
     assert os.environ["XDG_CACHE_HOME"] == cache
     assert found["check_seconds"]["full"] > found["check_seconds"]["cached"] > 0
 
 
-def test_a_package_that_is_none_is_one_line(tmp_path):
+def test_a_missing_package_is_reported_in_one_line(tmp_path):
     done = script("bench_load", "--package", tmp_path / "none", "--backend", "cpu")
     assert done.code == 1
     assert done.err.startswith("error: ")

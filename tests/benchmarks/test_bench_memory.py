@@ -1,4 +1,4 @@
-"""Memory of a conversion does not grow with the model, and the benchmark would see it if it did."""
+"""The memory of a conversion does not grow with the model, and the benchmark would notice it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from synthesize import synthesize
 SMALL = Shape("llama", 256, 512, 2, 4, 2, 64, 1024, tied=False)
 LARGE = Shape("llama", 1024, 4096, 2, 16, 4, 64, 16384, tied=False)
 ROOM = 60 << 20
-"""A few chunks for two threads, and the manifest; the large model has 126 MB."""
+"""Bytes for a few chunks of two threads and for the manifest; the large model has 126 MB."""
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _components(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
 
 
-def test_a_model_thirty_times_as_large_takes_no_more_memory(tmp_path):
+def test_converting_a_model_thirty_times_as_large_takes_no_more_memory(tmp_path):
     options = {"quantize": "q8_0", "q4k_layout": "column", "fuse_gate_up": True, "workers": 2}
     sizes, peaks = [], []
     for name, shape in (("small", SMALL), ("large", LARGE)):
@@ -34,7 +34,7 @@ def test_a_model_thirty_times_as_large_takes_no_more_memory(tmp_path):
     assert peaks[1] - peaks[0] < ROOM
 
 
-def test_memory_that_a_process_keeps_is_seen_and_mapped_files_are_not(tmp_path):
+def test_allocated_memory_is_counted_and_mapped_files_are_not(tmp_path):
     (tmp_path / "file").write_bytes(bytes(64 << 20))
     script = """
 import mmap, sys
