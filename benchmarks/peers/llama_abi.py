@@ -1,4 +1,4 @@
-"""The ctypes structs, defaults and functions of one release of llama.cpp, as its headers declare them.
+"""Structs, defaults and functions of one release of llama.cpp, as its headers declare them.
 
 The structs are those of `llama.h` in v0.5.0. The defaults that the library fills in are compared
 with those of the release, so that a library with another struct layout is refused and not misread.
@@ -171,7 +171,7 @@ def check_defaults(params: c.Structure, expected: Mapping[str, Any]) -> None:
         expected: Defaults of the release; fields that are not listed are zero.
 
     Raises:
-        UnavailableError: A field differs, so this is another release whose structs would be misread.
+        UnavailableError: A field differs; the structs of another release would be misread.
     """
     for name, *_ in params._fields_:
         value = getattr(params, name)

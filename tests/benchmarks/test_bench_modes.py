@@ -56,8 +56,8 @@ def test_ablations_give_both_sides_and_the_reason_when_they_did_not_run(folder):
     assert (
         cache["sides"][0]["work_per_token"]["bytes_written"] > 0
     )  # the whole sequence is written for each token
-    assert "no package fused" in fusion["not_run"]
-    assert "no matrices in scalars" in subgroups["not_run"]
+    assert "no package fused is given" in fusion["not_run"]
+    assert "no matrices stored in scalars" in subgroups["not_run"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""The single changes that can be measured, as a table.
+"""The table of ablations: the single optimizations that can be measured.
 
-The names are those of published lists of optimizations. A change that has no switch in this
-runtime, because the slower way is gone, is not in the table.
+The names are those of published lists of optimizations. An optimization that cannot be switched off
+in this runtime, because the slower code no longer exists, is not in the table.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _RECREATED = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two things that an ablation compares.
+    """One of the two variants that an ablation compares.
 
     Attributes:
         name: Name in the table.
         mode: How the side decodes.
         options: How its package is loaded.
-        package: Name of another package (`--package NAME=PATH`); empty for the given package.
+        package: Name of another package (`--package NAME=PATH`); empty for the measured package.
         backend: `wgpu` or `cpu`.
         cached: Whether the key-value cache is used.
     """
@@ -45,17 +45,17 @@ class Side:
 
 @dataclass(frozen=True)
 class Ablation:
-    """One change, and the two sides that are compared.
+    """One optimization and the two sides that are compared.
 
     Attributes:
         name: Name that `--ablation` takes.
-        slow: The side without the change.
-        fast: The side with the change.
-        phase: What is timed: a token (`decode`), the time to first token (`prefill`), or the time
-            to first token on a newly opened device (`first`).
+        slow: The side without the optimization.
+        fast: The side with the optimization.
+        phase: What is timed: a decoded token (`decode`), the time to first token (`prefill`), or
+            the time to first token on a newly opened device (`first`).
         gate: The smallest ratio that passes.
         published: The ratio that was claimed or measured elsewhere, or None.
-        weights: Kind of matrices that the change affects.
+        weights: Kind of matrices that the optimization affects.
     """
 
     name: str
@@ -72,7 +72,10 @@ def _hints(name: str, **hints: str) -> Side:
 
 
 def _attention_kernels() -> list[Ablation]:
-    """Compare each attention kernel with the chosen one, which must be close to the best."""
+    """Return ablations of each attention kernel against the automatic choice.
+
+    The gate of 0.91 means that the automatic choice is at most 10 % slower than any other.
+    """
     keys: tuple[tuple[str, Literal["decode", "prefill"]], ...] = (
         ("attentionDecode", "decode"),
         ("attentionPrefill", "prefill"),
@@ -213,5 +216,5 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
         )
     }
 )
-"""The ablations by name. The doppler rows and `column-major` report the effect of a layout on this
-runtime's kernels; the published systems have other, slower kernels for it."""
+"""The ablations by name. The doppler rows and `column-major` report the effect of a layout on the
+kernels of this runtime; the published systems have other, slower kernels for it."""

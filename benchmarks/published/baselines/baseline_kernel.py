@@ -1,4 +1,4 @@
-"""What the kernels of this folder have in common."""
+"""The base class of the baseline kernels' parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of kernels for the same work, of which one must be faster by a stated ratio."""
+"""Pairs of kernels for the same work, where one must be faster than the other by a stated ratio."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class Pair:
     """Two kernels for the same work.
 
     Attributes:
-        name: Name in the list.
-        slow: Name of the slower kernel.
-        fast: Name of the faster kernel.
-        make: For a size, the token rows of a step and the phases of both kernels.
+        name: Name of the pair.
+        slow: Description of the slower kernel.
+        fast: Description of the faster kernel.
+        make: Function that takes a size and returns the token rows of a step, the phases of the
+            slower kernel and those of the faster one.
         gate: The smallest ratio that passes.
         published: The ratio that was claimed or measured elsewhere, or None.
     """
@@ -81,7 +82,7 @@ def _workgroup_memory_and_subgroups(
 
 
 def _published_shape(size: int) -> tuple[int, int]:
-    """Return outputs and inputs; at a size of 1024 they are those of gate-up in Gemma 3 1B."""
+    """Return outputs and inputs: at a size of 1024, 6912 and 1152, as gate and up in Gemma 3 1B."""
     return 6 * size + 3 * size // 4, size + size // 8
 
 
@@ -100,7 +101,7 @@ def _row_major_and_column_major(
 
 
 def _blocks_and_expanded(bench: KernelBench, size: int, rows: int) -> list[list[Phase]]:
-    """Return a product with one block per thread, and that of the same matrix in F16."""
+    """Return the product with one Q4_K block per thread, and the product of the matrix in F16."""
     from published.baselines.matmul_by_block import matmul_by_block
 
     (n, k), ctx = _published_shape(size), bench.context(rows)
@@ -181,13 +182,16 @@ PAIRS: Mapping[str, Pair] = MappingProxyType(
                 5.0,
                 11.8,
             ),
-            Pair("flash-attention", "three launches", "one launch", _unfused_and_fused, 1.3, 2.0),
+            Pair(
+                "flash-attention", "three dispatches", "one dispatch", _unfused_and_fused, 1.3, 2.0
+            ),
         )
     }
 )
 """The pairs by name."""
 
 PAIR_SIZE, SOFTWARE_PAIR_SIZE = 1024, 64
+"""Default sizes of the pairs, on GPUs and on software adapters."""
 
 
 def pairs(
@@ -196,9 +200,10 @@ def pairs(
     """Measure all pairs, the two kernels of each alternately.
 
     Args:
-        adapter: Part of an adapter's name.
-        repeat: Measurements of each.
-        size: Rows and columns of products, keys of attention; chosen by the adapter when None.
+        adapter: Part of the name of the adapter to use.
+        repeat: Number of measurements of each kernel.
+        size: Size that the rows and columns of products and the keys of attention scale with;
+            chosen by the kind of adapter when None.
 
     Raises:
         DeviceError: There is no adapter, or it has no timestamps.
