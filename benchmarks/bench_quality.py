@@ -151,7 +151,7 @@ def measure_qualities(
             )
         pairs = (("ref", "f32"), ("best", "f32"), ("best", "ref"))
         return [
-            {"quality": one, "beside": other, "adapter": models[one].info.adapter}
+            {"quality": one, "reference": other, "adapter": models[one].info.adapter}
             | compare(models[one], models[other], text, **limits).as_dict()
             for one, other in pairs
         ]
@@ -159,11 +159,11 @@ def measure_qualities(
 
 def show_qualities(rows: list[dict[str, Any]]) -> None:
     """Print the table of `measure_qualities`."""
-    print(f"{'quality':9}{'beside':8}{'perplexity':>11}{'difference':>26}{'divergence':>12}")
+    print(f"{'quality':9}{'reference':10}{'perplexity':>11}{'difference':>26}{'divergence':>12}")
     for row in rows:
         change = f"{100 * (row['ratio'] - 1):+.3f} % (error {100 * row['ratio_error']:.3f})"
         print(
-            f"{row['quality']:9}{row['beside']:8}{row['perplexity']:11.4f}{change:>26}"
+            f"{row['quality']:9}{row['reference']:10}{row['perplexity']:11.4f}{change:>26}"
             f"{row['mean_divergence']:12.6f}"
         )
 

@@ -82,7 +82,7 @@ def measure(
     random = np.random.default_rng(1)
     importance = np.exp(random.standard_normal(rows.shape[1])).astype(np.float32)
     columns = importance if weighted else None
-    runners: dict[str, Quantize] = {"ours": partial(CODECS[name].quantize, quality=quality)}
+    runners: dict[str, Quantize] = {"rdrr": partial(CODECS[name].quantize, quality=quality)}
     if library is not None:
         runners["ggml"] = peer_quantizer(library, name)
     blocks = {
@@ -96,8 +96,8 @@ def measure(
     result |= {who: round(rows.size / spent / 1e6, 1) for who, spent in times.items()}
     if library is not None:
         size = CODECS[name].dtype.block_bytes
-        different = (blocks["ours"] != blocks["ggml"]).reshape(-1, size).any(axis=1)
-        result["ratio"] = round(times["ggml"] / times["ours"], 2)
+        different = (blocks["rdrr"] != blocks["ggml"]).reshape(-1, size).any(axis=1)
+        result["ratio"] = round(times["ggml"] / times["rdrr"], 2)
         result["different_blocks"] = int(different.sum())
     return result
 
@@ -119,14 +119,14 @@ def main() -> None:
     rows = (random.standard_normal((options.rows, options.columns)) * 0.02).astype(np.float32)
 
     print("million weights per second, one core")
-    print(f"{'type':6} {'importance':10} {'ours':>8} {'ggml C':>8} {'ratio':>6} {'different':>9}")
+    print(f"{'type':6} {'importance':10} {'rdrr':>8} {'ggml C':>8} {'ratio':>6} {'different':>9}")
     results = []
     for name in options.types.split(","):
         for weighted in (False, True) if CODECS[name].takes_importance else (False,):
             row = measure(name, weighted, rows, options.rounds, library, options.quality)
             results.append(row)
             print(
-                f"{name:6} {'yes' if weighted else 'no':10} {row['ours']:>8} "
+                f"{name:6} {'yes' if weighted else 'no':10} {row['rdrr']:>8} "
                 f"{row.get('ggml', '-'):>8} {row.get('ratio', '-'):>6} "
                 f"{row.get('different_blocks', '-'):>9}"
             )

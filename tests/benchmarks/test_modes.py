@@ -65,7 +65,7 @@ def test_the_gain_of_an_interval_is_predicted_from_the_costs_of_one_token():
         measured("ahead-x8", 2.0, encode=1.0, gpu=2.0),
     )
     (found,) = interval_gains(modes)
-    # The host encodes for 1 ms while the GPU works for 2 ms; 3 ms of waiting come once per 4 tokens.
+    # The host encodes for 1 ms while the GPU works for 2 ms; 3 ms of waiting come every 4 tokens.
     assert (found.name, found.over) == ("ours-x4", "ours-x1")
     assert found.sync_ms == pytest.approx(3.0)
     assert found.predicted == pytest.approx(6 / (2 + 3 / 4))

@@ -88,7 +88,7 @@ class WgpuCalls:
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """See `OpCalls.checked`; each call raises its errors, and unfinished commands are dropped."""
+        """See `OpCalls.checked`; each call raises its errors, unfinished commands are dropped."""
         self._encoder = self._pass = None
         self._finished.clear()
         yield
