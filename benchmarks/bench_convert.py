@@ -55,9 +55,8 @@ def timed(spent: dict[str, float], name: str, owner: Any, attribute: str) -> Ite
         try:
             return function(*arguments, **options)
         finally:
-            spent[name] += (
-                time.thread_time() - start
-            )  # a race between threads loses one call of thousands
+            # Not locked: a race between threads loses one call of thousands.
+            spent[name] += time.thread_time() - start
 
     setattr(owner, attribute, counted)
     try:
