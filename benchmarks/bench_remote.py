@@ -123,9 +123,8 @@ def main() -> None:
         shape = Shape("llama", 1024, 4096, layers, 16, 8, 64, 8192, tied=True)
         size = synthesize(shape, folder / "model")
         source = f"slow://{folder / 'model'}"
-        convert(
-            folder / "model", folder / "out", overwrite=True
-        )  # compiles functions, and brings the checkpoint into the page cache
+        # Compiles functions, and brings the checkpoint into the page cache.
+        convert(folder / "model", folder / "out", overwrite=True)
         rounds = [
             [measure(source, folder / "out", download_first=one) for one in (False, True)]
             for _ in range(arguments.rounds)
