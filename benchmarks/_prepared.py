@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rdrr_converter.recipes import RecipeName
 from shapes import SHAPES
 from synthesize import synthesize
 
@@ -46,7 +47,7 @@ def checkpoint(work: Path, shape: str, clock: Clock) -> Path:
 
 
 def package(
-    work: Path, shape: str, name: str, clock: Clock, *, quantize: str, **options: Any
+    work: Path, shape: str, name: str, clock: Clock, *, quantize: RecipeName, **options: Any
 ) -> Path:
     """Return a package of a shape; make it if it is missing.
 
@@ -68,7 +69,7 @@ def package(
     return made
 
 
-def gguf_file(work: Path, shape: str, quantize: str, clock: Clock) -> Path:
+def gguf_file(work: Path, shape: str, quantize: RecipeName, clock: Clock) -> Path:
     """Return a GGUF file of a shape in types that llama.cpp has; make it if it is missing.
 
     It holds the same blocks as the package `row`. The exception is Q4_K_M of a shape whose row
