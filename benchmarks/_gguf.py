@@ -1,8 +1,11 @@
-"""A GGUF file of a package's weights, so that llama.cpp runs the very same blocks.
+"""A writer of GGUF files that hold a package's weights, so that llama.cpp runs the same blocks.
 
-Blocks are copied bit for bit; only the rows of llama's query and key matrices change places,
-because llama.cpp pairs neighbouring elements in its rotation where a checkpoint pairs halves. The
-file has no vocabulary: benchmarks feed token ids. Layout `row` without padded rows only.
+Blocks are copied bit for bit. Only the rows of the query and key matrices of Llama models are
+permuted: RoPE in llama.cpp rotates pairs of neighbouring elements, while a checkpoint pairs element
+i of the first half of a head with element i of the second half. The file has no vocabulary, because
+benchmarks feed token ids. Only row-major packages without padded rows can be written.
+
+This is not the exporter of `rdrr export`, which writes complete GGUF files.
 """
 
 from __future__ import annotations
@@ -46,17 +49,17 @@ _GEMMA3_PARTS = {
 
 
 def architecture(manifest: Manifest) -> str:
-    """llama.cpp's name of the architecture, read off the norms that the model has."""
+    """Return llama.cpp's name of the architecture, inferred from the norms of the model."""
     if manifest.inference.normalization.pre_feedforward_norm:
         return "gemma3"
     return "qwen3" if manifest.inference.attention.query_key_norm else "llama"
 
 
 def write_gguf(package: Package, path: Path) -> None:
-    """Write the package's weights as GGUF.
+    """Write a package's weights as a GGUF file.
 
     Raises:
-        ValueError: A tensor has padded rows or another layout than `row`.
+        ValueError: A tensor has padded rows or a layout other than `row`.
     """
     import gguf
 
@@ -84,7 +87,12 @@ def write_gguf(package: Package, path: Path) -> None:
 
 
 def ggml_name(name: str, arch: str) -> str:
-    """llama.cpp's name of a canonical tensor."""
+    """Return llama.cpp's name of a tensor.
+
+    Args:
+        name: Name of the tensor in the package.
+        arch: Architecture as returned by `architecture`.
+    """
     if name in _TOP:
         return _TOP[name]
     _, _, layer, part = name.removesuffix(".weight").split(".", 3)
@@ -95,12 +103,16 @@ def ggml_name(name: str, arch: str) -> str:
 def _rows(package: Package, name: str, tensor: Tensor) -> Bytes:
     stored = tensor.geometry()
     if len(tensor.shape) == 2 and (tensor.parsed_layout() is not Layout.ROW or stored.padding):
-        raise ValueError(f"{name} has padded rows or another layout than row")
+        raise ValueError(f"{name} has padded rows or a layout other than row")
     return package.read(name).reshape(stored.rows, stored.row_bytes)
 
 
 def _interleave(name: str, rows: Bytes, manifest: Manifest) -> Bytes:
-    """Rows of queries and keys in llama.cpp's order: element i of each half side by side."""
+    """Permute the rows of query and key matrices to llama.cpp's order, where RoPE pairs neighbours.
+
+    Rows i and i + head_dim / 2 of each head become neighbours; other matrices are returned as they
+    are.
+    """
     if not name.endswith(("q_proj.weight", "k_proj.weight")):
         return rows
     half = manifest.architecture.head_dim // 2

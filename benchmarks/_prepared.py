@@ -1,6 +1,6 @@
-"""Files that benchmarks measure: a checkpoint of a shape, packages of it, and a GGUF file.
+"""The files that benchmarks measure: a checkpoint of a shape, packages of it, and a GGUF file.
 
-Each is made once and kept in the working folder under a name that says what it is.
+Each file is made once and kept in the working folder under a name that says what it is.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from synthesize import synthesize
 
 
 class Clock:
-    """A clock that prints on stderr how long each step of the preparation took."""
+    """A stopwatch that prints on stderr how long each step of the preparation took.
+
+    Attributes:
+        seconds: Seconds of each step, by its name.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time a block."""
+        """Time the block and print its seconds under `name`."""
         start = time.perf_counter()
         yield
         self.seconds[name] = round(time.perf_counter() - start, 2)
@@ -34,7 +38,7 @@ class Clock:
 
 
 def checkpoint(work: Path, shape: str, clock: Clock) -> Path:
-    """Return the checkpoint of a shape, with random weights; make it unless it is there."""
+    """Return the checkpoint of a shape, with random weights; make it if it is missing."""
     made = work / shape
     if not (made / "model.safetensors.index.json").is_file():
         with clock.step(f"synthesize {shape}"):
@@ -45,14 +49,14 @@ def checkpoint(work: Path, shape: str, clock: Clock) -> Path:
 def package(
     work: Path, shape: str, name: str, clock: Clock, *, quantize: RecipeName, **options: Any
 ) -> Path:
-    """Return a package of a shape; make it unless it is there.
+    """Return a package of a shape; make it if it is missing.
 
     Args:
-        work: Folder of all files.
-        shape: Name of the shape.
-        name: Name of the package among those of the shape and type.
-        clock: Clock of the steps.
-        quantize: Type of the weights.
+        work: Working folder, which holds all files.
+        shape: Name of the shape, a key of `SHAPES`.
+        name: Name that tells apart packages of the same shape and quantization.
+        clock: Stopwatch of the preparation.
+        quantize: Quantization of the weights, as in `rdrr convert --quantize`.
         options: Further options of the conversion.
     """
     from rdrr_converter.convert import convert
@@ -66,10 +70,11 @@ def package(
 
 
 def gguf_file(work: Path, shape: str, quantize: RecipeName, clock: Clock) -> Path:
-    """Return a GGUF file of a shape in llama.cpp's types; make it unless it is there.
+    """Return a GGUF file of a shape in types that llama.cpp has; make it if it is missing.
 
-    It holds the blocks of the package `row`; only Q4_K_M of a shape whose row lengths are not
-    multiples of the block size is converted again, to the types that llama.cpp falls back to.
+    It holds the same blocks as the package `row`. The exception is Q4_K_M of a shape whose row
+    lengths are not multiples of 256: the checkpoint is then converted again, to the types that
+    llama.cpp falls back to.
     """
     from _gguf import write_gguf
     from rdrr_manifests.package import open_package

@@ -1,6 +1,6 @@
-"""Loaded models that benchmarks time, ours and llama.cpp's, behind one small interface.
+"""Loaded models that benchmarks time, rdrr's and llama.cpp's, behind one small interface.
 
-Runners only take times. What runs how often, and in which order, is up to the benchmark.
+A runner only takes times. The benchmark decides what runs, how often and in which order.
 """
 
 from __future__ import annotations
@@ -20,22 +20,28 @@ if TYPE_CHECKING:
     from peers.llama_cpp import PeerModel
     from rdrr_device.device import Device
 
-INTERVAL = 8  # tokens between two readbacks
+INTERVAL = 8  # decoded tokens per readback
 
 
 class Runner(Protocol):
-    """A loaded model that can be timed."""
+    """A loaded model that can be timed.
+
+    Attributes:
+        name: Name in tables.
+        vocab: Size of the vocabulary.
+        load_seconds: Seconds from the path of the model to its first token.
+    """
 
     name: str
     vocab: int
     load_seconds: float
 
     def prefill(self, ids: Sequence[int]) -> float:
-        """Return the seconds from an empty cache to the end of a prompt."""
+        """Run a prompt from an empty cache and return its seconds."""
         ...
 
     def decode(self, ids: Sequence[int], length: int) -> float:
-        """Return the seconds of one pass for each of `ids`, behind `length` cached tokens."""
+        """Decode `len(ids)` tokens after `length` cached tokens and return the seconds."""
         ...
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -43,22 +49,22 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the memory of the model."""
         ...
 
 
-class Ours:
-    """A package on our GPU backend with greedy decoding; the argmax is taken on the GPU.
+class RdrrRunner:
+    """A package on rdrr's GPU backend with greedy decoding; the argmax is taken on the GPU.
 
     Args:
-        name: Name in the table.
-        folder: The package.
-        device: The device.
-        work: Sizes that the key-value cache must hold.
+        name: Name in tables.
+        folder: Folder of the package.
+        device: GPU to load it on.
+        work: Workload whose tokens the key-value cache must hold.
     """
 
     def __init__(self, name: str, folder: Path, device: Device, work: Workload) -> None:
-        # Imported before the clock starts: a load is not the start of Python.
+        # Imported before the time is taken: the load should not include importing modules.
         import rdrr_runtime.gpu  # noqa: F401
         from rdrr_manifests.package import open_package
 
@@ -74,13 +80,13 @@ class Ours:
         self._last = 3
 
     def prefill(self, ids: Sequence[int]) -> float:
-        """See `Runner.prefill`; the first new token is read back too."""
+        """See `Runner.prefill`; the time includes reading back the first new token."""
         start = time.perf_counter()
         self._last = self._backend.greedy(ids, 0, 1)[-1]
         return time.perf_counter() - start
 
     def decode(self, ids: Sequence[int], length: int) -> float:
-        """See `Runner.decode`; the tokens are those that the model generates."""
+        """See `Runner.decode`; the tokens are those that the model generates, not `ids`."""
         from rdrr_runtime.decode.autoregressive import Autoregressive
         from rdrr_runtime.decode.base import Counts, Job
         from rdrr_runtime.decode.chooser import Chooser
@@ -98,12 +104,15 @@ class Ours:
         return last
 
     def batch(self, sequences: int, length: int, slots: int) -> Callable[[int], float]:
-        """Fill the caches of a batch, and return a function that times some steps of it.
+        """Fill the caches of a batch and return a function that times decode steps of it.
 
         Args:
-            sequences: Sequences of the batch, one token row each.
+            sequences: Number of sequences; each step decodes one token of each.
             length: Tokens in the cache of each sequence.
-            slots: Slots of each cache.
+            slots: Slots of the cache of each sequence.
+
+        Returns:
+            A function that takes a number of steps and returns their seconds.
         """
         from rdrr_runtime.backend import Row
 
@@ -122,12 +131,12 @@ class Ours:
 
     @property
     def kv_bytes_per_slot(self) -> float:
-        """Return the bytes of a token's keys and values, of all layers."""
+        """Return the bytes of one token's keys and values, summed over all layers."""
         info = self._backend.info
         return info.kv_bytes / info.context
 
     def close(self) -> None:
-        """Free the memory of the model, but not the device."""
+        """Free the memory of the model; the device stays open."""
         self._backend.close()
 
 
@@ -135,12 +144,12 @@ class LlamaCppRunner:
     """llama.cpp with one choice of its options; it runs given tokens and samples nothing.
 
     Args:
-        model: The weights, which several runners may share.
+        model: The loaded weights, which several runners may share.
         context: Tokens that the cache must hold.
         flash_attention: Whether llama.cpp uses its fused attention.
-        ubatch: Prompt tokens of one pass.
-        threads: Threads of the CPU; llama.cpp's default when None.
-        load_seconds: Seconds in which the weights were loaded.
+        ubatch: Prompt tokens per pass (llama.cpp's micro-batch).
+        threads: CPU threads; llama.cpp's default when None.
+        load_seconds: Seconds that loading the weights took; they are added to those of this runner.
     """
 
     def __init__(
@@ -158,7 +167,7 @@ class LlamaCppRunner:
         attention = "flash attention" if flash_attention else "no flash attention"
         self.name = f"llama.cpp, {attention}, ubatch {ubatch}"
         start = time.perf_counter()
-        # Contexts of llama.cpp are whole multiples of 256 tokens.
+        # The context length of llama.cpp must be a multiple of 256 tokens.
         slots = -(-context // 256) * 256
         self._context = PeerContext(
             model, context=slots, flash_attention=flash_attention, ubatch=ubatch, threads=threads
@@ -168,11 +177,11 @@ class LlamaCppRunner:
         self.load_seconds = load_seconds + time.perf_counter() - start
 
     def prefill(self, ids: Sequence[int]) -> float:
-        """See `Runner.prefill`; the last logits reach the host."""
+        """See `Runner.prefill`; the time includes reading back the last logits."""
         return self._context.prefill(ids)
 
     def decode(self, ids: Sequence[int], length: int) -> float:
-        """See `Runner.decode`; logits reach the host after every token."""
+        """See `Runner.decode`; the time includes reading back the logits of every token."""
         return self._context.decode(ids, length)
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -181,10 +190,15 @@ class LlamaCppRunner:
         return self._context.logits()
 
     def close(self) -> None:
-        """Free the cache."""
+        """Free the context with its cache; the weights stay loaded."""
         self._context.close()
 
 
 def rates(tokens: int, seconds: Sequence[float]) -> Spread:
-    """Return tokens per second of runs over `tokens` tokens that took `seconds` each."""
+    """Return the tokens per second of runs over `tokens` tokens each.
+
+    Args:
+        tokens: Tokens of one run.
+        seconds: Seconds of each run.
+    """
     return Spread.of([tokens / one for one in seconds])

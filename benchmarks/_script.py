@@ -1,7 +1,7 @@
-"""What benchmark scripts share: options of a workload, tables, and how a script ends.
+"""Helpers that the benchmark scripts share: command-line options, tables, and the exit of a script.
 
-A script prints what it likes for people; its last line is one JSON object. Wrong usage and bad data
-are one line on stderr, with the exit codes of `rdrr`.
+A script prints tables for people first; its last line is one JSON object. Wrong usage and bad data
+are reported as one line on stderr, with the exit codes of `rdrr`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,39 @@ from rdrr_format.errors import RdrrError, UsageError
 
 
 def add_workload(parser: argparse.ArgumentParser, *, repeat: int = 5) -> None:
-    """Add the options that size a workload and choose the adapter."""
+    """Add the options that set the size of a workload and choose the adapter."""
     sizes = Workload()
     add = parser.add_argument
-    add("--prompt-tokens", type=_at_least(1), default=sizes.prompt_tokens, metavar="N")
-    add("--tokens", type=_at_least(2), default=sizes.tokens, metavar="N", help="new tokens")
-    add("--repeat", type=_at_least(1), default=repeat, metavar="N", help="rounds")
+    add(
+        "--prompt-tokens",
+        type=_at_least(1),
+        default=sizes.prompt_tokens,
+        metavar="N",
+        help="tokens of the prompt",
+    )
+    add("--tokens", type=_at_least(2), default=sizes.tokens, metavar="N", help="tokens to generate")
+    add("--repeat", type=_at_least(1), default=repeat, metavar="N", help="rounds to measure")
     add_adapter(parser)
 
 
 def add_adapter(parser: argparse.ArgumentParser) -> None:
     """Add the option that chooses the adapter."""
-    parser.add_argument("--adapter", metavar="NAME", help="part of an adapter's name")
+    parser.add_argument(
+        "--adapter", metavar="NAME", help="use the adapter whose name contains this"
+    )
 
 
 def add_loading(parser: argparse.ArgumentParser) -> None:
-    """Add the options of how a package is loaded."""
+    """Add the options that say how a package is loaded."""
     add = parser.add_argument
-    add("--kernel-hint", action="append", default=[], metavar="KEY=VALUE", help="repeatable")
-    add("--kv-dtype", choices=("f16", "f32", "q8_0"), default="f16")
+    add(
+        "--kernel-hint",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="kernel hint to load the package with; may be repeated",
+    )
+    add("--kv-dtype", choices=("f16", "f32", "q8_0"), default="f16", help="type of the cache")
 
 
 def workload(options: argparse.Namespace) -> Workload:
@@ -47,33 +61,35 @@ def workload(options: argparse.Namespace) -> Workload:
 
 
 def loaded_as(options: argparse.Namespace) -> LoadedAs:
-    """Return how the options of `add_loading` load a package.
+    """Return the load options that the options of `add_loading` describe.
 
     Raises:
-        UsageError: A kernel hint is not KEY=VALUE.
+        UsageError: A kernel hint does not have the form KEY=VALUE.
     """
-    return LoadedAs(named(options.kernel_hint, "KEY=VALUE"), options.kv_dtype)
+    return LoadedAs(parse_pairs(options.kernel_hint, "KEY=VALUE"), options.kv_dtype)
 
 
-def named(words: Iterable[str], form: str) -> dict[str, str]:
-    """Return words of the form `NAME=VALUE` as a mapping.
+def parse_pairs(words: Iterable[str], form: str) -> dict[str, str]:
+    """Parse arguments of the form `NAME=VALUE` into a mapping.
 
     Args:
-        words: The words as given on the command line.
-        form: Their form, for the message.
+        words: The arguments as given on the command line.
+        form: The expected form, for the message.
 
     Raises:
-        UsageError: A word has no `=`, no name or no value.
+        UsageError: An argument has no `=`, no name or no value.
     """
     pairs = [word.partition("=") for word in words]
     for parts in pairs:
         if not all(parts):
-            raise UsageError("wrong word on the command line", expected=form, found="".join(parts))
+            raise UsageError(
+                "an argument does not have the expected form", expected=form, found="".join(parts)
+            )
     return {name: value for name, _, value in pairs}
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under headings, all columns but the first aligned to the right."""
+    """Print rows under headings; the first column is aligned left, the others right."""
     cells = [[*headings], *([str(one) for one in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for first, *others in cells:
@@ -82,20 +98,23 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def keep_busy(run: Callable[[], object], seconds: float) -> None:
-    """Repeat `run` for some seconds: an idle GPU needs a while to raise its clocks."""
+    """Repeat `run` for `seconds`, because an idle GPU needs a while to raise its clocks."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         run()
 
 
 def prepare_environment() -> None:
-    """Set what drivers expect of a desktop session."""
-    # Mesa's drivers complain, once an adapter, where no desktop session has set it.
+    """Set the environment variables that GPU drivers expect of a desktop session."""
+    # Without it Mesa's drivers print a warning for each adapter.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
 
 
 def finish(measure: Callable[[], dict[str, Any]]) -> int:
-    """Measure, print the result as one JSON object on the last line, and return the exit code."""
+    """Call `measure`, print its result as one JSON object, and return the exit code.
+
+    Errors of rdrr become one line on stderr.
+    """
     prepare_environment()
     try:
         found = measure()

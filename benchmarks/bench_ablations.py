@@ -1,11 +1,11 @@
-"""Single changes measured: one model with and without each, alternating on one device.
+"""Measure single optimizations: one model with and without each, alternating on one device.
 
     python benchmarks/bench_ablations.py PACKAGE --ablation all
     python benchmarks/bench_ablations.py PACKAGE --ablation gate-up-fusion --package fused=OTHER
 
-Some ablations need the same model converted otherwise: `--package NAME=PATH` with the names
-`column`, `flat` and `fused`. An ablation that cannot run is listed with the reason. `docs/MODES.md`
-says what the ablations are. The last line is one JSON object.
+Some ablations need the same model converted with other options; give those packages with
+`--package NAME=PATH` under the names `column`, `flat` and `fused`. An ablation that cannot run is
+listed with the reason. `docs/MODES.md` describes the ablations. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _script import add_workload, finish, named, workload
+from _script import add_workload, finish, parse_pairs, workload
 from published.ratios import show_ratios
 
 
@@ -25,7 +25,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from published.ablations.measure import measure as measure_ablations
     from rdrr_manifests.package import open_package
 
-    others = named(options.other, "NAME=PATH")
+    others = parse_pairs(options.other, "NAME=PATH")
     ablations = chosen(options.ablation.split(","))
     packages = {name: open_package(path) for name, path in others.items()}
     found = measure_ablations(
@@ -39,7 +39,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print the ratios, what did not run, and hints that were not honoured."""
+    """Print the ratios, the ablations that did not run, and the hints that were not honoured."""
     rows = found["ablations"]
     show_ratios([row["ratio"] for row in rows if "ratio" in row])
     for row in rows:
@@ -54,8 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("package", help="a package: folder, URL or hf://org/name")
-    add("--ablation", default="all", metavar="NAME[,NAME...]", help="`all` measures all of them")
-    add("--package", dest="other", action="append", default=[], metavar="NAME=PATH")
+    add("--ablation", default="all", metavar="NAME[,NAME...]", help="names of ablations, or `all`")
+    add(
+        "--package",
+        dest="other",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="the same model converted with other options; may be repeated",
+    )
     add_workload(parser)
     options = parser.parse_args(arguments)
     return finish(lambda: measure(options))

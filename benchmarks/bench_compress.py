@@ -1,10 +1,11 @@
-"""What compressing shards saves and costs, by storage type and level.
+"""Measure the size and the speed of compressed shards, by quantization and compression level.
 
     python benchmarks/bench_compress.py examples/small-llama
 
-The checkpoint is converted to each storage type, and its shards are compressed in memory. Speeds
-are MB of content a second of this thread's CPU time, best of several rounds; reading is beside
-that of one tensor alone, in milliseconds. The last line is one JSON object.
+The checkpoint is converted to each quantization, and the content of its shards is compressed in
+memory. Speeds are MB of content per second of this thread's CPU time, the best of several rounds.
+Reading is timed for the whole content (MB per second) and for one small tensor of 4 KiB in its
+middle (milliseconds). The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rdrr_manifests.package import open_package
 
 
 def content_of(source: Path, quantize: RecipeName) -> bytes:
-    """The bytes of all shards of a package, one after the other."""
+    """Convert a checkpoint and return the bytes of all its shards, concatenated."""
     with tempfile.TemporaryDirectory() as folder:
         convert(source, Path(folder) / "package", quantize=quantize)
         with open_package(Path(folder) / "package") as package:
@@ -36,7 +37,7 @@ def content_of(source: Path, quantize: RecipeName) -> bytes:
 
 
 def fastest(action: Callable[[], object], rounds: int) -> float:
-    """CPU seconds of this thread in the best of several rounds."""
+    """Return the CPU seconds of this thread in the fastest of several rounds."""
     times = []
     for _ in range(rounds):
         start = time.thread_time()
@@ -46,7 +47,7 @@ def fastest(action: Callable[[], object], rounds: int) -> float:
 
 
 def measure(content: bytes, level: int, rounds: int) -> dict[str, float]:
-    """Size beside the content's, and speeds."""
+    """Return the compressed size as a fraction of the content, and the speeds."""
     store = MemoryStore()
 
     def write() -> tuple[ShardInfo, ...]:
@@ -70,12 +71,12 @@ def measure(content: bytes, level: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure every type and level, and print."""
+    """Measure every quantization at every level and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("source", type=Path, help="a checkpoint")
-    parser.add_argument("--types", default="f32,f16,q8_0,q4_k_m")
-    parser.add_argument("--levels", default="1,3,9,19")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("source", type=Path, help="folder of a checkpoint")
+    parser.add_argument("--types", default="f32,f16,q8_0,q4_k_m", help="quantizations to measure")
+    parser.add_argument("--levels", default="1,3,9,19", help="zstd levels to measure")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the best counts")
     options = parser.parse_args()
     results = []
     columns = ("type", "level", "size", "write", "read", "small tensor, ms")

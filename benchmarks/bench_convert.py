@@ -1,10 +1,10 @@
-"""Where the CPU time of a conversion goes.
+"""Measure how much CPU time each step of a conversion takes.
 
     python benchmarks/bench_convert.py --shape qwen3-0.6b
 
-A checkpoint of random weights is converted, and the CPU time that each thread spends in some
-functions is added up. Compiled code is loaded beforehand. Rates are millions of weights a second.
-The last line is one JSON object.
+A checkpoint with random weights is converted, and the CPU time that all threads spend in the
+functions of `STEPS` is added up. The numba functions are compiled beforehand. Rates are in millions
+of weights per second. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from shapes import SHAPES
 from synthesize import synthesize
 
 STEPS = (
-    ("look for the largest value", SourceTensor, "magnitude"),
-    ("read to encode", quantize, "read_chunk"),
+    ("find the largest value", SourceTensor, "magnitude"),
+    ("read to quantize", quantize, "read_chunk"),
     ("quantize", Codec, "quantize"),
     ("  of it, the search of Q4_K", affine, "search_groups"),
     ("  of it, the search of Q6_K", _signed_search, "search_signed"),
@@ -42,12 +42,12 @@ STEPS = (
     ("decode to verify", Codec, "dequantize"),
     ("compare", ErrorMeter, "add"),
 )
-"""What is timed: a name, and the function by its owner and attribute."""
+"""The steps to time: a name, then the function, given by its owner and attribute."""
 
 
 @contextmanager
 def timed(spent: dict[str, float], name: str, owner: Any, attribute: str) -> Iterator[None]:
-    """Within the block, CPU time in a function is added to `spent`."""
+    """Add the CPU time that a function takes within the block to `spent[name]`."""
     function: Callable[..., Any] = getattr(owner, attribute)
 
     def counted(*arguments: Any, **options: Any) -> Any:
@@ -55,7 +55,8 @@ def timed(spent: dict[str, float], name: str, owner: Any, attribute: str) -> Ite
         try:
             return function(*arguments, **options)
         finally:
-            spent[name] += time.thread_time() - start  # a race would lose a chunk of thousands
+            # Not locked: a race between threads loses one call of thousands.
+            spent[name] += time.thread_time() - start
 
     setattr(owner, attribute, counted)
     try:
@@ -65,7 +66,10 @@ def timed(spent: dict[str, float], name: str, owner: Any, attribute: str) -> Ite
 
 
 def measure(source: Path, options: dict[str, Any]) -> tuple[ConversionResult, dict[str, float]]:
-    """Convert, and give the seconds of each step, of all CPUs and of the wall."""
+    """Convert a checkpoint; return the result and the CPU seconds of each step.
+
+    The seconds also contain `all`, the CPU time of the process, and `wall`, the elapsed time.
+    """
     for name in ("Q4_K", "Q6_K"):
         CODECS[name].quantize(np.ones((2, 256), np.float32))
     spent: dict[str, float] = defaultdict(float)
@@ -79,12 +83,12 @@ def measure(source: Path, options: dict[str, Any]) -> tuple[ConversionResult, di
 
 
 def main() -> None:
-    """Make a checkpoint, convert it, print."""
+    """Make a checkpoint, convert it and print the CPU time of each step."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="smollm-135m")
     parser.add_argument("--quantize", default="q4_k_m")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--work", type=Path, help="folder to work in")
+    parser.add_argument("--workers", type=int, default=1, help="threads of the conversion")
+    parser.add_argument("--work", type=Path, help="folder for temporary files")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
         source = Path(folder) / options.shape
@@ -95,7 +99,10 @@ def main() -> None:
     for name, spent in seconds.items():
         print(f"{spent:8.2f} s {100 * spent / seconds['all']:5.0f} %  {name}")
     rate = result.parameters / 1e6
-    print(f"{rate / seconds['all']:.0f} for each core, {rate / seconds['wall']:.0f} in all")
+    print(
+        f"million weights per second: {rate / seconds['all']:.0f} per core, "
+        f"{rate / seconds['wall']:.0f} in all"
+    )
     shown = {name.strip(): round(spent, 3) for name, spent in seconds.items()}
     print(json.dumps({"benchmark": "convert", "shape": options.shape, "seconds": shown}))
 

@@ -1,13 +1,14 @@
-"""Prefill and decode speed of a model of a given shape, ours beside llama.cpp in the same run.
+"""Measure prefill and decode speed of a model of a given shape, with llama.cpp in the same run.
 
     python benchmarks/bench_decode.py --shape llama-1b --quantize q4_k_m --peer PATH
 
-The script makes everything itself: a checkpoint with random weights, packages of it by our
-converter, and a GGUF file of the same blocks. The runners alternate; each is kept busy for a while
-before it is timed, so that the clocks are up, and medians with the extremes are printed. Ratios are
-to the fastest variant of llama.cpp. Before anything is timed the logits are compared, so that every
-runner is measured on the same model. `--peer` is the npm package that `peers/llama_cpp.py` names,
-as a tarball or a folder; without it llama.cpp is "not run". The last line is one JSON object.
+The script makes all files itself: a checkpoint with random weights, rdrr packages of it, and a GGUF
+file with the same blocks. The runners alternate. Each is kept busy for a while before it is timed,
+so that the GPU has raised its clocks. The tables show medians with the least and the most; ratios
+are to the fastest variant of llama.cpp. The logits of all runners are compared before anything is
+timed, to show that they run the same model. `--peer` is the npm package that `peers/llama_cpp.py`
+names, as a tarball or a folder; without it llama.cpp is listed as "not run". The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 from _prepared import Clock, gguf_file, package
-from _runners import LlamaCppRunner, Ours, Runner, rates
+from _runners import LlamaCppRunner, RdrrRunner, Runner, rates
 from _script import keep_busy, prepare_environment, table
 from rdrr.bench.figures import Spread
 from rdrr.bench.runs import Workload
@@ -40,15 +41,21 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "column": {"transpose_weights": True, "fuse_gate_up": True},
     }
 )
-"""Options of the conversion that makes each package, by the name of the package."""
+"""Conversion options of each package, by the name that `--layouts` takes."""
 
 PEER_VARIANTS = ((True, 512), (False, 512), (True, 256))
-"""Flash attention and prompt tokens of a pass, of each variant of llama.cpp."""
+"""The measured variants of llama.cpp: flash attention on or off, and prompt tokens per pass."""
 
 
 @dataclass
 class Times:
-    """Seconds of a runner, in the order of the rounds."""
+    """The measured seconds of a runner, one element per round.
+
+    Attributes:
+        prefill: Prefill of the prompt.
+        decode: Decoding after the prompt.
+        far: Decoding after `--context` tokens.
+    """
 
     prefill: list[float] = field(default_factory=list)
     decode: list[float] = field(default_factory=list)
@@ -56,21 +63,21 @@ class Times:
 
 
 def as_list(spread: Spread) -> list[float]:
-    """Return median, least and most for JSON, with one digit."""
+    """Return median, least and most for JSON, rounded to one decimal."""
     return [round(value, 1) for value in (spread.median, spread.least, spread.most)]
 
 
-def open_ours(
+def open_rdrr(
     options: argparse.Namespace, packages: dict[str, Path], work: Workload, stack: ExitStack
 ) -> list[Runner]:
-    """Load our packages on one device."""
+    """Load rdrr's packages on one device."""
     from rdrr_device.device import open_device
 
     device = open_device(options.adapter)
     stack.callback(device.close)
     runners: list[Runner] = []
     for layout, folder in packages.items():
-        runner = Ours(f"rdrr, {layout}", folder, device, work)
+        runner = RdrrRunner(f"rdrr, {layout}", folder, device, work)
         stack.callback(runner.close)
         runners.append(runner)
     return runners
@@ -79,11 +86,14 @@ def open_ours(
 def open_peers(
     options: argparse.Namespace, work: Path, context: int, stack: ExitStack, clock: Clock
 ) -> tuple[list[Runner], str]:
-    """Load llama.cpp's variants; also return their device, or why there are none."""
+    """Load the variants of llama.cpp; also return a description of their device.
+
+    Where llama.cpp cannot run, there are no runners and the description says why.
+    """
     from peers.llama_cpp import LlamaCpp, PeerModel, UnavailableError, unpacked
 
     if options.peer is None:
-        return [], "not run: no --peer given"
+        return [], "not run: --peer is not given"
     runners: list[Runner] = []
     try:
         library = LlamaCpp(stack.enter_context(unpacked(options.peer)))
@@ -106,7 +116,10 @@ def open_peers(
 
 
 def agreement(runners: Sequence[Runner], ids: Sequence[int]) -> dict[str, float]:
-    """Return the relative distance of each runner's logits from those of the first runner."""
+    """Return each runner's relative distance of logits to those of the first runner.
+
+    The distance is |logits - first| / |first| in the Euclidean norm.
+    """
     first = runners[0].logits(ids)
     scale = float(np.linalg.norm(first))
     return {
@@ -118,7 +131,7 @@ def agreement(runners: Sequence[Runner], ids: Sequence[int]) -> dict[str, float]
 def measure(
     runners: Sequence[Runner], options: argparse.Namespace, ids: Sequence[int]
 ) -> dict[str, Times]:
-    """Measure prefill and decode of all runners alternately, then decode behind a long context."""
+    """Measure prefill and decode of all runners alternately, then decode after a long context."""
     times = {runner.name: Times() for runner in runners}
     prompt, tokens = ids[: options.prompt], ids[: options.tokens]
     busy = tokens[:16]
@@ -143,7 +156,7 @@ def measure(
 def summarize(
     runners: Sequence[Runner], times: dict[str, Times], options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """Return the rates of each runner, and the seconds in which it was loaded."""
+    """Return the rates of each runner and the seconds that loading it took."""
     rows: dict[str, dict[str, Any]] = {}
     for runner in runners:
         taken = times[runner.name]
@@ -159,11 +172,13 @@ def summarize(
 
 
 def measure_batches(
-    runner: Ours, folder: Path, options: argparse.Namespace
+    runner: RdrrRunner, folder: Path, options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """Measure tokens per second of batches, and the bytes that a token moves, by batch size."""
+    """Measure batches: tokens per second and the bytes read per token, by number of sequences."""
     found: dict[str, dict[str, Any]] = {}
-    sizes = sorted(map(int, options.batch.split(",")), reverse=True)  # the largest caches once
+    sizes = sorted(
+        map(int, options.batch.split(",")), reverse=True
+    )  # the largest first: its caches serve all
     weights = bytes_per_token(folder)
     slot = runner.kv_bytes_per_slot
     for size in sizes:
@@ -184,7 +199,7 @@ def measure_batches(
 
 
 def show_batches(name: str, found: dict[str, dict[str, Any]]) -> None:
-    """Print the table of batches."""
+    """Print the table of batches of one runner."""
     print(f"{name}, batches")
     first = next(iter(found.values()))["tokens_per_second"][0]
     rows = []
@@ -197,7 +212,10 @@ def show_batches(name: str, found: dict[str, dict[str, Any]]) -> None:
 
 
 def bytes_per_token(folder: Path) -> int:
-    """Return the bytes of weights that one token reads: all but an untied embedding."""
+    """Return the bytes of weights that one token reads.
+
+    These are all weights except an embedding that is not also the output head.
+    """
     from rdrr_manifests.package import open_package
 
     manifest = open_package(folder).manifest
@@ -208,7 +226,12 @@ def bytes_per_token(folder: Path) -> int:
 
 
 def ratios(rows: dict[str, dict[str, Any]], ours: set[str]) -> dict[str, dict[str, float]]:
-    """Divide each of our medians by the best median of llama.cpp."""
+    """Divide each median of rdrr's runners by the best median of llama.cpp.
+
+    Args:
+        rows: Rates by the name of the runner.
+        ours: Names of rdrr's runners.
+    """
     peers = [row for name, row in rows.items() if name not in ours]
     if not peers:
         return {}
@@ -240,7 +263,7 @@ def show(rows: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, Any]:
-    """Run the whole benchmark, print the tables and return the figures for JSON."""
+    """Run the benchmark, print the tables and return the figures for JSON."""
     clock = Clock()
     shape, quantize = options.shape, options.quantize
     packages = {
@@ -250,7 +273,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
     size = Workload(max(options.prompt, options.context), options.tokens)
     ids = np.random.default_rng(0).integers(3, SHAPES[shape].vocab, size.context).tolist()
     with clock.step("load"):
-        ours = open_ours(options, packages, size, stack)
+        ours = open_rdrr(options, packages, size, stack)
     peers, peer = open_peers(options, work, size.context, stack, clock)
     runners = [*ours, *peers]
     with clock.step("compare"):
@@ -259,7 +282,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
         times = measure(runners, options, ids)
     rows = summarize(runners, times, options)
     first = ours[0]
-    assert isinstance(first, Ours)
+    assert isinstance(first, RdrrRunner)
     print(f"\n{shape}, {quantize}, on {first.device.info.name}; peer {peer}")
     show(rows, options)
     found = ratios(rows, {runner.name for runner in ours})
@@ -276,7 +299,7 @@ def run(options: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, 
     batches: dict[str, Any] = {}
     if options.batch:
         for runner, folder in zip(ours, packages.values(), strict=True):
-            assert isinstance(runner, Ours)
+            assert isinstance(runner, RdrrRunner)
             with clock.step(f"batches of {runner.name}"):
                 batches[runner.name] = measure_batches(runner, folder, options)
             show_batches(runner.name, batches[runner.name])
@@ -311,21 +334,30 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--shape", choices=tuple(SHAPES), default="llama-1b")
     add("--quantize", choices=("q4_k_m", "q8_0", "f16", "f32"), default="q4_k_m")
-    add("--layouts", default="row", help=f"packages to run, of {', '.join(LAYOUTS)}")
+    add("--layouts", default="row", help=f"packages to measure: {', '.join(LAYOUTS)}")
     add("--peer", type=Path, help="llama.cpp's libraries: the npm tarball or a folder")
-    add("--peer-device", default="Vulkan", help="part of the name of llama.cpp's device")
-    add("--adapter", help="part of the name of our adapter")
-    add("--prompt", type=int, default=512)
-    add("--tokens", type=int, default=128)
-    add("--context", type=int, default=0, help="also decode with so many tokens in the cache")
-    add("--batch", metavar="N,N", help="also decode batches of so many sequences, as 1,2,4,8,16")
-    add("--repeat", type=int, default=5)
-    add("--warm", type=float, default=0.4, help="seconds of work before each measurement")
-    add("--work", type=Path, help="folder for the files, kept; a temporary one by default")
+    add(
+        "--peer-device",
+        default="Vulkan",
+        help="run llama.cpp on the device whose name contains this",
+    )
+    add("--adapter", help="run rdrr on the adapter whose name contains this")
+    add("--prompt", type=int, default=512, help="tokens of the prompt")
+    add("--tokens", type=int, default=128, help="tokens to decode")
+    add("--context", type=int, default=0, help="also decode after this many cached tokens")
+    add("--batch", metavar="N,N", help="also decode batches of N sequences, such as 1,2,4,8,16")
+    add("--repeat", type=int, default=5, help="rounds to measure")
+    add(
+        "--warm",
+        type=float,
+        default=0.4,
+        help="seconds of work before each measurement, to raise the clocks",
+    )
+    add("--work", type=Path, help="folder that keeps the files; a temporary one by default")
     options = parser.parse_args(arguments)
     unknown = set(options.layouts.split(",")) - set(LAYOUTS)
     if unknown:
-        parser.error(f"--layouts: unknown {', '.join(sorted(unknown))}")
+        parser.error(f"--layouts: unknown layouts {', '.join(sorted(unknown))}")
     return options
 
 

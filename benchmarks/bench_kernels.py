@@ -1,9 +1,10 @@
-"""Kernels alone: the products of a shape beside a copy of memory, and pairs for the same work.
+"""Measure single kernels: the matrix products of a shape, and pairs of kernels for the same work.
 
     python benchmarks/bench_kernels.py --shape gemma3-1b
 
-Without `--shape` only the pairs are measured: this runtime's kernels beside each other and beside
-those of published systems (`benchmarks/published/kernels`). The last line is one JSON object.
+The bandwidth of each product is compared with that of a memory copy. Without `--shape` only the
+pairs are measured: kernels of this runtime against each other and against those of published
+systems (`benchmarks/published/kernels`). The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     compared = pairs(**given)
     print(compared["adapter"])
     if found:
-        print(f"a copy moves {found['copy_gigabytes_per_second']:,.1f} GB/s")
-        headings = ("matrix", "rows", "kernel", "us", "GB/s", "GFLOP/s", "of the copy")
+        print(f"a memory copy moves {found['copy_gigabytes_per_second']:,.1f} GB/s")
+        headings = ("matrix", "rows", "kernel", "us", "GB/s", "GFLOP/s", "of a copy")
         table(headings, [_cells(one) for one in found["products"]])
     show_ratios(compared["ratios"])
     return compared | found
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--shape", metavar="NAME", help="whose matrices to measure, a shape of shapes.py")
+    add("--shape", metavar="NAME", help="measure the matrices of this shape of shapes.py")
     add("--repeat", type=int, default=5, metavar="N", help="measurements of each kernel")
     add_adapter(parser)
     options = parser.parse_args(arguments)

@@ -1,11 +1,11 @@
-"""A package beside llama.cpp's GPU and CPU on a GGUF file of the same model, measured alternately.
+"""Compare the speed of a package with llama.cpp on a GGUF file of the same model, GPU and CPU.
 
     python benchmarks/bench_llama_cpp.py --llama-cpp FOLDER --gguf FILE --package PATH
 
-What cannot run is listed with the reason. llama.cpp gets its tokens given and samples nothing; its
-logits reach the host after each token, as in its own benchmark. Ours chooses tokens on the GPU and
-reads eight at a time. `bench_decode.py` makes both files itself and tries llama.cpp's variants. The
-last line is one JSON object.
+The runners alternate; one that cannot run is listed with the reason. llama.cpp runs given tokens
+and samples nothing; its logits are read back after each token, as in its own benchmark. rdrr takes
+the argmax on the GPU and reads back eight tokens at a time. `bench_decode.py` makes both files
+itself and also tries several options of llama.cpp. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from _runners import LlamaCppRunner, Ours, Runner, rates
+from _runners import LlamaCppRunner, RdrrRunner, Runner, rates
 from _script import add_workload, finish, table, workload
 from peers.llama_cpp import LlamaCpp, PeerModel, UnavailableError, unpacked
 from published.ratios import Ratio, show_ratios
@@ -29,27 +29,27 @@ from rdrr.bench.runs import Workload, open_device
 OURS = "rdrr"
 CPU = "llama.cpp, CPU"
 DEVICES: Mapping[str, str] = MappingProxyType({"llama.cpp, GPU": "Vulkan", CPU: "CPU"})
-"""Part of the name of llama.cpp's device, by runner."""
+"""Runners of llama.cpp, each with a part of the name of its device."""
 
 GATES: Mapping[str, tuple[float, float | None]] = MappingProxyType(
     {"llama.cpp, GPU": (0.36, 0.54), CPU: (1.0, None)}
 )
-"""The smallest ratio of our decoding to llama.cpp's that passes, and the published ratio."""
+"""The smallest ratio of rdrr's decode speed to llama.cpp's that passes, and the published ratio."""
 
 CPU_TOKENS = 16
-"""Most new tokens of a run on the CPU."""
+"""Maximum number of tokens that a run on the CPU generates."""
 
 
 @dataclass(frozen=True)
-class Contender:
+class MeasuredRunner:
     """A runner and its measurements.
 
     Attributes:
-        runner: What is timed.
-        device: Where it runs, in words.
-        tokens: New tokens of a run.
-        prefill: Seconds of the prompt, round by round.
-        decode: Seconds per decoded token, round by round.
+        runner: The runner.
+        device: Description of its device.
+        tokens: Tokens to decode in a run.
+        prefill: Seconds of the prefill, one element per round.
+        decode: Seconds per decoded token, one element per round.
     """
 
     runner: Runner
@@ -59,14 +59,14 @@ class Contender:
     decode: list[float] = field(default_factory=list)
 
     def run(self, work: Workload) -> tuple[float, float]:
-        """Return the seconds of the prompt and of a decoded token."""
+        """Run once; return the seconds of the prefill and of one decoded token."""
         ids = work.ids(self.runner.vocab)
         prefill = self.runner.prefill(ids)
         given = (ids * -(-self.tokens // len(ids)))[: self.tokens]
         return prefill, self.runner.decode(given, len(ids)) / self.tokens
 
     def measure(self, work: Workload) -> None:
-        """Run one round and keep its times."""
+        """Run one round and add its times to `prefill` and `decode`."""
         prefill, decode = self.run(work)
         self.prefill.append(prefill)
         self.decode.append(decode)
@@ -80,22 +80,22 @@ class Contender:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure what can run here, print the table and return the figures."""
+    """Measure the runners that can run here, print the table and return the figures."""
     work = workload(options)
     with ExitStack() as stack:
         obstacles: dict[str, str] = {}
         found = dict(_peers(options.llama_cpp, options.gguf, work, stack, obstacles))
         software = False
         if options.package is None:
-            obstacles[OURS] = "no --package given"
+            obstacles[OURS] = "--package is not given"
         else:
             device = stack.enter_context(open_device(options.adapter))
             software = device.info.software
-            ours = Ours(OURS, options.package, device, work)
+            ours = RdrrRunner(OURS, options.package, device, work)
             stack.callback(ours.close)
-            found[OURS] = Contender(ours, device.info.name, work.tokens)
+            found[OURS] = MeasuredRunner(ours, device.info.name, work.tokens)
         for one in found.values():
-            one.run(work)  # kernels are compiled here
+            one.run(work)  # compiles the kernels
         for _ in range(work.repeat):
             for one in found.values():
                 one.measure(work)
@@ -111,8 +111,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def _ratios(found: Mapping[str, Contender]) -> Iterator[Ratio]:
-    """Yield the ratio of our decoding to that of each other runner."""
+def _ratios(found: Mapping[str, MeasuredRunner]) -> Iterator[Ratio]:
+    """Yield the ratio of rdrr's decode speed to that of each other runner."""
     ours = found.get(OURS)
     for name, one in found.items():
         if ours is not None and one is not ours:
@@ -128,11 +128,14 @@ def _peers(
     work: Workload,
     stack: ExitStack,
     obstacles: dict[str, str],
-) -> Iterator[tuple[str, Contender]]:
-    """Yield llama.cpp on each of its devices; what is missing goes to `obstacles`."""
+) -> Iterator[tuple[str, MeasuredRunner]]:
+    """Yield llama.cpp's runner on each of its devices, by name.
+
+    For a runner that is missing, the reason is written to `obstacles`.
+    """
     given = (("--llama-cpp", libraries), ("--gguf", gguf))
-    missing = [f"no {name} given" for name, value in given if value is None]
-    missing += [f"nothing at {one}" for _, one in given if one is not None and not one.exists()]
+    missing = [f"{name} is not given" for name, value in given if value is None]
+    missing += [f"{one} does not exist" for _, one in given if one is not None and not one.exists()]
     if missing or libraries is None or gguf is None:
         obstacles |= dict.fromkeys(DEVICES, "; ".join(missing))
         return
@@ -148,24 +151,31 @@ def _peers(
             obstacles[name] = str(error)
 
 
-def _peer(library: LlamaCpp, gguf: Path, name: str, work: Workload, stack: ExitStack) -> Contender:
+def _peer(
+    library: LlamaCpp, gguf: Path, name: str, work: Workload, stack: ExitStack
+) -> MeasuredRunner:
     device = library.device(DEVICES[name])
     model = PeerModel(library, gguf, device)
     stack.callback(model.close)
     runner = LlamaCppRunner(model, work.context, threads=_cores())
     stack.callback(runner.close)
     where = f"llama.cpp {library.version} on {device.name} ({device.description})"
-    return Contender(runner, where, min(work.tokens, CPU_TOKENS) if name == CPU else work.tokens)
+    return MeasuredRunner(
+        runner, where, min(work.tokens, CPU_TOKENS) if name == CPU else work.tokens
+    )
 
 
 def _cores() -> int:
-    """Return the cores that this process may use; llama.cpp's own default is four threads."""
+    """Return the number of CPU cores that this process may use.
+
+    They are set explicitly because llama.cpp's default is four threads.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print the rates, what did not run, and the ratios."""
+    """Print the rates, the runners that did not run, and the ratios."""
     rows = [
         (name, *(f"{one[key]['median']:,.1f}" for key in one), found["devices"][name])
         for name, one in found["runners"].items()
@@ -179,9 +189,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--llama-cpp", type=Path, metavar="PATH", help="its libraries: the npm tarball or a folder")
-    add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp")
-    add("--package", type=Path, metavar="PATH", help="the same model as a package")
+    add(
+        "--llama-cpp",
+        type=Path,
+        metavar="PATH",
+        help="llama.cpp's libraries: npm tarball or folder",
+    )
+    add("--gguf", type=Path, metavar="FILE", help="the model as a GGUF file, for llama.cpp")
+    add("--package", type=Path, metavar="PATH", help="the same model as an rdrr package")
     add_workload(parser)
     options = parser.parse_args(arguments)
     return finish(lambda: measure(options))

@@ -1,12 +1,13 @@
-"""What checking the shards costs a load: `--verify none`, `full` and `cached` in turn.
+"""Measure what verifying the shards adds to a load: `--verify none`, `full` and `cached`.
 
     python benchmarks/bench_load.py --shape qwen3-0.6b --quantize f16
 
-A package of the shape, random weights, is loaded once to warm caches up, then in rounds of each
-mode; the order alternates from round to round. `cached` finds every shard remembered, since the
-loads before it hashed them. Times are from the path to the loaded model. The check alone is timed
-beside them, hashing in as many threads as a load takes and finding everything remembered. What is
-verified is remembered in a folder of the benchmark's own. The last line is one JSON object.
+A package of the shape with random weights is loaded once to warm up caches, then once per mode and
+round; the order of the modes is reversed in every second round. `cached` finds all shards in the
+list of verified files, because the loads before it hashed them. Times run from the path of the
+package to the loaded model. The check is also timed alone: hashing, in as many threads as a load
+uses, and looking up the list of verified files, which is kept in a temporary folder. The last line
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from shapes import SHAPES
 
 
 def load_seconds(folder: Path, verify: VerifyMode, options: argparse.Namespace) -> float:
-    """Seconds of one load."""
+    """Load a package once and return the seconds."""
     start = time.perf_counter()
     model = rdrr.load(
         folder,
@@ -45,7 +46,7 @@ def load_seconds(folder: Path, verify: VerifyMode, options: argparse.Namespace) 
 
 
 def check_seconds(folder: Path, verify: VerifyMode) -> float:
-    """Seconds of checking the shards while nothing is loaded."""
+    """Verify the shards without loading anything and return the seconds."""
     with rdrr.open_package(folder) as opened:
         start = time.perf_counter()
         with checked_shards(opened, verify):
@@ -54,7 +55,10 @@ def check_seconds(folder: Path, verify: VerifyMode) -> float:
 
 
 def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Medians of all modes, and how much longer each takes than `none`, round by round."""
+    """Measure all modes and print the table; return the figures for JSON.
+
+    The ratio of a mode to `none` is the median of the ratios of the rounds.
+    """
     folder = options.package or package(
         work, options.shape, "row", Clock(), quantize=options.quantize
     )
@@ -83,8 +87,8 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         ],
     )
     speed = size / alone["full"] / 2**30
-    print(f"hashing alone: {alone['full']:.2f} s, {speed:.2f} GiB/s, {os.cpu_count()} processors")
-    print(f"finding all remembered: {1e3 * alone['cached']:.1f} ms")
+    print(f"hashing alone: {alone['full']:.2f} s, {speed:.2f} GiB/s, {os.cpu_count()} CPU cores")
+    print(f"looking up verified files alone: {1e3 * alone['cached']:.1f} ms")
     return {
         "benchmark": "load",
         "bytes": size,
@@ -97,22 +101,22 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--package", type=Path, help="a package, in place of one of --shape")
+    add("--package", type=Path, help="load this package instead of one of --shape")
     add("--shape", choices=tuple(SHAPES), default="qwen3-0.6b")
     add("--quantize", default="f16")
     add("--backend", choices=("wgpu", "cpu"), default="wgpu")
-    add("--adapter", metavar="NAME", help="part of an adapter's name")
-    add("--context", type=int, default=512)
-    add("--rounds", type=int, default=5)
+    add("--adapter", metavar="NAME", help="use the adapter whose name contains this")
+    add("--context", type=int, default=512, help="slots of the key-value cache")
+    add("--rounds", type=int, default=5, help="loads of each mode")
     add("--work", type=Path, help="keep the package here for the next run")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print."""
+    """Run the command line and return the exit code."""
     options = parse(arguments)
     with (
         tempfile.TemporaryDirectory(dir=options.work) as scratch,

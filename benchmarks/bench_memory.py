@@ -1,11 +1,12 @@
-"""Peak anonymous memory of a conversion above that of an idle interpreter with torch imported.
+"""Measure the peak anonymous memory of conversions, beyond that of an idle interpreter with torch.
 
     python benchmarks/bench_memory.py --shape llama-3b --others qwen3-0.6b
 
-A checkpoint of `--shape` (llama-3b: 6.4 GB) is converted with several numbers of workers; one of
-`--others` with further options and as a PyTorch and a GGUF file. Each conversion has a process of
-its own, whose anonymous pages are read from /proc every 20 ms: mapped files do not count, since
-the system takes their pages back when it needs them. Linux only. The last line is one JSON object.
+A checkpoint of `--shape` (llama-3b: 6.4 GB) is converted with several numbers of workers. A
+checkpoint of `--others` is converted with further options, and from a PyTorch and a GGUF file. Each
+conversion runs in its own process, whose anonymous memory is read from /proc every 20 ms. Mapped
+files do not count, since the system reclaims their pages when it needs memory. Linux only. The last
+line is one JSON object.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import Any
 from shapes import SHAPES
 from synthesize import synthesize
 
-LIMIT = 1 << 30
-INTERVAL = 0.02  # seconds between two looks
+LIMIT = 1 << 30  # bytes that a conversion may use beyond the idle interpreter
+INTERVAL = 0.02  # seconds between two readings
 IDLE = "import sys, torch; print('ready', flush=True); sys.stdin.read()"
 CONVERT = """
 import json, sys, torch
@@ -41,9 +42,9 @@ class Case:
     """A conversion to measure.
 
     Attributes:
-        name: Shown in the table.
+        name: Name in the table.
         kind: Kind of checkpoint: `safetensors`, `pytorch` or `gguf`.
-        options: As of `convert`.
+        options: Options of `convert`.
     """
 
     name: str
@@ -65,8 +66,8 @@ OTHERS = (
 )
 
 
-def anonymous(pid: int) -> int:
-    """Bytes of anonymous memory that a process has; 0 when it is gone."""
+def anonymous_bytes(pid: int) -> int:
+    """Return the bytes of anonymous memory of a process, or 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -77,21 +78,21 @@ def anonymous(pid: int) -> int:
     return 0
 
 
-def idle() -> int:
-    """Anonymous bytes of an interpreter that has imported torch and does nothing."""
+def idle_bytes() -> int:
+    """Return the anonymous memory, in bytes, of an interpreter that has only imported torch."""
     command = [sys.executable, "-c", IDLE]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        found = anonymous(process.pid)
+        found = anonymous_bytes(process.pid)
         process.communicate("")
     return found
 
 
-def peak(source: Path, destination: Path, options: Mapping[str, Any]) -> int:
-    """Largest number of anonymous bytes that a conversion has at any look.
+def peak_bytes(source: Path, destination: Path, options: Mapping[str, Any]) -> int:
+    """Convert in a new process and return its largest reading of anonymous memory, in bytes.
 
     Raises:
         RuntimeError: The conversion failed.
@@ -100,15 +101,15 @@ def peak(source: Path, destination: Path, options: Mapping[str, Any]) -> int:
     most = 0
     with subprocess.Popen([sys.executable, "-c", CONVERT, order]) as process:
         while process.poll() is None:
-            most = max(most, anonymous(process.pid))
+            most = max(most, anonymous_bytes(process.pid))
             time.sleep(INTERVAL)
     if process.returncode:
-        raise RuntimeError(f"the conversion ended with code {process.returncode}")
+        raise RuntimeError(f"the conversion failed with exit code {process.returncode}")
     return most
 
 
 def checkpoint(work: Path, shape: str, kind: str) -> Path:
-    """A checkpoint of a kind, made unless it is there."""
+    """Return a checkpoint of a shape and kind; make it if it is missing."""
     folder = work / shape
     if not (folder / "config.json").exists():
         synthesize(SHAPES[shape], folder)
@@ -147,8 +148,8 @@ def _write_gguf(source: Path, made: Path) -> None:
 
 
 def measure(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
-    """One row for each case."""
-    base = idle()
+    """Measure each case, print its line and yield its figures for JSON."""
+    base = idle_bytes()
     print(f"idle interpreter with torch: {base / 2**20:.0f} MiB")
     cases = [
         (options.shape, Case(f"{one} workers", options={"workers": one})) for one in options.workers
@@ -158,7 +159,7 @@ def measure(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]
         source = checkpoint(work, shape, case.kind)
         size = sum(path.stat().st_size for path in source.iterdir())
         start = time.perf_counter()
-        above = peak(source, work / "package", case.options) - base
+        above = peak_bytes(source, work / "package", case.options) - base
         seconds = time.perf_counter() - start
         row = {"shape": shape, "case": case.name, "source_bytes": size, "peak_bytes": above}
         print(
@@ -171,19 +172,24 @@ def measure(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--shape", choices=tuple(SHAPES), default="llama-3b")
-    add("--others", choices=tuple(SHAPES), help="shape of the other cases; none without it")
-    add("--workers", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2, 8])
-    add("--only", default="", help="cases with this in their name")
+    add("--others", choices=tuple(SHAPES), help="also measure the other cases, with this shape")
+    add(
+        "--workers",
+        type=lambda text: [int(one) for one in text.split(",")],
+        default=[1, 2, 8],
+        help="numbers of threads, separated by commas",
+    )
+    add("--only", default="", help="measure only the cases whose name contains this")
     add("--work", type=Path, help="keep checkpoints here for the next run")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
-    """Measure, and print whether every peak is below the limit."""
+    """Run the command line and report whether every peak is within the limit."""
     options = parse()
     with tempfile.TemporaryDirectory(dir=options.work) as scratch:
         if options.work:

@@ -1,10 +1,10 @@
-"""Every mix beside llama.cpp's own quantizer: the type and the bytes of every tensor.
+"""Compare every quantization mix with llama.cpp's quantizer: types and bytes of all tensors.
 
     python benchmarks/bench_mixes.py CHECKPOINT --peer PATH [--imatrix FILE]
 
-The checkpoint becomes a GGUF in F32, which llama.cpp quantizes; ours is converted to the same mix
-with `--k-tail ggml` and exported. Nothing is timed. `--peer` is the npm package that
-`benchmarks/README.md` names, without a GPU too. The last line is one JSON object.
+The checkpoint is exported as a GGUF file in F32, which llama.cpp quantizes; rdrr converts it to the
+same mix with `--k-tail ggml` and exports that. Nothing is timed. `--peer` is the npm package that
+`benchmarks/README.md` names; no GPU is needed. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from rdrr_converter.sources.imatrix import read_imatrix
 
 
 def compare(theirs: Path, ours: Path) -> dict[str, Any]:
-    """How many tensors two files have, and which differ in type or bytes."""
+    """Compare two GGUF files: count the tensors they share and list those that differ.
+
+    Args:
+        theirs: File that llama.cpp wrote.
+        ours: File that rdrr wrote.
+    """
     left, right = ({one.name: one for one in GGUFReader(path).tensors} for path in (theirs, ours))
     shared = [name for name in left if name in right]
     types = [name for name in shared if left[name].tensor_type != right[name].tensor_type]
@@ -42,12 +47,12 @@ def compare(theirs: Path, ours: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compare all mixes and print."""
+    """Compare all mixes and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("checkpoint", type=Path, help="folder of a checkpoint")
     parser.add_argument("--peer", type=Path, required=True, help="llama.cpp's shared libraries")
-    parser.add_argument("--imatrix", type=Path, help="also with this importance matrix")
-    parser.add_argument("--mixes", default=",".join(FILE_TYPES))
+    parser.add_argument("--imatrix", type=Path, help="also quantize with this importance matrix")
+    parser.add_argument("--mixes", default=",".join(FILE_TYPES), help="mixes to compare")
     options = parser.parse_args()
     rows = []
     with unpacked(options.peer) as libraries, tempfile.TemporaryDirectory() as name:
@@ -56,7 +61,7 @@ def main() -> None:
         rdrr.export(work / "f32", work / "f32.gguf", to="gguf")
         for recipe in options.mixes.split(","):
             for imatrix in (None, options.imatrix) if options.imatrix else (None,):
-                stem = work / f"{recipe}-{'guided' if imatrix else 'plain'}"
+                stem = work / f"{recipe}-{'imatrix' if imatrix else 'plain'}"
                 theirs, ours = stem.with_suffix(".theirs.gguf"), stem.with_suffix(".ours.gguf")
                 importance = read_imatrix(imatrix) if imatrix else None
                 quantize(library, work / "f32.gguf", theirs, recipe, importance)

@@ -1,9 +1,9 @@
-"""Decode modes of published systems around the same kernels, measured alternately on one model.
+"""Measure the decode modes of published systems alternately, with the same kernels and model.
 
     python benchmarks/bench_modes.py PACKAGE --mode all
 
-`docs/MODES.md` says what each mode does. Ratios are taken round by round; the ids must be the same
-in every mode, and so must the GPU time of the kernels. The last line is one JSON object.
+`docs/MODES.md` describes the modes. Ratios are taken round by round. All modes must generate the
+same token ids, and their kernels must take the same GPU time. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from published.ratios import show_ratios
 GPU_COLUMNS: Mapping[str, str] = MappingProxyType(
     {"GPU ms": "gpu_ms_per_token", "of kernels": "gpu_kernels_ms_per_token"}
 )
+"""Columns of GPU time in the table: heading and JSON key."""
+
 COUNTED: Mapping[str, str] = MappingProxyType(
     {
         "dispatches": "dispatches",
@@ -32,7 +34,7 @@ COUNTED: Mapping[str, str] = MappingProxyType(
         "read B": "bytes_read",
     }
 )
-"""Counters of the table, each per token, by heading."""
+"""Columns of counters in the table, each per token: heading and JSON key."""
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def show(found: Mapping[str, Any]) -> None:
     if spread is not None:
         verdict = found["gpu_time_verdict"]
         print(f"GPU time of a token's kernels differs by {100 * spread:.1f} %: {verdict}")
-    print("the ids are the same in every mode")
+    print("all modes generate the same token ids")
 
 
 def _cells(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -92,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("package", help="a package: folder, URL or hf://org/name")
     names = ", ".join((*MODES, *GROUPS))
-    add("--mode", default="all", metavar="MODE[,MODE...]", help=f"of {names}")
-    add("--submit", choices=("per-op", "per-token"), help="submissions of every mode")
-    add("--sampler", choices=("cpu", "gpu"), help="where every mode takes the argmax")
+    add("--mode", default="all", metavar="MODE[,MODE...]", help=f"modes to measure: {names}")
+    add("--submit", choices=("per-op", "per-token"), help="replace the submissions of every mode")
+    add("--sampler", choices=("cpu", "gpu"), help="take the argmax there in every mode")
     add_workload(parser)
     add_loading(parser)
     options = parser.parse_args(arguments)

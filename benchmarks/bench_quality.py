@@ -1,25 +1,25 @@
-"""Perplexity of a package on the fast paths beside the exact one, each by both kinds of passes.
+"""Compare the perplexity of a package on the fast paths with that on the exact path.
 
     python benchmarks/bench_quality.py PACKAGE --text FILE [--tokens 4000]
 
-The exact path computes with float32 activations and a float32 cache; `int8` asks for int8 dot
-products wherever a kernel has them; `default` is what `rdrr generate` does. Prefill and decode use
-different kernels, and so do batches and draft tokens to verify. The text goes through all three:
-many tokens a pass, one token a pass (which is slow), and a few. Differences come with their
-standard error: below two or three of them a difference means nothing, so give enough tokens. A
-checkpoint's folder is converted first, to `--quantize`. The last line is one JSON object.
+The exact path computes with float32 activations and a float32 cache; `int8` uses int8 dot products
+wherever a kernel has them; `default` is what `rdrr generate` does. Prefill and decode use different
+kernels, and small batches (batched decode, verifying draft tokens) use a third kind. So the text is
+evaluated with many tokens per pass, one token per pass (which is slow) and 8 tokens per pass. Each
+difference is printed with its standard error: a difference below two or three standard errors
+means nothing, so give enough tokens. A checkpoint is converted to `--quantize` first. The last line
+is one JSON object.
 
     python benchmarks/bench_quality.py CHECKPOINT --text FILE --quality both
 
-compares `--quality ref` and `best` of the converter instead, each beside the checkpoint in
-float32, on the exact path and many tokens a pass; `--imatrix FILE` goes to both conversions.
+compares the converter's `--quality ref` and `best` instead, each with the checkpoint in float32, on
+the exact path with many tokens per pass. `--imatrix FILE` is used by both conversions.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from _script import prepare_environment
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,21 +40,23 @@ PATHS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "int8": {"kernel_hints": {"q4kMatmul": "fused_q4k_int8"}},
 }
-"""Arguments of `rdrr.load` for each path."""
+"""Arguments of `rdrr.load` for each fast path."""
 
-PASSES = {"many tokens a pass": False, "one token a pass": True}
-FEW = 8
-"""Tokens of a pass over a few."""
+PASSES = {"many tokens per pass": False, "one token per pass": True}
+"""Whether the model runs stepwise, by name of the kind of pass."""
+
+SMALL_PASS = 8
+"""Tokens of a pass that runs the kernels of small batches."""
 
 
-class FewTokens:
-    """A model that is asked for its logits by passes over a few tokens.
+class SmallPassModel:
+    """A model that computes its logits in passes over 8 tokens, for `rdrr.evaluate.compare`.
 
     Args:
-        model: Whose tokens and package these are.
-        device: Where it runs.
-        arguments: Those of `rdrr.load`.
-        context: KV slots.
+        model: Model with the same package and tokenizer.
+        device: GPU to load it on.
+        arguments: Arguments of `rdrr.load`.
+        context: Slots of the key-value cache.
     """
 
     def __init__(
@@ -67,27 +70,27 @@ class FewTokens:
         self._backend = GpuBackend(model.package, context=context, device=device, policy=policy)
 
     def logits(self, ids: Sequence[int], *, stepwise: bool = False) -> npt.NDArray[np.float32]:
-        """As `rdrr.Model.logits`, a few ids at a time."""
+        """Return the same as `rdrr.Model.logits`, computed with 8 tokens per pass."""
         del stepwise
-        parts = [ids[start : start + FEW] for start in range(0, len(ids), FEW)]
+        parts = [ids[start : start + SMALL_PASS] for start in range(0, len(ids), SMALL_PASS)]
         return np.concatenate(
             [
-                self._backend.window_logits(part, FEW * at, wanted=len(part))
+                self._backend.window_logits(part, SMALL_PASS * at, wanted=len(part))
                 for at, part in enumerate(parts)
             ]
         )
 
     def as_model(self) -> rdrr.Model:
-        """Return this object as the model whose logits, tokens and package it has."""
+        """Return this object typed as a model; it has the members that `compare` uses."""
         return cast("rdrr.Model", self)
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the memory of the model."""
         self._backend.close()
 
 
 def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each path and kind of pass."""
+    """Return a row for each fast path and kind of pass."""
     import rdrr
     from rdrr.evaluate import compare
     from rdrr_device.device import open_device
@@ -102,25 +105,30 @@ def measure(package: Path, text: str, options: argparse.Namespace) -> list[dict[
         for path, arguments in PATHS.items():
             with load(context=options.window, **arguments) as model:
                 details = {"path": path, "adapter": model.info.adapter}
-                few = FewTokens(model, device, arguments, options.window)
+                few = SmallPassModel(model, device, arguments, options.window)
                 found = {
                     passes: compare(model, exact, text, stepwise=stepwise, **sizes)
                     for passes, stepwise in PASSES.items()
                 }
-                found[f"{FEW} tokens a pass"] = compare(few.as_model(), exact, text, **sizes)
+                found[f"{SMALL_PASS} tokens per pass"] = compare(
+                    few.as_model(), exact, text, **sizes
+                )
                 few.close()
-                not_followed = {"not_followed": list(model.unhonoured_hints)}
+                unhonoured = {"unhonoured_hints": list(model.unhonoured_hints)}
             rows += [
-                details | {"passes": passes} | one.as_dict() | not_followed
+                details | {"passes": passes} | one.as_dict() | unhonoured
                 for passes, one in found.items()
             ]
     return rows
 
 
-def measure_search(
+def measure_qualities(
     checkpoint: Path, text: str, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """A row for each quality of the conversion, beside float32; the last one beside ggml's."""
+    """Return a row for each quality against float32, and one for `best` against `ref`.
+
+    `ref` gives the same blocks as ggml.
+    """
     import rdrr
     from rdrr.evaluate import compare
 
@@ -143,43 +151,42 @@ def measure_search(
             )
         pairs = (("ref", "f32"), ("best", "f32"), ("best", "ref"))
         return [
-            {"quality": one, "beside": other, "adapter": models[one].info.adapter}
+            {"quality": one, "reference": other, "adapter": models[one].info.adapter}
             | compare(models[one], models[other], text, **limits).as_dict()
             for one, other in pairs
         ]
 
 
-def show_search(rows: list[dict[str, Any]]) -> None:
-    """The table of `measure_search`."""
-    print(f"{'quality':9}{'beside':8}{'perplexity':>11}{'difference':>26}{'divergence':>12}")
+def show_qualities(rows: list[dict[str, Any]]) -> None:
+    """Print the table of `measure_qualities`."""
+    print(f"{'quality':9}{'reference':10}{'perplexity':>11}{'difference':>26}{'divergence':>12}")
     for row in rows:
         change = f"{100 * (row['ratio'] - 1):+.3f} % (error {100 * row['ratio_error']:.3f})"
         print(
-            f"{row['quality']:9}{row['beside']:8}{row['perplexity']:11.4f}{change:>26}"
+            f"{row['quality']:9}{row['reference']:10}{row['perplexity']:11.4f}{change:>26}"
             f"{row['mean_divergence']:12.6f}"
         )
 
 
 def main() -> None:
-    """Measure, print the table and one JSON object."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("package", type=Path, help="a package, or a checkpoint to convert")
-    parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=4000)
-    parser.add_argument("--window", type=int, default=256)
-    parser.add_argument("--quantize", default="q4_k_m")
-    parser.add_argument("--adapter", help="part of an adapter's name")
+    parser.add_argument("--text", type=Path, required=True, help="text file in UTF-8")
+    parser.add_argument("--tokens", type=int, default=4000, help="tokens of the text to evaluate")
+    parser.add_argument("--window", type=int, default=256, help="tokens of each window")
+    parser.add_argument("--quantize", default="q4_k_m", help="quantization of a checkpoint")
+    parser.add_argument("--adapter", help="use the adapter whose name contains this")
     parser.add_argument("--quality", choices=["both"], help="compare the converter's qualities")
-    parser.add_argument("--k-tail", default="pad", help="of the conversions of --quality both")
-    parser.add_argument("--imatrix", type=Path, help="for the conversions of --quality both")
-    parser.add_argument("--backend", default="wgpu", help="of --quality both")
+    parser.add_argument("--k-tail", default="pad", help="--k-tail of both conversions")
+    parser.add_argument("--imatrix", type=Path, help="importance matrix of both conversions")
+    parser.add_argument("--backend", default="wgpu", help="backend for --quality both")
     options = parser.parse_args()
-    # Mesa's drivers complain, once an adapter, where no desktop session has set it.
-    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    prepare_environment()
     if options.quality:
-        rows = measure_search(options.package, options.text.read_text(encoding="utf-8"), options)
+        rows = measure_qualities(options.package, options.text.read_text(encoding="utf-8"), options)
         print(f"{options.package.name}, {options.quantize}, {rows[0]['tokens']} tokens")
-        show_search(rows)
+        show_qualities(rows)
         found = {"benchmark": "quality", "package": options.package.name, "rows": rows}
         print(json.dumps(found))
         return
@@ -201,7 +208,7 @@ def main() -> None:
             f"{row['path']:9}{row['passes']:20}{row['perplexity']:11.4f}"
             f"{row['base']['perplexity']:10.4f}{change:>26}{100 * row['same_top']:8.2f} %"
         )
-        for line in row["not_followed"]:
+        for line in row["unhonoured_hints"]:
             print(f"         {line}")
     print(json.dumps({"benchmark": "quality", "package": package.name, "rows": rows}))
 

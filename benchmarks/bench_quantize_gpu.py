@@ -1,12 +1,12 @@
-"""K-quants encoded on a GPU beside the CPU, and whole conversions with either.
+"""Compare encoding K-quants on a GPU with the CPU: bits, speed, and whole conversions.
 
     python benchmarks/bench_quantize_gpu.py --devices wgpu,cuda --shape llama-1b
 
-Blocks are compared bit for bit, packages file by file. Speeds are millions of weights a second of
-wall time, best of several rounds: the computation alone, with its transfers from float32 and from
-bfloat16, and the codecs on one core and on all. Conversions are processes of their own, so that
-their seconds hold imports and the opening of the device; memory is anonymous pages, looked at every
-20 ms. The last line is one JSON object.
+Blocks are compared bit for bit, packages file by file. Speeds are in millions of weights per
+second of wall time, the best of several rounds: on the GPU for the computation alone and with the
+transfers of float32 and of bfloat16 weights, on the CPU for the codecs on all cores. Each
+conversion runs in its own process, so that its seconds include imports and opening the device; its
+memory is anonymous memory, read every 20 ms. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from bench_memory import INTERVAL, anonymous
+from bench_memory import INTERVAL, anonymous_bytes
 from rdrr_converter.devices import BLOCK, BlockDevice
 from rdrr_converter.devices.torch_device import TorchDevice
 from rdrr_converter.devices.webgpu import WebGpuDevice
@@ -38,7 +38,7 @@ from synthesize import synthesize
 Floats = npt.NDArray[np.float32]
 
 REPEATS = 20
-"""Runs without transfers, so that the computation stands out from the submission."""
+"""Repetitions of the computation in one submission, whose own time then hardly matters."""
 
 CONVERT = """
 import json, sys, time
@@ -55,7 +55,7 @@ print(json.dumps({"ends": ends, "blocks": result.as_dict()["encoded_blocks"]}))
 
 
 def fastest(action: Callable[[], object], rounds: int) -> float:
-    """Seconds of the best of several rounds, after one that is not timed."""
+    """Return the seconds of the fastest of several rounds, after one untimed warm-up."""
     action()
     times = []
     for _ in range(rounds):
@@ -65,8 +65,15 @@ def fastest(action: Callable[[], object], rounds: int) -> float:
     return min(times)
 
 
-def alone(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> float:
-    """Seconds of the computation without transfers."""
+def compute_seconds(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> float:
+    """Return the seconds of the computation alone, without transfers of weights.
+
+    Args:
+        device: Device with room for all blocks.
+        dtype: Block type.
+        weights: Weights, float32 [blocks, 256].
+        rounds: Number of rounds, of which the fastest counts.
+    """
     if isinstance(device, WebGpuDevice):
         device.upload(dtype, [weights])
         runs = [
@@ -87,24 +94,27 @@ def alone(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> floa
 
 
 def compare(device: BlockDevice, dtype: str, weights: Floats, rounds: int) -> dict[str, Any]:
-    """Differing blocks, and the rates of a device."""
+    """Count the blocks that differ from the CPU's, and measure the rates of a device.
+
+    Blocks that the device flags are not compared: conversions encode them on the CPU.
+    """
     halves = f32_to_bf16(weights)
-    different = odd_blocks = 0
+    different = flagged_blocks = 0
     for part, values in ((weights, weights), (halves, bf16_to_f32(halves))):
-        found, odd = device.encode(dtype, [part])
+        found, flagged = device.encode(dtype, [part])
         expected = CODECS[dtype].quantize(values)
-        different += int(np.count_nonzero((found != expected).any(axis=1) & ~odd))
-        odd_blocks += int(np.count_nonzero(odd))
+        different += int(np.count_nonzero((found != expected).any(axis=1) & ~flagged))
+        flagged_blocks += int(np.count_nonzero(flagged))
     seconds = {
-        "alone": alone(device, dtype, weights, rounds),
+        "alone": compute_seconds(device, dtype, weights, rounds),
         "from float32": fastest(lambda: device.encode(dtype, [weights]), rounds),
         "from bfloat16": fastest(lambda: device.encode(dtype, [halves]), rounds),
     }
-    return {"different": different, "odd": odd_blocks, "rates": _rates(weights, seconds)}
+    return {"different": different, "flagged": flagged_blocks, "rates": _rates(weights, seconds)}
 
 
-def codecs(dtype: str, weights: Floats, rounds: int) -> dict[str, float]:
-    """Rates of the CPU."""
+def codec_rates(dtype: str, weights: Floats, rounds: int) -> dict[str, float]:
+    """Measure the rate of the CPU codec on all cores."""
     cores = os.cpu_count() or 1
     with ThreadPoolExecutor(cores) as pool:
 
@@ -120,36 +130,36 @@ def _rates(weights: Floats, seconds: dict[str, float]) -> dict[str, float]:
     return {name: round(weights.size / spent / 1e6, 1) for name, spent in seconds.items()}
 
 
-def converted(source: Path, destination: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a conversion and of its steps, its peak memory, and a digest of the package."""
+def measure_conversion(source: Path, destination: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Convert in a new process; return its seconds, peak memory and a digest of the package."""
     order = json.dumps([str(source), str(destination), options])
     start, most = time.perf_counter(), 0
     with subprocess.Popen(
         [sys.executable, "-c", CONVERT, order], stdout=subprocess.PIPE, text=True
     ) as process:
         while process.poll() is None:
-            most = max(most, anonymous(process.pid))
+            most = max(most, anonymous_bytes(process.pid))
             time.sleep(INTERVAL)
         spent = time.perf_counter() - start
         assert process.stdout is not None
         lines = process.stdout.read().splitlines()
     if process.returncode:
-        raise RuntimeError(f"the conversion ended with code {process.returncode}")
-    said = json.loads(lines[-1])
-    ends = said["ends"]
+        raise RuntimeError(f"the conversion failed with exit code {process.returncode}")
+    report = json.loads(lines[-1])
+    ends = report["ends"]
     return {
         "seconds": round(spent, 2),
         "scanned": round(ends["scan"], 2),
         "write": round(ends["write"] - ends["scan"], 2),
         "verify": round(ends["verify"] - ends["write"], 2),
         "peak_mib": round(most / 2**20),
-        "blocks": said["blocks"],
+        "blocks": report["blocks"],
         "digest": digest(destination),
     }
 
 
 def digest(package: Path) -> str:
-    """Of every file of a package and its name."""
+    """Return 12 hexadecimal digits of a SHA-256 over the files of a package and their names."""
     found = hashlib.sha256()
     for path in sorted(package.iterdir()):
         found.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
@@ -157,13 +167,16 @@ def digest(package: Path) -> str:
 
 
 def convert_all(shape: str, work: Path, cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each case; the first is there twice, as the first of all reads the source."""
+    """Return a row for each case.
+
+    The first case runs twice and the first run is dropped, because it reads the source from disk.
+    """
     source = work / shape
     if not (source / "config.json").exists():
         synthesize(SHAPES[shape], source)
     rows = []
     for case in (cases[0], *cases):
-        row = {"options": case, **converted(source, work / "package", case)}
+        row = {"options": case, **measure_conversion(source, work / "package", case)}
         rows.append(row)
         print(
             f"{row['seconds']:7.2f} s (to the end of the scan {row['scanned']}, write "
@@ -175,7 +188,7 @@ def convert_all(shape: str, work: Path, cases: Sequence[dict[str, Any]]) -> list
 
 
 def open_all(names: Sequence[str], options: argparse.Namespace) -> dict[str, BlockDevice]:
-    """The devices by name."""
+    """Open the devices and return them by name."""
     size = {"capacity": options.blocks} if options.blocks else {}
     makers: dict[str, Callable[[], BlockDevice]] = {
         "wgpu": lambda: WebGpuDevice(options.adapter, **size),
@@ -186,16 +199,30 @@ def open_all(names: Sequence[str], options: argparse.Namespace) -> dict[str, Blo
 
 
 def main() -> None:
-    """Compare the bits, measure, convert, print."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--devices", type=lambda text: text.split(","), default=["wgpu"])
-    add("--adapter", help="part of an adapter's name")
-    add("--types", type=lambda text: text.split(","), default=["Q4_K", "Q5_K", "Q6_K"])
-    add("--blocks", type=int, help="of 256 weights, at a time; as many as conversions take")
-    add("--rounds", type=int, default=5)
-    add("--shape", choices=tuple(SHAPES), help="convert it too")
-    add("--workers", type=int, default=os.cpu_count())
+    add(
+        "--devices",
+        type=lambda text: text.split(","),
+        default=["wgpu"],
+        help="devices to measure, separated by commas: wgpu, cuda, torch on the CPU",
+    )
+    add("--adapter", help="use the adapter whose name contains this")
+    add(
+        "--types",
+        type=lambda text: text.split(","),
+        default=["Q4_K", "Q5_K", "Q6_K"],
+        help="block types to measure",
+    )
+    add(
+        "--blocks",
+        type=int,
+        help="blocks of 256 weights per submission; by default as in conversions",
+    )
+    add("--rounds", type=int, default=5, help="rounds, of which the best counts")
+    add("--shape", choices=tuple(SHAPES), help="also convert a checkpoint of this shape")
+    add("--workers", type=int, default=os.cpu_count(), help="threads of conversions")
     add("--work", type=Path, help="folder for the checkpoint and the packages")
     options = parser.parse_args()
     result: dict[str, Any] = {"benchmark": "quantize_gpu", "types": [], "conversions": []}
@@ -207,7 +234,7 @@ def main() -> None:
             row = compare(device, dtype, weights, options.rounds)
             print(f"{dtype} {name} ({device.name}), {device.capacity} blocks: {row}", flush=True)
             result["types"].append({"dtype": dtype, "device": name, **row})
-        rates = codecs(dtype, weights, options.rounds)
+        rates = codec_rates(dtype, weights, options.rounds)
         print(f"{dtype} codecs: {rates}", flush=True)
         result["types"].append({"dtype": dtype, "device": "cpu", "rates": rates})
     for device in devices.values():

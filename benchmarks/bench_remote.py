@@ -1,10 +1,10 @@
-"""A checkpoint behind a URL: weights fetched as they are read, beside a download before the work.
+"""Measure converting a checkpoint from a URL: fetching weights while reading, or downloading first.
 
     python benchmarks/bench_remote.py [--gigabytes 1] [--delay 0.05] [--megabytes 100]
 
-The network is a folder that answers each request after a delay and then at a given rate for each
-connection. A download makes eight requests at once. The ways alternate, and the quickest round of
-each counts. The last line is one JSON object.
+The network is simulated by a local folder that answers each request after a delay and then at a
+given rate per connection. A download makes eight requests at once. The two variants alternate, and
+the fastest round of each counts. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -26,11 +26,18 @@ from rdrr_format.opening import open_store
 from shapes import Shape
 from synthesize import synthesize
 
-LAYER_BYTES = 31.5e6
+LAYER_BYTES = 31.5e6  # bytes of a layer of the shape below, in bfloat16
 
 
 class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec publishes no types
-    """A local folder as a distant one: `slow:///path`."""
+    """A local folder with the delay and the bandwidth of a network: `slow:///path`.
+
+    Attributes:
+        delay: Seconds before each answer.
+        rate: Bytes per second of each connection.
+        received: Bytes read so far.
+        requests: Requests so far.
+    """
 
     protocol = "slow"
     delay, rate = 0.0, 1e12
@@ -44,7 +51,7 @@ class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec publishes
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_: Any
     ) -> bytes:
-        """A part of a file, after the time that it takes."""
+        """Return a byte range of a file after the time that a network would take."""
         first = start or 0
         with Path(path).open("rb") as file:
             file.seek(first)
@@ -58,7 +65,7 @@ class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec publishes
 
 
 def download(source: str, folder: Path) -> Path:
-    """Everything first, with as many requests at once as a conversion with its threads makes."""
+    """Download a whole checkpoint with as many concurrent requests as a conversion makes."""
     store = open_store(source)
     folder.mkdir(exist_ok=True)
 
@@ -81,11 +88,11 @@ def download(source: str, folder: Path) -> Path:
     return folder
 
 
-def measure(source: str, out: Path, *, first: bool) -> dict[str, Any]:
-    """Convert once, either way."""
+def measure(source: str, out: Path, *, download_first: bool) -> dict[str, Any]:
+    """Convert once, with or without a download before; return seconds, requests and bytes."""
     SlowFileSystem.requests = SlowFileSystem.received = 0
     start = time.perf_counter()
-    fetched = download(source, out.with_name("fetched")) if first else None
+    fetched = download(source, out.with_name("fetched")) if download_first else None
     options = {"quantize": "q4_k_m", "model_id": "model", "overwrite": True}
     convert(fetched or source, out, **options)  # type: ignore[arg-type]
     return {
@@ -96,15 +103,17 @@ def measure(source: str, out: Path, *, first: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run both and print them."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--gigabytes", type=float, default=1.0)
-    parser.add_argument("--delay", type=float, default=0.05, help="seconds before an answer")
-    parser.add_argument("--megabytes", type=float, default=100.0, help="a second, a connection")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--work", type=Path, default=None)
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the checkpoint")
+    parser.add_argument("--delay", type=float, default=0.05, help="seconds before each answer")
+    parser.add_argument(
+        "--megabytes", type=float, default=100.0, help="MB per second per connection"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the best counts")
+    parser.add_argument("--work", type=Path, default=None, help="folder for temporary files")
     arguments = parser.parse_args()
     fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
     SlowFileSystem.delay, SlowFileSystem.rate = arguments.delay, arguments.megabytes * 1e6
@@ -114,13 +123,14 @@ def main() -> None:
         shape = Shape("llama", 1024, 4096, layers, 16, 8, 64, 8192, tied=True)
         size = synthesize(shape, folder / "model")
         source = f"slow://{folder / 'model'}"
-        convert(folder / "model", folder / "out", overwrite=True)  # compiles, and fills the cache
+        # Compiles functions, and brings the checkpoint into the page cache.
+        convert(folder / "model", folder / "out", overwrite=True)
         rounds = [
-            [measure(source, folder / "out", first=first) for first in (False, True)]
+            [measure(source, folder / "out", download_first=one) for one in (False, True)]
             for _ in range(arguments.rounds)
         ]
     ranges, whole = (
-        min(ways, key=lambda one: one["seconds"]) for ways in zip(*rounds, strict=True)
+        min(variants, key=lambda one: one["seconds"]) for variants in zip(*rounds, strict=True)
     )
     print(json.dumps({"benchmark": "remote", "size": size, "ranges": ranges, "download": whole}))
 

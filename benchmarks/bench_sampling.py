@@ -1,11 +1,11 @@
-"""Time to sample a token on the GPU, beside the argmax of greedy decoding and the host's sampler.
+"""Measure the time to sample a token on the GPU, compared with argmax and with the host's sampler.
 
     python benchmarks/bench_sampling.py [--vocab 262144] [--samples 200] [--adapter NAME]
 
-Logits are random and stay on the GPU, so only sampling is timed: many samples in one submission,
-medians over rounds in which all variants alternate. Each variant must first sample the ids that the
-host samples with the same seed. The host's time includes the transfer of the logits.
-The last line is one JSON object.
+The logits are random and stay on the GPU, so that only sampling is timed: many samples in one
+submission, and medians over rounds in which all variants alternate. Before it is timed, each
+variant must sample the same token ids as the host does with the same seed. The host's time includes
+reading back the logits. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from rdrr_runtime.phases.state import State, pack_step
 from rdrr_runtime.sampling.params import SamplingParams
 from rdrr_runtime.sampling.sampler import Sampler
 
-SEED, CHECKED, ROUNDS = 7, 16, 5
+SEED = 7
+CHECKED = 16  # tokens that are compared with the host's
+ROUNDS = 5
 VARIANTS: Mapping[str, SamplingParams] = {
     "temperature": SamplingParams(temperature=1.0, seed=SEED),
     "min-p": SamplingParams(temperature=1.0, min_p=0.05, seed=SEED),
@@ -54,39 +56,47 @@ VARIANTS: Mapping[str, SamplingParams] = {
 
 @dataclass(frozen=True)
 class Bench:
-    """A row of logits, and what chooses from it."""
+    """Logits on the GPU and on the host, with the buffers that sample from them.
+
+    Attributes:
+        device: The GPU.
+        state: State of the decode steps, with the ring of sampled ids.
+        logits: The logits on the host, float32 [vocab].
+        gpu_logits: The same logits on the GPU.
+        buffers: Buffers of the sampler.
+    """
 
     device: Device
     state: State
     logits: npt.NDArray[np.float32]
-    held: BufferSlice
+    gpu_logits: BufferSlice
     buffers: SampleBuffers
 
     @staticmethod
     def make(device: Device, buffers: Arena, vocab: int) -> Bench:
-        """Fresh logits in a fresh sampler."""
+        """Return a bench with random logits and new buffers."""
         logits = 3 * np.random.default_rng().standard_normal(vocab, dtype=np.float32)
         state = State.create(buffers, 1, CHECKED)
-        held = buffers.upload("logits", logits)
-        return Bench(device, state, logits, held, SampleBuffers.create(buffers, vocab))
+        gpu_logits = buffers.upload("logits", logits)
+        return Bench(device, state, logits, gpu_logits, SampleBuffers.create(buffers, vocab))
 
     def begin(self, options: SamplingParams) -> tuple[BoundDispatch, ...]:
-        """Return the dispatches that sample a token."""
+        """Reset the sampler and return the dispatches that sample one token."""
         params = pack_params(options, SEED, masked=False)
         self.device.write(self.state.step, pack_step([0], [0]))
         self.device.write(self.buffers.params, params)
         self.device.clear(self.buffers.counts)
-        return self.bind(sample(self.buffers, self.state, self.held, options, "sample"))
+        return self.bind(sample(self.buffers, self.state, self.gpu_logits, options, "sample"))
 
     def bind(self, phases: Sequence[Phase]) -> tuple[BoundDispatch, ...]:
-        """Return the phases as dispatches of their own."""
+        """Return each phase as a bound dispatch."""
         return tuple(self.device.bind(as_dispatch(one)) for one in phases)
 
     def check(self, name: str, options: SamplingParams) -> None:
-        """Sample some ids on both sides.
+        """Sample `CHECKED` token ids on the GPU and on the host, and compare them.
 
         Raises:
-            SystemExit: They differ.
+            SystemExit: The ids differ.
         """
         self.device.submit(self.begin(options), 1, times=CHECKED)
         found = self.device.read(self.state.ring).view(np.uint32).tolist()
@@ -97,7 +107,7 @@ class Bench:
             raise SystemExit(f"{name}: the GPU samples {found}, the host {ids}")
 
     def gpu(self, dispatches: tuple[BoundDispatch, ...], samples: int) -> float:
-        """Return the seconds of a sample on the GPU."""
+        """Run some dispatches `samples` times and return the seconds per run."""
         self.device.wait()
         start = time.perf_counter()
         self.device.submit(dispatches, 1, times=samples)
@@ -105,22 +115,22 @@ class Bench:
         return (time.perf_counter() - start) / samples
 
     def sample(self, options: SamplingParams, samples: int) -> float:
-        """Return the seconds of a sampled token on the GPU."""
+        """Return the seconds per sampled token on the GPU."""
         return self.gpu(self.begin(options), samples)
 
     def host(self, options: SamplingParams) -> float:
-        """Return the seconds of a sample on the host, with the logits read back before it."""
+        """Return the seconds of one sample on the host, including reading back the logits."""
         sampler = Sampler(options)
         start = time.perf_counter()
-        logits = self.device.read(self.held).view(np.float32)[: len(self.logits)]
+        logits = self.device.read(self.gpu_logits).view(np.float32)[: len(self.logits)]
         sampler.choose(logits)
         return time.perf_counter() - start
 
     def argmax(self, buffers: Arena) -> tuple[BoundDispatch, ...]:
-        """Return the dispatches of greedy decoding."""
+        """Return the dispatches of the argmax, as greedy decoding uses it."""
         made = argmax(
             self.state,
-            self.held,
+            self.gpu_logits,
             buffers.empty("argmax", SCRATCH_BYTES),
             vocabulary=len(self.logits),
             label="argmax",
@@ -129,7 +139,7 @@ class Bench:
 
 
 def measure(device: Device, vocab: int, samples: int) -> dict[str, float]:
-    """Return microseconds of a sample by variant; `host: NAME` names those of the host."""
+    """Return the microseconds per sample by variant; `host: NAME` is the variant on the host."""
     with arena(device, "bench") as buffers:
         bench = Bench.make(device, buffers, vocab)
         for name, options in VARIANTS.items():
@@ -144,11 +154,11 @@ def measure(device: Device, vocab: int, samples: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a table and a JSON object."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--vocab", type=int, default=262_144)
-    parser.add_argument("--samples", type=int, default=200)
-    parser.add_argument("--adapter")
+    parser.add_argument("--vocab", type=int, default=262_144, help="size of the vocabulary")
+    parser.add_argument("--samples", type=int, default=200, help="samples per submission")
+    parser.add_argument("--adapter", help="use the adapter whose name contains this")
     given = parser.parse_args()
     device = open_device(given.adapter)
     times = measure(device, given.vocab, given.samples)

@@ -1,19 +1,23 @@
-"""Decoding strategies of one package, alternating in one process: WeDLM, speculative and plain.
+"""Compare decoding strategies of one package: WeDLM, speculative and plain greedy decoding.
 
     python benchmarks/bench_strategies.py PACKAGE --tau 0.4,0.6 --draft ngram --draft SMALLER
 
-WeDLM fills several positions at once where the text leaves little choice, so two prompts are
-measured: `plain`, and `low-entropy`, whose continuation a model of manual pages knows by heart.
-`--prompt` takes one of these names, or any text.
+WeDLM fills several positions per pass where the continuation is nearly certain, so two prompts are
+measured: `plain`, and `low-entropy`, whose continuation a model trained on manual pages has
+memorized. `--prompt` takes one of these names or any text.
 
-Every way gets the same prompt and as many tokens; nothing ends a sequence early. Both baselines are
-given: greedy with a key-value cache, eight tokens to a readback, and greedy without one, which is
-what the published ratio of WeDLM is to. Times include the prompt. Then passes of several rows are
-timed beside the pass of one, both with what they read back, since a way of decoding gains tokens a
-pass over that. WeDLM needs a package of a model that was trained for it; elsewhere it is omitted.
-A way that writes other ids than the baseline is judged by its text: `agrees` is the fraction of ids
-before the first that differs, `longest run` and `repeats` tell whether it goes in circles. The last
-line is one JSON object.
+The strategies alternate in one process. Each gets the same prompt and generates the same number of
+tokens; no stop token ends a sequence early. There are two baselines: greedy decoding with a
+key-value cache and eight tokens per readback (`ar`), and greedy decoding without a cache
+(`uncached`), which the published speed-up of WeDLM refers to. Times include the prefill.
+
+Passes over several rows are timed as well and compared with the pass of one token, both with their
+readbacks: a strategy pays off if its tokens per pass exceed that ratio. WeDLM needs a package of a
+model that was trained for it; otherwise it is omitted.
+
+A strategy may generate other ids than `ar`. `agrees` is the fraction of ids before the first
+difference; the longest run of one id and `repeats`, the fraction of 4-grams that occurred before,
+show whether the text repeats itself. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -40,11 +44,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is continued.
+    """A prompt and how many tokens to generate after it.
 
     Attributes:
-        text: The prompt.
-        tokens: New ids.
+        text: Text of the prompt.
+        tokens: Number of tokens to generate.
     """
 
     text: str
@@ -60,15 +64,15 @@ PROMPTS = MappingProxyType(
             "indicate the error.\n\n"
             "ATTRIBUTES\n"
             "       For  an  explanation",
-            tokens=24,  # of the sentence that follows in each page
+            tokens=24,  # the rest of the sentence, which is the same in every manual page
         ),
     }
 )
-ROWS = (1, 2, 4, 8, 16, 32)
-PASSES = 20  # of each size in a round
+ROWS = (1, 2, 4, 8, 16, 32)  # token rows of the timed passes
+PASSES = 20  # passes of each size per round
 
 
-def text_figures(ids: Sequence[int], plain: Sequence[int]) -> dict[str, float]:
+def compare_ids(ids: Sequence[int], plain: Sequence[int]) -> dict[str, float]:
     """Compare ids with those of plain decoding, and measure how much they repeat themselves."""
     pairs = zip(ids, plain, strict=False)
     same = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(plain)))
@@ -84,26 +88,30 @@ def text_figures(ids: Sequence[int], plain: Sequence[int]) -> dict[str, float]:
 def generate(
     engine: Engine, strategy: Strategy, prompt: Sequence[int], tokens: int
 ) -> tuple[list[int], dict[str, Any]]:
-    """One generation: its ids and its figures."""
+    """Generate once from an empty cache; return the ids and the statistics."""
     from rdrr_runtime.decode.stats import GenerationStats
 
     stats = GenerationStats()
     with engine.lend():
-        pass  # each generation runs its prompt
+        pass  # forgets the cached sequence, so that each generation runs its prompt
     runs = engine.generate(prompt, max_tokens=tokens, stats=stats, strategy=strategy)
     ids = [token_id for run in runs for token_id in run]
     return ids, stats.as_dict()
 
 
-def measure_ways(
-    engine: Engine, ways: Mapping[str, Strategy], prompt: Sequence[int], tokens: int, rounds: int
+def measure_strategies(
+    engine: Engine,
+    strategies: Mapping[str, Strategy],
+    prompt: Sequence[int],
+    tokens: int,
+    rounds: int,
 ) -> dict[str, Any]:
-    """Measure all strategies alternately; return medians, after a round that only warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    """Measure all strategies alternately, after one round of warm-up; return their figures."""
+    seconds: dict[str, list[float]] = {name: [] for name in strategies}
     last: dict[str, tuple[list[int], dict[str, Any]]] = {}
     for index in range(rounds + 1):
-        for name, way in ways.items():
-            last[name] = generate(engine, way, prompt, tokens)
+        for name, strategy in strategies.items():
+            last[name] = generate(engine, strategy, prompt, tokens)
             if index:
                 seconds[name].append(last[name][1]["total_ms"] / 1e3)
     found = {}
@@ -121,13 +129,16 @@ def measure_ways(
             "tokens_per_second": len(ids) / median(seconds[name]),
             **{key: stats[key] for key in counted},
             **ratios,
-            **text_figures(ids, last["ar"][0]),
+            **compare_ids(ids, last["ar"][0]),
         }
     return found
 
 
 def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict[str, float]:
-    """Median milliseconds of a pass by its rows; `decode` is that of a single token."""
+    """Return the median milliseconds of a pass by its number of rows.
+
+    The key `decode` is the pass that decodes one token.
+    """
     base = len(prompt)
     backend.fill(prompt, 0)
     passes: dict[str, Callable[[], object]] = {
@@ -150,36 +161,40 @@ def measure_passes(backend: Backend, prompt: Sequence[int], rounds: int) -> dict
 
 
 @dataclass(frozen=True)
-class Alone:
-    """A model with none beside it."""
+class NoOtherModels:
+    """The models that a WeDLM strategy may use: the package alone, no draft model."""
 
     package: Package
 
     def get(self, path: str | Path) -> Backend:
-        """Load no other model."""
-        raise SystemExit(f"{path} is not loaded by this strategy")
+        """Refuse to load another model."""
+        raise SystemExit(f"{path}: this strategy does not use another model")
 
 
-def wedlm_ways(package: Package, taus: Sequence[str], window: int) -> dict[str, Strategy]:
-    """WeDLM at each threshold, where the package can be decoded so."""
+def wedlm_strategies(package: Package, taus: Sequence[str], window: int) -> dict[str, Strategy]:
+    """Return WeDLM at each threshold, or nothing if the package does not support it."""
     from rdrr import UsageError, Wedlm
 
     found: dict[str, Strategy] = {}
     for word in taus:
         tau = None if word == "none" else float(word)
         try:
-            way = Wedlm(window=window, tau=tau).strategy(Alone(package))
+            strategy = Wedlm(window=window, tau=tau).strategy(NoOtherModels(package))
         except UsageError as error:
             print(f"wedlm is omitted: {error}")
             return {}
-        found[f"wedlm tau {word}"] = way
+        found[f"wedlm tau {word}"] = strategy
     return found
 
 
-def draft_ways(
+def draft_strategies(
     package: Package, device: Device, drafts: Sequence[str], context: int, stack: ExitStack
 ) -> dict[str, Strategy]:
-    """Speculative decoding with each draft."""
+    """Return speculative decoding with each draft: `ngram` or the path of a package.
+
+    Raises:
+        SystemExit: A draft model has another vocabulary.
+    """
     from rdrr_manifests.package import open_package
     from rdrr_runtime.decode.drafts import Draft, ModelDraft, NgramDraft
     from rdrr_runtime.decode.speculative import SpeculativeDecoding
@@ -192,7 +207,9 @@ def draft_ways(
             smaller = open_package(name)
             sizes = {one.manifest.architecture.vocab_size for one in (package, smaller)}
             if len(sizes) > 1:
-                raise SystemExit(f"{name} has other tokens")
+                raise SystemExit(
+                    f"{name}: the draft model has another vocabulary size than the package"
+                )
             backend = GpuBackend(smaller, context=context, device=device)
             stack.callback(backend.close)
             draft = ModelDraft(backend)
@@ -200,20 +217,35 @@ def draft_ways(
     return found
 
 
-def chosen_prompts(words: Sequence[str], tokens: int | None) -> dict[str, Prompt]:
-    """The prompts of names and texts, all named ones without any; `tokens` replaces theirs."""
+def select_prompts(words: Sequence[str], tokens: int | None) -> dict[str, Prompt]:
+    """Return the prompts to measure.
+
+    Args:
+        words: Names of prompts, or texts; all named prompts when empty.
+        tokens: Tokens to generate; when None, the number of each prompt.
+    """
     found = {word: PROMPTS.get(word, Prompt(word)) for word in words or PROMPTS}
     return {
         name: one if tokens is None else replace(one, tokens=tokens) for name, one in found.items()
     }
 
 
-def show(prompt: str, ways: Mapping[str, Any]) -> None:
-    """The table of the ways."""
+def show(prompt: str, strategies: Mapping[str, Any]) -> None:
+    """Print the table of the strategies for one prompt."""
     print(f"prompt: {prompt}")
-    head = ("way", "tok/s", "tok/pass", "x ar", "x uncached", "wasted", "agrees", "run", "repeats")
+    head = (
+        "strategy",
+        "tok/s",
+        "tok/pass",
+        "x ar",
+        "x uncached",
+        "wasted",
+        "agrees",
+        "run",
+        "repeats",
+    )
     print("{:<22}{:>9}{:>10}{:>8}{:>12}{:>8}{:>8}{:>5}{:>9}".format(*head))
-    for name, one in ways.items():
+    for name, one in strategies.items():
         print(
             f"{name:<22}{one['tokens_per_second']:>9.1f}{one['tokens_per_forward']:>10.2f}"
             f"{one['over_ar']:>8.2f}{one['over_uncached']:>12.2f}{one['wasted_rows']:>8}"
@@ -222,23 +254,37 @@ def show(prompt: str, ways: Mapping[str, Any]) -> None:
 
 
 def show_passes(passes: Mapping[str, float]) -> None:
-    """The table of the passes."""
+    """Print the table of the passes."""
     for name, milliseconds in passes.items():
         ratio = milliseconds / passes["decode"]
         print(f"pass of {name:<8}{milliseconds:>9.3f} ms{ratio:>7.2f} x decode")
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("package", type=Path)
-    parser.add_argument("--prompt", action="append", default=[], metavar="NAME|TEXT")
-    parser.add_argument("--tokens", type=int, help="new ids; those of each prompt unless given")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tau", default="0.4,0.6,none")
-    parser.add_argument("--window", type=int, default=16)
-    parser.add_argument("--draft", action="append", default=[], metavar="PATH|ngram")
-    parser.add_argument("--adapter")
+    parser.add_argument("package", type=Path, help="folder of a package")
+    parser.add_argument(
+        "--prompt",
+        action="append",
+        default=[],
+        metavar="NAME|TEXT",
+        help="plain, low-entropy or any text; may be repeated",
+    )
+    parser.add_argument(
+        "--tokens", type=int, help="tokens to generate, instead of the number of each prompt"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to measure")
+    parser.add_argument("--tau", default="0.4,0.6,none", help="entropy thresholds of WeDLM")
+    parser.add_argument("--window", type=int, default=16, help="window of WeDLM, in tokens")
+    parser.add_argument(
+        "--draft",
+        action="append",
+        default=[],
+        metavar="PATH|ngram",
+        help="draft of speculative decoding; may be repeated",
+    )
+    parser.add_argument("--adapter", help="use the adapter whose name contains this")
     options = parser.parse_args()
 
     from published.strategies.uncached import Uncached
@@ -254,18 +300,18 @@ def main() -> None:
         stack.callback(device.close)
         package = open_package(options.package)
         codec = TextCodec(package.tokenizer_bytes() or b"")
-        prompts = chosen_prompts(options.prompt, options.tokens)
+        prompts = select_prompts(options.prompt, options.tokens)
         ids = {name: codec.encode(one.text) for name, one in prompts.items()}
         longest = max(len(ids[name]) + one.tokens for name, one in prompts.items())
         context = longest + 2 * max(ROWS)
         backend = GpuBackend(package, context=context, device=device)
         stack.callback(backend.close)
-        ways: dict[str, Strategy] = {"ar": Autoregressive(), "uncached": Uncached()}
-        ways |= wedlm_ways(package, options.tau.split(","), options.window)
-        ways |= draft_ways(package, device, options.draft, context, stack)
+        strategies: dict[str, Strategy] = {"ar": Autoregressive(), "uncached": Uncached()}
+        strategies |= wedlm_strategies(package, options.tau.split(","), options.window)
+        strategies |= draft_strategies(package, device, options.draft, context, stack)
         engine = Engine(backend, (), package.manifest.architecture.vocab_size)
         found = {
-            name: measure_ways(engine, ways, ids[name], one.tokens, options.rounds)
+            name: measure_strategies(engine, strategies, ids[name], one.tokens, options.rounds)
             for name, one in prompts.items()
         }
         passes = measure_passes(backend, next(iter(ids.values())), options.rounds)
@@ -276,7 +322,7 @@ def main() -> None:
         "package": package.manifest.model_id,
         "adapter": device.info.name,
         "prompts": {
-            name: {"prompt_tokens": len(ids[name]), "ways": measured}
+            name: {"prompt_tokens": len(ids[name]), "strategies": measured}
             for name, measured in found.items()
         },
         "pass_ms": passes,

@@ -1,13 +1,14 @@
-"""What llama.cpp and transformers make of exported checkpoints, beside each other.
+"""Check exported checkpoints: compare the logits and token ids of llama.cpp and transformers.
 
     python benchmarks/check_gguf.py CHECKPOINT... --peer PATH [--text FILE] [--tokens 128]
 
 Each checkpoint is converted to each of `--quantize` and exported twice: as safetensors in float32,
-which transformers loads, and as a GGUF, which llama.cpp loads on the CPU. Both get the same tokens
-of the text one after another; the logits are compared, and so are the ids that both tokenizers give
-for every line of the text. `--peer` is the npm package `@node-llama-cpp/linux-x64` 3.22.1 or
-`-vulkan`, as a tarball or unpacked. Quantized products of llama.cpp round activations to 8 bits, so
-that only float32 compares the checkpoints alone. The last line is one JSON object.
+which transformers loads, and as a GGUF file, which llama.cpp loads on the CPU. Both run the same
+tokens of the text, and their logits are compared. The token ids of both tokenizers are compared for
+the first 200 lines of the text. `--peer` is the npm package `@node-llama-cpp/linux-x64` 3.22.1 or
+`-vulkan`, as a tarball or unpacked. llama.cpp rounds the activations of quantized products to 8
+bits; so only with float32 weights do the logits compare nothing but the checkpoints. The last line
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def main(argv):\n\treturn 12345 + x[0]  # don't
 """
 
 
-def their_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
-    """Logits of llama.cpp after each token, float32 [tokens, vocab]."""
+def llama_cpp_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
+    """Return llama.cpp's logits after each token, float32 [tokens, vocab]."""
     from peers.llama_cpp import PeerContext, PeerModel
 
     model = PeerModel(library, path, library.device("CPU"))
@@ -49,8 +50,8 @@ def their_logits(library: Any, path: Path, ids: Sequence[int]) -> F32:
     return np.stack(rows)
 
 
-def their_ids(library: Any, path: Path, lines: Sequence[str]) -> list[list[int]]:
-    """Ids that llama.cpp's tokenizer gives, without special tokens."""
+def llama_cpp_ids(library: Any, path: Path, lines: Sequence[str]) -> list[list[int]]:
+    """Return the token ids of each line by llama.cpp's tokenizer, without special tokens."""
     from peers.llama_cpp import PeerModel
 
     model = PeerModel(library, path, library.device("CPU"))
@@ -68,8 +69,8 @@ def their_ids(library: Any, path: Path, lines: Sequence[str]) -> list[list[int]]
     return found
 
 
-def our_logits(folder: Path, ids: Sequence[int]) -> F32:
-    """Logits of transformers after each token, float32 [tokens, vocab]."""
+def transformers_logits(folder: Path, ids: Sequence[int]) -> F32:
+    """Return the logits of transformers after each token, float32 [tokens, vocab]."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -82,7 +83,7 @@ def our_logits(folder: Path, ids: Sequence[int]) -> F32:
 def check(
     library: Any, checkpoint: Path, quantize: RecipeName, text: str, tokens: int
 ) -> dict[str, Any]:
-    """One row of the table."""
+    """Convert and export one checkpoint, compare, and return its row of the table."""
     from rdrr_converter.convert import convert
     from rdrr_converter.export import export
     from tokenizers import Tokenizer
@@ -97,11 +98,13 @@ def check(
         ours = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines]
         same = sum(
             mine == other
-            for mine, other in zip(ours, their_ids(library, work / "m.gguf", lines), strict=True)
+            for mine, other in zip(
+                ours, llama_cpp_ids(library, work / "m.gguf", lines), strict=True
+            )
         )
         ids = tokenizer.encode(text, add_special_tokens=False).ids[:tokens]
-        reference = our_logits(work / "hf", ids)
-        found = their_logits(library, work / "m.gguf", ids)
+        reference = transformers_logits(work / "hf", ids)
+        found = llama_cpp_logits(library, work / "m.gguf", ids)
     return {
         "checkpoint": checkpoint.name,
         "architecture": result.architecture,
@@ -117,13 +120,17 @@ def check(
 
 
 def main() -> None:
-    """Check every checkpoint in every type."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("checkpoints", nargs="+", type=Path)
-    parser.add_argument("--peer", type=Path, required=True, help="llama.cpp's libraries")
-    parser.add_argument("--text", type=Path, help="text in UTF-8; a few lines by default")
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--quantize", default="f32,f16,q8_0,q4_k_m", help="types, by commas")
+    parser.add_argument("checkpoints", nargs="+", type=Path, help="folders of checkpoints")
+    parser.add_argument(
+        "--peer", type=Path, required=True, help="llama.cpp's libraries: npm tarball or folder"
+    )
+    parser.add_argument("--text", type=Path, help="text file in UTF-8; a few lines by default")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens to run")
+    parser.add_argument(
+        "--quantize", default="f32,f16,q8_0,q4_k_m", help="quantizations, separated by commas"
+    )
     options = parser.parse_args()
     from peers.llama_cpp import LlamaCpp, unpacked
 

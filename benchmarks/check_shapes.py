@@ -1,13 +1,13 @@
-"""Whole models at true shapes: GPU logits beside torch, memory while loading, time to first token.
+"""Check models of real shapes: GPU logits against torch, memory while loading, first token.
 
     python benchmarks/check_shapes.py --shapes gemma3-1b,llama-8b --quantize f16
 
-The weights are random, since no published ones are at hand; sizes, tables and kernels are those of
-the real models. For each shape a checkpoint is written, converted and loaded on the GPU while the
-process's anonymous memory is watched; then a prompt's logits on the exact path and on the default
-path are compared with the torch reference on the same package, teacher-forced. Tolerances are those
-of the project: 1e-3 and 5e-3 of the largest logit; paths in int8 are held to perplexity instead
-(`bench_quality.py`) and only printed here. The last line is one JSON object.
+The weights are random; sizes, tables and kernels are those of the real models. For each shape a
+checkpoint is written, converted and loaded on the GPU while the process's anonymous memory is
+watched. Then the logits of all tokens of a prompt, on the exact and on the default path, are
+compared with the torch reference on the same package. The tolerances are those of the project: 1e-3
+and 5e-3 of the largest logit. Paths with int8 kernels are judged by perplexity instead
+(`bench_quality.py`); their error is only printed. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from bench_memory import INTERVAL, anonymous
+from bench_memory import INTERVAL, anonymous_bytes
 from shapes import SHAPES
 from synthesize import synthesize
 
@@ -37,24 +37,28 @@ PATHS: Mapping[str, tuple[dict[str, str], str, float]] = {
     "exact": ({"computePrecision": "f32"}, "f32", 1e-3),
     "default": ({}, "f16", 5e-3),
 }
-"""Hints, type of the cache, and the largest error that is allowed."""
+"""Kernel hints, type of the cache and tolerance of each path."""
 
 
 @dataclass
 class Peak:
-    """Most anonymous memory of this process, in bytes."""
+    """The peak of this process's anonymous memory.
+
+    Attributes:
+        size: Bytes beyond those at the start of the measurement.
+    """
 
     size: int = 0
 
 
 @contextmanager
-def watched() -> Iterator[Peak]:
-    """Watch this process's anonymous memory for the length of a block; the peak above its start."""
-    start, peak, done = anonymous(os.getpid()), Peak(), threading.Event()
+def watch_memory() -> Iterator[Peak]:
+    """Watch this process's anonymous memory during the block; yield its peak above the start."""
+    start, peak, done = anonymous_bytes(os.getpid()), Peak(), threading.Event()
 
     def look() -> None:
         while not done.wait(INTERVAL):
-            peak.size = max(peak.size, anonymous(os.getpid()) - start)
+            peak.size = max(peak.size, anonymous_bytes(os.getpid()) - start)
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -66,12 +70,16 @@ def watched() -> Iterator[Peak]:
 
 
 def relative_error(found: F32, expected: F32) -> float:
-    """max |found - expected| / max |expected|."""
+    """Return max |found - expected| / max |expected|."""
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
 def same_top(found: F32, expected: F32) -> bool:
-    """Whether the top token is the same wherever the margin exceeds four times the difference."""
+    """Return whether the most probable token is the same wherever `expected` decides clearly.
+
+    A row is clear if its margin between the two largest logits exceeds four times the largest
+    difference to `found`.
+    """
     best = np.sort(expected, axis=1)[:, -2:]
     clear = best[:, 1] - best[:, 0] > 4 * np.abs(found - expected).max()
     return bool(np.all(found.argmax(1)[clear] == expected.argmax(1)[clear]))
@@ -80,7 +88,7 @@ def same_top(found: F32, expected: F32) -> bool:
 def run_path(
     folder: Path, path: str, ids: list[int], options: argparse.Namespace
 ) -> tuple[dict[str, Any], F32]:
-    """Load on the GPU, time the first token; what was measured, and the logits."""
+    """Load the package and run it on one path; return the measurements and the logits."""
     from rdrr_device.device import open_device
     from rdrr_manifests.package import open_package
     from rdrr_runtime.compile.hints import resolve
@@ -92,7 +100,7 @@ def run_path(
     device = open_device(options.adapter)
     try:
         start = time.perf_counter()
-        with watched() as peak:
+        with watch_memory() as peak:
             backend = GpuBackend(
                 package,
                 context=options.context,
@@ -127,20 +135,20 @@ def run_path(
     return row, found
 
 
-def compared(row: dict[str, Any], found: F32, expected: F32) -> dict[str, Any]:
-    """The row with how far the logits are from the reference's."""
+def with_errors(row: dict[str, Any], found: F32, expected: F32) -> dict[str, Any]:
+    """Return the row of a path with the errors of its logits."""
     error, limit = relative_error(found, expected), PATHS[row["path"]][2]
-    held = row["path"] == "exact" or not row["int8"]
+    has_tolerance = row["path"] == "exact" or not row["int8"]
     return {
         **row,
         "error": error,
         "same_top": same_top(found, expected),
-        "within": error <= limit if held else None,
+        "within": error <= limit if has_tolerance else None,
     }
 
 
 def check(name: str, work: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One shape: a row for each path."""
+    """Check one shape and return a row for each path."""
     from rdrr_converter.convert import convert
     from rdrr_manifests.package import open_package
     from rdrr_runtime.reference.backend import CpuBackend
@@ -152,18 +160,18 @@ def check(name: str, work: Path, options: argparse.Namespace) -> list[dict[str, 
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     print(f"{name}: ids from seed {seed}", file=sys.stderr, flush=True)
     ids = np.random.default_rng(seed).integers(3, SHAPES[name].vocab, options.tokens).tolist()
-    # The GPU first: what the reference frees would hide what loading takes.
+    # The GPU runs first: loading would reuse memory that the reference has freed, and seem cheaper.
     runs = [run_path(folder, path, ids, options) for path in options.paths.split(",")]
     reference = CpuBackend(open_package(folder), context=options.tokens)
     expected = reference.logits(ids, 0, all_rows=True)
-    rows = [{"shape": name, **compared(row, found, expected)} for row, found in runs]
+    rows = [{"shape": name, **with_errors(row, found, expected)} for row, found in runs]
     shutil.rmtree(folder)
     return rows
 
 
 def show(row: dict[str, Any]) -> None:
-    """One line of the table."""
-    verdict = {True: "within", False: "BEYOND", None: "int8, not held"}[row["within"]]
+    """Print one line of the table."""
+    verdict = {True: "within", False: "BEYOND", None: "int8, no limit"}[row["within"]]
     print(
         f"{row['shape']:14} {row['path']:8} error {row['error']:.1e} {verdict:14}"
         f" top {'same' if row['same_top'] else 'differs':8}"
@@ -176,18 +184,18 @@ def show(row: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Check the shapes and print."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--shapes", default="gemma3-1b,llama-1b")
+    parser.add_argument("--shapes", default="gemma3-1b,llama-1b", help="shapes of shapes.py")
     parser.add_argument("--quantize", default="f16")
-    parser.add_argument("--paths", default=",".join(PATHS))
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--context", type=int, default=1024)
-    parser.add_argument("--adapter")
-    parser.add_argument("--work", type=Path)
+    parser.add_argument("--paths", default=",".join(PATHS), help="paths to check")
+    parser.add_argument("--tokens", type=int, default=48, help="tokens whose logits are compared")
+    parser.add_argument("--prompt", type=int, default=512, help="prompt of the first token")
+    parser.add_argument("--context", type=int, default=1024, help="slots of the key-value cache")
+    parser.add_argument("--adapter", help="use the adapter whose name contains this")
+    parser.add_argument("--work", type=Path, help="folder for temporary files")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(dir=options.work) as work:

@@ -1,12 +1,12 @@
-"""Decode, prefill, batch and load speed of two checkouts of rdrr, in alternation.
+"""Compare the decode, prefill, batch and load speed of two checkouts of rdrr, in alternation.
 
     git worktree add ../before COMMIT
     python benchmarks/compare_checkouts.py ../before . --case llama-1b:q4_k_m:row,column
 
 Each checkout runs its own `bench_decode.py` on the same packages, which the first one makes. The
-order changes from round to round, so that a machine that slows down slows both. The table shows
-medians over the rounds, and the ratio of the second checkout to the first. The last line is one
-JSON object.
+order is reversed in every second round, so that a machine that slows down slows both. The table
+shows medians over the rounds, and the ratio of the second checkout to the first. The last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ COMPONENTS = ("format", "device", "manifests", "converter", "runtime", "api", "b
 MEASURED = ("prefill", "decode", "far", "load_seconds")
 
 Found = dict[tuple[str, ...], dict[int, list[float]]]
-"""Values by case, package and what was measured, then by checkout."""
+"""Measured values by (shape, quantization, package, figure), then by index of the checkout."""
 
 
 def run(tree: Path, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the JSON object of a checkout's `bench_decode.py`.
+    """Run a checkout's `bench_decode.py` and return its JSON object.
 
     Raises:
-        SystemExit: It failed.
+        SystemExit: The script failed.
     """
     given = os.environ.get("PYTHONPATH")
     folders = [*(str(tree / one) for one in COMPONENTS), *([given] if given else [])]
@@ -54,7 +54,7 @@ def run(tree: Path, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def values(found: dict[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield what a run measured: package and figure, then the value."""
+    """Yield the values of a run, each with its key (package, figure)."""
     for name, row in found["rates"].items():
         for key in MEASURED:
             if key in row:
@@ -66,16 +66,16 @@ def values(found: dict[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
 
 
 def compare(options: argparse.Namespace, work: Path) -> Found:
-    """Run both checkouts in alternation."""
+    """Run both checkouts alternately and return what they measured."""
     found: Found = {}
     for case in options.case:
         shape, quantize, layouts = case.split(":")
         arguments = ["--shape", shape, "--quantize", quantize, "--layouts", layouts]
         arguments += ["--repeat", "3", "--work", str(work)]
         arguments += ["--context", str(options.context)] if options.context else []
-        for turn in range(options.rounds):
-            more = ["--batch", options.batch] if options.batch and not turn else []
-            for index in (0, 1) if turn % 2 == 0 else (1, 0):
+        for number in range(options.rounds):
+            more = ["--batch", options.batch] if options.batch and not number else []
+            for index in (0, 1) if number % 2 == 0 else (1, 0):
                 measured = run((options.before, options.after)[index], [*arguments, *more])
                 for key, value in values(measured):
                     found.setdefault((shape, quantize, *key), {}).setdefault(index, []).append(
@@ -85,7 +85,7 @@ def compare(options: argparse.Namespace, work: Path) -> Found:
 
 
 def show(found: Found) -> dict[str, list[float]]:
-    """Print the table; return the medians and their ratio by the name of a row."""
+    """Print the table; return [before, after, ratio] by the name of the row."""
     rows: dict[str, list[float]] = {}
     for key, taken in found.items():
         before, after = (median(taken[index]) for index in (0, 1))
@@ -99,18 +99,23 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("before", type=Path, help="a checkout of rdrr")
-    add("after", type=Path, help="another one")
-    add("--case", action="append", required=True, help="SHAPE:TYPE:LAYOUT[,LAYOUT]; repeatable")
+    add("before", type=Path, help="folder of a checkout of rdrr")
+    add("after", type=Path, help="folder of the checkout to compare with it")
+    add(
+        "--case",
+        action="append",
+        required=True,
+        help="SHAPE:QUANTIZATION:LAYOUT[,LAYOUT]; may be repeated",
+    )
     add("--rounds", type=int, default=2, help="runs of each checkout")
-    add("--batch", metavar="N,N", help="also decode so many sequences in one pass, in round one")
-    add("--context", type=int, default=0, help="also decode behind so many tokens")
-    add("--work", type=Path, help="folder for the packages, kept; a temporary one by default")
+    add("--batch", metavar="N,N", help="also decode batches of N sequences, in the first round")
+    add("--context", type=int, default=0, help="also decode after this many cached tokens")
+    add("--work", type=Path, help="folder that keeps the packages; a temporary one by default")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
-    """Compare, print the table, and one JSON object last."""
+    """Run the command line."""
     options = parse()
     with ExitStack() as stack:
         work = options.work or Path(

@@ -1,12 +1,12 @@
-"""Measure everything in docs/MODES.md with one command: make packages, run scripts, print lines.
+"""Measure everything in docs/MODES.md with one command: make packages, run scripts, report.
 
     python benchmarks/run_modes.py OUT [--work DIR] [--peer PATH] [--only STEPS] [--quick]
 
-Each step is one command in a process of its own, whose JSON object goes to OUT/NAME.json. A step
-that fails or takes too long is reported, and the others go on. Weights are random, at true shapes:
-SmolLM 135M in F16 and Gemma 3 1B in Q4_K_M. Packages are made for the steps that need them.
-`--quick` tries all steps on tiny shapes. The last line is one JSON object: which steps ran and
-which failed.
+Each step is one command in its own process, whose JSON object is written to OUT/NAME.json. A step
+that fails or takes too long is reported, and the remaining steps still run. The weights are random,
+the shapes those of SmolLM 135M in F16 and Gemma 3 1B in Q4_K_M. Only the packages that the steps
+need are made. `--quick` tries all steps on tiny shapes. The last line is one JSON object with the
+steps that ran and those that failed.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ PACKAGES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = MappingProxyType(
         "q4-flat": ("large", "flat", {"quantize": "q4_k_m", "q4k_layout": "flat"}),
     }
 )
-"""Size of the shape, name among its packages, and options of the conversion, by package."""
+"""The packages by name: key of `SHAPE_OF`, name for `_prepared.package`, conversion options."""
 
 SHAPE_OF = {"small": "smollm-135m", "large": "gemma3-1b"}
 QUICK = {"small": "tiny", "large": "tiny-gemma3"}
 KERNEL_SHAPES = ("gemma3-1b", "llama-1b")
 STEP_SECONDS = 200
+"""Default time limit of a step."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command.
+    """One command to run.
 
     Attributes:
-        name: Name of its JSON file.
-        program: A script beside this one, or `rdrr bench`.
-        words: Arguments of the program; `{name}` stands for the path of a package or file.
+        name: Name of the step and of its JSON file.
+        program: File name of a script in this folder, or `rdrr bench`.
+        words: Arguments of the program; `{name}` is replaced by the path of a package or file.
     """
 
     name: str
@@ -60,21 +61,29 @@ class Step:
 
 
 _OTHERS = ("--package", "column={q4-col}", "--package", "flat={q4-flat}")
-_OF_WEIGHTS = (
+_WEIGHT_ABLATIONS = (
     "w4a16-fused,int8-products,f16-activations,fused-ops,fused-ops-prefill,column-major,"
     "doppler-col-over-flat,doppler-col-over-row,doppler-prefill,gate-up-fusion"
 )
-_TEN = ("--tokens", "64", "--repeat", "10")
+_TEN_ROUNDS = ("--tokens", "64", "--repeat", "10")
 
 MODES, ABLATIONS, SPEED = "bench_modes.py", "bench_ablations.py", "rdrr bench"
 STEPS = (
-    Step("modes-small", MODES, ("{small-f16}", "--mode", "all", *_TEN)),
-    Step("modes-large", MODES, ("{q4-row}", "--mode", "all", *_TEN)),
-    Step("ablations-small", ABLATIONS, ("{small-f16}", "--ablation", "all", *_TEN)),
+    Step("modes-small", MODES, ("{small-f16}", "--mode", "all", *_TEN_ROUNDS)),
+    Step("modes-large", MODES, ("{q4-row}", "--mode", "all", *_TEN_ROUNDS)),
+    Step("ablations-small", ABLATIONS, ("{small-f16}", "--ablation", "all", *_TEN_ROUNDS)),
     Step(
         "ablations-large",
         ABLATIONS,
-        ("{q4-row}", "--ablation", _OF_WEIGHTS, *_OTHERS, "--package", "fused={q4-fused}", *_TEN),
+        (
+            "{q4-row}",
+            "--ablation",
+            _WEIGHT_ABLATIONS,
+            *_OTHERS,
+            "--package",
+            "fused={q4-fused}",
+            *_TEN_ROUNDS,
+        ),
     ),
     *(
         Step(f"kernels-{one}", "bench_kernels.py", ("--shape", f"{{{one}}}"))
@@ -92,11 +101,11 @@ EXTERNAL = Step(
 """The step that runs only with `--peer`."""
 
 SIZED = (MODES, ABLATIONS, SPEED, EXTERNAL.program)
-"""Programs that take the size of a workload."""
+"""Programs that have the options of a workload's size."""
 
 
 def prepare(work: Path, shapes: Mapping[str, str], steps: Sequence[Step]) -> dict[str, str]:
-    """Make the files that the steps need, unless they are there; paths by name."""
+    """Make the files that the steps need and that are missing; return their paths by name."""
     words = " ".join(word for step in steps for word in step.words)
     clock = Clock()
     found = {
@@ -109,26 +118,31 @@ def prepare(work: Path, shapes: Mapping[str, str], steps: Sequence[Step]) -> dic
     return found
 
 
-def command(step: Step, places: Mapping[str, str], more: Sequence[str]) -> list[str]:
+def command(step: Step, paths: Mapping[str, str], more: Sequence[str]) -> list[str]:
     """Return the command line of a step.
 
     Args:
         step: The step.
-        places: Replacements of `{name}` in its words.
-        more: Further words for a program that takes the size of a workload.
+        paths: Paths that replace `{name}` in its arguments.
+        more: Further arguments for the programs in `SIZED`.
     """
     if step.program == SPEED:
         program = ["-m", "rdrr", "bench"]
     else:
         program = [str(Path(__file__).with_name(step.program))]
     words = list(step.words)
-    for name, place in places.items():
-        words = [word.replace(f"{{{name}}}", place) for word in words]
+    for name, path in paths.items():
+        words = [word.replace(f"{{{name}}}", path) for word in words]
     return [sys.executable, *program, *words, *(more if step.program in SIZED else ())]
 
 
 def run(words: Sequence[str], limit: float = STEP_SECONDS) -> dict[str, Any]:
-    """Run a command and return the JSON object on its last line, or `{"failed": why}`."""
+    """Run a command and return the JSON object on its last line, or `{"failed": reason}`.
+
+    Args:
+        words: The command line.
+        limit: Time limit in seconds.
+    """
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL
@@ -142,13 +156,18 @@ def run(words: Sequence[str], limit: float = STEP_SECONDS) -> dict[str, Any]:
 
 
 def _gpu(row: Mapping[str, Any], side: Mapping[str, Any]) -> str:
-    """Return the GPU time of a side in the measured phase."""
+    """Format the GPU milliseconds of one side of an ablation in the measured phase."""
     key = "gpu_decode_ms_per_token" if row["phase"] == "decode" else "gpu_prefill_ms"
     return f"{side[key]:.3f}" if side[key] is not None else "-"
 
 
 def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that report a step."""
+    """Yield the lines that report a step.
+
+    Args:
+        name: Name of the step.
+        found: Its JSON object.
+    """
     if "failed" in found:
         yield f"{name}: FAILED {found['failed']}"
     for key, mode in found.get("modes", {}).items():
@@ -190,7 +209,7 @@ def lines(name: str, found: Mapping[str, Any]) -> Iterator[str]:
                 f"{name} {product['matrix']} {product['kernel']}: "
                 f"{product['microseconds']['median']:.1f} us, "
                 f"{product['gigabytes_per_second']:.0f} GB/s, "
-                f"{100 * product['share_of_copy']:.0f} % of a copy"
+                f"{100 * product['share_of_copy']:.0f} % of a memory copy"
             )
     for runner, rates in found.get("runners", {}).items():
         decode = rates["decode_tokens_per_second"]["median"]
@@ -211,10 +230,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("out", type=Path, help="folder for the JSON files")
-    add("--work", type=Path, help="folder that keeps checkpoints and packages")
-    add("--peer", type=Path, help="llama.cpp's libraries: the npm tarball or a folder")
-    add("--only", help="names of steps, with commas between")
-    add("--step-seconds", type=float, default=STEP_SECONDS, help="time limit of a step")
+    add(
+        "--work",
+        type=Path,
+        help="folder that keeps checkpoints and packages; a temporary one by default",
+    )
+    add("--peer", type=Path, help="llama.cpp's libraries: npm tarball or folder")
+    add("--only", help="names of the steps to run, separated by commas")
+    add(
+        "--step-seconds",
+        type=float,
+        default=STEP_SECONDS,
+        help="time limit of each step, in seconds",
+    )
     add("--quick", action="store_true", help="tiny shapes and few tokens, to try the script")
     options = parser.parse_args()
     prepare_environment()
@@ -231,12 +259,12 @@ def main() -> None:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="modes-"))
         )
         work.mkdir(parents=True, exist_ok=True)
-        places = prepare(work, QUICK if options.quick else SHAPE_OF, steps)
-        places |= {one: "tiny" if options.quick else one for one in KERNEL_SHAPES}
-        places |= {"peer": str(options.peer)}
+        paths = prepare(work, QUICK if options.quick else SHAPE_OF, steps)
+        paths |= {one: "tiny" if options.quick else one for one in KERNEL_SHAPES}
+        paths |= {"peer": str(options.peer)}
         for step in steps:
             start = time.perf_counter()
-            found = run(command(step, places, more), options.step_seconds)
+            found = run(command(step, paths, more), options.step_seconds)
             (options.out / f"{step.name}.json").write_text(json.dumps(found, indent=1) + "\n")
             report += lines(step.name, found)
             failed += [step.name] if "failed" in found else []

@@ -1,6 +1,6 @@
-"""Shapes of models that benchmarks run: sizes only, as a Hugging Face configuration states them.
+"""The shapes of models that benchmarks run: the sizes that a Hugging Face configuration states.
 
-`synthesize.py` makes checkpoints of them, with random weights.
+`synthesize.py` writes checkpoints of these shapes with random weights.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """One matrix product of a model.
+    """The weight matrix of one product of a model.
 
     Attributes:
-        name: What it computes.
-        n: Outputs.
-        k: Inputs.
+        name: What the product computes.
+        n: Number of outputs.
+        k: Number of inputs.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Shape:
     Attributes:
         model_type: `llama`, `qwen3`, `qwen3_moe` or `gemma3_text`.
         hidden: Hidden size.
-        intermediate: Width of the feed-forward layer, or of each expert.
+        intermediate: Width of the feed-forward network, or of each expert.
         layers: Number of layers.
-        heads: Query heads.
-        kv_heads: Key-value heads.
-        head_dim: Elements of a head.
-        vocab: Tokens.
-        tied: The embedding is also the output head.
+        heads: Number of query heads.
+        kv_heads: Number of key-value heads.
+        head_dim: Head dimension.
+        vocab: Size of the vocabulary.
+        tied: Whether the embedding is also the output head.
         extra: Further keys of the configuration.
     """
 
@@ -63,11 +63,11 @@ class Shape:
 
     @property
     def norm_offset(self) -> bool:
-        """Whether norms multiply by 1 + weight rather than by the weight."""
+        """Return whether norms multiply by 1 + weight instead of by the weight."""
         return self.model_type == "gemma3_text"
 
     def config(self) -> dict[str, Any]:
-        """The content of `config.json`."""
+        """Return the content of `config.json`."""
         return {
             "architectures": [_CLASSES[self.model_type]],
             "model_type": self.model_type,
@@ -89,7 +89,7 @@ class Shape:
         }
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of every tensor, in the order of the model."""
+        """Yield the name and the shape of every tensor, in the order of the model."""
         yield "model.embed_tokens.weight", (self.vocab, self.hidden)
         for layer in range(self.layers):
             for name, shape in self._layer():
@@ -99,7 +99,7 @@ class Shape:
             yield "lm_head.weight", (self.vocab, self.hidden)
 
     def matrices(self) -> tuple[Matrix, ...]:
-        """Return the different products of one token, with q, k, v and gate, up fused."""
+        """Return the distinct weight matrices, with q, k, v and gate, up fused."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return (
             Matrix("qkv", queries + 2 * keys, self.hidden),
@@ -168,8 +168,8 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             tied=True,
             extra={**_QWEN3_MOE, "num_experts": 12, "moe_intermediate_size": 256},
         ),
-        # The layers of Qwen3-30B-A3B, 4 of 48, with 32 of their 128 experts: what a token reads of
-        # a layer is the same.
+        # 4 of the 48 layers of Qwen3-30B-A3B with 32 of their 128 experts: a token reads as many
+        # bytes per layer as in the whole model.
         "qwen3-moe-4-layers": Shape(
             "qwen3_moe",
             2048,
@@ -197,4 +197,4 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
         "llama-8b": Shape("llama", 4096, 14336, 32, 32, 8, 128, 128256, tied=False),
     }
 )
-"""By name. Those named tiny only show that everything fits together."""
+"""The shapes by name. The tiny ones are for trying scripts and for tests."""

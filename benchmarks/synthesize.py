@@ -1,9 +1,11 @@
-"""Write a checkpoint of a given shape with random weights, as a hub would hold it.
+"""Write a checkpoint of a given shape with random weights, in the form that model hubs publish.
 
     python benchmarks/synthesize.py SHAPE OUT
 
-The weights are normal with a deviation of 0.02, bfloat16, the same on every machine for one seed,
-whatever the number of threads. Pieces are sampled and written side by side; nothing large is held.
+The weights are bfloat16 and normally distributed with a standard deviation of 0.02; norm weights
+have a mean of 1 where the model multiplies by them directly. The same seed gives the same bytes on
+every machine and with any number of threads. Threads sample and write pieces of at most 2^22
+weights, so memory does not grow with the model.
 """
 
 from __future__ import annotations
@@ -23,13 +25,20 @@ import numpy.typing as npt
 from shapes import SHAPES, Shape
 
 DEVIATION = 0.02
-PIECE = 1 << 22  # weights sampled at once by one thread
-SHARD_BYTES = 4 << 30
+PIECE = 1 << 22  # weights that a thread samples at a time
+SHARD_BYTES = 4 << 30  # largest size of a shard with several tensors
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A tensor and where its bytes go."""
+class TensorSpan:
+    """A tensor and the byte span of its data in a shard.
+
+    Attributes:
+        name: Name of the tensor.
+        shape: Shape of the tensor.
+        offset: First byte, counted from the start of the shard's data.
+        index: Position of the tensor in the model; it seeds the weights.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -38,25 +47,25 @@ class Placed:
 
     @property
     def size(self) -> int:
-        """Bytes in bfloat16."""
+        """Return the bytes of the tensor in bfloat16."""
         return 2 * prod(self.shape)
 
 
-def shards(shape: Shape) -> Iterator[list[Placed]]:
-    """The tensors of each shard, in order, with offsets from the start of its data."""
-    shard: list[Placed] = []
+def shards(shape: Shape) -> Iterator[list[TensorSpan]]:
+    """Yield the tensors of each shard, in the order of the model."""
+    shard: list[TensorSpan] = []
     offset = 0
     for index, (name, dims) in enumerate(shape.tensors()):
         if shard and offset + 2 * prod(dims) > SHARD_BYTES:
             yield shard
             shard, offset = [], 0
-        shard.append(Placed(name, dims, offset, index))
+        shard.append(TensorSpan(name, dims, offset, index))
         offset += shard[-1].size
     yield shard
 
 
-def header(tensors: list[Placed]) -> bytes:
-    """The safetensors header: its length in 8 bytes, then JSON, padded to whole words."""
+def header(tensors: list[TensorSpan]) -> bytes:
+    """Return the safetensors header: its length in 8 bytes, then JSON padded to a multiple of 8."""
     entries = {
         tensor.name: {
             "dtype": "BF16",
@@ -70,16 +79,24 @@ def header(tensors: list[Placed]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def draw(
-    tensor: Placed, piece: int, count: int, centre: float, seed: int
+def sample_weights(
+    tensor: TensorSpan, piece: int, count: int, centre: float, seed: int
 ) -> npt.NDArray[np.uint16]:
-    """`count` weights of one piece of a tensor as bfloat16 bits."""
+    """Sample the first `count` weights of one piece of a tensor; return their bfloat16 bits.
+
+    Args:
+        tensor: The tensor.
+        piece: Index of the piece in the tensor.
+        count: Number of weights.
+        centre: Mean of the weights.
+        seed: Seed of the checkpoint.
+    """
     rng = np.random.Generator(np.random.SFC64([seed, tensor.index, piece]))
     values = rng.standard_normal(count, dtype=np.float32)
     values *= DEVIATION
     values += centre
     bits = values.view(np.uint32)
-    bits += 0x8000  # to nearest; the weights are far from overflow
+    bits += 0x8000  # rounds to nearest; the weights are far from overflow
     return (bits >> 16).astype(np.uint16)
 
 
@@ -88,9 +105,9 @@ def synthesize(shape: Shape, folder: Path, *, seed: int = 0, workers: int | None
 
     Args:
         shape: Sizes of the model.
-        folder: Directory to make.
-        seed: Of the weights.
-        workers: Threads; the processors' number when None.
+        folder: Folder to create.
+        seed: Random seed of the weights.
+        workers: Number of threads; the number of CPU cores when None.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape.config(), indent=1))
@@ -112,7 +129,7 @@ def synthesize(shape: Shape, folder: Path, *, seed: int = 0, workers: int | None
 
 
 def _write_shard(
-    path: Path, tensors: list[Placed], shape: Shape, seed: int, pool: ThreadPoolExecutor
+    path: Path, tensors: list[TensorSpan], shape: Shape, seed: int, pool: ThreadPoolExecutor
 ) -> None:
     head = header(tensors)
     with path.open("wb") as file:
@@ -120,13 +137,13 @@ def _write_shard(
         file.truncate(len(head) + sum(tensor.size for tensor in tensors))
         file.flush()
 
-        def write(work: tuple[Placed, int]) -> None:
+        def write(work: tuple[TensorSpan, int]) -> None:
             tensor, piece = work
             first = piece * PIECE
             count = min(PIECE, prod(tensor.shape) - first)
             is_norm = len(tensor.shape) == 1
             centre = 1.0 if is_norm and not shape.norm_offset else 0.0
-            data = draw(tensor, piece, count, centre, seed)
+            data = sample_weights(tensor, piece, count, centre, seed)
             os.pwrite(file.fileno(), data.data, len(head) + tensor.offset + 2 * first)
 
         pieces = [
@@ -139,10 +156,10 @@ def _write_shard(
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer without merges: three special tokens and a token for each byte."""
+    """Write a byte-level tokenizer without merges: three special tokens and one per byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    # The byte-level alphabet shows bytes that do not print as characters from 256 on.
+    # The byte-level alphabet maps bytes that are not printable to characters from 256 on.
     alphabet = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(others))]
     special = ["<pad>", "<s>", "</s>"]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
@@ -174,11 +191,11 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 def main() -> None:
-    """Write one checkpoint and say how long it took."""
+    """Run the command line; print the bytes of the weights and the seconds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("shape", choices=tuple(SHAPES))
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("out", type=Path, help="folder to create")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the weights")
     options = parser.parse_args()
     start = time.perf_counter()
     size = synthesize(SHAPES[options.shape], options.out, seed=options.seed)

@@ -1,1 +1,1 @@
-"""Other programs that benchmarks measure beside this one; rdrr never needs them."""
+"""Other programs that benchmarks compare rdrr with; rdrr itself never needs them."""

@@ -1,7 +1,7 @@
 """Structs, defaults and functions of one release of llama.cpp, as its headers declare them.
 
-The structs are those of `llama.h` in v0.5.0. Every default that the library fills in is compared
-with what the release states, so that another layout is refused and not misread.
+The structs are those of `llama.h` in v0.5.0. The defaults that the library fills in are compared
+with those of the release, so that a library with another struct layout is refused and not misread.
 """
 
 from __future__ import annotations
@@ -128,10 +128,10 @@ CONTEXT_DEFAULTS: Mapping[str, Any] = {
     "op_offload": True,
     "swa_full": True,
 }
-"""Default parameters of the release; every field that is not named is zero."""
+"""Default parameters of the release; fields that are not listed are zero."""
 
 LOG = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
-# The functions used beyond the parameters' defaults: result, then arguments.
+# The functions that are used: result type, then argument types.
 LLAMA = {
     "llama_backend_init": (None, ()),
     "llama_log_set": (None, (LOG, c.c_void_p)),
@@ -164,16 +164,20 @@ BASE = {
 
 
 def check_defaults(params: c.Structure, expected: Mapping[str, Any]) -> None:
-    """Compare default parameters with those of the release that the structs were written for.
+    """Check that default parameters are those of the release that the structs describe.
+
+    Args:
+        params: Parameters as the library fills them in.
+        expected: Defaults of the release; fields that are not listed are zero.
 
     Raises:
-        UnavailableError: A field differs: another release, whose structs would be misread.
+        UnavailableError: A field differs; the structs of another release would be misread.
     """
     for name, *_ in params._fields_:
         value = getattr(params, name)
         found = value if isinstance(value, (bool, int, float)) else bool(value)
         if found != expected.get(name, 0):
             raise UnavailableError(
-                f"llama.cpp of another release: {type(params).__name__}.{name} is {found}, "
-                f"expected {expected.get(name, 0)}"
+                f"this is another release of llama.cpp: the default of "
+                f"{type(params).__name__}.{name} is {found}, expected {expected.get(name, 0)}"
             )

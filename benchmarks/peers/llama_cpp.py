@@ -1,8 +1,9 @@
-"""A driver of llama.cpp through its shared libraries, for measuring only.
+"""A driver that runs llama.cpp through its shared libraries, for measurements only.
 
 The libraries come from the npm package `@node-llama-cpp/linux-x64-vulkan` (3.22.1, llama.cpp
 v0.5.0), as a folder or as the package's tarball. `peers.llama_abi` holds the declarations of that
-release. The device is always chosen by name.
+release. The device is always chosen by name, because llama.cpp otherwise falls back to the CPU
+without a message.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ class PeerDevice:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Find the folder of the shared libraries in a folder or the npm package's tarball.
+    """Yield the folder of the shared libraries in a folder or in the npm package's tarball.
 
     Raises:
-        UnavailableError: There is nothing at `path`, or no llama.cpp in it.
+        UnavailableError: `path` does not exist or contains no llama.cpp.
     """
     with TemporaryDirectory(prefix="llama-cpp-") as scratch:
         root = path
@@ -82,7 +83,12 @@ class LlamaCpp:
     """The loaded libraries of llama.cpp.
 
     Args:
-        folder: Folder of all the libraries.
+        folder: Folder that contains all the libraries.
+
+    Attributes:
+        messages: Warnings and errors that llama.cpp has logged.
+        llama: The library libllama.
+        version: Version of the release.
 
     Raises:
         UnavailableError: The libraries do not load, or belong to another release.
@@ -92,7 +98,7 @@ class LlamaCpp:
         self.messages: list[str] = []
         self._log = LOG(self._take_message)
         try:
-            # In the order of their dependencies: each library must find the ones before it.
+            # In the order of their dependencies: each library needs those loaded before it.
             base = _load(folder, "libggml-base.so*")
             ggml = _load(folder, "libggml.*so*")
             llama = _load(folder, "libllama.*so*")
@@ -111,12 +117,12 @@ class LlamaCpp:
         ggml.ggml_backend_load_all_from_path(str(folder).encode())
 
     def _take_message(self, level: int, text: bytes, _: int | None) -> None:
-        # 3 and 4 are the library's numbers of warnings and errors.
+        # Levels 3 and 4 are GGML_LOG_LEVEL_WARN and GGML_LOG_LEVEL_ERROR.
         if level in (3, 4):
             self.messages.append(text.decode(errors="replace").strip())
 
     def devices(self) -> list[PeerDevice]:
-        """Return all devices, the CPU included."""
+        """Return all devices, including the CPU."""
         found = []
         for index in range(self._ggml.ggml_backend_dev_count()):
             handle = self._ggml.ggml_backend_dev_get(index)
@@ -142,16 +148,19 @@ class LlamaCpp:
             if wanted.lower() in f"{one.name} {one.description}".lower():
                 return one
         names = ", ".join(f"{one.name} ({one.description})" for one in devices) or "none"
-        raise UnavailableError(f"no device named {wanted}; there are: {names}")
+        raise UnavailableError(f"llama.cpp has no device named {wanted}; it has {names}")
 
 
 class PeerModel:
-    """A GGUF file in the memory of one device.
+    """A GGUF file loaded into the memory of one device.
 
     Args:
-        library: The libraries.
-        path: The file.
-        device: Device of all layers.
+        library: The loaded libraries.
+        path: The GGUF file.
+        device: Device that holds all layers.
+
+    Attributes:
+        vocab: Size of the vocabulary.
 
     Raises:
         UnavailableError: llama.cpp refuses the file.
@@ -172,7 +181,7 @@ class PeerModel:
         self.vocab = library.llama.llama_vocab_n_tokens(vocab)
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the memory of the model."""
         self.library.llama.llama_model_free(self.handle)
 
 
@@ -180,13 +189,13 @@ class PeerContext:
     """A model with a key-value cache, which runs given tokens and samples nothing.
 
     Args:
-        model: The weights.
+        model: The loaded weights.
         context: Tokens that the cache holds.
         flash_attention: Whether llama.cpp uses its fused attention.
-        ubatch: Prompt tokens of one pass.
-        threads: Threads of the CPU; llama.cpp's default when None. Threads beyond the number of
-            free cores wait for each other by spinning.
-        exact_cache: Whether keys and values are kept in f32 rather than f16.
+        ubatch: Prompt tokens per pass (llama.cpp's micro-batch).
+        threads: CPU threads; llama.cpp's default when None. With more threads than free cores,
+            threads spin while they wait for each other.
+        exact_cache: Whether keys and values are stored in f32 instead of f16.
 
     Raises:
         UnavailableError: llama.cpp refuses the parameters.
@@ -217,13 +226,17 @@ class PeerContext:
             raise UnavailableError(f"llama.cpp refuses the context: {reason}")
 
     def rewind(self, length: int) -> None:
-        """Drop everything from position `length` on."""
+        """Remove everything from position `length` on from the cache.
+
+        Raises:
+            UnavailableError: llama.cpp cannot remove it.
+        """
         memory = self._llama.llama_get_memory(self.handle)
         if not self._llama.llama_memory_seq_rm(memory, 0, length, -1):
             raise UnavailableError(f"llama.cpp cannot rewind to {length}")
 
     def prefill(self, ids: Sequence[int]) -> float:
-        """Return the seconds from an empty cache until the last logits are on the host."""
+        """Run a prompt from an empty cache; return the seconds until its logits are on the host."""
         self.rewind(0)
         start = time.perf_counter()
         self._run(ids)
@@ -231,7 +244,7 @@ class PeerContext:
         return time.perf_counter() - start
 
     def decode(self, ids: Sequence[int], length: int) -> float:
-        """Return the seconds to run `ids` one after another behind `length` tokens."""
+        """Run `ids` one after another after `length` cached tokens; return the seconds."""
         self.rewind(length)
         llama, handle = self._llama, self.handle
         tokens = (c.c_int32 * 1)()
@@ -250,7 +263,7 @@ class PeerContext:
         return np.ctypeslib.as_array(pointer, (self.vocab,)).copy()
 
     def close(self) -> None:
-        """Free its memory."""
+        """Free the memory of the context."""
         self._llama.llama_free(self.handle)
 
     def _run(self, ids: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""llama.cpp's own quantizer, as an oracle: a GGUF in, a GGUF in one of its mixes out."""
+"""llama.cpp's quantizer, a reference for rdrr's: it quantizes a GGUF file to one of its mixes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ FILE_TYPES: Mapping[str, int] = MappingProxyType(
     {"q4_0": 2, "q8_0": 7, "q5_0": 8, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17,
      "q6_k": 18}
 )  # fmt: skip
-"""Numbers of its public enum `llama_ftype`, by our names of the recipes."""
+"""Values of llama.cpp's public enum `llama_ftype`, by rdrr's name of the mix."""
 
-_NO_TYPE = 43  # GGML_TYPE_COUNT of the release: "as the mix says"
+_NO_TYPE = 43  # GGML_TYPE_COUNT of the release, which means "as the mix says"
 
 
 class _ImportanceEntry(c.Structure):
-    """`llama_model_imatrix_data`; a list of them ends with an empty one."""
+    """`llama_model_imatrix_data`; arrays of it end with an empty entry."""
 
     _fields_ = (("name", c.c_char_p), ("data", c.c_void_p), ("size", c.c_size_t))
 
 
 class _Params(c.Structure):
-    """`llama_model_quantize_params`, whose last fields are left as the library gives them."""
+    """`llama_model_quantize_params`; `rest` covers its last fields, which keep their defaults."""
 
     _fields_ = (
         ("nthread", c.c_int32),
@@ -57,22 +57,24 @@ def quantize(
 
     Args:
         library: The loaded libraries.
-        source: In F32 or F16.
-        out: File to make.
-        recipe: One of `FILE_TYPES`.
-        importance: Mean squares by the names in the file.
+        source: GGUF file in F32 or F16.
+        out: GGUF file to write.
+        recipe: Name of the mix, a key of `FILE_TYPES`.
+        importance: Importance matrix: mean squared activations by GGUF tensor name.
 
     Raises:
-        UnavailableError: Another release, or the library refuses.
+        UnavailableError: This is another release, or llama.cpp refuses the file.
     """
     params = _Params()
     defaults = library.llama.llama_model_quantize_default_params
-    # A struct of this size is returned through a pointer that comes first.
+    # By the calling convention, a struct this large is returned through a hidden first pointer.
     defaults.restype, defaults.argtypes = None, [c.c_void_p]
     defaults(c.byref(params))
     stated = (params.nthread, params.output_tensor_type, params.token_embedding_type)
     if stated != (0, _NO_TYPE, _NO_TYPE) or not params.quantize_output_tensor or params.imatrix:
-        raise UnavailableError("llama.cpp of another release: its quantizer has other parameters")
+        raise UnavailableError(
+            "this is another release of llama.cpp: its quantizer has other default parameters"
+        )
     params.ftype = FILE_TYPES[recipe]
     if importance is not None:
         arrays = {name: np.ascontiguousarray(one) for name, one in importance.items()}
@@ -84,4 +86,4 @@ def quantize(
     function = library.llama.llama_model_quantize
     function.restype, function.argtypes = c.c_uint32, [c.c_char_p, c.c_char_p, c.c_void_p]
     if function(str(source).encode(), str(out).encode(), c.byref(params)) != 0:
-        raise UnavailableError("; ".join(library.messages[-3:]) or "llama.cpp refuses")
+        raise UnavailableError("; ".join(library.messages[-3:]) or "llama.cpp refuses the file")

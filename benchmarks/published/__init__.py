@@ -1,1 +1,1 @@
-"""Published systems replayed around the kernels of this runtime: decode modes, changes, kernels."""
+"""Published systems replayed with this runtime: decode modes, single optimizations, kernels."""

@@ -1,4 +1,7 @@
-"""Speed-ups of one thing over another, round by round, and whether they reach their gates."""
+"""Speed-ups of one variant over another, round by round, and whether they reach their gates.
+
+A gate is the smallest median speed-up that passes.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,16 @@ from _script import table
 from rdrr.bench.figures import Spread
 
 NOT_GATED = "software-adapter: P not gated"
+"""Verdict on a software adapter, where performance (P) is printed and not judged."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast one thing is as another, over alternating runs.
+    """How many times as fast one variant is as another, over alternating runs.
 
     Attributes:
-        name: What is compared.
-        spread: The ratios of the rounds.
+        name: What is compared, as "fast over slow".
+        spread: Median, least and most of the ratios of the rounds.
         gate: The smallest median that passes, or None.
         published: The ratio that the published system states, or None.
     """
@@ -37,12 +41,12 @@ class Ratio:
         gate: float | None = None,
         published: float | None = None,
     ) -> Ratio:
-        """Divide the seconds of the slow thing by those of the fast one, round by round."""
+        """Divide the seconds of the slow variant by those of the fast one, round by round."""
         rounds = [a / b for a, b in zip(slow, fast, strict=True)]
         return Ratio(name, Spread.of(rounds), gate, published)
 
     def verdict(self, *, software: bool) -> str:
-        """Return `pass`, `missed`, that a software adapter is not gated, or an empty string."""
+        """Return `pass` or `missed`; `NOT_GATED` on software adapters; empty without a gate."""
         if self.gate is None:
             return ""
         if software:
@@ -61,7 +65,7 @@ class Ratio:
 
 
 def show_ratios(ratios: Iterable[Mapping[str, Any]]) -> None:
-    """Print ratios, as `Ratio.as_dict` gives them, beside their gates and what was published."""
+    """Print ratios, as `Ratio.as_dict` returns them, with their gates and published ratios."""
     rows = [
         (
             one["name"],

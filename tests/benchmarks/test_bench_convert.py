@@ -1,4 +1,4 @@
-"""The conversion's and the compression's benchmark, on a tiny shape."""
+"""`bench_convert.py` and `bench_compress.py` on a tiny shape."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shapes import SHAPES
 from synthesize import synthesize
 
 
-def test_every_step_of_a_conversion_is_counted_and_put_back(tmp_path):
+def test_every_step_of_a_conversion_is_timed_and_its_function_restored(tmp_path):
     synthesize(SHAPES["tiny"], tmp_path / "tiny", workers=1)
     before = Codec.quantize
     result, seconds = bench_convert.measure(tmp_path / "tiny", {"workers": 1})

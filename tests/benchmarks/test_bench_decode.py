@@ -1,4 +1,4 @@
-"""The decode benchmark: its arithmetic, and one whole run of a tiny shape without the peer."""
+"""`bench_decode.py`: its arithmetic, and a whole run of a tiny shape without llama.cpp."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bench_decode import Times
 from support.commands import ROOT, environment
 
 
-def test_rates_are_medians_of_tokens_over_seconds():
+def test_a_rate_is_given_as_median_least_and_most_of_tokens_per_second():
     assert bench_decode.as_list(rates(100, [1.0, 4.0, 2.0])) == [50.0, 25.0, 100.0]
 
 
-def test_ratios_are_to_the_fastest_variant_of_the_peer_in_each_figure():
+def test_ratios_are_to_the_fastest_peer_in_each_figure():
     def row(prefill, decode):
         return {"prefill": rates(1, [1 / prefill]), "decode": rates(1, [1 / decode])}
 
@@ -29,7 +29,7 @@ def test_ratios_are_to_the_fastest_variant_of_the_peer_in_each_figure():
 
 
 class Recorder:
-    """A runner that notes what it was asked, in one list for all."""
+    """A runner that records its calls in a log shared by all runners."""
 
     load_seconds = 0.0
 
@@ -45,21 +45,21 @@ class Recorder:
         return 1.0
 
 
-def test_runners_take_turns_and_the_long_context_is_filled_before_it_is_measured():
+def test_runners_alternate_and_the_long_context_is_filled_before_it_is_measured():
     log = []
     options = SimpleNamespace(prompt=10, tokens=4, context=30, repeat=2, warm=0)
     runners = [Recorder("a", log), Recorder("b", log)]
     times = bench_decode.measure(runners, options, list(range(100)))
-    turn = [("prefill", 10), ("decode at 10", 4)]
-    warm_up = [(name, *what) for name in "ab" for what in turn]
-    near = [(name, *what) for _ in range(2) for name in "ab" for what in turn]
+    calls = [("prefill", 10), ("decode at 10", 4)]
+    warm_up = [(name, *call) for name in "ab" for call in calls]
+    near = [(name, *call) for _ in range(2) for name in "ab" for call in calls]
     fill = [(name, "prefill", 30) for name in "ab"]
     far = [(name, "decode at 30", 4) for _ in range(2) for name in "ab"]
     assert log == warm_up + near + fill + far
     assert times["a"] == Times([1.0] * 2, [1.0] * 2, [1.0] * 2)
 
 
-def test_the_logits_of_all_runners_are_compared_with_the_first(rng):
+def test_the_logits_of_all_runners_are_compared_with_those_of_the_first(rng):
     first = rng.normal(size=50).astype(np.float32)
     runners = [
         SimpleNamespace(name=name, logits=lambda _, factor=factor: factor * first)
@@ -77,7 +77,7 @@ def test_unknown_layouts_are_wrong_usage(capsys):
     assert "diagonal" in capsys.readouterr().err
 
 
-def test_a_run_without_the_peer_says_so_and_ends_with_one_json_object(tmp_path):
+def test_a_run_without_llama_cpp_gives_the_reason_and_ends_with_one_json_object(tmp_path):
     sizes = {"prompt": 8, "tokens": 3, "repeat": 2, "warm": 0, "context": 12}
     words = [f"--{name}={value}" for name, value in sizes.items()]
     words += ["--shape=tiny", f"--peer={tmp_path / 'none.tgz'}"]

@@ -1,4 +1,4 @@
-"""Kernels alone: every form of a shape's matrices runs or says why not, with consistent rates."""
+"""`bench_kernels.py`: the figures of products and pairs are consistent, wrong usage is refused."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def test_rates_follow_from_the_time_and_the_sizes(monkeypatch):
         assert one["share_of_copy"] == pytest.approx(share)
 
 
-def test_shapes_have_the_sizes_of_their_models():
+def test_the_matrices_of_a_shape_have_the_sizes_of_the_model():
     sizes = {one.name: (one.n, one.k) for one in SHAPES["gemma3-1b"].matrices()}
     assert sizes["gate-up"] == (2 * 6912, 1152)
     assert sizes["qkv"] == (1024 + 2 * 256, 1152)
 
 
-def test_a_shape_that_is_not_known_is_wrong_usage_and_names_those_that_are():
+def test_an_unknown_shape_is_wrong_usage_and_the_known_shapes_are_listed():
     with pytest.raises(UsageError, match="gemma3-1b"):
         products.products("gemma4")
 
 
-def test_pairs_of_kernels_are_compared_and_what_was_published_is_stated():
+def test_all_pairs_of_kernels_are_measured_and_state_the_published_ratio():
     done = script("bench_kernels", "--repeat", 1)
     found = done.json()
     assert [one["name"].partition(":")[0] for one in found["ratios"]] == list(PAIRS)
@@ -50,7 +50,7 @@ def test_pairs_of_kernels_are_compared_and_what_was_published_is_stated():
     assert "flash-attention" in done.out  # the table for people comes first
 
 
-def test_a_shape_that_is_not_known_is_one_line_and_exit_code_2():
+def test_an_unknown_shape_is_reported_in_one_line_with_exit_code_2():
     done = script("bench_kernels", "--shape", "gemma4")
     assert done.code == 2
     assert "unknown shape" in error_line(done)

@@ -1,4 +1,4 @@
-"""`bench_llama_cpp.py` without llama.cpp: what is missing is listed, and ours runs all the same."""
+"""`bench_llama_cpp.py` without llama.cpp lists what is missing and still measures rdrr."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
-def test_what_is_missing_for_llama_cpp_is_said_and_no_error():
+def test_missing_arguments_are_listed_as_reasons_and_are_no_error():
     done = script("bench_llama_cpp")
     found = done.json()
     assert done.code == 0
     assert found["runners"] == {}
     assert found["not_run"] == {
-        "llama.cpp, GPU": "no --llama-cpp given; no --gguf given",
-        "llama.cpp, CPU": "no --llama-cpp given; no --gguf given",
-        "rdrr": "no --package given",
+        "llama.cpp, GPU": "--llama-cpp is not given; --gguf is not given",
+        "llama.cpp, CPU": "--llama-cpp is not given; --gguf is not given",
+        "rdrr": "--package is not given",
     }
 
 
-def test_libraries_that_are_none_are_said_and_ours_runs_all_the_same(folder, tmp_path):
+def test_a_folder_without_libraries_is_a_reason_and_rdrr_is_still_measured(folder, tmp_path):
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF")
     words = ("--llama-cpp", tmp_path, "--gguf", model, "--package", folder)

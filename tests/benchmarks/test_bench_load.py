@@ -1,11 +1,10 @@
-"""The benchmark of loading times every mode, and hashes only where the mode says so."""
+"""`bench_load.py` times every mode, and only the modes that hash do hash."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 
-from rdrr_manifests import loading
+from support.hashing import count_hashing
 from support.scripts import script
 
 ROUNDS = 2
@@ -13,14 +12,7 @@ ROUNDS = 2
 
 def test_every_mode_is_timed_and_hashes_as_often_as_it_should(made_package, monkeypatch):
     cache = os.environ["XDG_CACHE_HOME"]
-    hashed: Counter[str] = Counter()
-    real = loading.hash_file
-
-    def counting(path, *arguments):
-        hashed[path.name] += 1
-        return real(path, *arguments)
-
-    monkeypatch.setattr(loading, "hash_file", counting)
+    hashed = count_hashing(monkeypatch)
     words = ("--package", made_package, "--backend", "cpu", "--rounds", ROUNDS)
     found = script("bench_load", *words).json()
     assert {mode: len(times) for mode, times in found["seconds"].items()} == {
@@ -29,13 +21,13 @@ def test_every_mode_is_timed_and_hashes_as_often_as_it_should(made_package, monk
         "cached": ROUNDS,
     }
     assert found["over_none"]["none"] == 1
-    # The first load, each of `full`, and the check alone.
+    # The first load, each load with `full`, and each check with `full` alone.
     assert set(hashed.values()) == {1 + ROUNDS + ROUNDS}
     assert os.environ["XDG_CACHE_HOME"] == cache
     assert found["check_seconds"]["full"] > found["check_seconds"]["cached"] > 0
 
 
-def test_a_package_that_is_none_is_one_line(tmp_path):
+def test_a_missing_package_is_reported_in_one_line(tmp_path):
     done = script("bench_load", "--package", tmp_path / "none", "--backend", "cpu")
     assert done.code == 1
     assert done.err.startswith("error: ")

@@ -1,4 +1,4 @@
-"""Memory of a conversion does not grow with the model, and the benchmark would see it if it did."""
+"""The memory of a conversion does not grow with the model, and the benchmark would notice it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from synthesize import synthesize
 SMALL = Shape("llama", 256, 512, 2, 4, 2, 64, 1024, tied=False)
 LARGE = Shape("llama", 1024, 4096, 2, 16, 4, 64, 16384, tied=False)
 ROOM = 60 << 20
-"""A few chunks for two threads, and the manifest; the large model has 126 MB."""
+"""Bytes for a few chunks of two threads and for the manifest; the large model has 126 MB."""
 
 
 @pytest.fixture(autouse=True)
@@ -22,19 +22,19 @@ def _components(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
 
 
-def test_a_model_thirty_times_as_large_takes_no_more_memory(tmp_path):
+def test_converting_a_model_thirty_times_as_large_takes_no_more_memory(tmp_path):
     options = {"quantize": "q8_0", "q4k_layout": "column", "fuse_gate_up": True, "workers": 2}
     sizes, peaks = [], []
     for name, shape in (("small", SMALL), ("large", LARGE)):
         sizes.append(synthesize(shape, tmp_path / name))
-        peaks.append(bench_memory.peak(tmp_path / name, tmp_path / "package", options))
+        peaks.append(bench_memory.peak_bytes(tmp_path / name, tmp_path / "package", options))
     print([peak >> 20 for peak in peaks])
     assert sizes[1] > 25 * sizes[0]
     assert sizes[1] > 2 * ROOM
     assert peaks[1] - peaks[0] < ROOM
 
 
-def test_memory_that_a_process_keeps_is_seen_and_mapped_files_are_not(tmp_path):
+def test_allocated_memory_is_counted_and_mapped_files_are_not(tmp_path):
     (tmp_path / "file").write_bytes(bytes(64 << 20))
     script = """
 import mmap, sys
@@ -52,7 +52,7 @@ sys.stdin.read()
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             process.stdout.readline()
-            found.append(bench_memory.anonymous(process.pid))
+            found.append(bench_memory.anonymous_bytes(process.pid))
             process.communicate("")
     assert found[0] < 32 << 20
     assert found[1] - found[0] == pytest.approx(32 << 20, rel=0.1)

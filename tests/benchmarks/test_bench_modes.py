@@ -1,4 +1,4 @@
-"""`bench_modes.py` and `bench_ablations.py`: exact counts of work, the same ids, wrong usage."""
+"""`bench_modes.py` and `bench_ablations.py`: counters, equal token ids, and wrong usage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
-def test_modes_alternate_with_the_same_ids_and_count_their_work(folder):
+def test_modes_generate_the_same_ids_and_their_counters_are_exact(folder):
     modes = "webllm,webllm+cache+interval,ours-x4"
     found = script("bench_modes", folder, *SHORT, "--mode", modes).json()
     assert list(found["modes"]) == modes.split(",")
@@ -33,7 +33,7 @@ def test_modes_alternate_with_the_same_ids_and_count_their_work(folder):
         cached["work"]["uniform_hits"] + cached["work"]["uniform_creates"]
         == (cached["work"]["dispatches"])
     )
-    assert (cached["readbacks"], ours["readbacks"]) == (2, 2)  # the prompt's is one of them
+    assert (cached["readbacks"], ours["readbacks"]) == (2, 2)  # one of them after the prompt
     assert ours["work"]["submits"] == 5
     assert "webllm+cache+interval over webllm" in [one["name"] for one in found["ratios"]]
     if found["software"]:
@@ -41,7 +41,7 @@ def test_modes_alternate_with_the_same_ids_and_count_their_work(folder):
         assert {one["verdict"] for one in gated} == {"software-adapter: P not gated"}
 
 
-def test_ablations_state_both_sides_and_say_what_did_not_run(folder):
+def test_ablations_give_both_sides_and_the_reason_when_they_did_not_run(folder):
     names = "command-batching,kv-f16,kv-cache,gate-up-fusion,subgroup-gemv"
     found = script("bench_ablations", folder, *SHORT, "--ablation", names).json()
     batching, cache_type, cache, fusion, subgroups = found["ablations"]
@@ -53,9 +53,11 @@ def test_ablations_state_both_sides_and_say_what_did_not_run(folder):
     wide, narrow = (side["kv_bytes"] for side in cache_type["sides"])
     assert wide == 2 * narrow
     assert [side["forwards"] for side in cache["sides"]] == [4, 4]
-    assert cache["sides"][0]["work_per_token"]["bytes_written"] > 0  # the text, again and again
-    assert "no package fused" in fusion["not_run"]
-    assert "no matrices in scalars" in subgroups["not_run"]
+    assert (
+        cache["sides"][0]["work_per_token"]["bytes_written"] > 0
+    )  # the whole sequence is written for each token
+    assert "no package fused is given" in fusion["not_run"]
+    assert "no matrices stored in scalars" in subgroups["not_run"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_ablations_state_both_sides_and_say_what_did_not_run(folder):
         ("bench_ablations", ("--ablation", "all", "--package", "fused"), "expected NAME=PATH"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(folder, name, words, line):
+def test_wrong_usage_is_reported_in_one_line_with_exit_code_2(folder, name, words, line):
     done = script(name, folder, *words)
     assert done.code == 2
     assert line in error_line(done)

@@ -1,4 +1,4 @@
-"""The benchmark of sampling, on a small vocabulary."""
+"""`bench_sampling.py` on a small vocabulary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_variant_is_checked_and_timed(device, monkeypatch):
     variants = set(bench_sampling.VARIANTS)
     assert set(times) == {"argmax", *variants, *(f"host: {name}" for name in variants)}
     assert min(times.values()) > 0
-    # The control: a host that chooses otherwise is noticed.
+    # The control: a host that samples other ids is noticed.
     monkeypatch.setattr(Sampler, "choose", lambda *_: 3)
     with pytest.raises(SystemExit, match="the GPU samples"):
         bench_sampling.measure(device, vocab=500, samples=2)

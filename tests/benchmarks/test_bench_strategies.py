@@ -1,4 +1,4 @@
-"""The benchmark of ways of decoding, on a backend of torch."""
+"""`bench_strategies.py` on the CPU backend."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from rdrr_runtime.reference.backend import CpuBackend
 from support.packages import VOCAB, llama_manifest, write_random_package
 
 
-def test_a_text_that_goes_in_circles_is_seen():
-    assert bench.text_figures([1, 2, 3, 4, 5], [1, 2, 9, 4, 5]) == {
+def test_ids_that_repeat_themselves_are_recognized():
+    assert bench.compare_ids([1, 2, 3, 4, 5], [1, 2, 9, 4, 5]) == {
         "agrees": 2 / 5,
         "longest_run": 1,
         "repeats": 0.0,
     }
-    assert bench.text_figures([7] * 8, [7] * 8) == {
+    assert bench.compare_ids([7] * 8, [7] * 8) == {
         "agrees": 1.0,
         "longest_run": 8,
         "repeats": 1 - 1 / 5,
     }
 
 
-def test_all_ways_run_in_turns_and_passes_are_timed(tmp_path, rng, monkeypatch, capsys):
+def test_all_strategies_run_and_passes_are_timed(tmp_path, rng, monkeypatch, capsys):
     monkeypatch.setattr(bench, "PASSES", 1)
     manifest = llama_manifest() | {"mask_token_id": 9}
     package = write_random_package(tmp_path, manifest, rng)
     backend = CpuBackend(package, context=64)
     prompt = rng.integers(0, VOCAB, 6).tolist()
-    ways = {"ar": Autoregressive(), "uncached": Uncached(), **bench.wedlm_ways(package, ["0.4"], 4)}
-    found = bench.measure_ways(Engine(backend, (), VOCAB), ways, prompt, 8, 1)
+    strategies = {
+        "ar": Autoregressive(),
+        "uncached": Uncached(),
+        **bench.wedlm_strategies(package, ["0.4"], 4),
+    }
+    found = bench.measure_strategies(Engine(backend, (), VOCAB), strategies, prompt, 8, 1)
     assert list(found) == ["ar", "uncached", "wedlm tau 0.4"]
     assert found["ar"]["over_ar"] == found["uncached"]["over_uncached"] == 1.0
     assert found["uncached"]["agrees"] == found["ar"]["tokens_per_forward"] == 1.0
@@ -46,9 +50,9 @@ def test_all_ways_run_in_turns_and_passes_are_timed(tmp_path, rng, monkeypatch, 
     assert "pass of 16" in shown
 
 
-def test_prompts_go_by_name_or_are_texts_with_their_own_number_of_tokens():
-    assert list(bench.chosen_prompts([], None)) == ["plain", "low-entropy"]
-    found = bench.chosen_prompts(["low-entropy", "Once upon"], None)
+def test_prompts_are_selected_by_name_or_given_as_texts():
+    assert list(bench.select_prompts([], None)) == ["plain", "low-entropy"]
+    found = bench.select_prompts(["low-entropy", "Once upon"], None)
     assert [one.tokens for one in found.values()] == [24, 128]
     assert found["Once upon"].text == "Once upon"
-    assert {one.tokens for one in bench.chosen_prompts([], 7).values()} == {7}
+    assert {one.tokens for one in bench.select_prompts([], 7).values()} == {7}

@@ -1,4 +1,4 @@
-"""No component imports anything of benchmarks/, which is not in the wheel."""
+"""No component imports a module of benchmarks/, which is not in the wheel."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from support.commands import ROOT
 
 
 def own_names(folder: Path) -> set[str]:
-    """Names under which the modules and packages of a folder are imported."""
+    """Return the names under which the modules and packages of a folder are imported."""
     return {one.stem for one in folder.iterdir() if one.suffix == ".py" or one.is_dir()}
 
 
 def imports(source: str) -> Iterator[str]:
-    """Top-level names that a module imports."""
+    """Yield the top-level names that a module imports."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)
@@ -34,6 +34,6 @@ def test_no_module_of_the_wheel_imports_a_benchmark():
     assert len(modules) > 100
     found = {path.name: names & set(imports(path.read_text(encoding="utf-8"))) for path in modules}
     assert not {name: those for name, those in found.items() if those}
-    # The control: a benchmark does import others.
+    # The control: a benchmark does import other benchmarks.
     script = (ROOT / "benchmarks" / "bench_modes.py").read_text(encoding="utf-8")
     assert names & set(imports(script))

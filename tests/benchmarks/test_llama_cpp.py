@@ -1,4 +1,4 @@
-"""The peer's files and structs, checked without the peer."""
+"""The GGUF files and the structs for llama.cpp, checked without llama.cpp."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _read(path):
 
 
 def _half_split(rows, heads, dim):
-    """Rows of each head from llama.cpp's order of pairs back to halves, by index."""
+    """Return rows in llama.cpp's order permuted back to the checkpoint's order of halves."""
     order = [head * dim + 2 * (i % (dim // 2)) + i // (dim // 2)
              for head in range(heads) for i in range(dim)]  # fmt: skip
     return rows[order]
@@ -58,12 +58,12 @@ def test_a_gguf_file_holds_the_blocks_of_the_package(name, packages, tmp_path):
         rows = np.asarray(found.data).view(np.uint8).reshape(tensor.shape[0], -1)
         heads = {"q_proj": shape.heads, "k_proj": shape.kv_heads}.get(tensor_name.split(".")[-2])
         if arch == "llama" and heads:
-            assert (rows.ravel() != raw).any()  # the order does differ
+            assert (rows.ravel() != raw).any()  # the control: the orders differ
             rows = _half_split(rows, heads, shape.head_dim)
         np.testing.assert_array_equal(rows.ravel(), raw)
 
 
-def test_the_file_states_the_sizes_and_has_no_vocabulary(packages, tmp_path):
+def test_a_gguf_file_states_the_sizes_and_has_no_vocabulary(packages, tmp_path):
     write_gguf(packages["tiny-gemma3", "ggml"], tmp_path / "out.gguf")
     fields = gguf.GGUFReader(tmp_path / "out.gguf").fields
     found = {name: fields[name].contents() for name in fields}
@@ -97,13 +97,13 @@ def test_structs_have_the_sizes_that_the_release_fills():
 def test_defaults_of_another_release_are_refused(struct, defaults):
     params = struct(**defaults)
     llama_abi.check_defaults(params, defaults)
-    # What a release with one more field in front would leave in these places.
+    # The bytes as a release with one more field in front would lay them out.
     moved = struct.from_buffer_copy(bytes(4) + bytes(params)[:-4])
     with pytest.raises(llama_cpp.UnavailableError, match=struct.__name__):
         llama_abi.check_defaults(moved, defaults)
 
 
-def test_a_tarball_or_a_folder_is_found_and_nothing_else(tmp_path):
+def test_libraries_are_found_in_a_tarball_or_a_folder(tmp_path):
     inner = tmp_path / "package" / "bins"
     inner.mkdir(parents=True)
     (inner / "libllama.some.so").write_bytes(b"not a library")

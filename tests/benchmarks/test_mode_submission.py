@@ -1,4 +1,4 @@
-"""Modes of submission: exact counts of what each asks of the device, and the same ids in all."""
+"""The submitters of the modes: exact counters, and the same token ids in all modes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from support.decoding import (
 from support.packages import CONTEXT, llama_manifest, write_random_package
 
 PER_OP = Submission(submit_per_op=True)
-REMADE = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
+RECREATED = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
 FRESH = Submission(submit_per_op=True, uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
 CACHED = Submission(
     submit_per_op=True, uniforms="cached", fresh_bind_groups=True, fresh_staging=True
 )
-RIVALS = {"per op": PER_OP, "remade": REMADE, "fresh": FRESH, "cached": CACHED}
-ALL = {"ours": OURS, **RIVALS}
+PUBLISHED = {"per op": PER_OP, "recreated": RECREATED, "fresh": FRESH, "cached": CACHED}
+ALL = {"ours": OURS, **PUBLISHED}
 APIS = ("native", "public")
 
 
@@ -43,7 +43,7 @@ def backend(device, tmp_path_factory) -> Iterator[GpuBackend]:
     folder = tmp_path_factory.mktemp("submission")
     package = write_random_package(folder, llama_manifest(), np.random.default_rng())
     made = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    made.greedy(made.greedy([1, 2], 0, 1), 2, 1)  # all passes are built
+    made.greedy(made.greedy([1, 2], 0, 1), 2, 1)  # compiles all kernels
     yield made
     made.close()
 
@@ -51,7 +51,7 @@ def backend(device, tmp_path_factory) -> Iterator[GpuBackend]:
 def submitting(
     backend: GpuBackend, how: Submission, api: str = "native"
 ) -> AbstractContextManager[None]:
-    """A context in which programs run as a mode says, beneath wgpu-py or through its public API."""
+    """Return a context with the submission of a mode, with native calls or the public API."""
     handle = backend.device.handle
     if how == OURS:
         return Submitters(backend.device).submitting(how)
@@ -62,7 +62,9 @@ def submitting(
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("interval", [1, 4])
 @pytest.mark.parametrize("api", APIS)
-def test_each_mode_does_exactly_the_work_that_it_says(backend, rng, name, interval, api):
+def test_the_counters_of_each_mode_are_exactly_those_of_its_switches(
+    backend, rng, name, interval, api
+):
     how, ids = ALL[name], prompt(rng, 5)
     bound = decode_dispatches(backend)
     with submitting(backend, how, api):
@@ -84,9 +86,9 @@ def test_each_mode_does_exactly_the_work_that_it_says(backend, rng, name, interv
     assert work.pipeline_creates == 0
 
 
-def test_a_cache_makes_one_uniform_for_each_content_and_keeps_it(backend, rng):
+def test_the_uniform_cache_creates_one_buffer_for_each_content_and_reuses_it(backend, rng):
     contents = {uniform_content(one, 1).tobytes() for one in decode_dispatches(backend)}
-    assert len(contents) < len(decode_dispatches(backend))  # layers are alike
+    assert len(contents) < len(decode_dispatches(backend))  # layers have equal contents
     first = backend.greedy(prompt(rng, 5), 0, 1)
     submitters, how = Submitters(backend.device), Submission(uniforms="cached")
     for created in (len(contents), 0):
@@ -99,33 +101,33 @@ def test_a_cache_makes_one_uniform_for_each_content_and_keeps_it(backend, rng):
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("name", RIVALS)
-def test_both_apis_compute_the_same_in_every_mode(backend, rng, name, api):
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_both_apis_compute_the_same_logits_in_every_mode(backend, rng, name, api):
     ids = prompt(rng, 5)
     plain = backend.logits(ids, 0)
     assert not np.array_equal(plain, backend.logits(ids[:-1], 0))  # the control
-    with submitting(backend, RIVALS[name], api):
+    with submitting(backend, PUBLISHED[name], api):
         assert np.array_equal(backend.logits(ids, 0), plain)
 
 
-def test_this_wgpu_lets_the_calls_bypass_its_public_api(backend):
+def test_the_installed_wgpu_py_allows_native_calls(backend):
     assert not isinstance(op_calls(backend.device.handle), WgpuCalls)
 
 
 @pytest.mark.parametrize("name", ["per op", "fresh"])
-def test_what_does_not_validate_is_an_error_in_every_mode(bench, name):
+def test_invalid_commands_raise_an_error_in_every_mode(bench, name):
     x = bench.poisoned(64)
     wrong = copy(x, x, label="wrong")
     right = scale(bench.context(1), x, width=64, factor=2.0, label="right")
-    with Submitters(bench.device).submitting(RIVALS[name]):
+    with Submitters(bench.device).submitting(PUBLISHED[name]):
         with pytest.raises(DeviceError, match="conflicting usages"):
             bench.run(wrong, 1)
         bench.device.write(x, np.ones(64, np.float32))
-        bench.run(right, 1)  # nothing of the failure is left
+        bench.run(right, 1)  # the failure leaves nothing behind
     assert np.array_equal(bench.download(x, 64), np.full(64, 2.0, np.float32))
 
 
-def test_ids_are_the_same_in_every_mode_and_end_where_the_sequence_ends(backend, rng):
+def test_every_mode_generates_the_same_ids_and_stops_at_the_end_of_the_sequence(backend, rng):
     ids, stops = endless_prompt(backend, rng, 6), frozenset({Ending.EOS})
     plain, _ = generated(backend, GreedyOnHost(), ids, 10, frozenset())
     ended, _ = generated(Ending(backend, len(ids) + 5), GreedyOnHost(), ids, 10, stops)
@@ -143,7 +145,7 @@ def test_after_an_early_end_the_next_prompt_equals_a_fresh_run(backend, rng):
         delivered, counts = generated(ending, Autoregressive(8), ids, 17, frozenset({Ending.EOS}))
         assert (len(delivered), counts.wasted) == (4, 5)
         text = [*ids, *delivered]
-        # The last id has not been run: it begins the next turn.
+        # The last id has not been run yet, so it is the first of the next prompt.
         second = backend.logits([delivered[-1], *turn], len(text) - 1)
         fresh = backend.logits([*text, *turn], 0)
         other = backend.logits([*text[:-1], *turn], 0)
@@ -151,7 +153,7 @@ def test_after_an_early_end_the_next_prompt_equals_a_fresh_run(backend, rng):
     assert relative_error(other, fresh) > 1e-3  # the control
 
 
-def test_a_timer_with_little_room_collects_between_submissions_only(backend, rng, monkeypatch):
+def test_a_small_timer_collects_only_between_submissions(backend, rng, monkeypatch):
     device, first = backend.device, backend.greedy(prompt(rng, 5), 0, 1)
     ops = len(decode_dispatches(backend))
     collected = []
@@ -163,7 +165,7 @@ def test_a_timer_with_little_room_collects_between_submissions_only(backend, rng
     with submitting(backend, Submission(pass_per_op=True)), timed(device) as timer:
         backend.greedy(first, 5, 3)
         assert timer.collect() > 0
-    assert collected == [ops, ops, ops]  # whole tokens, though there was room for one pass more
+    assert collected == [ops, ops, ops]  # whole tokens, although one more pass would have fit
     monkeypatch.setattr(pass_timer, "PASSES", ops - 1)
     with (
         submitting(backend, Submission(pass_per_op=True)),

@@ -1,4 +1,4 @@
-"""Decode modes: ratios round by round, gates, names, and what their GPU times tell."""
+"""Decode modes: ratios and gates, selection by name, the interval model and GPU times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_ratio_is_taken_round_by_round():
     assert Ratio.between("a over b", [1.0], [1.0]).verdict(software=False) == ""
 
 
-def test_modes_are_found_by_name_and_by_group_each_once():
+def test_modes_are_selected_by_name_and_by_group_each_once():
     names = [one.name for one in chosen(["webllm", "ours", "ours-x2"])]
     assert names == ["webllm", "ours-x1", "ours-x2", "ours-x4", "ours-x8"]
     assert [one.name for one in chosen(["all"])] == list(MODES)
@@ -34,7 +34,7 @@ def test_modes_are_found_by_name_and_by_group_each_once():
         chosen(["webgpu"])
 
 
-def test_submission_and_sampler_can_be_set_for_all_modes():
+def test_submission_and_sampler_can_be_replaced_in_all_modes():
     per_op, cached = chosen(["ours-x1", "webllm+cache"], submit="per-op", sampler="cpu")
     assert per_op.submission.submit_per_op
     assert (per_op.sampler, cached.sampler) == ("cpu", "cpu")
@@ -43,34 +43,36 @@ def test_submission_and_sampler_can_be_set_for_all_modes():
     assert whole.submission.uniforms == "cached"  # nothing else has changed
 
 
-def test_every_gate_names_modes_that_there_are():
+def test_every_gate_names_existing_modes():
     assert {name for gate in GATES for name in (gate.fast, gate.slow)} <= set(MODES)
 
 
 def measured(name: str, milliseconds: float, *, encode: float = 0.0, gpu: float = 1.0) -> ModeRuns:
-    """A mode whose tokens, ten of them, took so long."""
+    """Return the runs of a mode with ten tokens that took `milliseconds` each."""
     seconds = 1e-3 * milliseconds
     host = HostSeconds(submit=10 * 1e-3 * encode)
     run = Run((0,), 0.0, 10 * seconds, (seconds,) * 10, Counts(), Counters(dispatches=10), host)
     return ModeRuns(MODES[name], (run, run), GpuTime(gpu, gpu + 1.0, 100.0, 10))
 
 
-def test_the_gain_of_an_interval_is_predicted_from_what_one_token_costs():
+def test_the_gain_of_an_interval_is_predicted_from_the_costs_of_one_token():
     modes = (
         measured("ours-x1", 6.0, encode=1.0, gpu=2.0),
         measured("ours-x4", 3.0, gpu=2.0),
-        measured("ahead-x1", 4.0, encode=1.0, gpu=2.0),  # no twin of a mode that waits
+        measured(
+            "ahead-x1", 4.0, encode=1.0, gpu=2.0
+        ),  # submits ahead, so it is no variant of ours-x4
         measured("ahead-x8", 2.0, encode=1.0, gpu=2.0),
     )
     (found,) = interval_gains(modes)
-    # The host encodes for 1 ms while the GPU works for 2, and 3 ms of waiting come once in four.
+    # The host encodes for 1 ms while the GPU works for 2 ms; 3 ms of waiting come every 4 tokens.
     assert (found.name, found.over) == ("ours-x4", "ours-x1")
     assert found.sync_ms == pytest.approx(3.0)
     assert found.predicted == pytest.approx(6 / (2 + 3 / 4))
     assert found.measured == pytest.approx(2.0)
 
 
-def test_a_submission_an_op_overlaps_host_and_gpu_also_without_an_interval():
+def test_one_submission_per_op_overlaps_host_and_gpu_even_without_an_interval():
     cached, every_fourth = "webllm+cache", "webllm+cache+interval"
     modes = (measured(cached, 6.0, encode=4.0, gpu=2.0), measured(every_fourth, 5.0))
     (found,) = interval_gains(modes)
@@ -80,7 +82,7 @@ def test_a_submission_an_op_overlaps_host_and_gpu_also_without_an_interval():
     assert not list(interval_gains((measured("webllm", 6.0), measured(every_fourth, 5.0))))
 
 
-def test_what_a_pass_costs_around_its_kernel_is_no_time_of_kernels():
+def test_the_overhead_of_passes_does_not_count_as_time_of_kernels():
     after_idling, after_another = GpuTime(1.1, 1.1, 4.0, 150), GpuTime(0.7, 1.2, 5.0, 150)
     assert after_idling.kernels_ms == pytest.approx(0.5)
     assert after_another.kernels_ms == pytest.approx(0.45)
@@ -91,7 +93,7 @@ def test_what_a_pass_costs_around_its_kernel_is_no_time_of_kernels():
 
 
 @pytest.mark.parametrize(("times", "verdict"), [((1.0, 1.04), "pass"), ((1.0, 1.2), "missed")])
-def test_modes_whose_kernels_take_other_times_are_not_compared_in_silence(times, verdict):
+def test_the_verdict_reports_kernels_that_take_different_times_in_two_modes(times, verdict):
     modes = tuple(
         measured(name, 5.0, gpu=gpu) for name, gpu in zip(("webllm", "ours-x1"), times, strict=True)
     )
@@ -99,4 +101,4 @@ def test_modes_whose_kernels_take_other_times_are_not_compared_in_silence(times,
     assert found.gpu_spread() == pytest.approx(times[1] - 1)
     assert found.as_dict()["gpu_time_verdict"] == verdict
     ratio = next(one for one in found.ratios() if one.name == "ours-x1 over webllm")
-    assert ratio.verdict(software=False) == "missed"  # both took as long, and 1.2 is asked for
+    assert ratio.verdict(software=False) == "missed"  # both take equally long, and the gate is 1.2

@@ -1,4 +1,4 @@
-"""`run_modes.py`: its steps are commands that exist, and a failed step is reported."""
+"""The steps of `run_modes.py` are commands that exist, and failed steps are reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.commands import ROOT
 
 
 @pytest.mark.parametrize("step", [*run_modes.STEPS, run_modes.EXTERNAL], ids=lambda one: one.name)
-def test_each_step_is_a_script_with_its_places_filled_in(step):
+def test_each_step_is_a_script_with_all_placeholders_replaced(step):
     names = [*run_modes.PACKAGES, *run_modes.KERNEL_SHAPES, "peer", "gguf"]
     words = run_modes.command(step, {name: f"/files/{name}" for name in names}, ("--tokens", "5"))
     assert words[0] == sys.executable

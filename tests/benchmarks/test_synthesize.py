@@ -1,4 +1,4 @@
-"""Checkpoints that benchmarks draw: what is in them, and that a seed always gives the same."""
+"""Synthesized checkpoints: their content, and that a seed always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _digests(folder):
 
 
 def test_a_seed_gives_the_same_bytes_whatever_the_number_of_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr(synthesize, "PIECE", 10_000)  # several pieces a tensor
+    monkeypatch.setattr(synthesize, "PIECE", 10_000)  # several pieces per tensor
     for name, seed, workers in (("a", 7, 1), ("b", 7, 3), ("c", 8, 3)):
         synthesize.synthesize(SHAPES["tiny"], tmp_path / name, seed=seed, workers=workers)
     first, second, other = (_digests(tmp_path / name) for name in "abc")

@@ -21,9 +21,9 @@ from rdrr_format.doppler_blake3 import doppler_blake3_hex
 from rdrr_format.errors import ShardError
 from rdrr_format.file_state import CLOCK_TICK_NS, COARSE_TICK_NS, FileState
 from rdrr_format.verified_files import VerifiedFiles
-from rdrr_manifests import loading
 from rdrr_runtime.reference.backend import CpuBackend
 from support.commands import EXAMPLE, environment, error_line, rdrr
+from support.hashing import count_hashing
 from support.range_server import RangeHandler, served
 
 # Changed bytes are decoded where a test loads them with `none`; some are no numbers.
@@ -44,15 +44,7 @@ def memory(tmp_path, monkeypatch) -> Path:
 @pytest.fixture(autouse=True)
 def hashed(monkeypatch) -> Counter[str]:
     """How often each local file was hashed."""
-    times: Counter[str] = Counter()
-    real = loading.hash_file
-
-    def counting(path, *arguments):
-        times[path.name] += 1
-        return real(path, *arguments)
-
-    monkeypatch.setattr(loading, "hash_file", counting)
-    return times
+    return count_hashing(monkeypatch)
 
 
 @pytest.fixture(scope="module")

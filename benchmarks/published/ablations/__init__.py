@@ -1,1 +1,1 @@
-"""Single changes, each measured with and without."""
+"""Ablations: single optimizations, each measured with and without."""

@@ -1,4 +1,4 @@
-"""Measure single changes: one model with and without each, alternating on one device."""
+"""Measure ablations: one model with and without an optimization, alternating on one device."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.strategy import Strategy
 
 FIRST_RUNS = 3
-"""Most devices that the phase `first` opens: each compiles all kernels."""
+"""Maximum number of devices that the phase `first` opens; each compiles all kernels."""
 
 CPU_TOKENS = 8
-"""Most new tokens where the slow side recomputes everything or is a CPU."""
+"""Maximum number of tokens where the slow side has no cache or runs on the CPU."""
 
 
 def chosen(names: Iterable[str]) -> list[Ablation]:
-    """Return the ablations of some names; `all` names all of them.
+    """Return the ablations with the given names; `all` stands for all of them.
 
     Raises:
-        UsageError: There is no ablation of a name.
+        UsageError: There is no ablation with a name.
     """
     found: dict[str, Ablation] = {}
     for name in names:
@@ -44,11 +44,11 @@ def chosen(names: Iterable[str]) -> list[Ablation]:
 
 @dataclass
 class Bench:
-    """The loaded models of a benchmark on one device, each loaded once.
+    """The models that the ablations compare, each loaded once on one device.
 
     Attributes:
-        packages: Packages by the name that a side asks for; the measured one has the empty name.
-        submitters: The device, and how modes submit to it.
+        packages: Packages by name; the measured package has the empty name.
+        submitters: The device with the submitters of the decode modes.
         work: Size of each run.
     """
 
@@ -63,7 +63,10 @@ class Bench:
         return self.submitters.device
 
     def measure(self, ablation: Ablation) -> Row:
-        """Measure both sides alternately; a side that cannot run is an obstacle, not an error."""
+        """Measure both sides alternately.
+
+        If a side cannot run, the row states the reason as its obstacle; no error is raised.
+        """
         try:
             _check_weights(ablation, self._package(ablation.slow))
             if ablation.phase == "first":
@@ -80,15 +83,15 @@ class Bench:
         self._loaded.clear()
 
     def _alternate(self, ablation: Ablation, backends: Sequence[Backend]) -> Row:
-        slow_ones = ablation.slow.backend == "cpu" or not ablation.slow.cached
-        tokens = min(self.work.tokens, CPU_TOKENS) if slow_ones else self.work.tokens
+        few_tokens = ablation.slow.backend == "cpu" or not ablation.slow.cached
+        tokens = min(self.work.tokens, CPU_TOKENS) if few_tokens else self.work.tokens
         repeat = 1 if ablation.slow.backend == "cpu" else self.work.repeat
         runs: list[list[Run]] = [[], []]
         for index in range(repeat + 1):
             sides = zip((ablation.slow, ablation.fast), backends, runs, strict=True)
             for side, backend, own in sides:
                 run = self._run(side, backend, tokens)
-                own[:] = [*own, run] if index > 1 else [run]  # the first round only warms up
+                own[:] = [*own, run] if index > 1 else [run]  # drops the first round, a warm-up
         infos = [one.info for one in backends]
         return Row(
             ablation,
@@ -139,7 +142,8 @@ class Bench:
     def _package(self, side: Side) -> Package:
         if side.package not in self.packages:
             raise UsageError(
-                f"no package {side.package}", hint=f"give one with --package {side.package}=PATH"
+                f"no package {side.package} is given",
+                hint=f"give one with --package {side.package}=PATH",
             )
         return self.packages[side.package]
 
@@ -163,14 +167,18 @@ class Bench:
 
 
 def _check_weights(ablation: Ablation, package: Package) -> None:
-    """Raise `UsageError` where an ablation does not affect any matrix of a package."""
+    """Check that an ablation affects a matrix of a package.
+
+    Raises:
+        UsageError: It affects none.
+    """
     kinds = {
         "blocks" if tensor.parsed_dtype().is_block else "scalars"
         for tensor in package.manifest.tensors.values()
         if tensor.role == "matmul"
     }
     if ablation.weights != "any" and ablation.weights not in kinds:
-        raise UsageError(f"the package has no matrices in {ablation.weights}")
+        raise UsageError(f"the package has no matrices stored in {ablation.weights}")
 
 
 def _strategy(side: Side) -> Strategy:
@@ -197,10 +205,10 @@ def measure(
     """Measure ablations one after the other, the two sides of each alternately.
 
     Args:
-        packages: Packages by name; the measured one has the empty name.
-        ablations: The ablations.
+        packages: Packages by name; the measured package has the empty name.
+        ablations: The ablations to measure.
         work: Size of each run.
-        adapter: Part of an adapter's name.
+        adapter: Part of the name of the adapter to use.
 
     Raises:
         DeviceError: There is no adapter.

@@ -1,4 +1,4 @@
-"""The results of ablations, for tables and for JSON."""
+"""The results of ablations, with their form in JSON."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Row:
 
     Attributes:
         ablation: The ablation.
-        slow: Runs without the change.
-        fast: Runs with the change.
-        memory: Bytes of weights and of the key-value cache, of the slow and of the fast side.
-        gpu: GPU time of an ordinary generation of each side, whatever its mode.
+        slow: Runs without the optimization.
+        fast: Runs with the optimization.
+        memory: Bytes of the weights and of the key-value cache, for the slow and the fast side.
+        gpu: GPU time of each side, measured in an ordinary generation rather than in its mode.
         obstacle: Why the ablation did not run, or an empty string.
         warnings: Hints that were not honoured on a side.
     """
@@ -36,7 +36,7 @@ class Row:
     warnings: tuple[str, ...] = ()
 
     def ratio(self) -> Ratio:
-        """Divide the seconds without the change by those with it, round by round."""
+        """Divide the seconds without the optimization by those with it, round by round."""
         one = self.ablation
         times = [[seconds(run, one) for run in runs] for runs in (self.slow, self.fast)]
         return Ratio.between(
@@ -66,7 +66,7 @@ class Row:
 
 
 def seconds(run: Run, ablation: Ablation) -> float:
-    """Return the seconds that an ablation compares: of a token, or to the first token."""
+    """Return the seconds that an ablation compares: per token, or to the first token."""
     return run.decode_seconds / run.decoded if ablation.phase == "decode" else run.first_seconds
 
 
@@ -89,7 +89,7 @@ def _side(
 
 
 def _common_prefix(a: Run, b: Run) -> float:
-    """Return the fraction of the ids before the first difference."""
+    """Return the fraction of the token ids before the first difference."""
     pairs = list(zip(a.ids, b.ids, strict=False))
     same = next((index for index, (x, y) in enumerate(pairs) if x != y), len(pairs))
     return same / len(pairs)
@@ -103,7 +103,7 @@ class Table:
         adapter: Name of the adapter.
         software: Whether the adapter is a software renderer on the CPU.
         work: Size of each run.
-        rows: One row for each ablation, in the order that was asked for.
+        rows: One row for each ablation, in the order of the request.
     """
 
     adapter: str

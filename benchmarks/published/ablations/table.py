@@ -1,7 +1,7 @@
-"""The single changes that can be measured, as a table.
+"""The table of ablations: the single optimizations that can be measured.
 
-The names are those of published lists of optimizations. A change that has no switch in this
-runtime, because the slower way is gone, is not in the table.
+The names are those of published lists of optimizations. An optimization that cannot be switched off
+in this runtime, because the slower code no longer exists, is not in the table.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from published.modes.table import MODES, Mode
 BASE = MODES["ours-x8"]
 _SINGLE = MODES["ours-x1"]
 _PER_OP = replace(_SINGLE, submission=Submission(submit_per_op=True))
-_REMADE = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
+_RECREATED = Submission(uniforms="fresh", fresh_bind_groups=True, fresh_staging=True)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two things that an ablation compares.
+    """One of the two variants that an ablation compares.
 
     Attributes:
         name: Name in the table.
         mode: How the side decodes.
         options: How its package is loaded.
-        package: Name of another package (`--package NAME=PATH`); empty for the given package.
+        package: Name of another package (`--package NAME=PATH`); empty for the measured package.
         backend: `wgpu` or `cpu`.
         cached: Whether the key-value cache is used.
     """
@@ -45,17 +45,17 @@ class Side:
 
 @dataclass(frozen=True)
 class Ablation:
-    """One change, and the two sides that are compared.
+    """One optimization and the two sides that are compared.
 
     Attributes:
         name: Name that `--ablation` takes.
-        slow: The side without the change.
-        fast: The side with the change.
-        phase: What is timed: a token (`decode`), the time to first token (`prefill`), or the time
-            to first token on a newly opened device (`first`).
+        slow: The side without the optimization.
+        fast: The side with the optimization.
+        phase: What is timed: a decoded token (`decode`), the time to first token (`prefill`), or
+            the time to first token on a newly opened device (`first`).
         gate: The smallest ratio that passes.
         published: The ratio that was claimed or measured elsewhere, or None.
-        weights: Kind of matrices that the change affects.
+        weights: Kind of matrices that the optimization affects.
     """
 
     name: str
@@ -71,18 +71,25 @@ def _hints(name: str, **hints: str) -> Side:
     return Side(name, options=LoadedAs(hints))
 
 
-def _tiers() -> list[Ablation]:
-    """Compare each attention kernel with the chosen one, which must be close to the best."""
+def _attention_kernels() -> list[Ablation]:
+    """Return ablations of each attention kernel against the automatic choice.
+
+    The gate of 0.91 means that the automatic choice is at most 10 % slower than any other.
+    """
     keys: tuple[tuple[str, Literal["decode", "prefill"]], ...] = (
         ("attentionDecode", "decode"),
         ("attentionPrefill", "prefill"),
     )
     return [
         Ablation(
-            f"attention-{phase}-{tier}", _hints(tier, **{key: tier}), Side("auto"), phase, 0.91
+            f"attention-{phase}-{kernel}",
+            _hints(kernel, **{key: kernel}),
+            Side("auto"),
+            phase,
+            0.91,
         )
         for key, phase in keys
-        for tier in ("streaming", "split_kv", "tiled_small", "tiled_large")
+        for kernel in ("streaming", "split_kv", "tiled_small", "tiled_large")
     ]
 
 
@@ -104,7 +111,7 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
             ),
             Ablation(
                 "buffer-reuse",
-                Side("created for each op", replace(_SINGLE, submission=_REMADE)),
+                Side("created for each op", replace(_SINGLE, submission=_RECREATED)),
                 Side("kept", _SINGLE),
             ),
             Ablation(
@@ -137,7 +144,7 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
                 Side("cache f16", options=LoadedAs(kv_dtype="f16")),
                 Side("cache q8_0", options=LoadedAs(kv_dtype="q8_0")),
             ),
-            *_tiers(),
+            *_attention_kernels(),
             Ablation(
                 "fused-ops",
                 Side("one dispatch per op", options=LoadedAs(fused=False)),
@@ -209,5 +216,5 @@ ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
         )
     }
 )
-"""The ablations by name. The doppler rows and `column-major` report the effect of a layout on this
-runtime's kernels; the published systems have other, slower kernels for it."""
+"""The ablations by name. The doppler rows and `column-major` report the effect of a layout on the
+kernels of this runtime; the published systems have other, slower kernels for it."""

@@ -1,1 +1,1 @@
-"""Kernels alone: ours in every form of a matrix, and in pairs with those of published systems."""
+"""Single kernels: matrix products in every storage form, and pairs of kernels for the same work."""

@@ -1,7 +1,7 @@
-"""The matrix products of a model's shape alone, in every form that the runtime stores them in.
+"""Measure the matrix products of a model's shape, in every form that the runtime stores.
 
-Each product has several copies of its weights, which alternate, so that no cache serves them. The
-bandwidth is compared with that of a copy of memory in the same run.
+Products alternate between several copies of their weights, so that the weights are not served by a
+cache. The bandwidth is compared with that of a memory copy in the same run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rdrr_format.errors import RdrrError, UsageError
 from rdrr_format.layouts import Layout
 from shapes import SHAPES, Matrix
 
-from published.kernels.lab import Lab, lab
+from published.kernels.kernel_bench import KernelBench, open_kernel_bench
 
 if TYPE_CHECKING:
     from rdrr_device.buffers import BufferSlice
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from rdrr_runtime.phases.phase import Phase
 
 SPREAD_BYTES = 256 << 20
-"""Least size of all copies of a matrix together, unless they would be more than `MOST_COPIES`."""
+"""Minimum bytes of all copies of a matrix together, up to `MOST_COPIES` copies."""
 
 MOST_COPIES = 64
 PREFILL_ROWS = 512
+"""Token rows of the products of a prompt."""
 
 Maker = Callable[["OpContext", "GpuWeight", "BufferSlice", "BufferSlice"], "list[Phase]"]
 
 
 def product(ctx: OpContext, weight: GpuWeight, x: BufferSlice, y: BufferSlice) -> list[Phase]:
-    """Return the phases of y = x W^T by the general kernels."""
+    """Return the phases of y = x W^T with the general kernels."""
     from rdrr_runtime.phases.linear import linear
 
     return linear(ctx, weight, x, y, label="product")
@@ -46,7 +47,7 @@ def _matvec(int8: bool) -> Maker:
 
         obstacle = refusal(ctx, (weight,), int8=int8)
         if obstacle is not None:
-            raise UsageError(f"the kernel cannot run the matrix: {obstacle}")
+            raise UsageError(f"the kernel cannot multiply this matrix: {obstacle}")
         return matvec(ctx, (weight,), Input(x), Output((y,)), int8=int8, label="product")
 
     return make
@@ -54,7 +55,15 @@ def _matvec(int8: bool) -> Maker:
 
 @dataclass(frozen=True)
 class Form:
-    """A way to store and multiply a matrix, for a number of token rows."""
+    """A way to store and multiply a matrix, for a number of token rows.
+
+    Attributes:
+        name: Name in tables: storage type and kernel.
+        dtype: Storage type of the weights.
+        layout: Layout of the weights.
+        rows: Token rows of the product.
+        make: Function that returns the phases of the product.
+    """
 
     name: str
     dtype: str
@@ -82,9 +91,9 @@ class Product:
     Attributes:
         form: How the matrix is stored and multiplied.
         matrix: The matrix.
-        seconds: GPU time of a product.
+        seconds: Seconds of GPU time of one product.
         size: Bytes of the weights.
-        bandwidth: Bytes per second of a copy of memory in the same run.
+        bandwidth: Bytes per second of a memory copy in the same run.
         obstacle: Why the kernel did not run, or an empty string.
     """
 
@@ -123,9 +132,9 @@ def products(
     """Measure every form of every matrix of a shape.
 
     Args:
-        shape: One of `SHAPES`.
-        adapter: Part of an adapter's name.
-        repeat: Measurements of each.
+        shape: Name of a shape, a key of `SHAPES`.
+        adapter: Part of the name of the adapter to use.
+        repeat: Number of measurements of each product.
         head: Whether the output head is measured too.
 
     Raises:
@@ -137,15 +146,15 @@ def products(
     if shape not in SHAPES:
         raise UsageError("unknown shape", expected=" or ".join(SHAPES), found=shape)
     matrices = [one for one in SHAPES[shape].matrices() if head or one.name != "head"]
-    with lab(adapter) as here:
-        bandwidth, _ = copy_bandwidth(here.device, here.timer)
+    with open_kernel_bench(adapter) as bench:
+        bandwidth, _ = copy_bandwidth(bench.device, bench.timer)
         rows = [
-            _measured(here, form, matrix, repeat, bandwidth)
+            _measured(bench, form, matrix, repeat, bandwidth)
             for matrix in matrices
             for form in FORMS
-            if form.rows == 1 or matrix.name != "head"  # a prompt needs one row of the head
+            if form.rows == 1 or matrix.name != "head"  # a prompt needs only one row of logits
         ]
-        info = here.device.info
+        info = bench.device.info
         return {
             "schema": 1,
             "adapter": info.name,
@@ -156,9 +165,11 @@ def products(
         }
 
 
-def _measured(here: Lab, form: Form, matrix: Matrix, repeat: int, bandwidth: float) -> Product:
-    with here.arena.temporary() as buffers:
-        own = Lab(here.device, buffers, here.timer)
+def _measured(
+    bench: KernelBench, form: Form, matrix: Matrix, repeat: int, bandwidth: float
+) -> Product:
+    with bench.arena.temporary() as buffers:
+        own = KernelBench(bench.device, buffers, bench.timer)
         try:
             ctx = own.context(form.rows)
             x, y = own.floats(form.rows * matrix.k), own.floats(form.rows * matrix.n)

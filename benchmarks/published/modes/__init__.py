@@ -1,1 +1,1 @@
-"""Decode modes of published systems: how they submit, allocate and read back, measured."""
+"""Measure the decode modes of published systems: how they submit, allocate and read back."""

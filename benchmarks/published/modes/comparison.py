@@ -1,7 +1,7 @@
-"""The decode modes of published systems around the same kernels, measured alternately.
+"""Measure the decode modes of published systems alternately, with the same kernels.
 
-Modes differ in submission, allocation and synchronisation only, and in where the argmax is taken.
-That the kernels take the same GPU time in each mode is measured and stated.
+Modes differ only in submission, allocation and synchronisation, and in where the argmax is taken.
+The GPU time of the kernels is measured in each mode as well, to show that it is the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rdrr_runtime.gpu import GpuBackend
 
 GPU_TOLERANCE = 0.05
-"""Relative difference of the kernels' GPU time that is allowed between modes."""
+"""Largest relative difference of the kernels' GPU time between modes that passes."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Comparison:
         adapter: Name of the adapter.
         software: Whether the adapter is a software renderer on the CPU.
         work: Size of each run.
-        modes: The runs of each mode, in the order that was asked for.
+        modes: The runs of each mode, in the order of the request.
     """
 
     adapter: str
@@ -46,7 +46,7 @@ class Comparison:
     modes: tuple[ModeRuns, ...]
 
     def ratios(self) -> list[Ratio]:
-        """Return the ratio of each pair that has a gate, then of each mode over the first."""
+        """Return the ratios of the pairs with gates, then those of each mode over the first."""
         by_name = {one.mode.name: one.seconds() for one in self.modes}
         gated = [
             Ratio.between(
@@ -67,17 +67,20 @@ class Comparison:
         return gated + [one for one in more if one.name not in names]
 
     def gpu_spread(self) -> float | None:
-        """Return how far the longest GPU time of a token's kernels exceeds the shortest."""
+        """Return by how much the GPU time of a token's kernels varies: longest / shortest - 1.
+
+        It is None without timestamps, or with timestamps that are too coarse.
+        """
         times = [one.gpu.kernels_ms for one in self.modes if one.gpu is not None]
         if not times or min(times) <= 0:
             return None
         return max(times) / min(times) - 1
 
     def gpu_verdict(self) -> str:
-        """Say whether the kernels take the same time in each mode."""
+        """Return the verdict on whether the kernels take the same time in all modes."""
         spread = self.gpu_spread()
         if spread is None:
-            return "not measured: the adapter has no timestamps, or coarse ones"
+            return "not measured: the adapter has no timestamps, or they are too coarse"
         if spread <= GPU_TOLERANCE:
             return "pass"
         return NOT_GATED if self.software else "missed"
@@ -107,6 +110,13 @@ def compare(
     options: LoadedAs | None = None,
 ) -> Comparison:
     """Measure modes alternately, in one process, on one loaded model.
+
+    Args:
+        package: Package of the model.
+        modes: The modes to measure.
+        work: Size of each run.
+        adapter: Part of the name of the adapter to use.
+        options: How the package is loaded.
 
     Raises:
         UsageError: The workload exceeds the model's context length.
@@ -146,7 +156,7 @@ def _alternate(
                 decoding=submitters.submitting(mode.submission),
             )
             _check_ids(mode, run, runs[0][0] if runs[0] else run)
-            own[:] = [*own, run] if index > 1 else [run]  # the first round only warms up
+            own[:] = [*own, run] if index > 1 else [run]  # drops the first round, a warm-up
     return runs
 
 
@@ -156,7 +166,7 @@ def _check_ids(mode: Mode, run: Run, first: Run) -> None:
             i for i, pair in enumerate(zip(run.ids, first.ids, strict=True)) if len({*pair}) > 1
         )
         raise DeviceError(
-            f"mode {mode.name} generates other ids",
+            f"mode {mode.name} generates other token ids than the first mode",
             where=f"token {at}",
             expected=first.ids[at],
             found=run.ids[at],

@@ -1,9 +1,9 @@
-"""GPU time of a token in each mode: as it is submitted, and of its kernels alone.
+"""Measure the GPU time of a token in each mode: as the mode submits it, and of its kernels alone.
 
-Each dispatch is timed in a pass and commands of its own. Such a pass takes some microseconds around
-its kernel, more when the GPU was idle before it than when it follows another pass. So the smallest
-dispatch is timed in the same mode and subtracted from each pass: the rest is the time of the
-kernels, which must be equal in all modes.
+For the kernels, each dispatch is timed in its own pass and command buffer. Such a pass takes some
+microseconds in addition to its kernel, and more of them after an idle GPU than after another pass.
+So the smallest dispatch is timed in the same mode and its time subtracted from each pass. The rest
+is the time of the kernels, which must be equal in all modes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from _script import keep_busy
 
-from published.kernels.lab import Lab
+from published.kernels.kernel_bench import KernelBench
 
 if TYPE_CHECKING:
     from rdrr.bench.runs import Workload
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from published.modes.submission import Submission, Submitters
     from published.modes.table import Mode
 
-TOKENS = 16
-ROUNDS = 3
-BUSY_SECONDS = 0.3
+TOKENS = 16  # maximum number of tokens per measurement
+ROUNDS = 3  # maximum number of rounds
+BUSY_SECONDS = 0.3  # seconds of work before a measurement, to raise the clocks
 SMALLEST = 64
-"""Elements that the smallest dispatch scales: those of one workgroup."""
+"""Elements that the smallest dispatch scales: one workgroup."""
 
 
 @dataclass(frozen=True)
 class GpuTime:
-    """GPU time of a token in one mode; each figure is the smallest of some rounds.
+    """GPU time of a token in one mode; each figure is the smallest of several rounds.
 
     Attributes:
-        token_ms: GPU time as the mode submits the token.
-        passes_ms: GPU time with each dispatch in a pass and commands of its own.
-        smallest_us: GPU time of the smallest dispatch in such a pass.
-        dispatches: Dispatches of a token.
+        token_ms: Milliseconds as the mode submits the token.
+        passes_ms: Milliseconds with each dispatch in its own pass and command buffer.
+        smallest_us: Microseconds of the smallest dispatch in such a pass.
+        dispatches: Number of dispatches per token.
     """
 
     token_ms: float
@@ -52,7 +52,7 @@ class GpuTime:
 
     @property
     def kernels_ms(self) -> float:
-        """Return the time of the kernels beyond that of as many of the smallest dispatches."""
+        """Return the milliseconds of the passes minus those of as many smallest dispatches."""
         return self.passes_ms - 1e-3 * self.dispatches * self.smallest_us
 
 
@@ -63,7 +63,7 @@ def gpu_times(
     prompt: list[int],
     work: Workload,
 ) -> list[GpuTime | None]:
-    """Measure the GPU times of the modes, alternating; None without timestamps.
+    """Measure the GPU times of the modes alternately; they are None without timestamps.
 
     Raises:
         DeviceError: The device reports no time.
@@ -102,22 +102,22 @@ def _least(times: Sequence[GpuTime]) -> GpuTime:
 
 @contextmanager
 def _smallest(device: Device, count: int) -> Iterator[tuple[BoundDispatch, ...]]:
-    """Bind as many of the smallest dispatches as a token has dispatches."""
+    """Yield the smallest dispatch, bound, `count` times: once per dispatch of a token."""
     from rdrr_device.arena import arena
     from rdrr_device.timestamps import Timer
     from rdrr_runtime.phases.elementwise import scale
     from rdrr_runtime.phases.launch import as_dispatch
 
     with arena(device, "bench") as buffers:
-        lab = Lab(device, buffers, Timer(device))
-        x = lab.floats(SMALLEST)
-        (one,) = scale(lab.context(1), x, width=SMALLEST, factor=1.0, label="smallest")
+        bench = KernelBench(device, buffers, Timer(device))
+        x = bench.floats(SMALLEST)
+        (one,) = scale(bench.context(1), x, width=SMALLEST, factor=1.0, label="smallest")
         yield (device.bind(as_dispatch(one)),) * count
 
 
 @dataclass(frozen=True)
 class _Meter:
-    """A stopwatch of GPU time for one mode after the other, on a warm device."""
+    """Measures the GPU time of a token in one mode after the other, on a warm device."""
 
     submitters: Submitters
     decode: Callable[[], None]
@@ -126,10 +126,10 @@ class _Meter:
     dispatches: int
 
     def measure(self, how: Submission) -> GpuTime:
-        """Measure the GPU time of a token that is submitted as `how` says."""
+        """Measure the GPU time of a token submitted in the way of `how`."""
         from rdrr_device.pass_timer import timed
 
-        # Modes leave a device idle to different degrees, and its clocks follow.
+        # Modes keep the GPU idle to different degrees, and an idle GPU lowers its clocks.
         device = self.submitters.device
         keep_busy(self.decode, 0.0 if device.info.software else BUSY_SECONDS)
         with timed(device) as timer:
@@ -140,7 +140,7 @@ class _Meter:
         return GpuTime(1e3 * token, 1e3 * passes, 1e6 * smallest / self.dispatches, self.dispatches)
 
     def _of(self, how: Submission, run: Callable[[], None], timer: PassTimer) -> float:
-        """Return the seconds of a token's passes."""
+        """Run with a submission and return the seconds per token of its passes."""
         timer.collect()
         with self.submitters.submitting(how):
             run()

@@ -1,4 +1,4 @@
-"""The gain of reading back every x tokens: predicted from the cost of one token, and measured."""
+"""The speed-up from reading back every x tokens: predicted from a token's costs, and measured."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class IntervalGain:
         over: Name of the mode that reads back every token.
         encode_ms: Host time to record and submit a token.
         gpu_ms: GPU time of a token.
-        sync_ms: The rest of the time of a token that is read back: waiting and reading.
-        predicted: The gain if the interval hides the shorter of the first two behind the longer
-            and pays the third once in x tokens.
+        sync_ms: The rest of the time of a token with readback: waiting and reading.
+        predicted: The gain if host and GPU overlap, so that the longer of `encode_ms` and `gpu_ms`
+            counts, and `sync_ms` is paid once per x tokens.
         measured: The measured gain.
     """
 
@@ -39,9 +39,10 @@ class IntervalGain:
 
 
 def interval_gains(modes: Sequence[ModeRuns]) -> Iterator[IntervalGain]:
-    """Yield the gain of each mode with an interval whose twin without one was measured.
+    """Yield the gain of each mode with an interval if its variant with x = 1 was measured too.
 
-    Modes that submit passes before a readback are omitted, since they wait for less.
+    Modes that submit passes ahead of a readback are omitted, since the model's waiting time does
+    not apply to them.
     """
     waiting = [one for one in modes if one.mode.ahead == 0]
     singles = {
@@ -62,7 +63,7 @@ def _gain(one: ModeRuns, single: ModeRuns) -> IntervalGain | None:
     alone = 1e3 * Spread.of(single.seconds()).median
     encode, gpu = 1e3 * last.host.submit / last.decoded, single.gpu.token_ms
     busy = max(encode, gpu)
-    # A submission an op lets the GPU begin while the host still records.
+    # With one submission per op the GPU starts while the host is still recording.
     before_sync = busy if single.mode.submission.submit_per_op else encode + gpu
     sync = max(0.0, alone - before_sync)
     return IntervalGain(

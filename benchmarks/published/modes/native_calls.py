@@ -1,8 +1,8 @@
-"""The calls of `published.modes.op_calls` through the C library beneath wgpu-py.
+"""The calls of `published.modes.op_calls`, made directly to the C library beneath wgpu-py.
 
 wgpu-py's wrappers take 20 to 120 us for the objects and the submission of one op, many times the
-time of the API itself; a mode that makes them for each op would measure Python. The calls and their
-order are the same; only the descriptors are filled in once and reused.
+cost of the API itself, so a mode that makes these calls for each op would measure Python. The calls
+and their order are the same here; only the descriptors are filled in once and reused.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from rdrr_device.pipelines import BoundDispatch
 from published.modes.op_calls import Op, op_of
 
 SCOPE = "rdrr"
-"""Name of the scope that collects errors of calls that bypass wgpu-py."""
+"""Name of the error scope for calls that bypass wgpu-py."""
 
 
 @dataclass(frozen=True)
 class Handles:
-    """The handles and descriptors of an op in C.
+    """The C handles and descriptors of an op.
 
     Attributes:
-        pipeline: The pipeline.
-        group: The bind group that the op keeps.
-        group_descriptor: Descriptor of a new bind group.
-        uniform_descriptor: Descriptor of its uniform buffer.
-        content: Content of the uniform buffer.
+        pipeline: Handle of the pipeline.
+        group: Handle of the op's reusable bind group.
+        group_descriptor: Descriptor for creating a new bind group.
+        uniform_descriptor: Descriptor for creating the uniform buffer.
+        content: Pointer to the content of the uniform buffer.
         size: Bytes of the content.
-        kept: Objects that the descriptors point to.
+        kept: Objects that the descriptors point to and that must therefore stay alive.
     """
 
     pipeline: Any
@@ -45,12 +45,12 @@ class Handles:
 
 
 class NativeCalls:
-    """`OpCalls` of wgpu-native.
+    """`OpCalls` through wgpu-native's C functions.
 
     Args:
         ffi: The cffi instance of wgpu-py.
-        lib: Its library handle.
-        api: The module with the wrapper classes.
+        lib: The library handle of wgpu-py.
+        api: The module of wgpu-py with the wrapper classes.
         gpu: The `GPUDevice`.
     """
 
@@ -161,7 +161,7 @@ class NativeCalls:
         """See `OpCalls.finish`."""
         lib, encoder, self._encoder = self._lib, self._encoder, None
         try:
-            # Raises: submitting what did not validate would end the process.
+            # This call raises on invalid commands; submitting them would end the process.
             made = self._checked.wgpuCommandEncoderFinish(encoder, self._plain_commands)
         finally:
             lib.wgpuCommandEncoderRelease(encoder)

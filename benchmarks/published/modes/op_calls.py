@@ -1,7 +1,7 @@
-"""The calls of modes that create objects for each op, through the public wgpu API.
+"""The wgpu calls of modes that create objects for each op, and an implementation with wgpu-py.
 
-`published.modes.native_calls` makes the same calls beneath that API, and is what measurements use.
-Which calls a mode makes, and when, is decided in `published.modes.submission`.
+`published.modes.native_calls` implements the same calls beneath wgpu-py; measurements use that.
+`published.modes.submission` decides which calls a mode makes, and when.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy.typing as npt
 from rdrr_device.buffers import bind_group_entries
 from rdrr_device.pipelines import BoundDispatch
 
-UNIFORM_ALIGNMENT = 16
+UNIFORM_ALIGNMENT = 16  # bytes
 
 
 @dataclass(frozen=True)
 class Op:
-    """A bound dispatch for some token rows, prepared for its calls.
+    """A bound dispatch for a number of token rows, prepared for `OpCalls`.
 
     Attributes:
-        bound: The dispatch.
-        counts: Workgroups of the dispatch.
+        bound: The bound dispatch.
+        counts: Workgroups of the dispatch in x, y and z.
         content: Content of its uniform buffer.
-        key: The content as bytes.
-        handles: What else the calls prepare.
+        key: The content as bytes, for caching uniform buffers.
+        handles: Further data of the implementation of `OpCalls`.
     """
 
     bound: BoundDispatch
@@ -39,38 +39,42 @@ class Op:
 
 
 class OpCalls(Protocol):
-    """Objects made for an op, and passes recorded and submitted with them."""
+    """The calls that create the objects of ops, record passes and submit them."""
 
     def checked(self) -> Any:
-        """A context manager that raises the errors of the calls in it, at its end at the latest."""
+        """Return a context that raises the errors of its calls, at its end at the latest."""
 
     def prepare(self, bound: BoundDispatch, rows: int) -> Op:
-        """What the calls for a dispatch need, to be used any number of times."""
+        """Prepare a dispatch for the calls; the result can be used any number of times."""
 
     def uniform(self, op: Op) -> Any:
-        """Make a uniform buffer and write an op's content; it lives as long as it is held."""
+        """Create a uniform buffer with an op's content; it lives as long as it is referenced."""
 
     def bind(self, op: Op) -> Any:
-        """Make a bind group of an op's buffers; it lives as long as it is held."""
+        """Create a bind group of an op's buffers; it lives as long as it is referenced."""
 
     def begin(self, writes: Mapping[str, Any] | None) -> None:
-        """Open a pass, and an encoder unless one is open; `writes` asks for timestamps."""
+        """Begin a pass, and an encoder if none is open.
+
+        Args:
+            writes: Timestamp writes of the pass, as in `begin_compute_pass`; None for none.
+        """
 
     def dispatch(self, op: Op, group: Any = None) -> None:
-        """Record an op with a bind group that `bind` made, or with the op's own."""
+        """Record an op with a bind group created by `bind`, or with its reusable one when None."""
 
     def end(self) -> None:
         """End the pass."""
 
     def finish(self) -> None:
-        """Finish the encoder: what it has waits for the next submission."""
+        """Finish the encoder; its command buffer is part of the next submission."""
 
     def submit(self) -> None:
-        """Submit all that has been finished."""
+        """Submit all finished command buffers."""
 
 
 class WgpuCalls:
-    """`OpCalls` of wgpu-py.
+    """`OpCalls` through the public API of wgpu-py.
 
     Args:
         gpu: The `GPUDevice`.
@@ -84,7 +88,7 @@ class WgpuCalls:
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Each call raises its own errors; what they leave half recorded is dropped."""
+        """See `OpCalls.checked`; each call raises its errors, unfinished commands are dropped."""
         self._encoder = self._pass = None
         self._finished.clear()
         yield
@@ -138,13 +142,16 @@ class WgpuCalls:
 
 
 def op_of(bound: BoundDispatch, rows: int, handles: Any = None) -> Op:
-    """An op with the content of its uniform."""
+    """Return the op of a bound dispatch, with the content of its uniform buffer."""
     content = uniform_content(bound, rows)
     return Op(bound, bound.work.counts(rows), content, content.tobytes(), handles)
 
 
 def uniform_content(one: BoundDispatch, rows: int) -> npt.NDArray[np.float32]:
-    """What a uniform of a dispatch would hold: its constants, then its grid; whole 16 bytes."""
+    """Return the content that a uniform buffer of a dispatch would have.
+
+    It has the override constants, then the grid, padded with zeros to a multiple of 16 bytes.
+    """
     values = [float(value) for _, value in one.dispatch.kernel.overrides]
     values += [float(count) for count in one.work.counts(rows)]
     words = -(-4 * len(values) // UNIFORM_ALIGNMENT) * UNIFORM_ALIGNMENT // 4

@@ -17,8 +17,8 @@ class ModeRuns:
     """The runs of a mode.
 
     Attributes:
-        mode: The mode that ran.
-        runs: Its runs, in the order of the rounds.
+        mode: The mode.
+        runs: Its runs, one per round.
         gpu: GPU time of a token; None without timestamps.
     """
 
@@ -33,7 +33,7 @@ class ModeRuns:
     def as_dict(self) -> dict[str, Any]:
         """Return the figures for JSON."""
         last = self.runs[-1]
-        assert last.work is not None, "a GPU run counts its work"
+        assert last.work is not None, "runs on a GPU have counters"
         return {
             "ms_per_token": Spread.of([1e3 * one for one in self.seconds()]).as_dict(),
             **self._gpu_as_dict(),

@@ -1,16 +1,16 @@
-"""Decode modes as submitters: in one submission or in many, with objects kept or created anew.
+"""Submitters of the decode modes: one submission or many, objects reused or created anew.
 
-Published runtimes differ here more than in their kernels. The switches below replay their ways
-around the very same dispatches, so that only submission, allocation and synchronisation are
-measured. `OURS` is how models run.
+Published runtimes differ more in this respect than in their kernels. The switches of `Submission`
+replay them with the same dispatches, so that only submission, allocation and synchronisation are
+measured. `OURS` is how rdrr runs models.
 
 The kernels of this runtime read what changes from token to token from buffers and have everything
-else as override constants, so they bind no uniform. Where a mode has uniforms, each op gets a
-buffer with as many bytes as its constants and its grid, created and written as the mode says, but
-not bound: the further cost of a real uniform is omitted, in favour of that mode.
+else as override constants, so they bind no uniform buffer. In a mode with uniforms, each op gets a
+buffer with as many bytes as its constants and its grid. The buffer is created and written as the
+mode does it, but not bound; the further cost of a real uniform is omitted, in favour of that mode.
 
 Objects and submissions of single ops go through `published.modes.native_calls`, which costs little
-more than the API does, so that a mode is measured by its calls and not by Python.
+more than the API itself, so that the calls of a mode are measured and not Python.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rdrr_device.pipelines import BoundDispatch
 from published.modes.native_calls import NativeCalls
 from published.modes.op_calls import Op, OpCalls, WgpuCalls
 
-REMEMBERED_PROGRAMS = 16
+REMEMBERED_PROGRAMS = 16  # programs whose prepared ops a submitter keeps
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Submission:
     """The switches of a mode.
 
     Attributes:
-        submit_per_op: Every dispatch is an encoder, a pass and a submission of its own.
-        pass_per_op: Every dispatch is a pass of its own in commands of their own, in one submission
-            unless `submit_per_op` is set. The GPU time of modes is compared in this way: the time
-            between timestamps then covers the same work in all modes, while within the same
-            commands it also covers the waiting for the writes of earlier passes.
-        uniforms: `none`; `fresh`, one created and written for each dispatch; or `cached`, one
-            created for each content and kept.
+        submit_per_op: Every dispatch has its own encoder, pass and submission.
+        pass_per_op: Every dispatch has its own pass and command buffer, all in one submission
+            unless `submit_per_op` is set. The GPU times of modes are compared in this way, because
+            the time between the timestamps then covers the same work in all modes. Passes in one
+            command buffer would also include the wait for the writes of earlier passes.
+        uniforms: `none`; `fresh`: a uniform buffer is created and written for each dispatch; or
+            `cached`: one is created for each distinct content and reused.
         fresh_bind_groups: Every dispatch gets a new bind group.
         fresh_staging: Every readback gets a new mappable buffer.
     """
@@ -54,10 +54,11 @@ class Submission:
 
 
 OURS = Submission()
+"""The submission of this runtime."""
 
 
 class Submitters:
-    """The submitters of the modes on one device; what a mode caches is kept between its runs.
+    """The submitters of the modes on one device; the caches of a mode persist between its runs.
 
     Attributes:
         device: The device.
@@ -68,7 +69,7 @@ class Submitters:
         self._made: dict[Submission, ModeSubmitter] = {}
 
     def submitting(self, how: Submission) -> AbstractContextManager[None]:
-        """Return a context in which the device runs programs as a mode does."""
+        """Return a context in which the device submits programs as a mode does."""
         if how == OURS:
             return nullcontext()
         if how not in self._made:
@@ -77,17 +78,17 @@ class Submitters:
         return self.device.submitting(self._made[how])
 
     def close(self) -> None:
-        """Drop everything that the modes cached; to be called before the device is closed."""
+        """Drop the caches of all modes; call this before closing the device."""
         self._made.clear()
 
 
 class ModeSubmitter:
-    """A submitter that runs programs as a `Submission` says.
+    """A submitter that runs programs with the switches of a `Submission`.
 
     Args:
         device: The device.
         how: The switches.
-        calls: Calls for objects and submissions of single ops.
+        calls: Calls that create objects and submissions of single ops.
     """
 
     def __init__(self, device: DeviceHandle, how: Submission, calls: OpCalls) -> None:
@@ -144,7 +145,7 @@ class ModeSubmitter:
         self._device.counters.submits += 1
 
     def _group(self, op: Op) -> Any:
-        """Return a new bind group where the mode creates one, else None."""
+        """Return a new bind group if the mode creates one for each dispatch, else None."""
         if not self.how.fresh_bind_groups:
             return None
         self._device.counters.bind_group_creates += 1
@@ -163,7 +164,7 @@ class ModeSubmitter:
             self._uniforms[op.key] = buffer
 
     def _ops(self, bound: Sequence[BoundDispatch], rows: int) -> list[Op]:
-        """Return the prepared ops of a program, remembered while the same object comes again."""
+        """Return the prepared ops of a program; they are cached by the identity of the program."""
         key = (id(bound), rows)
         found = self._known.get(key)
         if found is None or found[0] is not bound:
@@ -174,7 +175,7 @@ class ModeSubmitter:
 
 
 def op_calls(device: DeviceHandle) -> OpCalls:
-    """Return the calls for objects of single ops, as fast as this wgpu-py lets them be."""
+    """Return the native calls if this version of wgpu-py allows them, else the public ones."""
     if device.native is None:
         return WgpuCalls(device.wgpu)
     return NativeCalls(*device.native.internals(), device.wgpu)

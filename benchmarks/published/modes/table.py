@@ -1,4 +1,4 @@
-"""The decode modes by name, and how much faster some of them must be than others."""
+"""The tables of the decode modes and of the speed-ups that some must reach over others."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mode:
-    """A way of decoding.
+    """A decode mode.
 
     Attributes:
         name: Name that `--mode` takes.
-        submission: How work reaches the queue.
-        interval: Tokens between two readbacks.
-        sampler: Where the argmax is taken; on the CPU all logits are read back.
-        ahead: Passes that are submitted before a readback, None for as many as our runtime submits
-            by default; the published modes have none.
+        submission: How programs are submitted to the queue.
+        interval: Tokens per readback.
+        sampler: Where the argmax is taken; with `cpu` all logits are read back.
+        ahead: Passes of the next interval that are submitted before a readback; None for the
+            default of this runtime. The published modes submit none.
     """
 
     name: str
@@ -65,6 +65,7 @@ MODES: Mapping[str, Mode] = MappingProxyType(
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"ours": tuple(name for name in MODES if name.startswith("ours")), "all": tuple(MODES)}
 )
+"""Names that `--mode` takes for several modes."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +106,15 @@ def chosen(
     submit: str | None = None,
     sampler: Literal["cpu", "gpu"] | None = None,
 ) -> list[Mode]:
-    """Return the modes of some names, each once; `ours` and `all` name several.
+    """Return the modes with the given names, each once; the names of `GROUPS` are expanded.
 
     Args:
         names: Names as given on the command line.
-        submit: `per-op` or `per-token`, instead of the mode's own submission.
-        sampler: `cpu` or `gpu`, instead of the mode's own sampler.
+        submit: `per-op` or `per-token`, to replace the submissions of every mode.
+        sampler: `cpu` or `gpu`, to replace the sampler of every mode.
 
     Raises:
-        UsageError: There is no such mode.
+        UsageError: There is no mode with a name.
     """
     found: dict[str, Mode] = {}
     for name in names:

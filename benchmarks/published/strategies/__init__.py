@@ -1,1 +1,1 @@
-"""Decoding strategies that exist to be measured against."""
+"""Decoding strategies that serve as baselines."""

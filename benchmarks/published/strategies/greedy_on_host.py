@@ -1,7 +1,7 @@
-"""Greedy decoding with all logits read back and the argmax on the host, one token a pass.
+"""Greedy decoding that reads back all logits and takes the argmax on the host, one token per pass.
 
-It chooses the ids that `autoregressive` chooses, at the cost of the vocabulary read back for each;
-it is there to be measured against.
+It generates the same ids as `autoregressive`, at the cost of reading back the logits of the whole
+vocabulary for each. It is a baseline.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GreedyOnHost(Strategy):
-    """Always the most probable token; ties go to the lower id, as on the device."""
+    """The most probable token, chosen on the host; ties go to the lower id, as on the device."""
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
-        """Yield runs of one id each."""
+        """Yield lists of one token id each."""
         pending, base = list(job.prompt), job.base
         for index in range(job.max_tokens):
             token_id = int(chooser.backend.logits(pending, base)[0].argmax())

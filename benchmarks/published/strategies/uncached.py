@@ -1,7 +1,6 @@
-"""Greedy decoding that uses no key-value cache: the whole sequence is run again for each token.
+"""Greedy decoding without a key-value cache: the whole sequence is run again for each token.
 
-Some published systems decode so, or take it as what they are faster than; it is there to be
-measured against.
+Some published systems decode in this way, or state their speed-up over it. It is a baseline.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Uncached(Strategy):
-    """Always the most probable token after the sequence so far, which is run from its start."""
+    """The most probable token after the sequence, which is run from its start each time."""
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
-        """Yield runs of one id each."""
+        """Yield lists of one token id each."""
         ids = list(chooser.ids)
         for index in range(job.max_tokens):
             new = chooser.deliver(ChosenTokens(chooser.backend.greedy(ids, 0, 1)))

@@ -1,4 +1,4 @@
-"""Matrices in GPU memory as they are stored in a package, in one buffer."""
+"""Matrices in GPU memory in the form in which packages store them, each in one buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout, geometry
 
 ROW_ALIGNMENT = 16
-"""Stored rows are padded with zeros to a multiple of so many bytes."""
+"""Bytes: stored rows are padded with zeros to a multiple of this."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -25,9 +25,9 @@ class StoredWeight:
     Attributes:
         dtype: Name of the storage type.
         layout: `row` (N stored rows of K) or `column` (K stored rows of N).
-        n: Outputs.
-        k: Inputs.
-        row_bytes: Bytes of a stored row, padding included.
+        n: Number of outputs.
+        k: Number of inputs.
+        row_bytes: Bytes per stored row, including padding.
         words: The stored rows.
     """
 
@@ -47,7 +47,7 @@ class StoredWeight:
 def upload_stored(
     arena: Arena, dtype: str, layout: Layout, shape: tuple[int, int], data: Bytes, label: str
 ) -> StoredWeight:
-    """Copy a matrix into GPU memory as it is stored.
+    """Copy a matrix into GPU memory in its stored form.
 
     Args:
         arena: Owner of the buffer.
@@ -55,17 +55,22 @@ def upload_stored(
         layout: `row` or `column`.
         shape: Logical shape (N, K).
         data: The stored bytes.
-        label: Name for messages and the buffer's label.
+        label: Name in messages and label of the buffer.
 
     Raises:
-        FormatError: The layout is `flat`, or the bytes do not fill whole rows.
+        FormatError: The layout is `flat`, or the data is not a whole number of rows.
         DeviceError: The device has too little memory.
     """
     if layout is Layout.FLAT:
-        raise FormatError("no published kernel reads the layout", where=label, found=layout.value)
+        raise FormatError("no baseline kernel reads this layout", where=label, found=layout.value)
     rows = geometry(DTYPES[dtype], shape, layout).rows
     if data.size % rows:
-        raise FormatError("not whole rows", where=label, expected=f"{rows} rows", found=data.size)
+        raise FormatError(
+            "the data is not a whole number of rows",
+            where=label,
+            expected=f"a multiple of {rows} bytes",
+            found=f"{data.size} bytes",
+        )
     stored = data.reshape(rows, -1)
     padding = -stored.shape[1] % ROW_ALIGNMENT
     padded = np.pad(stored, ((0, 0), (0, padding)))

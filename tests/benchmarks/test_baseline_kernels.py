@@ -1,15 +1,15 @@
-"""Kernels of published systems equal numpy and torch, and refuse what they cannot read."""
+"""The baseline kernels equal numpy and torch, and refuse matrices that they cannot read."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from published.rivals.attention_three import attention_three
-from published.rivals.gemv_int4_zp import gemv_int4_zp, upload_int4
-from published.rivals.matmul_by_block import matmul_by_block
-from published.rivals.matmul_naive import matmul_naive
-from published.rivals.weights import upload_stored
+from published.baselines.attention_unfused import attention_unfused
+from published.baselines.gemv_int4_zp import gemv_int4_zp, upload_int4
+from published.baselines.matmul_by_block import matmul_by_block
+from published.baselines.matmul_naive import matmul_naive
+from published.baselines.weights import upload_stored
 from rdrr_format.errors import FormatError
 from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.attention_spec import AttentionSpec
@@ -31,7 +31,7 @@ def test_the_naive_product_equals_numpy(bench, rng, case, dtype, layout):
     assert relative_error(bench.download(y, rows, n), expected) < TOLERANCE
 
 
-def test_the_naive_product_refuses_other_types(bench, rng):
+def test_the_naive_product_refuses_types_other_than_f32_and_f16(bench, rng):
     raw, _ = random_tensor(rng, "Q8_0", Layout.ROW, (8, 32))
     weight = upload_stored(bench.arena, "Q8_0", Layout.ROW, (8, 32), raw, "weight")
     with pytest.raises(FormatError, match="F32 or F16"):
@@ -39,7 +39,7 @@ def test_the_naive_product_refuses_other_types(bench, rng):
 
 
 @pytest.mark.parametrize("case", [(1, 9, 1152), (6, 5, 260)], ids=str)
-def test_the_product_by_blocks_equals_numpy(any_bench, rng, case):
+def test_the_product_with_one_block_per_thread_equals_numpy(any_bench, rng, case):
     rows, n, k = case
     raw, values = random_tensor(rng, "Q4_K", Layout.ROW, (n, k))
     weight = upload_stored(any_bench.arena, "Q4_K", Layout.ROW, (n, k), raw, "weight")
@@ -50,7 +50,7 @@ def test_the_product_by_blocks_equals_numpy(any_bench, rng, case):
     assert relative_error(any_bench.download(y, rows, n), expected) < TOLERANCE
 
 
-def test_the_product_by_blocks_refuses_columns(bench, rng):
+def test_the_product_with_one_block_per_thread_refuses_column_major_matrices(bench, rng):
     raw, _ = random_tensor(rng, "Q4_K", Layout.COLUMN, (256, 8))
     weight = upload_stored(bench.arena, "Q4_K", Layout.COLUMN, (256, 8), raw, "weight")
     with pytest.raises(FormatError, match="Q4_K, row-major"):
@@ -72,16 +72,16 @@ def test_codes_with_zero_points_equal_numpy(any_bench, rng, case):
     found = any_bench.download(y, rows, n)
     assert relative_error(found, x.astype(np.float64) @ values.T) < TOLERANCE
     without = x.astype(np.float64) @ (codes * wide[0]).T
-    assert relative_error(found, without) > 1e-2  # the control: zero points count
+    assert relative_error(found, without) > 1e-2  # the control: zero points matter
 
 
 @pytest.mark.parametrize(("rows", "heads", "kv_heads"), [(21, 4, 2), (16, 3, 3)])
-def test_attention_in_three_launches_equals_torch(bench, rng, rows, heads, kv_heads):
+def test_unfused_attention_equals_torch(bench, rng, rows, heads, kv_heads):
     spec = AttentionSpec(heads, KvSpec(kv_heads, 20, rows + 3, "f32"), 0.3)
     q = normal(rng, rows, heads, 20)
     k, v = (normal(rng, kv_heads, rows + 3, 20) for _ in range(2))
     out = bench.poisoned(rows, heads, 20)
-    made = attention_three(
+    made = attention_unfused(
         bench.context(rows),
         bench.upload(q),
         bench.upload(k),

@@ -1,7 +1,8 @@
-"""Causal attention in three dispatches with all scores in memory.
+"""Unfused causal attention: three dispatches, with all scores in memory.
 
-Scores by a tiled product, a softmax in place, values by a tiled product. The cache is in f32, and
-there is no sliding window. Fused attention is measured beside it.
+A tiled product computes the scores, the second dispatch takes their softmax in place, and another
+tiled product multiplies them with the values. The cache is in f32, and there is no sliding window.
+It is the baseline of fused attention.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from rdrr_runtime.phases.attention_spec import AttentionSpec
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.rival import Rival
+from published.baselines.baseline_kernel import BaselineKernel
 
 TILE = 16
 WORKGROUP = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxCausal(Rival):
+class SoftmaxCausal(BaselineKernel):
     """Parameters of softmax_causal.wgsl.
 
     Attributes:
-        subgroups: Whether sums go through subgroup operations.
+        subgroups: Whether reductions use subgroup operations.
         rows: Token rows.
     """
 
@@ -35,22 +36,22 @@ class SoftmaxCausal(Rival):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatmulBatched(Rival):
+class MatmulBatched(BaselineKernel):
     """Parameters of matmul_batched.wgsl, a product of [m, k] by [k, n] for each head.
 
     Attributes:
-        transposed: Whether the right operand lies as [n, k].
+        transposed: Whether the right operand is stored as [n, k] instead of [k, n].
         m: Rows of the result.
         n: Columns of the result.
-        k: Elements of a sum.
-        group: Heads that share a right operand.
+        k: Length of the dot products.
+        group: Query heads that share a right operand.
         scale: Factor of the result.
-        a_batch: Elements from one left operand to the next.
-        a_row: Elements from one row of the left operand to the next.
-        b_batch: As `a_batch`, of the right operand.
-        b_row: As `a_row`, of the right operand.
-        c_batch: As `a_batch`, of the result.
-        c_row: As `a_row`, of the result.
+        a_batch: Stride between left operands, in elements.
+        a_row: Stride between rows of the left operand, in elements.
+        b_batch: Stride between right operands, in elements.
+        b_row: Stride between rows of the right operand, in elements.
+        c_batch: Stride between results, in elements.
+        c_row: Stride between rows of the result, in elements.
     """
 
     shader = "matmul_batched"
@@ -70,7 +71,7 @@ class MatmulBatched(Rival):
     c_row: int
 
 
-def attention_three(
+def attention_unfused(
     ctx: OpContext,
     q: BufferSlice,
     k_cache: BufferSlice,
@@ -81,9 +82,9 @@ def attention_three(
     spec: AttentionSpec,
     label: str,
 ) -> list[Phase]:
-    """Return the phases of attention of `ctx.max_rows` rows from slot 0 on.
+    """Return the phases of attention for `ctx.max_rows` token rows at slots 0 and up.
 
-    All rows are computed, whatever the step holds.
+    All rows are computed, regardless of how many rows a step has.
 
     Args:
         ctx: Context of the step.
@@ -92,7 +93,7 @@ def attention_three(
         v_cache: f32 [kv_heads, context, head_dim].
         scores: Scratch memory, f32 [heads, rows, rows].
         out: f32 [rows, heads, head_dim].
-        spec: Heads, widths and scale.
+        spec: Numbers of heads, head dimension and scale.
         label: Name in messages and profiles.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Products with Q4_K as a published system first had them: one block of 256 weights per thread."""
+"""Matrix products with Q4_K as in a published system: one block of 256 weights per thread."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.rival import Rival
-from published.rivals.weights import StoredWeight
+from published.baselines.baseline_kernel import BaselineKernel
+from published.baselines.weights import StoredWeight
 
 BLOCK_BYTES = 144
 THREADS = 256
-ROWS = 4  # token rows of an item, in passes of several rows
+ROWS = 4  # token rows per item, in steps with several rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatmulByBlock(Rival):
+class MatmulByBlock(BaselineKernel):
     """Parameters of matmul_by_block.wgsl.
 
     Attributes:
-        rows: Token rows of an item.
-        subgroups: Whether sums go through subgroup operations.
-        k: Inputs.
-        n: Outputs.
-        blocks: Blocks of a stored row.
-        row_words: 32-bit words of a stored row.
+        rows: Token rows per item.
+        subgroups: Whether reductions use subgroup operations.
+        k: Number of inputs.
+        n: Number of outputs.
+        blocks: Blocks per stored row.
+        row_words: 32-bit words per stored row.
     """
 
     shader = "matmul_by_block"
@@ -50,16 +50,16 @@ def matmul_by_block(
         ctx: Context of the step.
         weight: Row-major matrix in Q4_K.
         x: f32 [rows, K].
-        y: f32 [rows, N]; another buffer than x.
+        y: f32 [rows, N]; a different buffer than x.
         label: Name in messages and profiles.
 
     Raises:
-        FormatError: The matrix has another form, K is not a multiple of 4, or a buffer is too
-            small.
+        FormatError: The matrix is not Q4_K and row-major, K is not a multiple of 4, or a buffer is
+            too small.
     """
     if weight.dtype != "Q4_K" or weight.layout is not Layout.ROW:
         raise FormatError(
-            f"{label}: the product by blocks cannot read the matrix",
+            f"{label}: the kernel with one block per thread cannot read the matrix",
             expected="Q4_K, row-major",
             found=f"{weight.dtype}, {weight.layout.value}",
         )

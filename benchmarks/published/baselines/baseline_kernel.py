@@ -1,4 +1,4 @@
-"""What the kernels of this folder have in common."""
+"""The base class of the baseline kernels' parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rdrr_runtime.phases.phase import Record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rival(Record):
+class BaselineKernel(Record):
     """Parameters of a kernel of a published system."""
 
-    folder = ShaderFolder("published.rivals")
+    folder = ShaderFolder("published.baselines")

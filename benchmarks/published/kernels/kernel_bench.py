@@ -1,4 +1,4 @@
-"""A device with operands of arbitrary bits, on which phases are timed alternately."""
+"""A device with operands of arbitrary values, on which phases are timed alternately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rdrr.bench.runs import open_device
 from rdrr_format.dtypes import DTYPES
 from rdrr_format.layouts import Layout, geometry
 
-from published.rivals.weights import StoredWeight, upload_stored
+from published.baselines.weights import StoredWeight, upload_stored
 
 if TYPE_CHECKING:
     from rdrr_device.arena import Arena
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from rdrr_runtime.phases.phase import Phase
 
 WARM_SECONDS = 0.2
-"""Work before a measurement, so that the clocks are up; a software adapter needs none."""
+"""Seconds of work before a measurement, to raise the clocks; not on software adapters."""
 
 ARBITRARY_BYTES = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8)
 
 
 @dataclass(frozen=True)
-class Lab:
+class KernelBench:
     """A device for measuring kernels.
 
     Attributes:
         device: The device.
-        arena: Owner of the operands.
+        arena: Owner of the operands' buffers.
         timer: Timer of GPU time.
     """
 
@@ -46,7 +46,7 @@ class Lab:
     timer: Timer
 
     def context(self, rows: int) -> OpContext:
-        """Return the context of a step of `rows` token rows."""
+        """Return the context of a step with `rows` token rows."""
         from rdrr_runtime.phases.context import OpContext
         from rdrr_runtime.phases.state import State, pack_step
 
@@ -62,25 +62,34 @@ class Lab:
         )
 
     def weight(self, dtype: str, layout: Layout, n: int, k: int) -> GpuWeight:
-        """Upload a matrix of arbitrary bits for the kernels of the runtime."""
+        """Upload an arbitrary matrix [n, k] for the kernels of the runtime."""
         from rdrr_runtime.phases.packing import upload_weight
 
         raw = arbitrary_bits(dtype, layout, (n, k))
         return upload_weight(self.arena, DTYPES[dtype], layout, (n, k), raw, "weight")
 
     def stored(self, dtype: str, layout: Layout, n: int, k: int) -> StoredWeight:
-        """Upload a matrix of arbitrary bits for the kernels of published systems."""
+        """Upload an arbitrary matrix [n, k] for the kernels of published systems."""
         raw = arbitrary_bits(dtype, layout, (n, k))
         return upload_stored(self.arena, dtype, layout, (n, k), raw, "weight")
 
     def floats(self, count: int) -> BufferSlice:
-        """Return a buffer of zeros."""
+        """Return a buffer of `count` f32 zeros."""
         return self.arena.empty("operand", 4 * count)
 
     def times(
         self, programs: Sequence[Sequence[Phase]], rows: int, repeat: int
     ) -> list[list[float]]:
-        """Return seconds of GPU time of each of `programs`, measured `repeat` times alternately."""
+        """Measure programs alternately and return their seconds of GPU time.
+
+        Args:
+            programs: The phases of each program.
+            rows: Token rows of the step.
+            repeat: Number of measurements.
+
+        Returns:
+            For each program, the seconds of each measurement.
+        """
         from rdrr_runtime.exec.executor import DispatchExecutor
 
         executor = DispatchExecutor(self.device)
@@ -96,18 +105,21 @@ class Lab:
 
 
 def arbitrary_bits(dtype: str, layout: Layout, shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Return the stored bytes of a matrix of arbitrary finite numbers."""
+    """Return the stored bytes of a matrix [N, K] of arbitrary finite numbers."""
     kind = DTYPES[dtype]
     raw = np.resize(ARBITRARY_BYTES, geometry(kind, shape, layout).size)
     if not kind.is_block:
-        # Bits of numbers below one: an exponent of all ones would be no number.
+        # Keeps exponents small: an exponent of all ones would be an infinity or NaN.
         raw[kind.block_bytes - 1 :: kind.block_bytes] &= 0x3B
     return raw
 
 
 @contextmanager
-def lab(adapter: str | None) -> Iterator[Lab]:
-    """Open a device to measure kernels on.
+def open_kernel_bench(adapter: str | None) -> Iterator[KernelBench]:
+    """Open a device for measuring kernels.
+
+    Args:
+        adapter: Part of the name of the adapter to use.
 
     Raises:
         DeviceError: There is no such adapter, or it has no timestamps.
@@ -116,4 +128,4 @@ def lab(adapter: str | None) -> Iterator[Lab]:
     from rdrr_device.timestamps import Timer
 
     with open_device(adapter) as device, arena(device, "bench") as buffers:
-        yield Lab(device, buffers, Timer(device))
+        yield KernelBench(device, buffers, Timer(device))

@@ -1,11 +1,11 @@
 // y[r, n] = sum_k x[r, k] (q[n, k] - zero[n, g]) scale[n, g], where g = k / GROUP.
 //
 // x              f32 [rows, K]
-// weight         u32 [N, K / 8]: eight codes of 4 bits in a word, the lowest bits first
-// weight_scales  f32 by 2 [N, K / GROUP]: scale and zero point
+// weight         u32 [N, K / 8]: eight 4-bit codes per word, the lowest bits first
+// weight_scales  vec2<f32> [N, K / GROUP]: scale and zero point
 // y              f32 [rows, N]
 //
-// An item is 4 outputs of a row; threads share the words of K.
+// An item is 4 outputs of one token row. The threads divide the words of a weight row among them.
 var<storage, read> x: array<vec4<f32>>;
 var<storage, read> weight: array<u32>;
 var<storage, read> weight_scales: array<vec2<f32>>;

@@ -1,6 +1,6 @@
-"""Products with 4-bit codes that have a scale and a zero point for each group of inputs.
+"""Matrix products with 4-bit codes that have a scale and a zero point for each group of inputs.
 
-The format is that of published systems; no package holds it.
+Published systems use this format; no rdrr package does.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from rdrr_device.buffers import BufferSlice
 from rdrr_runtime.phases.context import OpContext, need_floats, need_multiple
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.rival import Rival
+from published.baselines.baseline_kernel import BaselineKernel
 
 F32 = npt.NDArray[np.float32]
-OUTPUTS = 4  # of an item
+OUTPUTS = 4  # outputs per item
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemvInt4Zp(Rival):
+class GemvInt4Zp(BaselineKernel):
     """Parameters of gemv_int4_zp.wgsl.
 
     Attributes:
-        subgroups: Whether sums go through subgroup operations.
-        k: Inputs.
-        n: Outputs.
+        subgroups: Whether reductions use subgroup operations.
+        k: Number of inputs.
+        n: Number of outputs.
         group: Codes that share a scale and a zero point.
     """
 
@@ -44,8 +44,8 @@ class Int4Weight:
     """A matrix [N, K] of 4-bit codes in GPU memory.
 
     Attributes:
-        n: Outputs.
-        k: Inputs, a multiple of the group.
+        n: Number of outputs.
+        k: Number of inputs, a multiple of `group`.
         group: Codes that share a scale and a zero point, a multiple of 8.
         codes: u32 [N, K / 8].
         scales: f32 [N, K / group, 2], scale and zero point.
@@ -70,13 +70,13 @@ def upload_int4(
 
     Args:
         arena: Owner of the buffers.
-        codes: 0 to 15, uint8 [N, K].
+        codes: Codes from 0 to 15, uint8 [N, K].
         scales: float32 [N, K / group].
         zeros: Zero points, float32 [N, K / group].
         label: Name in messages and profiles.
 
     Raises:
-        FormatError: The group is not a multiple of 8 codes.
+        FormatError: The group size is not a multiple of 8, or K not a multiple of it.
     """
     n, k = codes.shape
     group = k // scales.shape[1]
@@ -98,7 +98,7 @@ def gemv_int4_zp(
         ctx: Context of the step.
         weight: The matrix.
         x: f32 [rows, K].
-        y: f32 [rows, N]; another buffer than x.
+        y: f32 [rows, N]; a different buffer than x.
         label: Name in messages and profiles.
 
     Raises:

@@ -1,9 +1,9 @@
-// c[z, m, n] = SCALE sum_k a[z, m, k] b[z / GROUP, n, k]{% if not TRANSPOSED %}, where b lies as [k, n]{% endif %}.
+// c[z, m, n] = SCALE sum_k a[z, m, k] b[z / GROUP, n, k]{% if not TRANSPOSED %}, with b stored as [k, n]{% endif %}.
 //
-// a, b, c  f32; element [z, i, j] of each at z * its BATCH + i * its ROW + j
+// a, b, c  f32; element [z, i, j] of a is at z * A_BATCH + i * A_ROW + j, and likewise for b and c
 //
-// An item is 16 x 16 outputs, of which 256 threads compute one each, from tiles in workgroup memory.
-// n is the fastest axis of the items, z the slowest.
+// An item is 16 x 16 outputs. Each of 256 threads computes one, from tiles in workgroup memory. Among
+// the items, n varies fastest and z slowest.
 var<storage, read> a: array<f32>;
 var<storage, read> b: array<f32>;
 var<storage, read_write> c: array<f32>;
@@ -20,7 +20,7 @@ override B_ROW: u32;
 override C_BATCH: u32;
 override C_ROW: u32;
 
-// Rows are padded by one element, so that columns lie in different banks.
+// Rows are padded by one element, so that the elements of a column are in different banks.
 var<workgroup> a_tile: array<f32, 272>;
 var<workgroup> b_tile: array<f32, 272>;
 

@@ -1,9 +1,10 @@
-// Q4_K: 256 weights in 9 words of 16 bytes: (d dmin, 12 B of scales), 128 B of nibbles.
-// w = d sc_j q - dmin m_j for sub-block j of 32. A unit is one word of nibbles: 16 low ones of
-// sub-block 2c and 16 high ones of sub-block 2c + 1, so it spans two runs of 16 weights.
+// Q4_K: 256 weights in 9 words of 16 bytes. The first word has d and dmin (f16) and 12 bytes of
+// scales, the other 8 words have 128 bytes of nibbles. Sub-block j of 32 weights decodes to
+// w = d sc_j q - dmin m_j. A unit is one word of nibbles: its low nibbles are 16 weights of sub-block
+// 2c, its high nibbles 16 weights of sub-block 2c + 1.
 alias Word = vec4<u32>;
 
-// Exact also for subnormal values, which unpack2x16float may flush and block scales often are.
+// Decode an f16. Block scales are often subnormal, and unpack2x16float may flush those to zero.
 fn half_scale(bits: u32) -> f32 {
     let exponent = (bits >> 10u) & 31u;
     let mantissa = bits & 1023u;
@@ -12,7 +13,7 @@ fn half_scale(bits: u32) -> f32 {
     return select(value, -value, (bits & 0x8000u) != 0u);
 }
 
-// (scale, minimum) of sub-block j; s is the 12 bytes of scales.
+// Return (scale, minimum) of sub-block j; s is the 12 bytes of scales.
 fn scale_and_min(s: vec3<u32>, j: u32) -> vec2<f32> {
     let shift = 8u * (j % 4u);
     let a = s.x >> shift;
@@ -23,6 +24,7 @@ fn scale_and_min(s: vec3<u32>, j: u32) -> vec2<f32> {
     return vec2<f32>(select(high, low, j < 4u));
 }
 
+// Decode the 32 weights of a unit. base: first 32-bit word of the stored row.
 fn load_unit(base: u32, unit: u32) -> array<vec4<f32>, 8> {
     var w: array<vec4<f32>, 8>;
     let block = base / 4u + (unit / 8u) * 9u;
@@ -41,6 +43,7 @@ fn load_unit(base: u32, unit: u32) -> array<vec4<f32>, 8> {
     return w;
 }
 
+// Return the index in the row of the first of the four weights in vector i of a unit.
 fn unit_element(unit: u32, i: u32) -> u32 {
     let within = (unit % 8u) / 2u * 64u + (unit % 2u) * 16u;
     return (unit / 8u) * 256u + within + (i / 4u) * 32u + (i % 4u) * 4u;

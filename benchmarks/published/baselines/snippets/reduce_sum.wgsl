@@ -1,5 +1,5 @@
-// Sum of a vec4 over the workgroup of WG threads (a power of two), valid in every thread.
-// The kernel passes its thread index and, with subgroups, the subgroup's index and count.
+// Return the sum of v over the workgroup of WG threads (a power of two), in every thread. With
+// subgroups, `thread` must have the lane, the index of the subgroup and the number of subgroups.
 var<workgroup> reduce_shared: array<vec4<f32>, WG>;
 
 {% if SUBGROUPS %}

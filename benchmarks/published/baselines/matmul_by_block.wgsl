@@ -1,12 +1,12 @@
-// y[r, n] = sum_k x[r, k] W[n, k], one block of 256 weights per thread.
+// y[r, n] = sum_k x[r, k] W[n, k], with one block of 256 weights per thread.
 //
 // current  Step
 // x        f32 [rows, K]
 // weight   [N, ROW_WORDS] words of Q4_K, row-major
 // y        f32 [rows, N]
 //
-// An item is one output for {{ ROWS }} token rows. Threads take whole blocks, so with K of 1152 five of
-// them have work; each group of token rows reads all weights again.
+// An item is one output for {{ ROWS }} token rows. Threads take whole blocks, so with K = 1152 only five
+// threads have work. Each group of token rows reads all weights again.
 {% include "snippets/step.wgsl" %}
 var<storage, read> current: Step;
 var<storage, read> x: array<vec4<f32>>;
@@ -15,7 +15,7 @@ var<storage, read_write> y: array<f32>;
 
 override K: u32;
 override N: u32;
-override BLOCKS: u32;      // of a stored row
+override BLOCKS: u32;      // per stored row
 override ROW_WORDS: u32;
 
 {% include "snippets/q4_k_block.wgsl" %}

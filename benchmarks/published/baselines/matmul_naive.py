@@ -1,4 +1,4 @@
-"""The plainest matrix product, one output per thread, beside which tiled products are measured.
+"""The naive matrix product, one output per thread: the baseline of tiled products.
 
 With one token row it is the product of a published system for column-major matrices.
 """
@@ -13,23 +13,23 @@ from rdrr_format.layouts import Layout
 from rdrr_runtime.phases.context import OpContext, need_floats
 from rdrr_runtime.phases.phase import Phase, Work, choice
 
-from published.rivals.rival import Rival
-from published.rivals.weights import StoredWeight
+from published.baselines.baseline_kernel import BaselineKernel
+from published.baselines.weights import StoredWeight
 
 WEIGHT_BYTES = {"F32": 4, "F16": 2}
 SQUARE, LINE = (8, 8), (256, 1)
-"""Threads of a workgroup along outputs and token rows: for many rows, and for one."""
+"""Threads of a workgroup along outputs and along token rows, for many rows and for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatmulNaive(Rival):
+class MatmulNaive(BaselineKernel):
     """Parameters of matmul_naive.wgsl.
 
     Attributes:
-        weight: Type of the weights, `f32` or `f16`.
-        k: Inputs.
-        n: Outputs.
-        row: Weights of a stored row, padding included.
+        weight: Storage type of the weights, `f32` or `f16`.
+        k: Number of inputs.
+        n: Number of outputs.
+        row: Weights per stored row, including padding.
         column: Whether the matrix is column-major.
         wide: Threads along the outputs.
     """
@@ -53,16 +53,16 @@ def matmul_naive(
         ctx: Context of the step.
         weight: Matrix in F32 or F16.
         x: f32 [rows, K].
-        y: f32 [rows, N]; another buffer than x.
+        y: f32 [rows, N]; a different buffer than x.
         label: Name in messages and profiles.
 
     Raises:
-        FormatError: The matrix has another type, or a buffer is too small.
+        FormatError: The matrix is neither F32 nor F16, or a buffer is too small.
     """
     size = WEIGHT_BYTES.get(weight.dtype)
     if size is None:
         raise FormatError(
-            f"{label}: the naive product cannot read the type",
+            f"{label}: the naive product cannot read the weights",
             expected="F32 or F16",
             found=weight.dtype,
         )

@@ -2,7 +2,7 @@ struct Row {
     token: u32,
     position: u32,
     sequence: u32,
-    slot: u32,  // of the sequence's caches, where its key and value go
+    slot: u32,  // slot of the sequence's caches for the key and the value
 }
 
 struct Step {

@@ -1,8 +1,8 @@
-// s[h, r, :] = softmax over the slots 0..r, zero beyond.
+// s[h, r, :] = softmax over the slots 0..r; the slots beyond r become zero.
 //
 // s  f32 [heads, ROWS, ROWS]
 //
-// An item is one row of one head, those of the first head first.
+// An item is one row of one head; the rows of the first head come first.
 var<storage, read_write> s: array<f32>;
 
 override ROWS: u32;

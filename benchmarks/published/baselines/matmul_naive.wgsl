@@ -1,8 +1,8 @@
-// y[r, n] = sum_k x[r, k] W[n, k], one output per thread and nothing shared.
+// y[r, n] = sum_k x[r, k] W[n, k], with one output per thread and no data shared between threads.
 //
 // current  Step
 // x        f32 [rows, K]
-// weight   {{ WEIGHT }} row-major [N, ROW], or column-major [K, ROW]; f16 two to a word
+// weight   {{ WEIGHT }} row-major [N, ROW], or column-major [K, ROW]; two f16 per word
 // y        f32 [rows, N]
 //
 // An item is WIDE outputs for WG / WIDE token rows.
@@ -14,9 +14,9 @@ var<storage, read_write> y: array<f32>;
 
 override K: u32;
 override N: u32;
-override ROW: u32;         // weights of a stored row, padding included
+override ROW: u32;         // weights per stored row, including padding
 override COLUMN: bool;
-override WIDE: u32;        // threads along the outputs; the others lie along the token rows
+override WIDE: u32;        // threads along the outputs; WG / WIDE threads are along the token rows
 
 fn weight_at(index: u32) -> f32 {
 {% if WEIGHT == "f16" %}

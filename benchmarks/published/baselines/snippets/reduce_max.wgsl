@@ -1,4 +1,4 @@
-// Largest of a value over the workgroup of WG threads (a power of two), valid in every thread.
+// Return the maximum of v over the workgroup of WG threads (a power of two), in every thread.
 var<workgroup> reduce_max_shared: array<f32, WG>;
 
 {% if SUBGROUPS %}
