@@ -23,7 +23,7 @@ SETTINGS = {
 }
 
 
-def test_variables_of_the_user_are_taken_away_and_others_stay():
+def test_variables_of_the_user_are_removed_and_others_stay():
     variables = {**SETTINGS, "PATH": "/bin", "HFX": "1", "MESA_SHADER_CACHE_DIR": "/shaders"}
     isolate(variables, "/home")
     assert variables == {

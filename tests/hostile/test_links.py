@@ -84,7 +84,7 @@ def test_a_link_to_a_file_of_the_package_is_followed(folder, target):
 
 
 @pytest.mark.parametrize("target", ["../moved", "sub/../../moved", "{root}/moved", "chain"])
-def test_every_way_out_is_found(folder, target):
+def test_every_kind_of_link_out_of_the_package_is_found(folder, target):
     (folder / "sub").mkdir()
     moved = folder.parent / "moved"
     (folder / "shard_00001.bin").rename(moved)
@@ -94,7 +94,7 @@ def test_every_way_out_is_found(folder, target):
     assert rdrr.validate(folder, follow_links=True).ok()
 
 
-def test_a_folder_that_is_a_link_is_the_user_s_own_choice(folder, tmp_path):
+def test_a_package_folder_may_itself_be_a_link(folder, tmp_path):
     named = tmp_path / "named"
     named.symlink_to(folder)
     assert rdrr.validate(named, deep=True).ok()
@@ -124,7 +124,7 @@ def test_a_folder_of_the_hub_s_cache_is_read_without_asking(folder, tmp_path):
         rdrr.open_package(snapshot)
 
 
-def test_push_takes_nothing_from_outside_of_the_package(folder, tmp_path):
+def test_push_uploads_nothing_from_outside_the_package(folder, tmp_path):
     (tmp_path / "secret").write_bytes(SECRET)
     assert "secret" not in run("push", folder, URL, "--dry-run", "--json").json()["files"]
     (folder / "notes").symlink_to(tmp_path / "secret")
@@ -135,7 +135,7 @@ def test_push_takes_nothing_from_outside_of_the_package(folder, tmp_path):
     assert asked.json()["files"]["notes"] == len(SECRET)
 
 
-def test_push_takes_no_card_from_outside_of_the_package(folder, tmp_path):
+def test_push_uploads_no_card_from_outside_the_package(folder, tmp_path):
     (tmp_path / "secret").write_bytes(SECRET)
     (folder / "README.md").symlink_to(tmp_path / "secret")
     done = run("push", folder, URL, "--dry-run")
@@ -205,7 +205,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_follows_links_only_when_asked(converted, original, name):
+def test_every_command_follows_links_only_when_asked_to(converted, original, name):
     file, words = COMMANDS[name]
     places = {
         "package": converted,
@@ -239,7 +239,7 @@ def test_every_command_that_opens_a_package_has_the_flag():
     assert having == run_above | {"chat", "push", "tune", "validate"}
 
 
-def test_a_store_of_its_own_follows_links_when_told_to(tmp_path):
+def test_a_store_opened_by_itself_follows_links_only_when_asked_to(tmp_path):
     (tmp_path / "out").write_bytes(SECRET)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").symlink_to("../out")

@@ -58,7 +58,7 @@ watcher.start()
 backend = load(folder)
 done.set()
 watcher.join()
-print(json.dumps({"taken": max(peaks) - before, "weights": backend.info.weights_bytes}))
+print(json.dumps({"memory_used": max(peaks) - before, "weights": backend.info.weights_bytes}))
 """
 """Prints anonymous bytes of a load beyond those of the GPU, which a software adapter has here."""
 
@@ -77,7 +77,7 @@ def package_of(tmp_path, rng, monkeypatch):
     return make
 
 
-def taken(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -> dict[str, int]:
+def memory_used(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -> dict[str, int]:
     """Anonymous bytes that loading takes without those of the GPU, and bytes of the weights."""
     words = json.dumps([str(warm), str(folder), hints or {}, hoards])
     done = subprocess.run(
@@ -102,12 +102,12 @@ def taken(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -> dict
 def test_host_memory_of_a_load_does_not_grow_with_the_package(package_of, dtype, layers, hints):
     warm, large = package_of(dtype, 1), package_of(dtype, layers)
     assert len(list(large.glob("shard_*"))) > 2
-    found = taken(warm, large, hints=hints)
+    found = memory_used(warm, large, hints=hints)
     assert found["weights"] > 3 * BOUND
-    assert found["taken"] < BOUND
+    assert found["memory_used"] < BOUND
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
-def test_a_loader_that_kept_what_it_read_would_be_seen(package_of):
+def test_a_loader_that_kept_what_it_read_would_be_noticed(package_of):
     warm, large = package_of("F16", 1), package_of("F16", 36)
-    assert taken(warm, large, hoards=True)["taken"] > 2 * BOUND
+    assert memory_used(warm, large, hoards=True)["memory_used"] > 2 * BOUND

@@ -75,7 +75,7 @@ def test_a_header_that_does_not_describe_each_byte_once_is_refused(path, header,
         b'{"__metadata__": {"x": "1", "x": "2"}, "a": %s, "b": %s, "c": %s}',
     ],
 )
-def test_a_key_that_stands_twice_is_refused(path, twice):
+def test_a_duplicate_key_is_refused(path, twice):
     parts = [json.dumps(SOUND["a"]), json.dumps(SOUND["b"]), json.dumps(entry(16, 16))]
     if b"F16" in twice:
         parts[1] = parts[1].removeprefix("{")
@@ -101,7 +101,7 @@ def layouts(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
 
 @settings(max_examples=300, deadline=None)
 @given(layouts())
-def test_what_safetensors_refuses_is_refused_and_what_it_reads_is_read_alike(
+def test_a_file_is_refused_or_read_exactly_as_safetensors_does(
     tmp_path_factory: pytest.TempPathFactory, made: tuple[dict[str, Any], int]
 ) -> None:
     header, size = made
@@ -120,7 +120,7 @@ def test_what_safetensors_refuses_is_refused_and_what_it_reads_is_read_alike(
     assert ours == theirs
 
 
-def test_a_tensor_in_two_shards_is_the_one_that_the_index_says(tmp_path, rng):
+def test_a_tensor_in_two_shards_is_read_from_the_shard_that_the_index_names(tmp_path, rng):
     wanted, other = rng.standard_normal((2, 4), dtype=np.float32)
     for number, values in ((1, wanted), (2, other)):
         extra = {"w": values, f"own{number}": values}

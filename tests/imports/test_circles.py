@@ -1,4 +1,4 @@
-"""No module imports another that imports it back, on whatever way round."""
+"""No module imports another that imports it back, directly or through other modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTRACT = next(one for one in LINTER["contracts"] if one["type"] == "acyclic_si
 
 
 def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Lint a package `planted` of these files with our kind of contract."""
+    """Lint a package `planted` that consists of these files with a contract against circles."""
     for name, text in files.items():
         (folder / "planted" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "planted" / name).write_text(text)
@@ -45,7 +45,7 @@ TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from planted i
     ["from planted import one\n", "def f():\n    from planted import one\n", TYPED],
     ids=["at the top", "in a function", "for types only"],
 )
-def test_the_contract_breaks_on_a_planted_circle(tmp_path, back):
+def test_the_contract_reports_a_planted_circle(tmp_path, back):
     files = {"__init__.py": "", "one.py": "from planted import two\n"}
     straight = lint(tmp_path / "straight", {**files, "two.py": ""})
     assert (straight.returncode, "KEPT" in straight.stdout) == (0, True), straight.stdout
@@ -53,19 +53,19 @@ def test_the_contract_breaks_on_a_planted_circle(tmp_path, back):
     assert (circle.returncode, "BROKEN" in circle.stdout) == (1, True), circle.stdout
 
 
-def test_the_contract_breaks_on_two_packages_that_import_each_other(tmp_path):
+def test_the_contract_reports_two_packages_that_import_each_other(tmp_path):
     files = {"__init__.py": "", "a/__init__.py": "", "a/one.py": "", "b/__init__.py": ""}
     files |= {"a/two.py": "from planted.b import four\n", "b/four.py": ""}
     assert lint(tmp_path / "straight", files).returncode == 0
     assert lint(tmp_path / "circle", {**files, "b/three.py": "import planted.a.one\n"}).returncode
 
 
-def test_the_contract_is_for_every_component():
+def test_the_contract_covers_every_component():
     assert sorted(CONTRACT["ancestors"]) == sorted(LINTER["root_packages"])
 
 
 def circles_with_parents(graph: grimp.ImportGraph) -> list[tuple[str, str]]:
-    """Modules that a package imports and that import the package itself, as does no contract."""
+    """Return pairs of a package and a module that import each other; no contract covers these."""
     return [
         (package, module)
         for package in sorted(graph.modules)
