@@ -1,4 +1,4 @@
-"""Patterns in a LoRA adapter's configuration: they mean what Python's mean, in bounded time."""
+"""Patterns in a LoRA adapter's configuration match as Python's `re` does, in bounded time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rdrr_converter.lora._regex import MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERN,
 from rdrr_format.errors import FormatError, SourceError
 
 SECONDS = 5.0
-"""Of the processor's time; backtracking would take years."""
+"""Limit of CPU time; with backtracking these patterns would take years."""
 MODULE = "model.layers.11.self_attn.q_proj"
 
 
 def as_peft(pattern: str, module: str) -> bool:
-    """What PEFT does with a pattern."""
+    """Return whether PEFT's use of a pattern matches a module."""
     return re.match(rf"(.*\.)?({pattern})$", module) is not None
 
 
@@ -95,7 +95,7 @@ def test_random_patterns_mean_what_they_mean_to_python(pattern, module):
             assume(False)
     try:
         assert ours(pattern, module) == expected
-    except FormatError as error:  # Python repeats some conditions, which are not written here
+    except FormatError as error:  # Python repeats some assertions, which rdrr does not support
         assert "repetition" in str(error)  # noqa: PT017
 
 

@@ -1,4 +1,4 @@
-"""Arguments of Python callers that are of the wrong type or size: one error of ours each."""
+"""Arguments of the Python API with the wrong type or size: each raises one RdrrError."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rdrr.Model]:
 
 
 class Odd:
-    """A value that cannot be shown."""
+    """A value whose `repr` raises."""
 
     def __repr__(self) -> str:
         raise ValueError("no")

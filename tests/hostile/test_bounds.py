@@ -1,6 +1,6 @@
-"""What a file may cost: just inside each bound it is read, just outside it is refused at once.
+"""Bounds on what a file may cost: just inside each it is read, just outside refused at once.
 
-Refusals are measured, in memory and in the processor's time.
+The memory and the CPU time of each refusal are measured.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from support.safetensor_files import write_raw
 
 MIB = 1 << 20
 SECONDS = 5.0
-"""Of the processor's time, that a refusal may take while every allocation is traced."""
+"""Limit of CPU time for a refusal while every allocation is traced."""
 
 
 @contextmanager
 def cheap(most: int) -> Iterator[None]:
-    """Fail if the block allocates too many bytes at a time, or takes long."""
+    """Fail if the block holds more than `most` allocated bytes at once, or takes too long."""
     tracemalloc.start()
     began = time.process_time()
     try:
@@ -70,7 +70,7 @@ def nested(depth: int) -> bytes:
 
 
 def with_values(count: int, inside: bytes = b"0") -> bytes:
-    """Return a list that is `count` values together with its elements."""
+    """Return the JSON text of a list that counts as `count` values, its elements included."""
     return b"[" + b",".join([inside] * (count - 1)) + b"]"
 
 
@@ -335,7 +335,7 @@ class TestZstd:
         check_content([ShardInfo(0, "s.bin", 1, "0" * 64, 0)])
 
     def write_bomb(self, folder: Path, content: int, *, frame: int = MAX_FRAME) -> dict[str, Any]:
-        """A package whose one tensor is a vector of zeros, in frames of some hundred bytes."""
+        """Write a package with one tensor of zeros, in zstd frames of some hundred bytes each."""
         raw = compress_frame(bytes(frame), 19)
         frames = content // frame
         shard = raw * frames + encode_seek_table([(len(raw), frame)] * frames)
@@ -399,7 +399,7 @@ class TestZstd:
 
 
 class TestDeepValidation:
-    """The same bytes are looked at once, however often a manifest names them."""
+    """Deep validation reads the same bytes once, however often a manifest names them."""
 
     @pytest.fixture
     def manifest(self, tmp_path: Path, rng: Any) -> dict[str, Any]:
@@ -409,7 +409,7 @@ class TestDeepValidation:
 
     @staticmethod
     def examined(folder: Path, manifest: object, monkeypatch: Any) -> tuple[set[str], int]:
-        """The rules that are broken, and the bytes that were read for that."""
+        """Return the rules that validation finds broken, and how many bytes it read."""
         (folder / "manifest.json").write_text(json.dumps(manifest))
         sizes = []
         whole = LocalStore.read
@@ -459,7 +459,7 @@ class TestDeepValidation:
 )
 def test_values_and_levels_are_counted_whatever_the_strings_hold(value, piece):
     def count(one: Any) -> tuple[int, int]:
-        """Separators and openings, and levels."""
+        """Return the number of values, as the bound counts them, and the nesting depth."""
         inside = list(one.values()) if isinstance(one, dict) else one
         if not isinstance(inside, list):
             return 0, 0

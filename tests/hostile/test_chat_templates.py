@@ -1,4 +1,4 @@
-"""Chat templates that would take all time or memory: each ends soon with one error of ours."""
+"""Chat templates that would exhaust time or memory: each is stopped soon by one RdrrError."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.commands import environment
 
 TURNS = [{"role": "user", "content": "Hello, {you}"}, {"role": "assistant", "content": "Hi."}]
 SECONDS = 60
-"""What a template may take on a machine that is busy; most take milliseconds."""
+"""Limit of CPU time for a template on a busy machine; most take milliseconds."""
 
 
 def rendered(source: str) -> str:
@@ -189,7 +189,7 @@ def test_a_single_long_operation_is_refused_before_it_runs(expression):
     small = expression
     for digits in ("10 ** 9", "1000000000", "10 ** 6", "1000000", "8000000", "8388608", "99999"):
         small = small.replace(digits, "3")
-    assert rendered(f"{{{{ {small} }}}}")  # the control: the same operation on little
+    assert rendered(f"{{{{ {small} }}}}")  # the control: the same operation on small values
 
 
 @pytest.mark.parametrize("expression", REFUSED)

@@ -1,4 +1,4 @@
-"""Text of files on a terminal: control characters are shown, never obeyed."""
+"""Text from files on a terminal: control characters are shown escaped, never interpreted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.manifests import write_package
 from support.safetensor_files import llama_tensors, write_llama
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\x08\r\x00\x7f"
-"""Sets a window's title, clears a screen, colours in the form of one byte, turns the direction."""
+"""Sets the window title, clears the screen, sets a colour by a C1 byte, reverses the text."""
 
 
 def assert_harmless(text: str) -> None:
@@ -30,7 +30,7 @@ def assert_harmless(text: str) -> None:
 
 
 def assert_escaped(text: str) -> None:
-    """It is there, escaped."""
+    """Fail unless the hostile text appears and is escaped."""
     assert_harmless(text)
     assert "\\x1b" in text or "\\u001b" in text
     assert "owned" in text
@@ -38,7 +38,7 @@ def assert_escaped(text: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, rng) -> Path:
-    """A sound package in which whatever a writer may choose is hostile."""
+    """Write a valid package in which every text that a writer may choose is hostile."""
     write_package(tmp_path, rng)
     path = tmp_path / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -64,7 +64,7 @@ def folder(tmp_path: Path, rng) -> Path:
         ("generate", "--prompt", "x", "--backend", "cpu"),
     ],
 )
-def test_commands_on_a_hostile_package_print_nothing_that_a_terminal_obeys(folder, words):
+def test_commands_on_a_hostile_package_print_no_control_characters(folder, words):
     done = run(words[0], folder, *words[1:])
     assert_harmless(done.out)
     assert_harmless(done.err)

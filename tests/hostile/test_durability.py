@@ -1,4 +1,4 @@
-"""What is flushed to the disk, and in which order: a name is there for good before it counts."""
+"""Order of flushes to disk: a file's name is durable before anything relies on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.safetensor_files import llama_tensors, write_llama
 
 
 class Recorder:
-    """What was renamed and flushed, in order, by the paths as they were then."""
+    """Records renames and flushes in order, with the paths at that time."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, Path]] = []
@@ -43,7 +43,7 @@ class Recorder:
         patch.setattr(Path, "rename", renamed)
 
     def after(self, path: Path) -> list[Path]:
-        """Paths flushed after something got this name."""
+        """Return the paths that were flushed after something was renamed to `path`."""
         at = self.events.index(("name", path))
         return [one for kind, one in self.events[at:] if kind == "flush"]
 

@@ -1,4 +1,4 @@
-"""Faults that `make fuzz` found, each beside the sound file that it differs from by one thing."""
+"""Regression tests of faults that `make fuzz` found, each next to a nearly identical sound file."""
 
 from __future__ import annotations
 

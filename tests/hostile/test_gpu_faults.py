@@ -1,4 +1,4 @@
-"""A GPU that fails: a clear error, nothing left behind, and the model can be loaded again."""
+"""GPU failures give a clear error, leak nothing, and the model can be loaded again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTEXT = 64
 
 @pytest.fixture
 def opened(monkeypatch) -> list[Device]:
-    """The devices that are opened during the test."""
+    """Collect the devices that are opened during the test."""
     made: list[Device] = []
     real = device_module.open_device
 
@@ -52,7 +52,7 @@ def test_a_device_lost_during_generation_ends_it_and_the_model_can_be_loaded_aga
     made_package, opened, expected, is_warm
 ):
     model = load(made_package)
-    if is_warm:  # everything is bound then, so the loss is met when a pass is submitted
+    if is_warm:  # all buffers are bound already, so the loss shows when a pass is submitted
         assert model.generate(PROMPT, max_tokens=12).read() == expected
     generation = model.generate(PROMPT, max_tokens=12, interval=1)
     before = "".join(islice(generation, 2))
@@ -102,7 +102,7 @@ def test_a_device_lost_while_loading_is_reported_as_lost(made_package, monkeypat
 
 
 class Exhausted:
-    """A GPU that has memory for so many more buffers only."""
+    """A GPU that runs out of memory after `left` more buffers."""
 
     def __init__(self, gpu, left: int) -> None:
         self._gpu, self.left = gpu, left

@@ -38,7 +38,7 @@ def test_variables_of_the_user_are_removed_and_others_stay():
 
 
 def test_this_very_run_is_isolated():
-    # The second is set by our own command line, if another test in this process ran it.
+    # Our own command line sets the second one if another test in this process ran it.
     ours = {"HF_HOME", "HF_HUB_DISABLE_PROGRESS_BARS"}
     assert {name for name in os.environ if name.startswith("HF_")} <= ours
     assert "rdrr-tests" in os.environ["XDG_CONFIG_HOME"]

@@ -1,4 +1,4 @@
-"""Links in a package: they may lead to other files of it, and out of it only when asked for."""
+"""Links in a package may lead to other files of it, and out of it only if the user allows it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, rng) -> Path:
 
 
 def link_out(path: Path) -> Path:
-    """Put a link in the place of a file, whose content is moved out of the folder."""
+    """Move a file out of the folder and replace it by a link to it."""
     target = path.parents[1] / f"moved-{path.name}"
     path.rename(target)
     path.symlink_to(target)
@@ -101,7 +101,7 @@ def test_a_package_folder_may_itself_be_a_link(folder, tmp_path):
 
 
 def hub_cache(folder: Path, root: Path) -> Path:
-    """The folder as the hub's client keeps it: a snapshot of links into blobs."""
+    """Lay the folder out as the hub's client caches it: a snapshot of links into blobs."""
     home = root / "models--org--name"
     snapshot, blobs = home / "snapshots" / "0123abcd", home / "blobs"
     snapshot.mkdir(parents=True)
@@ -159,7 +159,7 @@ def test_a_link_that_leads_nowhere_or_in_a_circle_is_an_error(folder):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> Path:
-    """A package that was converted and can be run, beside a text."""
+    """Convert a package that can be run, next to a text file."""
     root = tmp_path_factory.mktemp("original")
     source = write_llama(root / "source", llama_tensors(np.random.default_rng()))
     write_tokenizer(source)
@@ -229,7 +229,7 @@ def test_every_command_follows_links_only_when_asked_to(converted, original, nam
 
 
 def test_every_command_that_opens_a_package_has_the_flag():
-    """Those that are not run above take too long, wait for a person, or are tested on their own."""
+    """Commands not run above take too long, wait for a person, or have tests of their own."""
     commands = get_group(app._build(app.COMMANDS)).commands
     flags = {name: {flag for one in command.params for flag in one.opts}
              for name, command in commands.items()}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Loading takes host memory for pieces of a package, never for the package."""
+"""Loading uses host memory for pieces of a package, never for the whole package."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.shard_cutting import in_shards
 MIB = 1 << 20
 SHARD = 16 * MIB
 BOUND = 192 * MIB
-"""Anonymous memory above that of a process that has loaded something before: copies that wgpu has
-under way, most of it. The weights of these tests take several times as much."""
+"""Anonymous memory in bytes beyond that of a process that has loaded a package before, mostly for
+copies that wgpu has in flight. The weights of these tests are several times as large."""
 
 LOAD = """
 import json, sys, threading
@@ -60,12 +60,12 @@ done.set()
 watcher.join()
 print(json.dumps({"memory_used": max(peaks) - before, "weights": backend.info.weights_bytes}))
 """
-"""Prints anonymous bytes of a load beyond those of the GPU, which a software adapter has here."""
+"""Prints the anonymous bytes of a load without GPU buffers, which software adapters keep there."""
 
 
 @pytest.fixture
 def package_of(tmp_path, rng, monkeypatch):
-    """Make a package of so many layers in shards of 16 MiB."""
+    """Return a function that writes a package of so many layers in shards of 16 MiB."""
     monkeypatch.setattr("support.packages.INNER", 8192)
 
     def make(dtype: str, layers: int) -> Path:
@@ -78,7 +78,7 @@ def package_of(tmp_path, rng, monkeypatch):
 
 
 def memory_used(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -> dict[str, int]:
-    """Anonymous bytes that loading takes without those of the GPU, and bytes of the weights."""
+    """Return the anonymous bytes of a load without GPU buffers, and the bytes of the weights."""
     words = json.dumps([str(warm), str(folder), hints or {}, hoards])
     done = subprocess.run(
         [sys.executable, "-c", LOAD, words],

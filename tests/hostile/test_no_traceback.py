@@ -1,4 +1,4 @@
-"""What used to end in a traceback: each is one line now, and the control beside it still works."""
+"""Input that used to end in a traceback gives one line, and a control next to it still works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from support.safetensor_files import llama_tensors, write_llama, write_safetenso
 
 LONG = "x" * 400
 WIDE = "é" * 200
-"""Names that no file system takes: of 400 characters, and of 400 bytes."""
+"""Names that no file system accepts: of 400 characters, and of 400 bytes."""
 
 
 @pytest.fixture
@@ -110,13 +110,13 @@ IMPOSSIBLE = {
     "with half of a surrogate pair": "a\ud800b",
     "empty": "",
 }
-"""Paths that no file system takes, and the one that would be taken for the current folder."""
+"""Paths that no file system accepts, and the empty one, which would mean the current folder."""
 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", IMPOSSIBLE)
 def test_a_path_that_no_file_system_accepts_is_refused(source, package, call, kind, monkeypatch):
-    monkeypatch.chdir(package)  # which is a package, so that an empty path would not go unseen
+    monkeypatch.chdir(package)  # a package, so that an accepted empty path would be noticed
     before = sorted(package.parent.rglob("*"))
     words = "the path is empty" if kind == "empty" else "not valid on any file system"
     with pytest.raises(UsageError, match=words) as caught:
@@ -143,7 +143,7 @@ def test_a_session_and_a_chat_are_saved_only_to_a_possible_path(source, tmp_path
 
 @pytest.mark.parametrize("path", ["{}", "file://{}", "file://{}/", "{}/../package"])
 def test_a_path_that_a_file_system_accepts_is_opened(package, path):
-    """The control."""
+    """The control of the test above."""
     assert rdrr.validate(path.format(package)).ok()
     for name in ("x" * 255, "é" * 127, "\udcff", "deep/" * 100):
         with pytest.raises(StoreError, match="no such path"):

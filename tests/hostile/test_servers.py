@@ -1,4 +1,4 @@
-"""Web servers that lie about what they send, or never end."""
+"""Web servers that lie about what they send, or never stop sending."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @contextmanager
 def server(head: dict[str, str], answer: dict[str, str], status: int = 200) -> Iterator[str]:
-    """One that answers HEAD and GET with these headers, and sends zeros until it is cut off."""
+    """Run a server that sends these headers, and then zeros until the client disconnects."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *arguments: Any) -> None:
@@ -38,7 +38,7 @@ def server(head: dict[str, str], answer: dict[str, str], status: int = 200) -> I
 
         def do_GET(self) -> None:
             self._answer(answer, status)
-            for _ in range(1024):  # a gigabyte
+            for _ in range(1024):  # 1 GiB
                 try:
                     self.wfile.write(bytes(MIB))
                 except OSError:

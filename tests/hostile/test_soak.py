@@ -1,4 +1,4 @@
-"""A short run of `make soak`, and that it notices what grows."""
+"""A short run of `make soak`, and proof that it notices a leak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipes, devices, endless files, and files that are cut short while they are read."""
+"""Pipes, devices, endless files, and files that are truncated while they are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.safetensor_files import llama_tensors, write_llama
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 
 SECONDS = 60
-"""Before a command that waits for somebody is ended; it takes two."""
+"""Timeout of a command that might hang; without a hang it takes 2 seconds."""
 
 READERS = {
     "model.safetensors": read_file,
@@ -36,7 +36,7 @@ READERS = {
 
 
 def run_to_end(code: str, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own, so that one that waits for ever can be ended."""
+    """Run code in a process of its own, so that one that hangs can be killed."""
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],
         capture_output=True,
@@ -132,7 +132,7 @@ def test_a_pipe_in_a_package_is_reported_as_a_missing_file(tmp_path, rng):
 
 
 def test_a_shard_truncated_during_validation_is_reported(tmp_path, rng, monkeypatch):
-    """A map of it would end the process; the control is the validation before."""
+    """Reading a memory map of it would kill the process; the validation before is the control."""
     write_package(tmp_path, rng)
     assert validate(tmp_path, deep=True).ok()
     held: list[np.ndarray] = []
@@ -149,7 +149,7 @@ def test_a_shard_truncated_during_validation_is_reported(tmp_path, rng, monkeypa
     faults = {fault.rule for fault in validate(tmp_path, deep=True).faults}
     assert "shard-file" in faults
     assert held
-    assert all(part.sum() > 0 for part in held)  # reading a map would end the process here
+    assert all(part.sum() > 0 for part in held)  # reading a memory map would kill the process here
 
 
 def test_a_file_truncated_between_stat_and_mmap_is_an_error(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""One model in many threads: every text is the one that it is alone (docs/THREADS.md)."""
+"""One model in many threads: every text equals that of a single call (docs/THREADS.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdrr_format.errors import GenerationError
 from support.mixed_calls import PROMPTS, TOKENS, in_threads, texts_of
 
 ROUNDS = int(os.environ.get("RDRR_STRESS_ROUNDS", "3"))
-"""Calls of each thread."""
+"""Calls per thread."""
 
 THREADS = 4
 

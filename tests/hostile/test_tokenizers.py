@@ -1,4 +1,4 @@
-"""Tokenizers that panic, grow a text without end, take for ever, or name ids that there are not."""
+"""Tokenizers that panic, expand a text without limit, never finish, or name missing ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LETTERS = {chr(97 + number): number for number in range(26)}
 
 
 def tokenizer(**parts: Any) -> bytes:
-    """A tokenizer of single letters, with other parts."""
+    """Return the JSON of a tokenizer of single letters, with some parts replaced."""
     model = {"type": "BPE", "vocab": LETTERS, "merges": []} | parts.pop("model", {})
     return json.dumps({"version": "1.0", "model": model, **parts}).encode()
 

@@ -1,4 +1,4 @@
-"""Shards are held to their hashes while they are loaded (docs/SECURITY.md, section 12)."""
+"""Shards are verified against their hashes while they are loaded (docs/SECURITY.md, section 12)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rdrr_runtime.reference.backend import CpuBackend
 from support.commands import EXAMPLE, environment, error_line, rdrr
 from support.range_server import RangeHandler, served
 
-# Changed bytes are decoded where a test loads them with `none`; some are no numbers.
+# Changed bytes are decoded where a test loads them with `none`; some decode to NaN.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 
 PROMPT = "And it came to pass"
@@ -35,15 +35,15 @@ FLIPPED = 400
 
 
 @pytest.fixture(autouse=True)
-def memory(tmp_path, monkeypatch) -> Path:
-    """The file that remembers, in a cache of this test's own."""
+def cache_file(tmp_path, monkeypatch) -> Path:
+    """Use a verification cache of this test's own; return the path of its file."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "rdrr" / "verified.json"
 
 
 @pytest.fixture(autouse=True)
 def hashed(monkeypatch) -> Counter[str]:
-    """How often each local file was hashed."""
+    """Count how often each local file is hashed."""
     times: Counter[str] = Counter()
     real = loading.hash_file
 
@@ -57,7 +57,7 @@ def hashed(monkeypatch) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def sharded_package(tmp_path_factory) -> Path:
-    """The bundled checkpoint in several shards; not to be changed."""
+    """Convert the bundled checkpoint to several shards; tests must not change this package."""
     folder = tmp_path_factory.mktemp("shards") / "small-llama"
     done = rdrr("convert", EXAMPLE, folder, "--shard-size", "1MiB", "--quiet")
     assert done.code == 0, done.err
@@ -66,7 +66,7 @@ def sharded_package(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def package(sharded_package, tmp_path) -> Path:
-    """A package that may be changed, old enough for its files' times to be relied on."""
+    """Copy a package that tests may change, old enough for its modification times to be trusted."""
     folder = tmp_path / "package"
     shutil.copytree(sharded_package, folder)
     let_times_settle()
@@ -84,7 +84,7 @@ def shards(folder: Path) -> list[Path]:
 
 
 def flip(path: Path, rng: np.random.Generator, count: int = FLIPPED) -> None:
-    """Flip bits of some bytes of a file in its place."""
+    """Flip bits in some bytes of a file in place."""
     data = np.fromfile(path, np.uint8)
     where = rng.choice(len(data), count, replace=False)
     data[where] ^= rng.integers(1, 256, count, dtype=np.uint8)
@@ -100,20 +100,20 @@ def edit_manifest(folder: Path, **changes) -> dict:
 
 
 def state_another_hash(folder: Path) -> None:
-    """Change the first shard's declared hash: what is loaded with `none` still makes sense."""
+    """Change the declared hash of the first shard, so that bytes loaded with `none` stay sound."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["shards"][0]["hash"] = "5" * 64
     edit_manifest(folder, shards=manifest["shards"])
 
 
 def load(folder, **options) -> str:
-    """Load a package on the CPU and return what it says."""
+    """Load a package on the CPU and return the text that it generates."""
     with front.load(folder, **({"backend": "cpu", "context": 32} | options)) as model:
         return model.generate(PROMPT, max_tokens=3).read()
 
 
 def load_as_it_is(folder, backend: str = "cpu") -> None:
-    """Load changed bytes, of which a model may make nonsense or no numbers at all."""
+    """Load changed bytes, from which a model may compute nonsense or NaN."""
     with front.load(folder, backend=backend, context=32, verify="none") as model:
         assert model.info.name == backend
 
@@ -148,7 +148,7 @@ def test_a_refused_load_frees_its_gpu_memory(package, rng, monkeypatch):
     with pytest.raises(ShardError):
         load(package, backend="wgpu")
     [device] = opened
-    assert device.memory.peak > 4 << 20  # weights were there
+    assert device.memory.peak > 4 << 20  # weights had been uploaded
     assert device.memory.live < 1 << 20
 
 
@@ -164,12 +164,12 @@ def test_a_second_load_hashes_nothing_unless_asked_to(package, hashed):
     assert hashed == dict.fromkeys(once, 2)
 
 
-def test_full_ignores_the_verification_cache_and_none_writes_nothing_to_it(package, memory, hashed):
+def test_full_ignores_the_verification_cache_and_none_does_not_write_it(package, cache_file, hashed):
     load(package, verify="none")
-    assert not memory.exists()
+    assert not cache_file.exists()
     assert not hashed
     load(package, verify="full")
-    assert memory.exists()
+    assert cache_file.exists()
     load(package)
     assert set(hashed.values()) == {1}
 
@@ -252,32 +252,32 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_cache_file_is_ignored(package, memory, hashed, content):
-    memory.parent.mkdir(parents=True)
-    memory.write_bytes(content)
+def test_a_damaged_cache_file_is_ignored(package, cache_file, hashed, content):
+    cache_file.parent.mkdir(parents=True)
+    cache_file.write_bytes(content)
     load(package)
     load(package)
-    assert set(hashed.values()) == {1}  # it was replaced, and the second load knew
+    assert set(hashed.values()) == {1}  # the file was replaced, and the second load used it
 
 
-def test_invalid_cache_entries_are_ignored(package, memory, hashed):
+def test_invalid_cache_entries_are_ignored(package, cache_file, hashed):
     load(package)
-    data = json.loads(memory.read_text())
+    data = json.loads(cache_file.read_text())
     odd = [None, 7, [], {}, "sha256", [1, 2, 3], ["a"] * 6]
     data["files"] = {name: odd[at % len(odd)] for at, name in enumerate(data["files"])}
-    memory.write_text(json.dumps(data))
+    cache_file.write_text(json.dumps(data))
     load(package)
     assert set(hashed.values()) == {2}
 
 
-def test_a_cache_that_cannot_be_written_only_costs_time(package, memory, hashed):
-    memory.parent.parent.mkdir()
-    memory.parent.write_text("a file where the folder should be")
+def test_a_cache_that_cannot_be_written_only_costs_time(package, cache_file, hashed):
+    cache_file.parent.parent.mkdir()
+    cache_file.parent.write_text("a file where the folder should be")
     load(package)
     load(package)
     assert set(hashed.values()) == {2}
-    memory.parent.unlink()
-    memory.mkdir(parents=True)  # a folder where the file should be
+    cache_file.parent.unlink()
+    cache_file.mkdir(parents=True)  # a folder where the file should be
     load(package)
     assert set(hashed.values()) == {3}
 
@@ -345,7 +345,7 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(package, rng, monkeyp
 
     def slow(self, *arguments, **options):
         real(self, *arguments, **options)
-        time.sleep(0.3)  # long after its hash was known
+        time.sleep(0.3)  # long after it was hashed
         flip(shards(package)[1], rng)
 
     monkeypatch.setattr(CpuBackend, "__init__", slow)
@@ -407,7 +407,7 @@ def test_a_compressed_shard_is_verified_by_the_hash_of_its_file(tmp_path, rng):
         load(folder)
     with pytest.raises(ShardError) as caught:
         load(folder, verify="none")
-    assert "wrong hash" not in str(caught.value)  # what a frame says of itself
+    assert "wrong hash" not in str(caught.value)  # a zstd frame reports the damage itself
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""Headers that describe other weights than are there: refused wherever `safetensors` refuses them.
+"""Headers that misdescribe the weights are refused wherever `safetensors` refuses them.
 
-The controls are the sound files that each case differs from by one thing.
+The controls are sound files that differ from each case in one point.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_a_duplicate_key_is_refused(path, twice):
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
-    """Tensors one after another, of which some may be moved, and the size of the data."""
+    """Draw consecutive tensors, some of which may be moved, and the size of the data."""
     at, header = 0, {}
     for name in draw(st.permutations("abcde"))[: draw(st.integers(0, 5))]:
         dtype = draw(st.sampled_from(["F32", "F16"]))
@@ -148,7 +148,7 @@ def write_gguf(path: Path, tensors: dict[str, np.ndarray]) -> bytes:
 
 
 def moved(whole: bytes, name: bytes, offset: int) -> bytes:
-    """The file with another offset in a vector's entry: name, u32 1, u64 length, u32 type, u64."""
+    """Return the file with another offset in a vector's entry (name, u32 1, u64, u32 type, u64)."""
     at = whole.index(name) + len(name) + 4 + 8 + 4
     return whole[:at] + offset.to_bytes(8, "little") + whole[at + 8 :]
 
@@ -159,7 +159,7 @@ def test_gguf_tensors_that_share_bytes_are_refused(tmp_path):
     whole = write_gguf(path, tensors)
     table = read_gguf(path).tensors
     assert table["bb"].offset - table["aa"].offset == 32
-    path.write_bytes(moved(whole, b"bb", 32))  # the control: where it is
+    path.write_bytes(moved(whole, b"bb", 32))  # the control: the true offset
     assert read_gguf(path).tensors == table
     for offset in (0, 4, 28):
         path.write_bytes(moved(whole, b"bb", offset))
@@ -174,6 +174,6 @@ def test_a_gguf_tensor_in_two_parts_is_refused(tmp_path):
     with pytest.raises(SourceError, match="in two parts"):
         open_file(parts[0])
     write_gguf(parts[1], {"other.weight": np.ones((4, 8), np.float32)})
-    with pytest.raises(SourceError) as caught:  # the control fails later, for want of metadata
+    with pytest.raises(SourceError) as caught:  # the control: metadata is missing
         open_file(parts[0])
     assert "two parts" not in str(caught.value)

@@ -65,7 +65,7 @@ class Operands:
 
     @staticmethod
     def random(example: Example, rows: int, rng: np.random.Generator) -> Operands:
-        """Return random operands; the weights are scaled so that products keep the size of values."""
+        """Return random operands; the weights are scaled so that products stay near 1."""
         weights = [use for op in example.ops for use in uses(op)]
         return Operands(
             rng.integers(0, VOCAB, rows).tolist(),
