@@ -164,7 +164,7 @@ def test_a_second_load_hashes_nothing_unless_asked_to(package, hashed):
     assert hashed == dict.fromkeys(once, 2)
 
 
-def test_full_ignores_the_verification_cache_and_none_does_not_write_it(package, cache_file, hashed):
+def test_full_ignores_the_verification_cache_and_none_never_writes_it(package, cache_file, hashed):
     load(package, verify="none")
     assert not cache_file.exists()
     assert not hashed
