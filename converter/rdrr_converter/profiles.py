@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from rdrr_converter.recipes import RECIPES, Recipe
 
 DOPPLER = "doppler"
+
+ProfileName = Literal["rdrr", "doppler"]
+"""The keys of `PROFILES`, for annotations."""
 
 PROFILES: Mapping[str, Mapping[str, Recipe]] = MappingProxyType(
     {

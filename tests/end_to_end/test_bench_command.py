@@ -1,4 +1,4 @@
-"""`rdrr bench`: its JSON has the stated keys, its counts are exact, and wrong usage is said."""
+"""`rdrr bench`: its JSON has the documented keys, its counts are exact, wrong usage is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
     assert found["schema"] == 1
     assert set(found["ms_per_token"]) == {"p50", "p95", "p99"}
     work = found["work_per_token"]
-    # Passes go two at a time, and the ids of all four are read in one submission more.
+    # Two passes share a submission, and one more submission reads the ids of all four.
     assert (work["submits"], work["maps"], work["bytes_read"]) == (0.75, 0.25, 4.0)
     assert work["bytes_written"] == work["buffer_creates"] == work["bind_group_creates"] == 0
     assert found["peak_gpu_bytes"] > found["weights_bytes"] + found["kv_bytes"]
@@ -71,7 +71,7 @@ def test_a_hint_that_is_not_honoured_is_reported(folder):
     ],
     ids=" ".join,
 )
-def test_what_has_moved_names_its_script_and_is_exit_code_2(folder, words, named):
+def test_a_moved_option_is_refused_and_its_script_is_named(folder, words, named):
     done = rdrr("bench", *(str(folder) if word == "{folder}" else word for word in words))
     assert done.code == 2
     assert f"benchmarks/{named}" in error_line(done)

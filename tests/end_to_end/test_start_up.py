@@ -1,4 +1,4 @@
-"""The commands answer at once: nothing heavy is imported before it is needed."""
+"""The commands start quickly: no heavy package is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,16 @@ def _command(*words: str) -> str:
     )
 
 
-@pytest.mark.parametrize("code", ["import rdrr", _command("--help"), _command("generate", "-h")])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import rdrr",
+        _command("--help"),
+        _command("help"),
+        _command("generate", "-h"),
+        _command("-v", "help", "convert"),
+    ],
+)
 def test_help_imports_nothing_heavy(code):
     assert not {*HEAVY, "numpy"} & set(_modules_after(code))
 
@@ -59,7 +68,7 @@ def test_validating_a_package_imports_nothing_heavy(package):
 
 
 def test_no_option_has_its_own_name_as_its_placeholder():
-    # Some versions of typer (0.27) would spell the option as its placeholder is spelled.
+    # Some versions of typer (0.27) would spell the option in upper case, like its placeholder.
     from rdrr.cli import app
     from typer.main import get_group
 

@@ -266,7 +266,7 @@ def test_a_head_dimension_that_is_not_a_multiple_of_the_block_size_has_no_q8_0_c
     device, tmp_path, rng
 ):
     package = write_random_package(tmp_path, llama_manifest("Q8_0", head_dim=80), rng)
-    with pytest.raises(UsageError, match=r"multiple of 32, found 80.*--kv-dtype f16"):
+    with pytest.raises(UsageError, match=r"multiple of 32, found 80.*`kv_dtype` f16"):
         GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device)
 
 

@@ -119,7 +119,7 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
     ("dtype", "layout", "hints", "message"),
     [
         ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "a matrix in Q4_K is column-major"),
-        ("F16", "row", {"f16Matmul": "tiled"}, "tiles of experts begin at 32 token rows"),
+        ("F16", "row", {"f16Matmul": "tiled"}, "tiles of experts need 32 token rows"),
     ],
 )
 def test_a_hint_that_experts_cannot_honour_is_reported(

@@ -100,7 +100,7 @@ def find_architecture(
         where=where,
         expected=_known(),
         found=", ".join(candidates) or "no architectures and no model_type",
-        hint="if the model computes the same as one of these, name that one with --arch",
+        hint="if the model computes the same as one of these, name that one with `arch`",
     )
 
 

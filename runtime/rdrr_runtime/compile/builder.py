@@ -22,7 +22,7 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.gpu_weight import GpuWeight
 from rdrr_runtime.phases.kv_cache import KvCache
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.quantize_rows import Int8Rows, int8_sizes, padded_rows, quantize_rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows, int8_sizes, padded_rows, quantize_rows
 from rdrr_runtime.phases.routing import Routed
 
 
@@ -124,7 +124,7 @@ class PassBuilder:
 
     def quantized(
         self, name: str, x: BufferSlice, k: int, reason: Reason, *, per_row: int = 1
-    ) -> Int8Rows:
+    ) -> QuantizedRows:
         """Return a value quantized to int8 for tiled products.
 
         Linears that read the same value share the result.
@@ -138,7 +138,7 @@ class PassBuilder:
         """
         rows = self.ctx.max_rows * per_row
         q_size, scales_size = int8_sizes(rows, k)
-        target = Int8Rows(
+        target = QuantizedRows(
             self.workspace.named(f"int8.{rows}.{k}", q_size),
             self.workspace.named(f"int8 scales.{rows}.{k}", scales_size),
             padded_rows(rows),

@@ -11,7 +11,7 @@ from rdrr_runtime.phases import expert_tiled
 from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.expert_tiled import MIN_ROWS
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.matvec_rows import unread_by_row
+from rdrr_runtime.phases.matvec_rows import weights_refusal
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ExpertKernel:
     def refusal(self, request: ExpertRequest) -> str | None:
         """Return why the kernel cannot serve a request; None if it can."""
         ctx = request.ctx
-        found = unread_by_row(ctx, request.all_stacks) if self.int8 else None
+        found = weights_refusal(ctx, request.all_stacks) if self.int8 else None
         if found is None and self.tiled:
             found = expert_tiled.refusal(ctx)
         if found is None and self.subgroups and not (self.tiled or self.int8 or ctx.subgroups):

@@ -22,10 +22,10 @@ from rdrr_runtime.compile.lower_products import (
 from rdrr_runtime.compile.pass_spec import Slots
 from rdrr_runtime.compile.patterns import AttentionBlock, Projections
 from rdrr_runtime.phases import attention_decode as decode
-from rdrr_runtime.phases import place_rows as placing
+from rdrr_runtime.phases import norm_rope_store as placing
 from rdrr_runtime.phases.attention import SPLITS, AttentionKernel, attention, scratch_size
 from rdrr_runtime.phases.attention_spec import AttentionSpec, SplitTuning
-from rdrr_runtime.phases.folding import Input, Output, RowParts
+from rdrr_runtime.phases.fusion import AttentionSplits, Input, Output
 from rdrr_runtime.phases.head_transform import HeadTransform
 from rdrr_runtime.phases.kv_store import kv_store
 
@@ -93,7 +93,7 @@ def _emit_block(
     emit_product(build, projected, norm_input(build, norm), output, f"{layer} qkv")
     build.values.mark_read(norm.x)
     sums, stats = _emit_attention(build, pattern.projections, spec, y, depends)
-    joins = RowParts(stats, spec.splits, spec.cache.head_dim)
+    joins = AttentionSplits(stats, spec.splits, spec.cache.head_dim)
     source = Input(sums, joins, name=f"{layer} attention")
     emit_branch(build, out, pattern.output, source, depends)
 
@@ -174,7 +174,7 @@ def serve_attention_after_projections(build: PassBuilder, pattern: Projections) 
         return False
     names = tuple(one.out for one in pattern.linears)
     q, k, v = (build.values.get(name) for name in names)
-    phases = placing.place_rows(
+    phases = placing.norm_rope_store(
         build.ctx,
         (q, k, v),
         build.cache.layers[op.layer],

@@ -17,11 +17,11 @@ from rdrr_runtime.compile.lower_products import exact_product
 from rdrr_runtime.phases.expert_int8 import expert_int8
 from rdrr_runtime.phases.expert_linear import expert_linear
 from rdrr_runtime.phases.expert_tiled import expert_tiled
-from rdrr_runtime.phases.folding import Output
+from rdrr_runtime.phases.fusion import Output
 from rdrr_runtime.phases.gated_activation import gated_activation
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
-from rdrr_runtime.phases.quantize_rows import Int8Rows
+from rdrr_runtime.phases.quantize_rows import QuantizedRows
+from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 from rdrr_runtime.phases.routing import (
     ROUTE_WORDS,
     Routed,
@@ -166,16 +166,19 @@ def _int8_routes(mixture: _Mixture) -> None:
     build, op, routed = mixture.build, mixture.op, mixture.routed
     gates, ups, downs = mixture.gates, mixture.ups, mixture.downs
     ctx, act = build.ctx, mixture.scratch("act", mixture.inner)
-    wide = int8_rows_bytes(ctx.max_rows, gates.weight.k)
-    narrow = int8_rows_bytes(ctx.max_rows * routed.top_k, downs.weight.k)
+    wide = small_batch_bytes(ctx.max_rows, gates.weight.k)
+    narrow = small_batch_bytes(ctx.max_rows * routed.top_k, downs.weight.k)
     x = build.workspace.named(f"experts.int8.{ctx.max_rows}", wide)
     inner = build.workspace.named(f"experts.act.int8.{ctx.max_rows}", narrow)
     label = f"{op.out}.act"
-    build.emit(int8_rows(ctx, mixture.x, x, k=gates.weight.k, label=f"{op.x}.int8"), gates.reason)
+    build.emit(
+        quantize_small_batch(ctx, mixture.x, x, k=gates.weight.k, label=f"{op.x}.int8"),
+        gates.reason,
+    )
     output = Output((act,), "gate", activation=op.activation)
     phases = expert_int8(ctx, (gates.weight, ups.weight), routed, x, output, label=label)
     build.emit(phases, gates.reason)
-    phases = int8_rows(
+    phases = quantize_small_batch(
         ctx, act, inner, k=downs.weight.k, per_row=routed.top_k, label=f"{label}.int8"
     )
     build.emit(phases, downs.reason)
@@ -195,7 +198,9 @@ def _tiles(mixture: _Mixture) -> None:
     source, gates = mixture.x, mixture.gates
     x = build.quantized(op.x, source, gates.weight.k, gates.reason) if int8 else source
 
-    def emit(stack: _Stack, name: str, x: BufferSlice | Int8Rows, y: BufferSlice) -> BufferSlice:
+    def emit(
+        stack: _Stack, name: str, x: BufferSlice | QuantizedRows, y: BufferSlice
+    ) -> BufferSlice:
         by_route, label = stack is downs, f"{op.out}.{name}"
         phases = expert_tiled(
             ctx, stack.weight, routed, groups, x, y, by_route=by_route, label=label
@@ -206,7 +211,7 @@ def _tiles(mixture: _Mixture) -> None:
     gate = emit(gates, "gate", x, mixture.scratch("gate", mixture.inner))
     up = emit(mixture.ups, "up", x, mixture.scratch("up", mixture.inner))
     act = mixture.activate(gate, up)
-    inner: BufferSlice | Int8Rows = act
+    inner: BufferSlice | QuantizedRows = act
     if int8:
         name, k, top_k = f"{op.out}.act", downs.weight.k, routed.top_k
         inner = build.quantized(name, act, k, downs.reason, per_row=top_k)

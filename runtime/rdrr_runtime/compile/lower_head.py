@@ -22,7 +22,7 @@ from rdrr_runtime.phases.argmax_entropy import PICK_BYTES, argmax_entropy
 from rdrr_runtime.phases.argmax_entropy import SCRATCH_BYTES as ENTROPY_SCRATCH_BYTES
 from rdrr_runtime.phases.copy import copy_row
 from rdrr_runtime.phases.elementwise import scale, softcap
-from rdrr_runtime.phases.folding import Input, Output, RowNorm
+from rdrr_runtime.phases.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.matvec import CANDIDATE_BYTES, MAX_OUTPUT_GROUPS
 from rdrr_runtime.phases.phase import Phase
 from rdrr_runtime.phases.rmsnorm import rms_norm

@@ -18,7 +18,7 @@ from rdrr_runtime.compile.lower_products import (
 from rdrr_runtime.compile.patterns import GatedFeedForward, NormedLinears, Projections
 from rdrr_runtime.compile.products import Family
 from rdrr_runtime.phases import matvec, matvec_rows
-from rdrr_runtime.phases.folding import Output
+from rdrr_runtime.phases.fusion import Output
 
 
 def serve_gated(build: PassBuilder, pattern: GatedFeedForward) -> int:
@@ -58,7 +58,11 @@ def _down_in_int8(build: PassBuilder, pattern: GatedFeedForward, gated: Served) 
         return None
     if not (gated.int8 and down.int8):
         return None
-    leaves = matvec.leaves_int8 if gated.family is Family.ONE_ROW else matvec_rows.leaves_int8
+    leaves = (
+        matvec.can_quantize_output
+        if gated.family is Family.ONE_ROW
+        else matvec_rows.can_quantize_output
+    )
     return down if leaves(build.ctx, pattern.activation.width) else None
 
 

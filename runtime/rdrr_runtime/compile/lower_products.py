@@ -19,14 +19,14 @@ from rdrr_runtime.compile.decision import Chosen, Reason
 from rdrr_runtime.compile.patterns import Branch
 from rdrr_runtime.compile.products import Family, Product, ProductKernel, choose_fused
 from rdrr_runtime.phases.context import OpContext
-from rdrr_runtime.phases.folding import Input, Output, RowNorm
+from rdrr_runtime.phases.fusion import Input, Output, RowNorm
 from rdrr_runtime.phases.gpu_weight import GpuWeight
-from rdrr_runtime.phases.int8_rows import int8_rows, int8_rows_bytes
 from rdrr_runtime.phases.linear import linear
 from rdrr_runtime.phases.matmul_int8 import matmul_int8
 from rdrr_runtime.phases.matvec import matvec
-from rdrr_runtime.phases.matvec_rows import matvec_rows, rows_held
+from rdrr_runtime.phases.matvec_rows import matvec_rows, padded_batch_rows
 from rdrr_runtime.phases.phase import Phase
+from rdrr_runtime.phases.quantize_small_batch import quantize_small_batch, small_batch_bytes
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,9 @@ def _small_batch_in_int8(build: PassBuilder, served: Served, source: Input) -> B
     """Emit the quantization of a small batch to int8, including the norm or join before it."""
     target = _small_batch_rows(build, "int8 rows", served.k)
     label = f"{source.name}.int8"
-    phases = int8_rows(build.ctx, source.x, target, k=served.k, before=source.before, label=label)
+    phases = quantize_small_batch(
+        build.ctx, source.x, target, k=served.k, before=source.before, label=label
+    )
     build.emit(phases, served.reason)
     return target
 
@@ -180,7 +182,9 @@ def _small_batch_in_int8(build: PassBuilder, served: Served, source: Input) -> B
 def _small_batch_rows(build: PassBuilder, name: str, k: int) -> BufferSlice:
     """Return a buffer for the int8 input of a small-batch product."""
     rows = build.ctx.max_rows
-    return build.workspace.named(f"{name}.{rows}.{k}", int8_rows_bytes(rows_held(rows), k))
+    return build.workspace.named(
+        f"{name}.{rows}.{k}", small_batch_bytes(padded_batch_rows(rows), k)
+    )
 
 
 def lower_linear(build: PassBuilder, op: Linear, residual: Residual | None = None) -> None:

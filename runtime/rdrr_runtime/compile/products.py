@@ -27,7 +27,7 @@ class Family(Enum):
     ONE_ROW = "one row"
     """Products of one row, fused with a norm or join before and an activation or argmax after."""
     SMALL_BATCH = "small batch"
-    """Products of rows that `int8_rows` has quantized, fused with an activation after."""
+    """Products of rows quantized by `quantize_small_batch`, fused with an activation after."""
     INT8_TILES = "int8 tiles"
     """Products of rows that `quantize_rows` has quantized, in tiles."""
     GENERAL = "general"

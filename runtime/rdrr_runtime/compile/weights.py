@@ -267,6 +267,6 @@ def _encoded(values: Iterator[npt.NDArray[np.float32]], dtype: DType, name: str)
             raise FormatError(
                 "the tensor has values that are too large for F16",
                 where=name,
-                hint="use --kernel-hint q4kMatmul=dequant_f32",
+                hint="use `kernel_hints` q4kMatmul=dequant_f32",
             )
         yield CODECS[dtype.name].quantize(rows)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rdrr_format.html_tables import facts_table
+
 from rdrr_runtime.decode.base import Counts
 
 
-@dataclass
+@dataclass(repr=False)
 class GenerationStats:
     """Measurements of one generation, complete once its iterator has ended.
 
@@ -50,6 +52,32 @@ class GenerationStats:
         """Delivered tokens per forward pass, not counting the passes of the prompt."""
         counts = self.counts
         return (counts.rows - counts.wasted_rows) / counts.forwards if counts.forwards else 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"GenerationStats(prompt_tokens={self.prompt_tokens}, new_tokens={self.new_tokens}, "
+            f"finish={self.finish!r}, time_to_first_token_ms={1e3 * self.first_token_seconds:.1f}, "
+            f"decode_tokens_per_second={self.decode_tokens_per_second:.1f})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the figures for notebooks."""
+        decode, prefill = self.decode_tokens_per_second, self.prefill_tokens_per_second
+        return facts_table(
+            "Generation",
+            {
+                "prompt": f"{self.prompt_tokens:,} tokens, {self.cached_tokens:,} of them cached",
+                "new tokens": f"{self.new_tokens:,}",
+                "finish": self.finish,
+                "time to first token": f"{1e3 * self.first_token_seconds:.1f} ms",
+                "total time": f"{1e3 * self.total_seconds:.1f} ms",
+                "prefill": f"{prefill:,.1f} tokens per second" if prefill else None,
+                "decode": f"{decode:,.1f} tokens per second" if decode else None,
+                "draft tokens": f"{self.counts.accepted:,} of {self.counts.drafted:,} accepted"
+                if self.counts.drafted
+                else None,
+            },
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures that `--json` and `--stats` print."""

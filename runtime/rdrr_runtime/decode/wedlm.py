@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from rdrr_format.errors import UsageError
 from rdrr_format.options import check_fields, documented, option
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from rdrr_runtime.decode.chooser import Chooser, Picks
     from rdrr_runtime.decode.rules import TokenRules
     from rdrr_runtime.sampling.logprobs import TokenLogprobs
+
+
+EntropyKind = Literal["raw", "scaled"]
+"""Entropy of the logits as they are, or divided by the temperature."""
 
 
 @documented
@@ -60,11 +64,11 @@ class Wedlm(StrategyOptions):
     max_per_step: int | None = option(
         None, "Most masks filled per pass; the masks nearest the sequence come first.", minimum=1
     )
-    entropy: Literal["raw", "scaled"] = option(
+    entropy: EntropyKind = option(
         "raw",
         "Compute the entropy from the raw logits, or from logits scaled by the temperature.",
         flag="--entropy-temp",
-        choices=("raw", "scaled"),
+        choices=get_args(EntropyKind),
     )
 
     def __post_init__(self) -> None:
@@ -178,7 +182,7 @@ class WedlmDecoding(Strategy):
         if rules.constraint is not None:
             return "wedlm fills positions out of order, but a response format needs them in order"
         if self.options.entropy == "scaled" and rules.sampling.temperature == 0:
-            return "--entropy-temp scaled needs a temperature above 0"
+            return "`entropy` scaled needs a temperature above 0"
         return None
 
     def run(self, job: Job, chooser: Chooser, counts: Counts) -> Iterator[list[int]]:
@@ -233,13 +237,13 @@ def _mask_of(package: Package) -> int:
             "the model was not trained to fill masks",
             where=package.where,
             expected="a manifest with a mask_token_id",
-            hint="omit --decode, or convert a WeDLM checkpoint",
+            hint="omit `decode`, or convert a WeDLM checkpoint",
         )
     # A sliding window counts slots, and masks are not stored in the order of the sequence.
     if any(isinstance(op, Attention) and op.window for op in package.graph.ops):
         raise UsageError(
             "wedlm cannot decode models with sliding windows",
             where=package.where,
-            hint="omit --decode",
+            hint="omit `decode`",
         )
     return mask

@@ -5,14 +5,18 @@ All executors run the same phases. `DispatchExecutor` launches each phase as its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
 from rdrr_device.device import Device
+from rdrr_device.kernels import Kernel
 from rdrr_device.pipelines import BoundDispatch
 
 from rdrr_runtime.phases.launch import as_dispatch
 from rdrr_runtime.phases.phase import Phase
+
+_LOG = logging.getLogger(__name__)
 
 Prepared = tuple[BoundDispatch, ...]
 """Phases that are ready to run. Submitting the same object again is the fastest, since the device
@@ -58,14 +62,26 @@ class DispatchExecutor:
         self.device = device
         # The phase is kept as well: Python could otherwise reuse its id for another phase.
         self._bound: dict[int, tuple[Phase, BoundDispatch]] = {}
+        self._compiled: set[Kernel] = set()
 
     def prepare(self, phases: Sequence[Phase]) -> Prepared:
         """See `Executor.prepare`."""
+        if _LOG.isEnabledFor(logging.DEBUG):
+            self._compile_with_progress(phases)
         return tuple(self._bind(one) for one in phases)
 
     def run(self, prepared: Prepared, rows: int, times: int = 1) -> None:
         """See `Executor.run`."""
         self.device.submit(prepared, rows, times)
+
+    def _compile_with_progress(self, phases: Sequence[Phase]) -> None:
+        """Compile the shaders of phases that were not prepared before, and log how far this is."""
+        new = [as_dispatch(one).kernel for one in phases if id(one) not in self._bound]
+        kernels = [one for one in dict.fromkeys(new) if one not in self._compiled]
+        for number, kernel in enumerate(kernels, start=1):
+            _LOG.debug("compiling shaders (%d of %d)", number, len(kernels))
+            self.device.pipeline(kernel)
+        self._compiled.update(kernels)
 
     def _bind(self, phase: Phase) -> BoundDispatch:
         found = self._bound.get(id(phase))

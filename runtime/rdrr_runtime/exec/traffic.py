@@ -12,7 +12,7 @@ from rdrr_device.shaders import Access
 from rdrr_runtime.phases.phase import Number, Phase
 
 _CACHES = frozenset({"k_cache", "v_cache"})
-_STORES = frozenset({"kv_store", "kv_store_blocks", "place_rows"})  # which read no keys
+_STORES = frozenset({"kv_store", "kv_store_blocks", "norm_rope_store"})  # which read no keys
 
 
 def traffic(one: Phase, rows: int, base: int) -> int:

@@ -93,7 +93,7 @@ class GpuBatch(GpuSequences):
 
 
 def _check(plan: Plan, sequences: int) -> None:
-    if not plan.cache.spec.has_batches:
+    if not plan.cache.spec.supports_batches:
         raise UsageError(
             "batches do not support a q8_0 key-value cache",
             expected="f16 or f32",

@@ -21,7 +21,7 @@ from rdrr_runtime.exec.executor import Executor, Prepared
 from rdrr_runtime.exec.program import PreparedPass
 from rdrr_runtime.phases.logprobs import LogprobBuffers, logprobs, record_bytes, unpack
 from rdrr_runtime.phases.phase import Phase
-from rdrr_runtime.phases.sample import chain_of, sample, set_tokens
+from rdrr_runtime.phases.sample import sample, scatter_entries, searches_of
 from rdrr_runtime.phases.sample_buffers import (
     PARAM_WORDS,
     Entry,
@@ -72,7 +72,7 @@ class GpuSampler:
         self._top: int | None = None
         self._received: list[TokenLogprobs] = []
         self._set_tokens = [
-            executor.prepare([set_tokens(self._buffers, "sample.set", one)])
+            executor.prepare([scatter_entries(self._buffers, "sample.set", one)])
             for one in range(sequences)
         ]
         # The pass is kept as well: Python could otherwise reuse its id for another pass.
@@ -125,7 +125,7 @@ class GpuSampler:
         return self._prepared(prepared)[1]
 
     def _prepared(self, prepared: PreparedPass) -> tuple[Prepared, Prepared, PreparedPass]:
-        key = (id(prepared), *chain_of(self._options), self._top)
+        key = (id(prepared), *searches_of(self._options), self._top)
         if key not in self._prepared_sampling:
             phases = self._phases(prepared)
             whole = self._executor.prepare(

@@ -59,11 +59,11 @@ ADAPTERS = {
 NAMED = {
     "one-row product, int8 activations": r"matvec\..*\.int8",
     "one-row product, float activations": r"matvec\.(?!.*\.int8)",
-    "small batch, int8 activations": r"matvec_rows\.(?!experts)|int8_rows",
+    "small batch, int8 activations": r"matvec_rows\.(?!experts)|quantize_small_batch",
     "tiles of many rows, int8 activations": r"matmul_int8\.|quantize_rows",
     "tiles of many rows (": r"matmul_tiled\.",
     "general product": r"gemv_row\.",
-    "experts, int8 activations": r"(matvec_rows|matmul_int8)\.experts|int8_rows|quantize_rows",
+    "experts, int8 activations": r"(matvec_rows|matmul_int8)\.experts|quantize_(small_batch|rows)",
     "experts: the rows": r"matmul_tiled\.experts",
     "experts: each route": r"gemv_row\.experts",
     "attention in large tiles": r"attention_tiled\.16",
@@ -71,7 +71,7 @@ NAMED = {
     "attention with the keys in splits": r"attention\.split_kv|attention_combine",
     "streaming attention": r"attention\.streaming",
     "attention fused": r"attention_decode",
-    "norms, rope and the cache in one": r"place_rows",
+    "norms, rope and the cache in one": r"norm_rope_store",
     "the only kernel": r"",
 }
 PRODUCTS = re.compile(r"(matvec|matvec_rows|matmul_int8|matmul_tiled|gemv_row)\.")

@@ -221,8 +221,8 @@ def test_no_pass_goes_beyond_max_tokens_or_the_context() -> None:
     [
         ({"window": 0}, "window"),
         ({"tau": -0.1}, "tau"),
-        ({"slope": -1.0}, "lambda"),
-        ({"max_per_step": 0}, "max-per-step"),
+        ({"slope": -1.0}, "slope"),
+        ({"max_per_step": 0}, "max_per_step"),
     ],
 )
 def test_an_option_out_of_range_is_a_usage_error(options, name) -> None:

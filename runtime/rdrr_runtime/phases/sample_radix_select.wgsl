@@ -1,9 +1,9 @@
-// bins[b] of a stage = the weight of the keys that may still be the least that top-k or top-p keeps
-// and whose next eight bits are b: one level of the search for it.
+// One level of a radix select for the smallest key that top-k or top-p keeps: the histogram
+// bins[b] = the total weight of the keys that match the prefix found so far and whose next 8 bits are b.
 //
-// Every workgroup first works out for itself what the level before has found. Weights are whole
-// numbers (tokens, or probabilities over the largest in units of 2^-29), in two words of 16 bits
-// and a carry, so that the sums do not depend on the order of the additions.
+// Every workgroup first evaluates the histogram of the previous level. Weights are integers, so that
+// sums do not depend on the order of the additions: for top-k the number of tokens, for top-p
+// probabilities relative to the largest in units of 2^-29. A sum takes two words, the lower of 16 bits.
 //
 // current     Step
 // params      Params [sequences]
@@ -24,25 +24,25 @@ var<storage, read_write> selections: array<Selection>;
 override WIDTH: u32;
 override GROUPS: u32;
 
-{% include "snippets/narrow.wgsl" %}
+{% include "snippets/radix_select.wgsl" %}
 
 var<workgroup> local_bins: array<atomic<u32>, 2u * BINS>;
 
 fn phase(item: u32, row: u32, thread: Thread) {
     let t = thread.index;
     let sequence = current.row[row].sequence;
-    let search = narrowed(stage, row, params[sequence].top_k, params[sequence].top_p, t);
+    let search = refined_search(stage, row, params[sequence].top_k, params[sequence].top_p, t);
     if (item == 0u && t == 0u) {
         selections[row].searches[stage.index] = search;
     }
     atomicStore(&local_bins[2u * t], 0u);
     atomicStore(&local_bins[2u * t + 1u], 0u);
-    let top = score_of(largest(row, t));
+    let top = score_of(row_max_key(row, t));
     let shift = 8u * (LEVELS - 1u - stage.index % LEVELS);
     let counts_tokens = stage.index < stage.counting;
     for (var i = item * WG + t; i < WIDTH; i += GROUPS * WG) {
         let key = keys[row * WIDTH + i];
-        // The bits above those of this level; none at level 0.
+        // The bits above those of this level must match the prefix; at level 0 there are none.
         let differs = ((key ^ search.prefix) >> shift) >> 8u;
         if (key >= search.low && differs == 0u) {
             let at = 2u * ((key >> shift) & 255u);

@@ -1,18 +1,20 @@
-// A few token rows in int8: in(x) = scale q for each 32 elements of a row, scale = max|in(x)| / 127.
+// Quantize a small batch of token rows to int8: in(x) = scale q for each 32 elements of a vector, with
+// scale = max|in(x)| / 127.
 //
 // in   plain    in(x) = x
 //      norm     in(x) = x / sqrt(mean(x^2) + EPS) * (OFFSET + gain)
-//      combine  in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, the partial results
-//               of split attention with (m_s, l_s) = stats[h, s]
+//      combine  in(x)[h] = sum_s e^(m_s - m) x[h, s] / sum_s e^(m_s - m) l_s, which combines the partial
+//               results of split attention, with (m_s, l_s) = stats[h, s] and m = max_s m_s
 //
 // x        f32 {{ "[rows, K / HEAD_DIM, SPLITS, HEAD_DIM]" if INPUT == "combine" else "[rows, PER_ROW, K]" }}
 // gain     f32 [K], only for norm
 // stats    f32 [rows, K / HEAD_DIM, SPLITS, 2], only for combine
-// y        vec4<u32> [rows, PER_ROW, 5, UNITS]: of each 64 elements the codes of four times 16, then as f32 the
-//          scale of 32 of them, that scale times the sum of their codes, and both of the other 32
+// y        vec4<u32> [rows, PER_ROW, 5, UNITS]: for each unit of 64 elements four vectors of 16 codes, then
+//          one of f32: the scale of the first 32 elements, this scale times the sum of their codes, and
+//          the same two numbers of the last 32 elements
 //
-// An item is STEPS times 16 elements of each thread, of all elements of a vector for norm.
-// Elements from K on are zeros. The sum of squares is accumulated in f32.
+// An item is STEPS iterations, in each of which every thread quantizes 16 elements; for norm these are
+// all elements of a vector. Elements from K on are zeros. Accumulates in f32.
 var<storage, read> x: array<vec4<f32>>;
 var<storage, read_write> y: array<vec4<u32>>;
 {% if INPUT == "norm" %}
@@ -22,10 +24,10 @@ var<storage, read> stats: array<vec2<f32>>;
 {% endif %}
 
 override K: u32;
-override UNITS: u32;            // of 64 elements, zeros after K included
-override PER_ROW: u32;           // vectors in a token row
+override UNITS: u32;             // units of 64 elements of a vector, zero padding included
+override PER_ROW: u32;           // vectors of a token row
 override VECTOR_ITEMS: u32;      // items of a vector
-override STEPS: u32;             // of an item over its elements
+override STEPS: u32;             // iterations of an item
 {% if INPUT == "norm" %}
 override EPS: f32;
 override OFFSET: f32;
@@ -37,7 +39,7 @@ override HEAD_DIM: u32;
 {% if INPUT == "norm" %}
 {% include "snippets/reduce_sum.wgsl" %}
 {% endif %}
-var<workgroup> largest: array<f32, WG>;
+var<workgroup> chunk_max: array<f32, WG>;
 var<workgroup> sums: array<i32, WG>;
 
 {% if INPUT == "combine" %}
@@ -49,7 +51,7 @@ fn load(vector: u32, i: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), x[(vector * K + select(0u, i, inside)) / 4u], inside);
 }
 
-fn most_of(v: vec4<f32>) -> f32 {
+fn abs_max(v: vec4<f32>) -> f32 {
     let a = abs(v);
     return max(max(a.x, a.y), max(a.z, a.w));
 }
@@ -75,25 +77,25 @@ fn phase(item: u32, row: u32, thread: Thread) {
         if (16u * chunk < K) {
             let words = HEAD_DIM / 4u;
             let head = (vector * K + 16u * chunk) / HEAD_DIM * SPLITS;
-            var most = LOWEST;
+            var max_score = LOWEST;
             for (var s = 0u; s < SPLITS; s++) {
-                let part = stats[head + s];
-                most = max(most, select(LOWEST, part.x, part.y > 0.0));
+                let split = stats[head + s];
+                max_score = max(max_score, select(LOWEST, split.x, split.y > 0.0));
             }
-            var mass = 0.0;
+            var denominator = 0.0;
             for (var s = 0u; s < SPLITS; s++) {
-                let part = stats[head + s];
-                if (part.y > 0.0) {  // a part without keys holds what was there before
-                    let share = exp(part.x - most);
+                let split = stats[head + s];
+                if (split.y > 0.0) {  // the sums of a split without keys are uninitialised
+                    let weight = exp(split.x - max_score);
                     let at = (head + s) * words + 4u * chunk % words;
-                    mass += share * part.y;
+                    denominator += weight * split.y;
 {% for i in range(4) %}
-                    v{{ i }} += share * x[at + {{ i }}u];
+                    v{{ i }} += weight * x[at + {{ i }}u];
 {% endfor %}
                 }
             }
 {% for i in range(4) %}
-            v{{ i }} /= mass;
+            v{{ i }} /= denominator;
 {% endfor %}
         }
 {% else %}
@@ -104,11 +106,11 @@ fn phase(item: u32, row: u32, thread: Thread) {
 {% endif %}
 {% endfor %}
 {% endif %}
-        workgroupBarrier();  // an earlier step may still be reading
-        largest[t] = max(max(most_of(v0), most_of(v1)), max(most_of(v2), most_of(v3)));
+        workgroupBarrier();  // the previous iteration may still be reading
+        chunk_max[t] = max(max(abs_max(v0), abs_max(v1)), max(abs_max(v2), abs_max(v3)));
         workgroupBarrier();
-        let most = max(largest[t], largest[t ^ 1u]);
-        let inverse = select(0.0, 127.0 / most, most > 0.0);
+        let amax = max(chunk_max[t], chunk_max[t ^ 1u]);
+        let inverse = select(0.0, 127.0 / amax, amax > 0.0);
 {% for i in range(4) %}
         let q{{ i }} = vec4<i32>(round(v{{ i }} * inverse));
 {% endfor %}
@@ -121,7 +123,7 @@ fn phase(item: u32, row: u32, thread: Thread) {
             y[at + chunk % 4u * UNITS] =
                 vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
             if (t % 4u == 0u) {
-                let scale = vec2<f32>(most, max(largest[t + 2u], largest[t + 3u])) / 127.0;
+                let scale = vec2<f32>(amax, max(chunk_max[t + 2u], chunk_max[t + 3u])) / 127.0;
                 let sum = vec2<f32>(vec2<i32>(sums[t] + sums[t + 1u], sums[t + 2u] + sums[t + 3u]));
                 y[at + 4u * UNITS] =
                     bitcast<vec4<u32>>(vec4<f32>(scale.x, scale.x * sum.x, scale.y, scale.y * sum.y));

@@ -1,6 +1,6 @@
-// Queries, keys and values of a pass, from their projections to where attention reads them:
-// q[r, h, :] = rope(norm(q[r, h, :])), k_cache[sequence, h, slot, :] = rope(norm(k[r, h, :])), and
-// v_cache[sequence, h, slot, :] = v[r, h, :], at the sequence and slot of row r.
+// Normalise and rotate queries and keys, and store keys and values in the cache:
+// q[r, h, :] = rope(norm(q[r, h, :])), k_cache[sequence, h, slot, :] = rope(norm(k[r, h, :])) and
+// v_cache[sequence, h, slot, :] = v[r, h, :], with the sequence and slot of row r.
 //
 // current           Step
 // table, gains      snippets/head_transform.wgsl
@@ -8,8 +8,8 @@
 // k, v              {{ VALUE }} [rows, KV_HEADS, HEAD_DIM]
 // k_cache, v_cache  {{ KV }} [sequences, KV_HEADS, CONTEXT, HEAD_DIM]
 //
-// An item is one vector of a row: a query, a key or a value. Elements from 2 PAIRS on are not
-// rotated. A row beyond the context is dropped. f32 throughout.
+// An item is one head of a row: a query, a key or a value head. Elements from 2 PAIRS on are not
+// rotated. Keys and values of a row whose slot is beyond the context are dropped. Computes in f32.
 {% include "snippets/step.wgsl" %}
 {% include "snippets/value.wgsl" %}
 {% include "snippets/kv.wgsl" %}

@@ -1,6 +1,6 @@
-"""From projections to attention in one phase: norms and rope of the heads, and the cache.
+"""Norms and rope of query and key heads, and the store into the KV cache, in one phase.
 
-What `rms_norm_in_place`, `rope` and `kv_store` do one after the other.
+It computes what `rms_norm_in_place`, `rope` and `kv_store` compute one after the other.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from rdrr_runtime.phases.context import OpContext
 from rdrr_runtime.phases.head_transform import HeadTransform, TransformRecord
 from rdrr_runtime.phases.kv_cache import KV_TYPES, CacheRecord, KvSpec, LayerCache
 from rdrr_runtime.phases.phase import Phase, Work, choice
-from rdrr_runtime.phases.weight_units import power_of_two
+from rdrr_runtime.phases.weight_checks import power_of_two
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceRows(CacheRecord, TransformRecord):
-    """Parameters of place_rows.wgsl.
+class NormRopeStore(CacheRecord, TransformRecord):
+    """Parameters of norm_rope_store.wgsl.
 
     Attributes:
-        subgroups: Whether sums go through subgroup operations.
+        subgroups: Whether reductions use subgroup operations.
         heads: Query heads.
     """
 
-    shader = "place_rows"
+    shader = "norm_rope_store"
     trusted = True
 
     subgroups: bool = choice()
@@ -33,37 +33,37 @@ class PlaceRows(CacheRecord, TransformRecord):
 
 
 def refusal(cache: KvSpec) -> str | None:
-    """Return what stands in the way of storing rows in a cache, if anything does."""
+    """Return why the phase cannot store rows in a cache, or None if it can."""
     block = KV_TYPES[cache.dtype].block
-    return None if block == 1 else f"a cache in {cache.dtype} is stored in blocks of {block}"
+    return None if block == 1 else f"a cache in {cache.dtype} is quantized in blocks of {block}"
 
 
-def place_rows(
+def norm_rope_store(
     ctx: OpContext,
     projected: tuple[BufferSlice, BufferSlice, BufferSlice],
-    held: LayerCache,
+    caches: LayerCache,
     *,
     heads: int,
     cache: KvSpec,
     transform: HeadTransform,
     label: str,
 ) -> list[Phase]:
-    """Return one phase; `refusal` must have nothing against it.
+    """Lower norms, rope and cache store to one phase; `refusal` must return None for the cache.
 
     Args:
-        ctx: Where it is lowered to; its state holds the sequences, slots and positions of the rows.
-        projected: Queries [rows, heads, head_dim], changed in place, keys and values
+        ctx: Lowering context; its state holds the sequences, slots and positions of the rows.
+        projected: Queries [rows, heads, head_dim], changed in place, then keys and values, each
             [rows, kv_heads, head_dim].
-        held: The caches that keys and values go to.
+        caches: Key and value cache of the layer.
         heads: Query heads.
         cache: Sizes and type of the caches.
-        transform: What is done to queries and keys.
-        label: What the op is.
+        transform: Norm and rope of queries and keys.
+        label: Name of the op, for messages and profiles.
 
     Raises:
-        FormatError: Sizes that the kernel does not support.
+        FormatError: The kernel does not support a size, or a buffer is too small.
     """
-    cache.check(label, held)
+    cache.check(label, caches)
     transform.check(label, cache.head_dim)
     counts = (heads, cache.kv_heads, cache.kv_heads)
     for name, buffer, count in zip("qkv", projected, counts, strict=True):
@@ -71,10 +71,10 @@ def place_rows(
     buffers = {
         "current": ctx.state.step,
         **dict(zip("qkv", projected, strict=True)),
-        **held.buffers,
+        **caches.buffers,
         **transform.buffers,
     }
-    record = PlaceRows(
+    record = NormRopeStore(
         threads=power_of_two(cache.head_dim // 2, 32, 128),
         variant=cache.dtype,
         subgroups=ctx.subgroups,

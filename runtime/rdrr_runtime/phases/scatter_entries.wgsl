@@ -1,10 +1,10 @@
-// counts[id], bias[id] = those of the entry with that id, for the tokens of a sparse list.
+// counts[id] = count and bias[id] = bias for each entry (id, count, bias) of a sparse list.
 //
-// entries  Entries: how many, and (id, count, bias) of each
+// entries  Entries: number of entries, and the entries
 // counts   u32 [vocabulary]
 // bias     f32 [vocabulary]
 //
-// An item is WG entries, one for each thread; ids do not repeat.
+// An item is WG entries, one for each thread. The ids are distinct.
 struct Entry {
     id: u32,
     count: u32,

@@ -1,4 +1,4 @@
-"""No module imports another that imports it back, directly or through other modules."""
+"""No module imports another that imports it back, directly or through further modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTRACT = next(one for one in LINTER["contracts"] if one["type"] == "acyclic_si
 
 
 def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Lint a package `planted` that consists of these files with a contract against circles."""
+    """Run lint-imports with our kind of contract on a package `planted` made of these files."""
     for name, text in files.items():
         (folder / "planted" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "planted" / name).write_text(text)
@@ -45,27 +45,30 @@ TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from planted i
     ["from planted import one\n", "def f():\n    from planted import one\n", TYPED],
     ids=["at the top", "in a function", "for types only"],
 )
-def test_the_contract_reports_a_planted_circle(tmp_path, back):
+def test_the_contract_breaks_on_a_planted_cycle(tmp_path, back):
     files = {"__init__.py": "", "one.py": "from planted import two\n"}
     straight = lint(tmp_path / "straight", {**files, "two.py": ""})
     assert (straight.returncode, "KEPT" in straight.stdout) == (0, True), straight.stdout
-    circle = lint(tmp_path / "circle", {**files, "two.py": back})
-    assert (circle.returncode, "BROKEN" in circle.stdout) == (1, True), circle.stdout
+    cycle = lint(tmp_path / "cycle", {**files, "two.py": back})
+    assert (cycle.returncode, "BROKEN" in cycle.stdout) == (1, True), cycle.stdout
 
 
-def test_the_contract_reports_two_packages_that_import_each_other(tmp_path):
+def test_the_contract_breaks_on_two_packages_that_import_each_other(tmp_path):
     files = {"__init__.py": "", "a/__init__.py": "", "a/one.py": "", "b/__init__.py": ""}
     files |= {"a/two.py": "from planted.b import four\n", "b/four.py": ""}
     assert lint(tmp_path / "straight", files).returncode == 0
-    assert lint(tmp_path / "circle", {**files, "b/three.py": "import planted.a.one\n"}).returncode
+    assert lint(tmp_path / "cycle", {**files, "b/three.py": "import planted.a.one\n"}).returncode
 
 
 def test_the_contract_covers_every_component():
     assert sorted(CONTRACT["ancestors"]) == sorted(LINTER["root_packages"])
 
 
-def circles_with_parents(graph: grimp.ImportGraph) -> list[tuple[str, str]]:
-    """Return pairs of a package and a module that import each other; no contract covers these."""
+def cycles_with_parents(graph: grimp.ImportGraph) -> list[tuple[str, str]]:
+    """Return pairs of a package and a module in it that import each other.
+
+    The contract does not cover these, since it compares packages and not a package with its parts.
+    """
     return [
         (package, module)
         for package in sorted(graph.modules)
@@ -76,6 +79,6 @@ def circles_with_parents(graph: grimp.ImportGraph) -> list[tuple[str, str]]:
 
 def test_no_module_imports_a_package_that_imports_the_module():
     graph = grimp.build_graph(*LINTER["root_packages"], cache_dir=None)
-    assert circles_with_parents(graph) == []
+    assert cycles_with_parents(graph) == []
     graph.add_import(importer="rdrr_format.codecs.q4_k", imported="rdrr_format.codecs")
-    assert ("rdrr_format.codecs", "rdrr_format.codecs.q4_k") in circles_with_parents(graph)
+    assert ("rdrr_format.codecs", "rdrr_format.codecs.q4_k") in cycles_with_parents(graph)
