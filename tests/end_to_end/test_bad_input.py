@@ -222,7 +222,7 @@ class _FullDisk(io.BytesIO):
         raise OSError(errno.ENOSPC, f"No space left for {type(data).__name__}")
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(monkeypatch, tmp_path):
+def test_a_full_disk_is_an_error_and_leaves_nothing(monkeypatch, tmp_path):
     control = convert(EXAMPLE, tmp_path / "control")
     monkeypatch.setattr(LocalStore, "open_write", lambda self, name: _FullDisk())  # noqa: ARG005
     with pytest.raises(StoreError, match="the disk is full"):

@@ -62,7 +62,7 @@ def ours(pattern: str, module: str) -> bool:
         "Q_PROJ",
     ],
 )
-def test_a_pattern_means_what_it_means_to_python(pattern):
+def test_a_pattern_matches_as_in_python(pattern):
     for module in (MODULE, "q_proj", "x_proj", "lm_head", "model.embed_tokens", ""):
         assert ours(pattern, module) == as_peft(pattern, module), module
 
@@ -86,7 +86,7 @@ PATTERNS = st.recursive(
 @settings(max_examples=600, deadline=None)
 @given(PATTERNS, st.text("ab._1", max_size=10))
 @example("(a|b)*_1", "a.ab_1")
-def test_random_patterns_mean_what_they_mean_to_python(pattern, module):
+def test_random_patterns_match_as_in_python(pattern, module):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -331,7 +331,7 @@ class TestZstd:
         with pytest.raises(ShardError, match="too much content"):
             check_content(outside)
 
-    def test_unzstd_shards_declare_no_uncompressed_size(self):
+    def test_uncompressed_shards_declare_no_uncompressed_size(self):
         check_content([ShardInfo(0, "s.bin", 1, "0" * 64, 0)])
 
     def write_bomb(self, folder: Path, content: int, *, frame: int = MAX_FRAME) -> dict[str, Any]:
@@ -422,7 +422,7 @@ class TestDeepValidation:
         monkeypatch.setattr(LocalStore, "read", read)
         return {fault.rule for fault in validate(folder, deep=True).faults}, sum(sizes)
 
-    def test_bytes_that_tensors_share_are_read_once(self, tmp_path, manifest, monkeypatch):
+    def test_bytes_that_tensors_share_are_read_only_once(self, tmp_path, manifest, monkeypatch):
         spans = [{"shardIndex": 0, "offset": 0, "size": 32768}] * 2000
         size = 32768 * len(spans)
         manifest["tensors"]["endless"] = {

@@ -160,9 +160,7 @@ def silent() -> Iterator[None]:
     ),
 )
 @pytest.mark.usefixtures("silent")
-def test_whatever_a_configuration_says_a_package_is_valid_or_there_is_none(
-    checkpoint, changes, removed, files
-):
+def test_any_configuration_gives_a_valid_package_or_none(checkpoint, changes, removed, files):
     config = {key: value for key, value in CONFIG.items() if key not in removed} | changes
     for name in ("generation_config.json", "tokenizer_config.json"):
         (checkpoint / name).unlink(missing_ok=True)

@@ -71,7 +71,7 @@ def test_column_major_experts_run_as_they_are_stored(device, tmp_path, rng):
     backend.close()
 
 
-def test_a_device_without_optional_features_gives_the_same(plain_device, tmp_path, rng):
+def test_a_device_without_optional_features_gives_the_same_logits(plain_device, tmp_path, rng):
     package = package_of(tmp_path, rng, moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=plain_device)
     assert logits_error(backend, package, rng) < EXACT
