@@ -23,7 +23,7 @@ MODULE = "model.layers.11.self_attn.q_proj"
 
 
 def as_peft(pattern: str, module: str) -> bool:
-    """Return whether PEFT's use of a pattern matches a module."""
+    """Return whether PEFT would apply a pattern to a module."""
     return re.match(rf"(.*\.)?({pattern})$", module) is not None
 
 

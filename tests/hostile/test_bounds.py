@@ -1,4 +1,4 @@
-"""Bounds on what a file may cost: just inside each it is read, just outside refused at once.
+"""Bounds on the cost of reading a file: one just within a bound is read, one beyond is refused.
 
 The memory and the CPU time of each refusal are measured.
 """
