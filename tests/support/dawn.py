@@ -67,7 +67,7 @@ def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
             ["node", str(COMPILER), str(FOLDER), str(shaders)],
             capture_output=True,
             text=True,
-            env=_environment(),
+            env=dawn_environment(),
             check=False,
         )
     if done.returncode:
@@ -77,7 +77,7 @@ def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
     return Compiled(found["adapter"], found["compiled"], refused)
 
 
-def _environment() -> dict[str, str]:
+def dawn_environment() -> dict[str, str]:
     """Return this process's environment with the driver of `.dawn` instead of the system's."""
     libraries = str(FOLDER / "lib")
     before = os.environ.get("LD_LIBRARY_PATH")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,13 +29,19 @@ def validate(
         bool, typer.Option("--deep", help="Also check the hashes and decode every tensor.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
+    profile: Annotated[
+        Literal["rdrr", "doppler"],
+        typer.Option("--profile", help="Also apply the rules of this runtime."),
+    ] = "rdrr",
     follow_links: FollowLinksFlag = False,
     json: JsonFlag = False,
 ) -> int:
     """Check a package, or only a manifest if PATH is one. The exit code is 1 on errors."""
     import rdrr
 
-    report = rdrr.validate(path, deep=deep, strict=strict, follow_links=follow_links)
+    report = rdrr.validate(
+        path, deep=deep, strict=strict, follow_links=follow_links, profile=profile
+    )
     if json:
         print_json(report.as_dict())
     else:
