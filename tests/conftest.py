@@ -13,15 +13,17 @@ import pytest
 from support.commands import EXAMPLE, rdrr
 from support.isolation import isolate
 
-# Clients read their variables when they are imported, so this cannot be a fixture. Processes that
-# tests start inherit it.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does; tests share cores
+# Client libraries read their environment variables when they are imported, so this cannot be a
+# fixture. Processes that tests start inherit it.
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "passive"
+)  # as the command line sets it; tests share cores
 isolate(os.environ, str(Path(tempfile.gettempdir()) / f"rdrr-tests-{os.getpid()}"))
 
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """A generator with a fresh seed each run; a failing test prints it.
+    """Return a random generator with a fresh seed each run; a failing test prints the seed.
 
     `RDRR_TEST_SEED=N` repeats a run.
     """
@@ -32,7 +34,7 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture(scope="session", autouse=True)
 def recorded_shaders() -> Iterator[None]:
-    """Record the kernels of the session where `RDRR_RECORD_SHADERS` names a folder.
+    """Record the kernels of the session into the folder that `RDRR_RECORD_SHADERS` names, if any.
 
     `.ci/run` compiles them with Tint afterwards.
     """
@@ -48,7 +50,7 @@ def recorded_shaders() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def made_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled checkpoint, converted as the demo does; not to be changed."""
+    """Convert the bundled checkpoint as the demo does; tests must not change this package."""
     folder = tmp_path_factory.mktemp("made") / "small-llama"
     done = rdrr("convert", EXAMPLE, folder, "--transpose-weights", "--fuse-gate-up", "--quiet")
     assert done.code == 0, done.err

@@ -1,12 +1,12 @@
-"""Loads, mixed generations in several threads, and closes, for a long time: nothing may grow.
+"""Load models, generate in several threads and close them for a long time; no resource may grow.
 
     make soak                                            # an hour
     python tests/soak.py PACKAGE --minutes 5 --seed 7
 
-Each cycle loads the package on one of the backends, makes calls that check their own texts, and
-closes it. After each cycle the process's own memory, open files and threads are counted. The first
-third of the cycles is left out, since caches fill up; between the first and the last fifth of the
-others nothing may grow by more than `BOUNDS` says.
+Each cycle loads the package on one of the backends, makes calls that check their own output, and
+closes it. After each round of the backends the process's own memory, open files and threads are
+counted. The first third of the samples is discarded, because caches fill up then; between the
+medians of the first and the last fifth of the rest nothing may grow by more than `BOUNDS`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from support.mixed_calls import in_threads, texts_of
 
 BACKENDS = ("cpu", "wgpu")
 CALLS = 3
-"""Calls of each thread in a cycle."""
+"""Calls that each thread makes in a cycle."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the process holds after a cycle.
+    """The resources that the process holds after a round.
 
-    Attributes:
-        memory: Bytes of its own, without mapped files.
-        files: Open files.
-        threads: Threads of Python.
+        Attributes:
+    memory: Anonymous memory in bytes, without mapped files.
+            files: Number of open file descriptors.
+            threads: Number of Python threads.
     """
 
     memory: int
@@ -46,11 +46,11 @@ class Sample:
 
 
 BOUNDS = Sample(memory=64 << 20, files=2, threads=1)
-"""By how much each may grow over a run, however long: less than one load of anything takes."""
+"""The most that each may grow over a run of any length: less than any single load takes."""
 
 
 def sample() -> Sample:
-    """Return what the process holds now."""
+    """Return the resources that the process holds now."""
     gc.collect()
     lines = Path("/proc/self/smaps_rollup").read_text("ascii").splitlines()
     anonymous = next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
@@ -60,28 +60,28 @@ def sample() -> Sample:
 
 
 def cycle(package: Path, backend: str, random: Random, calls: int = CALLS) -> None:
-    """Load a package, make mixed calls, and close it."""
+    """Load a package, make mixed calls from several threads, and close it."""
     import rdrr
 
     with rdrr.load(package, backend=backend, context=128) as model:
-        texts = texts_of(model)
+        expected = texts_of(model)
         seeds = [random.randrange(1 << 30) for _ in range(random.randint(1, 4))]
-        in_threads(model, texts, seeds, rounds=calls)
+        in_threads(model, expected, seeds, rounds=calls)
 
 
 def samples(
-    package: Path, seed: int, goes_on: Callable[[int], bool], *, calls: int = CALLS
+    package: Path, seed: int, continues: Callable[[int], bool], *, calls: int = CALLS
 ) -> Iterator[Sample]:
     """Yield a sample after every round of the backends.
 
     Args:
-        package: What is loaded.
-        seed: Decides the calls.
-        goes_on: Whether another round follows so many.
-        calls: Of each thread in a cycle.
+        package: Folder of the package to load.
+        seed: Random seed that decides the calls.
+        continues: Given the number of rounds done, returns whether another one follows.
+        calls: Calls that each thread makes in a cycle.
     """
     random, done = Random(seed), 0
-    while goes_on(done):
+    while continues(done):
         for backend in BACKENDS:
             cycle(package, backend, random, calls)
         done += 1
@@ -89,7 +89,7 @@ def samples(
 
 
 def growth(found: Sequence[Sample]) -> Sample:
-    """Return by how much each figure grew, see the module's text."""
+    """Return by how much each figure grew; the module docstring says between which samples."""
     later = found[len(found) // 3 :]
     part = max(1, len(later) // 5)
     return Sample(
@@ -102,7 +102,7 @@ def growth(found: Sequence[Sample]) -> Sample:
 
 
 def excess(grown: Sample) -> list[str]:
-    """Return a sentence for each figure that grew too much."""
+    """Return one sentence for each figure that grew beyond its bound."""
     return [
         f"{name} grew by {getattr(grown, name):,}, at most {bound:,} is allowed"
         for name, bound in asdict(BOUNDS).items()
@@ -111,7 +111,7 @@ def excess(grown: Sample) -> list[str]:
 
 
 def main() -> int:
-    """Run for as long as the command line says."""
+    """Run for the number of minutes given on the command line; return 1 if anything grew."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("package", type=Path)
     parser.add_argument("--minutes", type=float, default=60.0)

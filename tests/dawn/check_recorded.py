@@ -1,4 +1,4 @@
-"""Compile with Tint the shaders that a test session has recorded; exit 1 where one is refused.
+"""Compile the shaders that a test session recorded with Tint; exit with 1 if it refuses one.
 
 RDRR_RECORD_SHADERS=FOLDER python -m pytest
 python tests/dawn/check_recorded.py FOLDER
@@ -16,7 +16,7 @@ from support.dawn import compile_requests, recorded
 
 
 def main(folder: Path) -> int:
-    """Print what Tint refuses, each message once with an example of where."""
+    """Print each distinct message of Tint once, with one shader that it refers to."""
     requests = recorded(folder)
     if not requests:
         print(f"no shaders are recorded in {folder}", file=sys.stderr)

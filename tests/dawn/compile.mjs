@@ -1,10 +1,10 @@
-// Compile shaders with Tint, Dawn's compiler, and print what it refuses.
+// Compile shaders with Tint, Dawn's compiler, and print those that it refuses.
 //
 //     node compile.mjs FOLDER SHADERS
 //
-// FOLDER   what .ci/dawn has set up; it must also be the one that the environment's driver is in
+// FOLDER   the folder that .ci/dawn set up; the driver that the environment names must be in it too
 // SHADERS  JSON file, a list of {label, source, entry, constants: {name: number}, bindings: [type]},
-//          the types being WebGPU's buffer binding types in the order of the binding numbers
+//          where the types are WebGPU's buffer binding types in the order of the binding numbers
 //
 // Prints one JSON object: {adapter, compiled, refused: [{label, messages}]}.
 import { readFile } from 'node:fs/promises';
@@ -29,7 +29,7 @@ const device = await adapter.requestDevice({
   requiredLimits: limits,
 });
 
-const modules = new Map(); // by source: many pipelines differ in their constants only
+const modules = new Map(); // keyed by source, because many pipelines differ only in constants
 
 async function moduleOf(source, label) {
   const known = modules.get(source);
@@ -65,11 +65,11 @@ async function refusalsOf({ label, source, entry, constants, bindings }) {
 
 const shaders = JSON.parse(await readFile(file, 'utf8'));
 const refused = [];
-device.pushErrorScope('validation'); // of modules, whose messages are asked for
+device.pushErrorScope('validation'); // swallow errors of modules: their messages are read anyway
 for (const shader of shaders) {
   const messages = await refusalsOf(shader);
   if (messages.length) refused.push({ label: shader.label, messages });
 }
 const { vendor, description } = adapter.info;
 console.log(JSON.stringify({ adapter: `${vendor}: ${description}`, compiled: shaders.length, refused }));
-process.exit(0); // a device that is alive would keep the process waiting
+process.exit(0); // a live device would keep the process running

@@ -36,7 +36,7 @@ def variables(hub: Hub, tmp_path: Path) -> dict[str, str]:
     return {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(tmp_path / "home"),
-        "HF_HUB_DISABLE_XET": "1",  # the small hub knows the older protocol only
+        "HF_HUB_DISABLE_XET": "1",  # the fake hub supports only Git LFS
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_TOKEN": "hf_token",
     }

@@ -1,7 +1,7 @@
-"""Whole models against transformers: logits teacher-forced on the same weights, and greedy text.
+"""Whole models against transformers: teacher-forced logits on the same weights, and greedy ids.
 
-Prompts are long enough to leave the sliding windows of the tiny models (24 tokens) many times over.
-Each comparison sees passes of many rows and single rows, since other kernels serve them.
+Prompts are several times longer than the sliding windows of the tiny models (24 tokens).
+Each comparison covers passes of many rows and of single rows, because these use different kernels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from support.comparison import (
     transformers_logits,
 )
 
-LAYERS = 2  # one with a sliding window and one without, where an architecture has both
+LAYERS = 2  # one with a sliding window and one without, if an architecture has both
 TOKENS, PREFILL = 216, 208
 CONTEXT = 256
 CPU, EXACT, DEFAULT = 1e-4, 1e-3, 5e-3
@@ -61,27 +61,27 @@ def _packaged(model, folder, **options) -> Package:
 
 
 def _gpu(package: Package, device: Device, kv_dtype: str) -> GpuBackend:
-    # Arithmetic in int8 has a tolerance of its own, stated in perplexity.
+    # Arithmetic in int8 has its own tolerance, which is stated as perplexity.
     exact = resolve({"run flag": {"computePrecision": "f32"}})
     return GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=device, policy=exact)
 
 
 def _error(backend: Backend, ids: list[int], reference: np.ndarray) -> float:
-    """The larger error of many rows at once and of single rows."""
+    """Return the larger of the errors of passes of many rows and of single rows."""
     many = relative_error(scored(backend, ids), reference)
     single = relative_error(stepped(backend, ids, PREFILL), reference[PREFILL - 1 :])
     print(f"{backend.info.name}: many rows {many:.1e}, single rows {single:.1e}")
     return max(many, single)
 
 
-def _hold(
+def _check(
     package: Package,
     device: Device,
     ids: list[int],
     reference: np.ndarray,
     paths: Mapping[str, float] = PATHS,
 ) -> None:
-    """All backends and paths, each to its tolerance."""
+    """Fail unless every backend and KV cache type stays within its tolerance."""
     cpu = CpuBackend(package, context=CONTEXT)
     assert _error(cpu, ids, reference) <= CPU
     for kv_dtype, tolerance in paths.items():
@@ -95,10 +95,10 @@ def _hold(
 
 
 def _usual_error(backend: Backend, ids: list[int], reference: np.ndarray, share: float) -> float:
-    """The largest error of the best share of rows, many at once and singly.
+    """Return the error quantile `share` over rows, the larger of many-row and single-row passes.
 
-    Where two experts are almost equally likely, a rounding decides between them, and no tolerance
-    holds across that step: more of them in float16, next to none in float32.
+    Where two experts are almost equally probable, rounding decides between them, and no tolerance
+    holds for such a row. These rows are more frequent in float16 and rare in float32.
     """
     single = stepped(backend, ids, PREFILL)
     rows = [
@@ -110,12 +110,12 @@ def _usual_error(backend: Backend, ids: list[int], reference: np.ndarray, share:
 
 
 def _path(tiny: TinyModel, rng: np.random.Generator) -> Mapping[str, float]:
-    """One type of the cache a model and run, drawn: all models together see both.
+    """Choose one random KV cache type per run and model; all models together cover both.
 
-    It has nothing to do with what sets the later models apart.
+    The other models use f32 only, because their special features do not depend on the cache type.
     """
-    drawn = str(rng.choice(list(PATHS))) if tiny in TINY_MODELS else "f32"
-    return {drawn: PATHS[drawn]}
+    kv_dtype = str(rng.choice(list(PATHS))) if tiny in TINY_MODELS else "f32"
+    return {kv_dtype: PATHS[kv_dtype]}
 
 
 @pytest.mark.parametrize("tiny", ALL_MODELS, ids=lambda tiny: tiny.name)
@@ -123,7 +123,7 @@ def test_logits_of_unquantized_models_are_those_of_transformers(tiny, device, tm
     model = make_model(tiny, rng, num_hidden_layers=LAYERS)
     ids = rng.integers(3, VOCAB, TOKENS).tolist()
     package = _packaged(model, tmp_path, quantize="f32")
-    _hold(package, device, ids, transformers_logits(model, ids), _path(tiny, rng))
+    _check(package, device, ids, transformers_logits(model, ids), _path(tiny, rng))
 
 
 @pytest.mark.parametrize("tiny", [*TINY_MODELS, MIXTRAL], ids=lambda tiny: tiny.name)
@@ -139,15 +139,15 @@ def test_logits_of_quantized_models_are_those_of_their_dequantized_weights(
     reference = transformers_logits(model, ids)
     # Were nothing quantized, the comparison would say nothing about block types.
     assert relative_error(unquantized, reference) > EXACT
-    _hold(package, device, ids, reference, PATHS if has_experts else _path(tiny, rng))
+    _check(package, device, ids, reference, PATHS if has_experts else _path(tiny, rng))
 
 
 @pytest.mark.parametrize("transpose", [False, True], ids=["row", "column"])
 @pytest.mark.parametrize("quantize", ["q4_k_m", "q8_0", "f16", "f32"])
-def test_every_combination_computes_what_torch_does_with_the_same_bytes(
+def test_every_quantization_and_layout_matches_torch_on_the_same_bytes(
     quantize, transpose, device, tmp_path, rng
 ):
-    """Of gate and up apart and fused, one a run."""
+    """Each run chooses at random whether gate and up are fused."""
     fuse = bool(rng.integers(2))
     print(f"{fuse=}")
     model = make_model(COMBINED, rng, num_hidden_layers=1)
@@ -163,7 +163,7 @@ def test_every_combination_computes_what_torch_does_with_the_same_bytes(
 
 
 def test_another_model_is_beyond_every_tolerance(tmp_path, rng):
-    """The control: the metric tells models apart."""
+    """The control: the metric distinguishes models."""
     ids = rng.integers(3, VOCAB, 40).tolist()
     reference = transformers_logits(make_model(TINY_MODELS[0], rng), ids)
     package = _packaged(make_model(TINY_MODELS[0], rng), tmp_path, quantize="f32")
@@ -173,7 +173,7 @@ def test_another_model_is_beyond_every_tolerance(tmp_path, rng):
 
 @pytest.fixture(scope="module", params=["f32", "q4_k_m"])
 def bundled(request, tmp_path_factory):
-    """The bundled model as a package, and in transformers with the package's weights."""
+    """Return the bundled model as a package, and in transformers with the package's weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -186,9 +186,9 @@ def bundled(request, tmp_path_factory):
 
 
 def _is_greedy(model, ids: list[int], out: list[int]) -> bool:
-    """Whether each id is the model's first choice after those before it, as in its greedy text.
+    """Return whether each id is the argmax after the ids before it, as in greedy decoding.
 
-    One pass over the whole text says so, since no row sees what comes later.
+    One pass over the whole sequence decides this, because no row attends to later ones.
     """
     rows = transformers_logits(model, [*ids, *out[:-1]])[len(ids) - 1 :]
     return rows.argmax(axis=1).tolist() == out
@@ -211,4 +211,4 @@ def test_logits_of_the_bundled_model_are_those_of_transformers(bundled, device):
     package, model = bundled
     text = (EXAMPLE.parents[1] / "CONTRIBUTING.md").read_text()
     ids = TextCodec(package.tokenizer_bytes()).encode(text)[:TOKENS]
-    _hold(package, device, ids, transformers_logits(model, ids))
+    _check(package, device, ids, transformers_logits(model, ids))

@@ -1,4 +1,4 @@
-"""Every kind of bad input: one clear line, exit code 1, nothing half-written.
+"""Every kind of bad input gives one clear line and exit code 1, and leaves nothing half-written.
 
 The control of the conversions is `test_the_undamaged_checkpoint_converts`, that of the packages
 `test_the_undamaged_package_generates`: each case differs from them by the fault in its name.
@@ -31,7 +31,7 @@ def _entries(folder: Path) -> set[str]:
 
 
 def _refused(source: object, parent: Path) -> str:
-    """Convert; it must fail in one line and leave no trace beside the destination."""
+    """Convert; fail unless the error is one line and nothing is left next to the destination."""
     before = _entries(parent)
     done = rdrr("convert", source, parent / "out")
     assert done.code == 1
@@ -46,7 +46,7 @@ def _edit_config(checkpoint: Path, **changes: object) -> None:
 
 
 def _edit_tensors(checkpoint: Path, name: str, value: np.ndarray | None) -> None:
-    """Put another tensor in the place of one, or take it out.
+    """Replace a tensor of the checkpoint, or remove it.
 
     The others are copied as raw 16-bit numbers, since NumPy has no bfloat16.
     """
@@ -55,7 +55,7 @@ def _edit_tensors(checkpoint: Path, name: str, value: np.ndarray | None) -> None
     size = int.from_bytes(raw[:8], "little")
     header, data = json.loads(raw[8 : 8 + size]), raw[8 + size :]
     del header[name]
-    # A hole in the data is a fault of its own, so the rest moves up.
+    # A gap in the data would be a fault of its own, so the later tensors move up.
     data, header = _packed(data, header)
     if value is not None:
         end = len(data)
@@ -129,12 +129,12 @@ def test_an_activation_that_does_not_exist(checkpoint, tmp_path, value):
     assert "hidden_act" in _refused(checkpoint, tmp_path)
 
 
-def test_a_configuration_that_is_not_json(checkpoint, tmp_path):
+def test_a_configuration_that_is_not_json_is_refused(checkpoint, tmp_path):
     (checkpoint / "config.json").write_text("{ architecture: llama }")
     assert "config.json" in _refused(checkpoint, tmp_path)
 
 
-def test_a_missing_shard_of_the_checkpoint(checkpoint, tmp_path):
+def test_a_missing_shard_of_the_checkpoint_is_named(checkpoint, tmp_path):
     (checkpoint / "model.safetensors").unlink()
     index = {"weight_map": {NORM: "model-00002-of-00002.safetensors"}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -142,7 +142,7 @@ def test_a_missing_shard_of_the_checkpoint(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("kept", [4, 1000, 5_000_000])
-def test_a_truncated_safetensors_file(checkpoint, tmp_path, kept):
+def test_a_truncated_safetensors_file_is_refused(checkpoint, tmp_path, kept):
     path = checkpoint / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
     assert "model.safetensors" in _refused(checkpoint, tmp_path)
@@ -174,12 +174,12 @@ def test_a_link_that_leads_nowhere_is_named(checkpoint, tmp_path):
     assert "broken links: model.safetensors" in _refused(checkpoint, tmp_path)
 
 
-def test_a_missing_tensor(checkpoint, tmp_path):
+def test_a_missing_tensor_is_named(checkpoint, tmp_path):
     _edit_tensors(checkpoint, NORM, None)
     assert NORM in _refused(checkpoint, tmp_path)
 
 
-def test_a_tensor_of_the_wrong_shape(checkpoint, tmp_path, rng):
+def test_a_tensor_of_the_wrong_shape_is_refused(checkpoint, tmp_path, rng):
     _edit_tensors(checkpoint, NORM, rng.standard_normal(255, dtype=np.float32))
     line = _refused(checkpoint, tmp_path)
     assert NORM in line
@@ -222,7 +222,7 @@ class _FullDisk(io.BytesIO):
         raise OSError(errno.ENOSPC, f"No space left for {type(data).__name__}")
 
 
-def test_a_full_disk(monkeypatch, tmp_path):
+def test_a_full_disk_is_an_error_and_leaves_nothing(monkeypatch, tmp_path):
     control = convert(EXAMPLE, tmp_path / "control")
     monkeypatch.setattr(LocalStore, "open_write", lambda self, name: _FullDisk())  # noqa: ARG005
     with pytest.raises(StoreError, match="the disk is full"):
@@ -239,7 +239,7 @@ def test_a_package_that_does_not_exist(tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["inspect", "generate"])
-def test_a_manifest_that_is_not_json(package, command):
+def test_a_manifest_that_is_not_json_is_refused(package, command):
     (package / "manifest.json").write_text("rdrr: yes\n")
     prompt = ("--prompt", "x") if command == "generate" else ()
     done = rdrr(command, package, *prompt)
@@ -247,7 +247,7 @@ def test_a_manifest_that_is_not_json(package, command):
     assert "not an RDRR manifest" in error_line(done)
 
 
-def test_validate_shows_a_manifest_that_is_not_json_as_a_fault(package):
+def test_validate_reports_a_manifest_that_is_not_json_as_a_fault(package):
     (package / "manifest.json").write_text("rdrr: yes\n")
     done = rdrr("validate", package)
     assert done.code == 1
@@ -256,7 +256,7 @@ def test_validate_shows_a_manifest_that_is_not_json_as_a_fault(package):
 
 
 @pytest.mark.parametrize("command", ["inspect", "generate"])
-def test_a_shard_that_is_too_short(package, command):
+def test_a_shard_that_is_too_short_is_refused(package, command):
     shard = package / "shard_00000.bin"
     shard.write_bytes(shard.read_bytes()[:-1])
     prompt = ("--prompt", "x") if command == "generate" else ()
@@ -265,7 +265,7 @@ def test_a_shard_that_is_too_short(package, command):
     assert "shard_00000.bin" in error_line(done)
 
 
-def test_a_missing_shard_of_a_package(package):
+def test_a_missing_shard_of_a_package_is_named(package):
     (package / "shard_00000.bin").unlink()
     done = rdrr("generate", package, "--prompt", "x")
     assert done.code == 1
@@ -283,7 +283,7 @@ def test_a_wrong_hash_is_found_by_deep_validation_only(package):
     assert "hash" in deep.out
 
 
-def test_a_prompt_longer_than_the_context(package):
+def test_a_prompt_longer_than_the_context_is_refused(package):
     words = ("--max-tokens", 2, "--context", 16, "--backend", "cpu", "--prompt")
     done = rdrr("generate", package, *words, "word " * 40)
     assert done.code == 1
@@ -292,14 +292,14 @@ def test_a_prompt_longer_than_the_context(package):
     assert rdrr("generate", package, *words, "word " * 4).code == 0
 
 
-def test_an_empty_prompt(package):
+def test_an_empty_prompt_is_refused(package):
     done = rdrr("generate", package, "--backend", "cpu", stdin="")
     assert done.code == 1
     assert "prompt" in error_line(done)
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
-def test_a_prompt_that_is_not_utf8(package, command):
+def test_a_prompt_that_is_not_utf8_is_refused(package, command):
     # Python decodes bytes of a pipe or command line that are not UTF-8 to lone surrogates.
     good, bad = "naïve", b"na\xffve".decode("utf-8", "surrogateescape")
     options = (command, package, "--max-tokens", 1, "--backend", "cpu")
@@ -312,7 +312,7 @@ def test_a_prompt_that_is_not_utf8(package, command):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("command", ["schema", "--help", "inspect /absent --json"])
-def test_standard_output_on_a_full_disk(command):
+def test_standard_output_on_a_full_disk_is_one_line(command):
     code = "from rdrr.cli import main; main()"
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -363,12 +363,12 @@ def test_without_an_adapter_wgpu_is_refused_and_auto_falls_back(package):
     assert "mesa-vulkan-drivers" in auto.err
 
 
-def test_devices_without_an_adapter_says_what_to_install():
+def test_devices_says_what_to_install_if_there_is_no_adapter():
     done = rdrr("devices", extra=NO_ADAPTER)
     assert done.code == 1
     assert "mesa-vulkan-drivers" in error_line(done)
-    told = rdrr("devices", "--json", extra=NO_ADAPTER)
-    assert (told.code, told.json()["adapters"]) == (1, [])
+    listed = rdrr("devices", "--json", extra=NO_ADAPTER)
+    assert (listed.code, listed.json()["adapters"]) == (1, [])
 
 
 def test_an_error_is_an_object_with_json(tmp_path):

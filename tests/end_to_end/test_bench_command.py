@@ -28,7 +28,7 @@ def test_the_figures_of_a_package_have_stable_keys_and_exact_work(folder):
     assert found["schema"] == 1
     assert set(found["ms_per_token"]) == {"p50", "p95", "p99"}
     work = found["work_per_token"]
-    # Passes go two at a time, and the ids of all four are read in one submission more.
+    # Two passes share a submission, and one more submission reads the ids of all four.
     assert (work["submits"], work["maps"], work["bytes_read"]) == (0.75, 0.25, 4.0)
     assert work["bytes_written"] == work["buffer_creates"] == work["bind_group_creates"] == 0
     assert found["peak_gpu_bytes"] > found["weights_bytes"] + found["kv_bytes"]

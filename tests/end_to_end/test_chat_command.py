@@ -43,7 +43,7 @@ def test_the_prompt_of_a_chat_is_that_of_transformers(model, made_package):
     assert generation.read() == model.generate(expected, max_tokens=5).read()
 
 
-def test_the_second_turn_runs_only_what_is_new(model):
+def test_the_second_turn_runs_only_the_new_tokens(model):
     conversation = Conversation(model, system="Be kind and answer in full sentences.")
     first = conversation.ask("Who art thou?", max_tokens=6)
     conversation.answered(first.read())
@@ -51,7 +51,7 @@ def test_the_second_turn_runs_only_what_is_new(model):
     text = second.read()
     assert second.stats.cached_tokens >= len(first.prompt_ids)
     assert second.stats.cached_tokens < second.stats.prompt_tokens
-    model.logits([1, 2, 3])  # which takes the cache
+    model.logits([1, 2, 3])  # which overwrites the KV cache
     afresh = model.chat(conversation.messages, max_tokens=6)
     assert (afresh.read(), afresh.stats.cached_tokens) == (text, 0)
 

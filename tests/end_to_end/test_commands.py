@@ -176,7 +176,7 @@ def test_inspect_counts_what_the_manifest_holds(made_package):
     assert sum(group["tensors"] for group in data["by_role"]) == len(sizes)
     assert [one["size"] for one in data["tensors"]] == sizes
     assert data["identity"]["model"] == "small-llama"
-    # 6 layers, 2 key-value heads of 64, keys and values, 2 bytes each.
+    # 6 layers, 2 key-value heads with a head dimension of 64, keys and values, 2 bytes each.
     assert data["memory"]["kv_f16"] == 2 * 6 * 2 * 64 * 100 * 2
     assert data["memory"]["kv_f32"] == 2 * data["memory"]["kv_f16"]
     assert 2 * 32 * data["memory"]["kv_q8_0"] == 34 * data["memory"]["kv_f16"]
@@ -284,7 +284,7 @@ def test_a_hint_that_is_not_honoured_is_a_warning_and_with_strict_hints_an_error
     assert rdrr(*words, *followed).code == 0
 
 
-def test_devices_lists_what_the_gpu_tests_run_on():
+def test_devices_lists_the_adapter_that_the_gpu_tests_use():
     done, data = rdrr("devices"), rdrr("devices", "--json").json()
     assert done.code == 0
     names = [one["name"] for one in data["adapters"]]
@@ -293,7 +293,7 @@ def test_devices_lists_what_the_gpu_tests_run_on():
     assert all(one["limits"]["max-buffer-size"] > 0 for one in data["adapters"])
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly(made_package):
+def test_a_closed_pipe_ends_the_command_quietly(made_package):
     words = ["inspect", str(made_package), "--tensors", "--json"]
     call = "from rdrr.cli import main; main()"
     with subprocess.Popen(

@@ -20,7 +20,7 @@ def dtypes(done):
     return {tensor["name"]: tensor["dtype"] for tensor in done.json()["tensors"]}
 
 
-def test_patterns_mix_quality_and_importance_go_together(tmp_path, source):
+def test_tensor_types_mix_quality_and_importance_can_be_combined(tmp_path, source):
     ones = (np.ones((1, 256)), np.array([1]))
     imatrix = write_gguf_imatrix(tmp_path / "m.gguf", {"blk.0.attn_q.weight": ones})
     words = ["convert", source, tmp_path / "out", "--json", "--quantize", "q5_k_s"]
@@ -38,7 +38,7 @@ def test_the_profile_is_an_option(tmp_path, source):
     assert set(dtypes(rdrr(*words)).values()) == {"Q4_K", "Q6_K", "F32"}
 
 
-def test_a_device_encodes_and_is_named_beside_the_package_only(tmp_path, source):
+def test_a_device_encodes_and_is_named_in_the_output_and_not_in_the_package(tmp_path, source):
     adapter = list_adapters()[0].name
     words = ["convert", source, tmp_path / "out", "--device", "wgpu", "--adapter", adapter]
     done = rdrr(*words)

@@ -15,8 +15,8 @@ from support.comparison import load_stored_weights, relative_error, transformers
 
 IDS = [int(one) for one in np.random.default_rng(0).integers(3, 300, 80)]
 
-# transformers reads neither the size of heads from a GGUF of Qwen 3, nor the scale of Gemma 3's
-# attention: it assumes those of the published models.
+# From a GGUF, transformers reads neither the head dimension of Qwen 3 nor the attention scale of
+# Gemma 3: it assumes those of the published models.
 THEIRS = (
     TinyModel("llama"),
     TinyModel("qwen3", 256, (("head_dim", 128), ("tie_word_embeddings", True))),
@@ -25,7 +25,7 @@ THEIRS = (
 
 
 def made(tmp_path, rng, tiny, **options):
-    """A model with the weights of its package, and the package."""
+    """Return a model with the weights of its package, and the package."""
     model = make_model(tiny, rng, num_hidden_layers=2)
     save_checkpoint(model, tmp_path / "source", dtype="float32")
     convert(tmp_path / "source", tmp_path / "package", **options)
@@ -34,7 +34,7 @@ def made(tmp_path, rng, tiny, **options):
 
 
 def loaded(folder, **options):
-    """The model, whose configuration asks for exactly the tensors that are in the checkpoint."""
+    """Load the model; fail unless the checkpoint has exactly the tensors of its configuration."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -70,15 +70,15 @@ def test_the_command_prints_how_the_tensors_were_written(tmp_path):
     done = rdrr("export", package, tmp_path / "half")
     assert done.code == 0, done.err
     assert "some values were rounded" in done.out
-    told = rdrr("export", package, tmp_path / "m.gguf", "--to", "gguf", "--lossless", "--json")
-    assert told.json()["lossless"] is True
-    assert {one["dtype"] for one in told.json()["tensors"]} == {"F32", "Q4_K", "Q6_K"}
+    result = rdrr("export", package, tmp_path / "m.gguf", "--to", "gguf", "--lossless", "--json")
+    assert result.json()["lossless"] is True
+    assert {one["dtype"] for one in result.json()["tensors"]} == {"F32", "Q4_K", "Q6_K"}
     again = rdrr("convert", tmp_path / "m.gguf", tmp_path / "again", "--quiet")
     assert again.code == 0, again.err
-    told = rdrr("diff", package, tmp_path / "again", "--json").json()
-    assert {one["verdict"] for one in told["tensors"]} == {"same bytes"}
-    # The template's <|im_end|> ends a text too, which a GGUF says and the checkpoint did not.
-    assert [one["field"] for one in told["fields"]] == ["eos_token_id", "modelId"]
+    result = rdrr("diff", package, tmp_path / "again", "--json").json()
+    assert {one["verdict"] for one in result["tensors"]} == {"same bytes"}
+    # The template's <|im_end|> also ends a turn, which the GGUF states and the checkpoint did not.
+    assert [one["field"] for one in result["fields"]] == ["eos_token_id", "modelId"]
     assert json.loads((tmp_path / "half" / "config.json").read_text())["model_type"] == "llama"
 
 

@@ -14,15 +14,15 @@ def _files(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {one.name: (one.read_bytes(), one.stat().st_ino) for one in folder.iterdir()}
 
 
-def test_hints_are_shown_and_changed_and_the_old_manifest_comes_back(package):
+def test_hints_are_shown_and_changed_and_the_old_manifest_can_be_restored(package):
     before = _files(package)
     shown = rdrr("hints", package, "--json").json()
     assert shown["kernelHints"]["q4kMatmul"] == "auto"
     assert shown["changed"] == []
     words = ("q4kMatmul=dequant_f16", "attentionDecode=auto", "computePrecision=f32")
-    told = rdrr("hints", package, *words, "--json").json()
-    assert told["changed"] == ["q4kMatmul", "computePrecision"]
-    assert told["kernelHints"]["q4kMatmul"] == "dequant_f16"
+    result = rdrr("hints", package, *words, "--json").json()
+    assert result["changed"] == ["q4kMatmul", "computePrecision"]
+    assert result["kernelHints"]["q4kMatmul"] == "dequant_f16"
     after = _files(package)
     assert {name for name in after if after[name] != before[name]} == {"manifest.json"}
     assert rdrr("validate", package, "--deep", "--strict").code == 0

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub through its own client: a hub that runs here, its cache, its variables."""
+"""The Hugging Face Hub through its own client: a fake hub, the cache, environment variables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = ("--prompt", "And it", "--max-tokens", "4", "--backend", "cpu")
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    """The bundled checkpoint, converted from its folder."""
+    """Convert the bundled checkpoint from its folder."""
     folder = tmp_path_factory.mktemp("local") / "out"
     assert rdrr("convert", EXAMPLE, folder, "--quiet").code == 0
     return folder

@@ -1,4 +1,4 @@
-"""One model in every kind of input: the same package, and the logits of transformers."""
+"""One model in every input format gives the same package, and the logits of transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LLAMA, QWEN, GEMMA = TINY_MODELS[0], TINY_MODELS[3], TINY_MODELS[-1]
 
 
 def inputs(checkpoint, folder):
-    """The checkpoint as safetensors, PyTorch and GGUF."""
+    """Return the checkpoint as safetensors, PyTorch and GGUF."""
     import torch
     from safetensors.torch import load_file
 
@@ -38,7 +38,7 @@ def inputs(checkpoint, folder):
 
 
 def payload(folder):
-    """What decides a model's output."""
+    """Return everything in a package that determines the model's output."""
     package = open_package(folder)
     tensors = {name: bytes(package.read(name)) for name in package.manifest.tensors}
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -55,7 +55,7 @@ def test_every_kind_of_input_gives_the_same_package_of_the_bundled_model(tmp_pat
     expected = made.pop("directory")
     for kind, found in made.items():
         assert found[0] == expected[0], kind
-        # A GGUF adds the end of a turn to the ids that end a text.
+        # A GGUF adds the end of a turn to the end-of-sequence ids.
         stated = {**found[1], "eos_token_id": expected[1]["eos_token_id"]}
         assert stated == expected[1], kind
     text = [
@@ -67,7 +67,7 @@ def test_every_kind_of_input_gives_the_same_package_of_the_bundled_model(tmp_pat
 
 
 def divided(checkpoint, folder):
-    """The checkpoint in several files of each kind, and under the names that training gives."""
+    """Return the checkpoint in several files per format, and with the names that trainers write."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -119,7 +119,7 @@ def test_every_kind_of_input_gives_the_same_tensors(tiny, options, tmp_path, rng
 
 
 def check_baked(kind, name, found, expected):
-    """Gemma's norms have 1 added in a GGUF; taking it away again may cost the last bit."""
+    """Compare Gemma's norms, to which a GGUF adds 1: subtracting it may change the last bit."""
     assert "gguf" in kind, (kind, name)
     assert name.endswith("norm.weight"), (kind, name)
     values = [np.frombuffer(content, np.float32) for content in (found, expected)]
@@ -142,7 +142,7 @@ def test_logits_of_a_gguf_are_those_of_transformers(tiny, tmp_path, rng):
 def test_a_gguf_with_rows_in_the_order_of_hugging_face_computes_something_else(
     tmp_path, rng, monkeypatch
 ):
-    """The control: were the order of rows not undone, the comparison above would see it."""
+    """The control: the comparison above fails if the order of rows is not undone."""
     model = make_model(LLAMA, rng, num_hidden_layers=2)
     checkpoint = save_checkpoint(model, tmp_path / "model", dtype="float32")
     ids = rng.integers(3, VOCAB, 60).tolist()

@@ -1,4 +1,4 @@
-"""LoRA adapters merged while converting, against PEFT running them beside the base."""
+"""LoRA adapters merged while converting, compared with PEFT applying them to the base model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TIED = ("stays-tied", "becomes-untied")
 
 
 def adapted(model, options, folder, rng):
-    """The model with an adapter beside it, trained to random values and saved."""
+    """Return the model with an adapter of random values, after saving the adapter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tuned = get_peft_model(model, LoraConfig(r=4, **options)).eval()

@@ -1,4 +1,4 @@
-"""The commands on servers that speak S3 and Google's protocol."""
+"""The commands on servers with the protocols of S3 and Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def bucket():
         yield url
 
 
-def test_every_command_takes_what_convert_put_on_an_object_store(bucket, tmp_path):
+def test_every_command_reads_what_convert_wrote_to_an_object_store(bucket, tmp_path):
     source, made = upload(EXAMPLE, f"{bucket}/small-llama"), f"{bucket}/made"
     local = tmp_path / "local"
     for words in ((EXAMPLE, local), (source, made)):
@@ -36,7 +36,7 @@ def test_every_command_takes_what_convert_put_on_an_object_store(bucket, tmp_pat
     assert "no manifest.json" in error_line(rdrr("inspect", f"{bucket}/nowhere"))
 
 
-def test_google_s_store_gives_and_takes_the_same_bytes_as_a_folder(tmp_path):
+def test_google_cloud_storage_stores_and_returns_the_same_bytes_as_a_folder(tmp_path):
     local = tmp_path / "local"
     with gs_server() as bucket:
         source, made = upload(EXAMPLE, f"{bucket}/small-llama"), f"{bucket}/made"

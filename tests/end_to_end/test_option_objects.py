@@ -1,4 +1,4 @@
-"""The options of the Python API and the flags of the command line are the same ones."""
+"""The options of the Python API and the flags of the command line are the same."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model(made_package):
 
 
 def flags_of(name: str) -> dict[str, str]:
-    """The help text of each flag of a command."""
+    """Return the help text of each flag of a command."""
     found = get_group(app._build(app.COMMANDS)).commands[name].params
     return {one.opts[0]: one.help for one in found if one.opts[0].startswith("-")}
 
@@ -83,7 +83,7 @@ def test_an_object_keywords_and_flags_make_one_package(tmp_path, source):
     assert digests(tmp_path / "other") != made[0]
 
 
-def test_names_of_types_are_taken_in_any_case_and_recorded_in_one(tmp_path, source):
+def test_names_of_types_are_accepted_in_any_case_and_recorded_in_one(tmp_path, source):
     rdrr.convert(source, tmp_path / "out", quantize="Q4_K_M")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["conversion"]["options"]["quantize"] == "q4_k_m"

@@ -63,7 +63,7 @@ def test_a_card_that_is_not_text_is_refused(package):
         assert ("not text in UTF-8" in done.err) == bool(code)
 
 
-def test_what_was_pushed_is_what_is_read_back(package, hub, variables, tmp_path):
+def test_a_pushed_package_is_read_back_unchanged(package, hub, variables, tmp_path):
     small = tmp_path / "small"
     words = ("convert", EXAMPLE, small, "--shard-size", "1MiB", "--quiet")
     assert rdrr(*words).code == 0

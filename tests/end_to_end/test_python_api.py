@@ -45,20 +45,20 @@ def test_a_prompt_may_be_token_ids(model):
     assert model.generate(ids, max_tokens=5).read() == model.generate(PROMPT, max_tokens=5).read()
 
 
-def test_a_generation_that_is_closed_gives_no_more_text(model):
+def test_a_closed_generation_yields_no_more_text(model):
     generation = model.generate(PROMPT, max_tokens=50)
     assert next(generation)
     generation.close()
     assert list(generation) == []
 
 
-def test_a_package_opens_with_tensors_that_are_read_when_asked_for(made_package):
+def test_an_opened_package_reads_tensors_on_demand(made_package):
     package = rdrr.open_package(made_package)
     assert package.manifest.model_id == "small-llama"
     assert package.dequantize("model.norm.weight").shape == (256,)
 
 
-def test_validation_is_a_report(made_package):
+def test_validation_returns_a_report(made_package):
     report = rdrr.validate(made_package, deep=True)
     assert report.ok()
     assert report.model_id == "small-llama"
@@ -202,7 +202,7 @@ def test_a_strategy_that_the_model_or_the_options_rule_out_is_wrong_usage(model)
     assert "--window is an option of --decode wedlm" in done.err
 
 
-def test_a_batch_gives_each_prompt_the_text_that_it_gives_alone(model):
+def test_a_batch_gives_each_prompt_the_text_of_a_single_call(model):
     prompts = [PROMPT, "In the", model.encode("Behold")]
     done = model.generate_batch(prompts, max_tokens=6, temperature=0.9, seed=2)
     for one, prompt in zip(done, prompts, strict=True):

@@ -1,4 +1,4 @@
-"""Checkpoints that other programs quantized: the package of their dequantized weights."""
+"""Checkpoints quantized by other programs give the package of their dequantized weights."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SCHEMES = {
 
 
 def quantized(plain, scheme, rng):
-    """A copy of a checkpoint with quantized projections, and what they stand for by name."""
+    """Copy a checkpoint with quantized projections; return it with their dequantized weights."""
     from safetensors.torch import load_file
 
     settings, quantize, _ = SCHEMES[scheme]
@@ -68,7 +68,7 @@ def quantized(plain, scheme, rng):
 
 
 def dequantized(plain, meanings):
-    """The checkpoint with other weights in place of some."""
+    """Copy the checkpoint with some weights replaced by name."""
     from safetensors.torch import load_file
 
     config = json.loads((plain / "config.json").read_text())
@@ -90,7 +90,7 @@ def payload(folder):
 def test_a_quantized_checkpoint_converts_as_its_dequantized_weights_do(
     model_type, scheme, tmp_path, rng
 ):
-    """Phi-3's stacks are cut where they are decoded, and experts are modules like others."""
+    """Phi-3's stacked tensors are split when they are decoded; experts are ordinary modules."""
     layers = 2 if "moe" in model_type else 1
     plain = make_checkpoint(
         MODELS[model_type], tmp_path / "plain", rng, dtype="float32", num_hidden_layers=layers
@@ -128,7 +128,7 @@ def test_logits_are_those_of_transformers_with_the_dequantized_weights(scheme, t
     assert relative_error(ours, reference) <= CPU
 
 
-def test_an_unknown_way_to_quantize_is_one_line_and_leaves_nothing(checkpoint, tmp_path):
+def test_an_unknown_quantization_method_is_one_line_and_leaves_nothing(checkpoint, tmp_path):
     config = json.loads((checkpoint / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "hqq"}
     (checkpoint / "config.json").write_text(json.dumps(config))
@@ -140,7 +140,7 @@ def test_an_unknown_way_to_quantize_is_one_line_and_leaves_nothing(checkpoint, t
     assert not (tmp_path / "out").exists()
 
 
-def test_a_code_that_is_no_number_is_refused_with_the_tensors_name(tmp_path, rng):
+def test_a_code_that_decodes_to_nan_is_refused_with_the_tensors_name(tmp_path, rng):
     plain = make_checkpoint(
         MODELS["qwen2"], tmp_path / "plain", rng, dtype="float32", num_hidden_layers=1
     )

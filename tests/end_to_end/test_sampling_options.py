@@ -39,7 +39,7 @@ def test_a_schema_and_a_seed_give_one_text_on_both_backends(made_package):
     assert gpu.json()["backend"] == "wgpu"
 
 
-def test_a_regular_expression_and_a_bias_hold_together(made_package):
+def test_a_regular_expression_and_a_bias_can_be_combined(made_package):
     text = rdrr("generate", made_package, *SHORT, "--regex", "[ab]{6}", "--presence-penalty", 1)
     assert set(text.out.rstrip("\n")) <= {"a", "b"}
     assert len(text.out) == 7

@@ -1,4 +1,4 @@
-"""The commands answer at once: nothing heavy is imported before it is needed."""
+"""The commands start quickly: no heavy package is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_validating_a_package_imports_nothing_heavy(package):
 
 
 def test_no_option_has_its_own_name_as_its_placeholder():
-    # Some versions of typer (0.27) would spell the option as its placeholder is spelled.
+    # Some versions of typer (0.27) would spell the option in upper case, like its placeholder.
     from rdrr.cli import app
     from typer.main import get_group
 

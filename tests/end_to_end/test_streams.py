@@ -39,7 +39,7 @@ def ended(process):
     return process.returncode, out, err
 
 
-def test_a_stream_that_is_closed_is_an_empty_one(made_package):
+def test_a_closed_stream_is_treated_as_an_empty_one(made_package):
     inspect = ("inspect", made_package)
     shown = rdrr(*inspect)
     assert ended(start(*inspect, shell=">&-")) == (0, "", "")

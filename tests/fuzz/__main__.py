@@ -1,13 +1,13 @@
-"""`python -m fuzz`: hostile cases for every parser of the suite, until one is not taken well.
+"""`python -m fuzz`: run hostile cases through every parser and report misbehaviour.
 
-    --cases N       of all targets together (100,000)
-    --seed N        repeats a campaign; it is printed
-    --start N       leaves out the first N batches, to go on with a campaign that was stopped
-    --target NAME   only this one; may stand several times
-    --keep          keep a small case for each new way in which cases end, to start from next time
-    --replay        run the cases of the corpus instead, each once
+    --cases N       number of cases of all targets together (100,000)
+    --seed N        repeat a campaign; every campaign prints its seed
+    --start N       skip the first N batches, to continue a campaign that was stopped
+    --target NAME   run only this target; may be given several times
+    --keep          keep a small case for each new outcome, as a start for later campaigns
+    --replay        run each case of the corpus once instead
 
-Findings are kept in the corpus of their target. The exit code is 1 if there were any.
+Findings are written to the corpus of their target. The exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fuzz.verdicts import ACCEPTED
 
 PRELOADED = ("jinja2", "tokenizers", "llguidance", "zstandard", "rdrr_converter.convert",
              "rdrr._report_html", "rdrr_runtime.text.chat_template")  # fmt: skip
-"""Imported once, before processes are started."""
+"""Modules that are imported once, before processes are forked."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a campaign as the words say."""
+    """Run the campaign that the arguments describe; return 1 if it has findings."""
     given = _parser().parse_args(words)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     logging.disable()
@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
     try:
         result = campaign.run()
     except KeyboardInterrupt:
-        print(f"go on with --seed {given.seed} --cases {given.cases} --start {campaign.finished}")
+        print(f"resume with --seed {given.seed} --cases {given.cases} --start {campaign.finished}")
         result = campaign.result
     _report(result, time.monotonic() - began)
     if not given.replay:
@@ -87,7 +87,7 @@ def _report(result: Result, seconds: float) -> None:
         each = 1000 * result.seconds[name] / max(1, count)
         print(f"{name:<12}{count:>8}{each:>9.1f}{endings:>9}")
     total = sum(result.counts.values())
-    print(f"{total} cases in {seconds:.0f} s, {total / max(seconds, 1e-9):.0f} a second; "
+    print(f"{total} cases in {seconds:.0f} s, {total / max(seconds, 1e-9):.0f} per second; "
           f"{len(result.found)} findings")  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Parsers with one fault each, and the same without it: what a campaign must and must not find."""
+"""Parsers with one fault each, with cases that trigger it and without, to test the campaign."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rdrr_format.errors import FormatError
 
 MARK = b"!"
-"""A case with this sets off the fault."""
+"""A case that contains this mark triggers the fault."""
 
 
 def _never_ends() -> None:
@@ -41,7 +41,7 @@ def _raises() -> None:
 
 
 class _Panic(BaseException):
-    """As an extension module raises it."""
+    """A panic as extension modules raise it: not an `Exception`."""
 
 
 def _panics() -> None:
@@ -61,7 +61,7 @@ def _obeys() -> None:
 
 
 class _LongError(FormatError):
-    """Says all that it is given."""
+    """An error that does not shorten its message."""
 
     def __str__(self) -> str:
         return self.message
@@ -83,15 +83,15 @@ FAULTS: Mapping[str, tuple[Callable[[], None], str]] = {
     "obeys": (_obeys, "a line of 4 characters"),
     "exits": (_exits, "ended without a word"),
 }
-"""Each fault, and the words with which it is reported."""
+"""For each fault, the function that causes it and words of the report that it must give."""
 
 
 class Broken(Reader):
-    """Refuses every case; one with the mark sets off a fault.
+    """A reader that refuses every case, except that a case with the mark triggers a fault.
 
     Args:
-        folder: Empty.
-        fault: Which.
+        folder: An empty folder.
+        fault: The function that causes the fault.
     """
 
     def __init__(self, folder: Path, fault: Callable[[], None]) -> None:
@@ -106,7 +106,7 @@ class Broken(Reader):
 
 
 def target(fault: Callable[[], None], *, marked: bool) -> Target:
-    """A broken parser, and cases that set off its fault or do not."""
+    """Return a broken parser with cases that trigger its fault, or with cases that do not."""
     sound = st.binary(min_size=1, max_size=4).map(lambda case: case.replace(MARK, b"?"))
     cases = sound.map(lambda case: case + MARK) if marked else sound
     return Target(lambda folder: Broken(folder, fault), (), cases)

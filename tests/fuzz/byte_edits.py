@@ -1,4 +1,4 @@
-"""Damage to bytes: flipped, overwritten, cut out, doubled, inserted, cut off."""
+"""Damage to bytes: flip, overwrite, remove, duplicate, insert, truncate."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 NUMBERS = (0, 1, 2, 7, 8, 31, 32, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**16, 2**20,
            2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1)  # fmt: skip
-"""Where sizes, signs and offsets go wrong."""
+"""Boundary values at which sizes, signs and offsets go wrong."""
 
 PLACE = 1 << 16
-"""A place is drawn below this and means a fraction of the bytes, so that it suits every length."""
+"""Positions are drawn below this and denote a fraction of the bytes, so they fit every length."""
 
 Edit = Callable[[bytes, int, int, bytes], bytes]
 
@@ -63,12 +63,12 @@ _EDIT = st.tuples(
 
 
 def damaged(sound: st.SearchStrategy[bytes], most: int = 3) -> st.SearchStrategy[bytes]:
-    """The bytes of another strategy after one to `most` edits."""
+    """Return a strategy for the bytes of another strategy after one to `most` edits."""
     return st.builds(_apply, sound, st.lists(_EDIT, min_size=1, max_size=most))
 
 
 def sometimes_damaged(sound: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """The bytes of another strategy, mostly as they are."""
+    """Return a strategy for the bytes of another strategy, of which only some are damaged."""
     edits = st.one_of(st.just([]), st.just([]), st.just([]), st.lists(_EDIT, max_size=2))
     return st.builds(_apply, sound, edits)
 

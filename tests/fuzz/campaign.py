@@ -1,4 +1,4 @@
-"""Many batches over all targets, some at a time; what they find is written down once."""
+"""Run batches of all targets, several at a time, and collect each finding once."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from fuzz.worker import Batch, Notes, child
 from hypothesis import strategies as st
 
 BATCH = 250
-"""Cases of a process."""
+"""Number of cases that one process runs."""
 
 ENOUGH = 5
-"""Findings after which a target is left alone."""
+"""Number of findings after which a target is not run any further."""
 
 _FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A case that a parser did not take as it must.
+    """A case on which a parser misbehaved.
 
     Attributes:
-        target: Whose.
-        what: In a line.
-        trace: What was seen of it.
-        case: Its bytes.
+        target: Name of the target.
+        what: The misbehaviour in one line.
+        trace: The traceback or other output of the process.
+        case: The bytes of the case.
     """
 
     target: str
@@ -48,22 +48,22 @@ class Found:
 
     @property
     def file_name(self) -> str:
-        """Under which the corpus keeps it."""
+        """Return the name of the file that holds the case in the corpus."""
         return f"finding-{hashlib.sha256(self.case).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a campaign runs.
+    """The batches that a campaign runs.
 
     Attributes:
         table: Targets by name.
-        cases: Gives the strategy of a target.
-        total: Cases of all targets together.
-        seed: Decides all of them.
-        start: Batches at the beginning that are left out, of a campaign that was stopped.
-        known: Sound cases of each target, and cases kept in its corpus, to run instead of others.
-        processes: How many at a time.
+        cases: Returns the strategy for the cases of a target.
+        total: Number of cases of all targets together.
+        seed: Random seed that decides all cases.
+        start: Number of batches to skip, those that a stopped campaign has run.
+        known: For each target its sound cases and those of its corpus, to run instead of new ones.
+        processes: Number of processes at a time.
     """
 
     table: Mapping[str, Target]
@@ -75,7 +75,7 @@ class Plan:
     processes: int = field(default_factory=lambda: os.cpu_count() or 1)
 
     def batches(self) -> list[Batch]:
-        """All batches, of each target in turn."""
+        """Return all batches, alternating between the targets."""
         if self.known is not None:
             return [
                 Batch(name, 0, len(sound) + len(kept), (*sound, *kept), len(sound))
@@ -97,13 +97,13 @@ def _seed(seed: int, *more: object) -> int:
 
 @dataclass
 class Result:
-    """What came of a campaign.
+    """The result of a campaign.
 
     Attributes:
-        counts: Cases run, by target.
-        seconds: Of all processes of a target together.
-        found: Findings, each once.
-        outcomes: First case of each way in which a target's cases ended.
+        counts: Number of cases run, by target.
+        seconds: Total running time of a target's processes, in seconds.
+        found: The findings, each once.
+        outcomes: For each target and outcome, the first case that ended so.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -112,7 +112,7 @@ class Result:
     outcomes: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
     def add(self, found: Found) -> bool:
-        """Whether it is new: another parser, kind or place."""
+        """Add a finding unless the same one of this target is known; return whether it is new."""
         if any((one.target, one.what) == (found.target, found.what) for one in self.found):
             return False
         self.found.append(found)
@@ -132,7 +132,7 @@ class Campaign:
 
     Args:
         plan: What to run.
-        say: Takes a line for each new finding, and now and then one on the progress.
+        say: Called with a line for each new finding and occasionally one on the progress.
     """
 
     def __init__(self, plan: Plan, say: Callable[[str], None] = print) -> None:
@@ -142,7 +142,7 @@ class Campaign:
         self._failures: Counter[str] = Counter()
 
     def run(self) -> Result:
-        """Run all batches; those that a finding ended go on with other cases."""
+        """Run all batches; a batch that a finding ended is continued with other cases."""
         waiting = deque(self._plan.batches()[self._plan.start :])
         running: list[_Running] = []
         with tempfile.TemporaryDirectory(prefix="rdrr-fuzz-", dir=_scratch()) as folder:
@@ -171,7 +171,7 @@ class Campaign:
         return _Running(batch, process, notes, time.monotonic())
 
     def _collect(self, running: list[_Running], waiting: deque[Batch]) -> None:
-        """Wait until one process is done, and write down what it did."""
+        """Wait until a process ends, and record its results."""
         wait([one.process.sentinel for one in running])
         for one in [one for one in running if not one.process.is_alive()]:
             running.remove(one)
@@ -206,7 +206,7 @@ def _shortened(trace: str) -> str:
 
 
 def _what(exitcode: int | None, trace: str) -> str:
-    """An end in a line: what was raised and where, or the signal."""
+    """Describe in one line how a process ended: what was raised and where, or the signal."""
     places = re.findall(r'File "[^"]*?((?:rdrr|fuzz)[^/"]*/[^"]*)", line (\d+)', trace)
     if exitcode is not None and exitcode < 0:
         name = signal.Signals(-exitcode).name
@@ -221,6 +221,6 @@ def _what(exitcode: int | None, trace: str) -> str:
 
 
 def _scratch() -> str | None:
-    """Files in memory, where there are such: a campaign writes hundreds of thousands."""
+    """Return a folder in memory, if any: a campaign writes hundreds of thousands of files."""
     memory = Path("/dev/shm")
     return str(memory) if memory.is_dir() and os.access(memory, os.W_OK) else None

@@ -1,7 +1,7 @@
-"""GGUF files field by field: sound ones, and ones in which some fields lie.
+"""Build GGUF files field by field: sound ones, and ones in which some fields are false.
 
-Counts, lengths and alignment follow from the fields, so that a lie in one place does not hide the
-places behind it.
+Counts, lengths and alignment follow from the fields, so that one false field does not make a
+reader stop before it reaches the later ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTEGERS = tuple(kind for kind, code in SCALARS.items() if code not in "fd")
 
 @dataclass(frozen=True)
 class Entry:
-    """One of the metadata: of a list the value is the kind of its elements, and these."""
+    """A metadata entry; the value of a list is the kind of its elements and the elements."""
 
     key: bytes
     kind: int
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A row of the table."""
+    """A row of the tensor table."""
 
     name: bytes
     dimensions: tuple[int, ...]
@@ -44,7 +44,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class File:
-    """All fields; `more` is added to the counts that follow from them."""
+    """All fields of a file; `more` is added to the counts that follow from them."""
 
     entries: tuple[Entry, ...]
     tensors: tuple[Tensor, ...]
@@ -55,7 +55,7 @@ class File:
 
 
 def encode(file: File) -> bytes:
-    """The bytes of a file, whatever it says."""
+    """Encode a file, whether its fields are true or not."""
     counts = (len(file.tensors) + file.more[0], len(file.entries) + file.more[1])
     out = bytearray(file.magic + struct.pack("<I", file.version % 2**32))
     out += b"".join(struct.pack("<Q", count % 2**64) for count in counts)
@@ -90,7 +90,7 @@ def _scalar(code: str, value: Any) -> bytes:
 
 
 def entry(key: str, value: Any) -> Entry:
-    """An entry of the type that llama.cpp's converter gives such a value."""
+    """Return an entry with the type that llama.cpp's converter uses for such a value."""
     kind = _kind(value)
     if kind == STRING:
         return Entry(key.encode(), kind, value.encode())
@@ -109,11 +109,11 @@ def _kind(value: Any) -> int:
 def placed(
     metadata: Mapping[str, Any], tensors: Mapping[str, tuple[tuple[int, ...], int, bytes]]
 ) -> File:
-    """A sound file.
+    """Return a sound file.
 
     Args:
         metadata: Values by key.
-        tensors: Dimensions (fastest first), kind and bytes by name.
+        tensors: Dimensions (fastest-varying first), kind and bytes of each tensor by name.
     """
     rows, data = [], bytearray()
     for name, (dimensions, kind, raw) in tensors.items():
@@ -134,7 +134,7 @@ _NUMBERS = st.sampled_from([*NUMBERS, -1, 0.5, float("nan"), float("inf"), -1e30
 
 @st.composite
 def _values(draw: st.DrawFn) -> tuple[int, Any]:
-    """A kind and a value of it."""
+    """Draw a kind and a value of that kind."""
     kind = draw(st.sampled_from([*SCALARS, STRING, STRING, ARRAY, ARRAY, 13, 255]))
     if kind == STRING:
         return kind, draw(_STRINGS)
@@ -154,11 +154,11 @@ def _numbers(kind: int) -> st.SearchStrategy[Any]:
 
 @st.composite
 def lying(draw: st.DrawFn, files: Sequence[File], keys: Sequence[str] = ()) -> bytes:
-    """One of the files with one to four fields changed.
+    """Draw one of the files with one to four fields changed.
 
     Args:
-        draw: Of Hypothesis.
-        files: Sound ones.
+        draw: Hypothesis' draw function.
+        files: Sound files.
         keys: Further keys that readers look for.
     """
     file = draw(st.sampled_from(files))
@@ -199,13 +199,13 @@ def _change_entry(draw: st.DrawFn, file: File, keys: Sequence[str]) -> File:
 
 
 def _other_elements(draw: st.DrawFn, kind: int, values: Sequence[Any]) -> tuple[int, list[Any]]:
-    """A list with one element changed, left out, or standing twice."""
+    """Draw a list with one element changed, removed or duplicated."""
     new = list(values)
     if not new:
         return kind, new
     at = draw(st.integers(0, len(new) - 1))
-    drawn = draw(_STRINGS if kind == STRING else _numbers(kind)) if kind != ARRAY else new[at]
-    new[at : at + 1] = draw(st.sampled_from([[drawn], [], [new[at], new[at]]]))
+    other = draw(_STRINGS if kind == STRING else _numbers(kind)) if kind != ARRAY else new[at]
+    new[at : at + 1] = draw(st.sampled_from([[other], [], [new[at], new[at]]]))
     return kind, new
 
 
@@ -251,5 +251,5 @@ def _change_head(draw: st.DrawFn, file: File, _keys: Sequence[str]) -> File:
 
 
 def files(sound: Sequence[File], keys: Sequence[str] = ()) -> st.SearchStrategy[bytes]:
-    """Files of which some fields lie, and some of those damaged besides."""
+    """Return a strategy for files with false fields, some of which are damaged as well."""
     return sometimes_damaged(lying(sound, keys))

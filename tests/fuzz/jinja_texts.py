@@ -1,4 +1,4 @@
-"""Chat templates: sources built of the pieces of Jinja, sound and otherwise."""
+"""Chat templates: sources composed of pieces of Jinja, well-formed and not."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ TEMPLATES = st.recursive(_LEAVES, _blocks, max_leaves=6)
 
 
 @st.composite
-def _mended(draw: st.DrawFn) -> str:
-    """A sound template with pieces put in at places between its tags."""
+def _with_insertions(draw: st.DrawFn) -> str:
+    """Draw a sound template with pieces inserted between its tags."""
     source = draw(st.sampled_from(SOUND))
     for _ in range(draw(st.integers(0, 2))):
         at = draw(st.sampled_from([0, *(i + 2 for i in range(len(source)) if source[i] == "}")]))
@@ -121,5 +121,5 @@ def _mended(draw: st.DrawFn) -> str:
     return source
 
 
-SOURCES = TEMPLATES | _mended()
-"""Of templates, as text."""
+SOURCES = TEMPLATES | _with_insertions()
+"""A strategy for the source texts of templates."""

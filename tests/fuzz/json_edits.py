@@ -1,4 +1,4 @@
-"""JSON values that differ from sound ones in a few places, whatever format they lie in."""
+"""JSON values of any format that differ from sound ones in a few positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 Path = tuple[Any, ...]
 
 CONTROL = "\x1b]0;owned\x07\u202e\x00\x9b\r\n"
-"""Sets a window's title, turns the direction of writing, ends a line."""
+"""Sets the window title, reverses the text direction, ends a line."""
 
 NUMBERS = (0, 1, -1, 2, 2**31, 2**32, 2**53, 2**63, 10**18, 10**19, 10**30, 0.5, -0.0, 1e-320,
            1e308, float("inf"), float("nan"))  # fmt: skip
@@ -44,8 +44,8 @@ class Base:
     """A sound value.
 
     Attributes:
-        text: It as JSON, from which each case starts.
-        paths: Every place inside it.
+        text: The value as JSON, from which each case starts.
+        paths: The path of every value inside it.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Base:
 
 
 def base(value: Any) -> Base:
-    """A sound value and its places."""
+    """Return a sound value with the paths of all values inside it."""
     return Base(json.dumps(value), tuple(_paths(value)) or ((),))
 
 
@@ -74,12 +74,12 @@ def edited(
     values: st.SearchStrategy[Any] = VALUES,
     most: int = 4,
 ) -> Any:
-    """One of the bases, edited in one to `most` places.
+    """Draw one of the bases with one to `most` edits.
 
     Args:
-        draw: Of Hypothesis.
+        draw: Hypothesis' draw function.
         bases: Sound values.
-        values: What is put in.
+        values: Strategy for the values that are inserted.
         most: Largest number of edits.
     """
     chosen = draw(st.sampled_from(bases))
@@ -100,11 +100,11 @@ def _edit(
         parent = at(value, path[:-1])
         last = path[-1]
         if kind == "put":
-            # A copy: what is drawn may be one of the sound values, and later edits go into it.
+            # Copy the drawn value: it may be one of the sound ones, and later edits change it.
             parent[last] = copy.deepcopy(draw(values))
         elif kind == "remove":
             del parent[last]
-        elif kind == "move":  # a value of another place: the right type, the wrong meaning
+        elif kind == "move":  # a value from elsewhere: of a valid type, but with the wrong meaning
             parent[last] = at(json.loads(chosen.text), draw(st.sampled_from(chosen.paths)))
         elif kind == "rename" and isinstance(parent, dict):
             parent[draw(st.text(max_size=8) | st.sampled_from(TEXTS))] = parent.pop(last)
@@ -114,18 +114,18 @@ def _edit(
             for _ in range(draw(DEEP)):
                 parent[last] = [parent[last]]
     except (KeyError, IndexError, TypeError):
-        return  # an earlier edit took the place away
+        return  # an earlier edit removed this path
 
 
 def at(value: Any, path: Path) -> Any:
-    """The value at a path."""
+    """Return the value at a path."""
     for step in path:
         value = value[step]
     return value
 
 
 def text_of(value: Any) -> bytes:
-    """JSON as a hostile writer writes it: nested as deeply as it likes, halves of pairs kept."""
+    """Encode as JSON at any nesting depth, with unpaired surrogates kept."""
     try:
         return json.dumps(value, separators=(",", ":")).encode()
     except RecursionError:
@@ -135,5 +135,5 @@ def text_of(value: Any) -> bytes:
 def edited_text(
     bases: Sequence[Base], values: st.SearchStrategy[Any] = VALUES, most: int = 4
 ) -> st.SearchStrategy[bytes]:
-    """The text of an edited value."""
+    """Return a strategy for the JSON texts of edited values."""
     return edited(bases, values, most).map(text_of)

@@ -1,4 +1,4 @@
-"""Cases of manifests, of all generations."""
+"""Cases of manifests of all format versions."""
 
 from __future__ import annotations
 

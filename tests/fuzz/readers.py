@@ -1,7 +1,7 @@
 """Each parser of the suite, called as a command or a caller calls it, on the bytes of one case.
 
-A reader returns, or raises an error of the tree; whatever else happens is a finding. Readers are
-objects, so that what does not depend on the case is made once for a process.
+A reader returns or raises an `RdrrError`; anything else that happens is a finding. Readers are
+objects, so that a process prepares once whatever does not depend on the case.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rdrr_manifests.validation import validate
 from support.manifests import valid_manifest, write_package
 
 SMALL = 1 << 20
-"""Bytes of a tensor that is read whole."""
+"""Largest size in bytes of a tensor that is read completely."""
 
 
 class Reader(ABC):
-    """What reads a case.
+    """A function that parses one case.
 
     Args:
-        folder: Empty, for files.
+        folder: An empty folder for files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,15 +42,15 @@ class Reader(ABC):
 
     @abstractmethod
     def __call__(self, case: bytes) -> None:
-        """Read it.
+        """Parse a case.
 
         Raises:
-            RdrrError: It is refused.
+            RdrrError: The case is refused.
         """
 
 
 class PackageReader(Reader):
-    """The manifest of a package whose other files are sound."""
+    """Reads the case as the manifest of a package whose other files are sound."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -62,7 +62,7 @@ class PackageReader(Reader):
 
 
 class ShardReader(Reader):
-    """A compressed shard of a package whose manifest states its true size and hash."""
+    """Reads the case as a compressed shard whose true size and hash the manifest states."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -79,10 +79,10 @@ class ShardReader(Reader):
 
 
 def read_package(folder: Path) -> None:
-    """Validate a package, then read what can be read of it.
+    """Validate a package, then read everything that can be read of it.
 
     Raises:
-        RdrrError: It is refused.
+        RdrrError: The package is refused.
     """
     report = validate(folder, deep=True)
     for fault in report.faults:
@@ -94,17 +94,17 @@ def read_package(folder: Path) -> None:
 
 
 def check_line(line: str) -> None:
-    """Hold a text that a command prints to what is promised."""
+    """Fail unless a line that a command prints is as short and printable as promised."""
     if not line.isprintable() or len(line) >= 2000:
         raise AssertionError(f"a line of {len(line)} characters: {line[:300]!a}")
 
 
 class CheckpointReader(Reader):
-    """A checkpoint with one file of weights.
+    """Reads the case as the weights file of a checkpoint.
 
     Args:
-        folder: Empty, for files.
-        name: Of the file.
+        folder: An empty folder for files.
+        name: Name of the weights file.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -124,7 +124,7 @@ class CheckpointReader(Reader):
 
 
 class ImatrixReader(Reader):
-    """A file with an importance matrix."""
+    """Reads the case as a file with an importance matrix."""
 
     def __call__(self, case: bytes) -> None:
         path = self.folder / "imatrix.gguf"
@@ -133,7 +133,7 @@ class ImatrixReader(Reader):
 
 
 class AdapterReader(Reader):
-    """The configuration of a LoRA adapter, and the patterns in it."""
+    """Reads the case as the configuration of a LoRA adapter, and uses the patterns in it."""
 
     def __call__(self, case: bytes) -> None:
         (self.folder / "adapter_config.json").write_bytes(case)
@@ -144,7 +144,7 @@ class AdapterReader(Reader):
 
 
 class ConfigReader(Reader):
-    """The configuration of a checkpoint, planned as `convert --dry-run` does."""
+    """Reads the case as the configuration of a checkpoint, as `convert --dry-run` does."""
 
     def __init__(self, folder: Path) -> None:
         from fuzz.text_files import SOUND_TOKENIZERS
@@ -164,7 +164,7 @@ class ConfigReader(Reader):
 
 
 class ReportReader(Reader):
-    """A conversion report, and the page that is made of it."""
+    """Reads the case as a conversion report, and renders its page."""
 
     def __call__(self, case: bytes) -> None:
         from rdrr._report_html import render
@@ -184,7 +184,7 @@ TEXT = "Grüße a ab  abba\n\n你好 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa \x00\U0001f6
 
 
 class TemplateReader(Reader):
-    """A chat template in a file of its own."""
+    """Reads the case as a chat template in a file of its own."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -201,13 +201,13 @@ class TemplateReader(Reader):
 
 
 def sound_package(folder: Path) -> Package:
-    """An opened package that breaks no rule."""
+    """Write and open a package that breaks no rule."""
     write_package(folder, np.random.default_rng(0), valid_manifest(layers=1))
     return open_package(folder)
 
 
 class TokenizerReader(Reader):
-    """A tokenizer.json, with which texts are encoded and ids decoded."""
+    """Reads the case as a tokenizer.json, then encodes texts and decodes ids."""
 
     def __call__(self, case: bytes) -> None:
         from rdrr_runtime.text.tokenizer import TextCodec
@@ -224,7 +224,7 @@ class TokenizerReader(Reader):
 
 
 class ChatReader(Reader):
-    """All of a chat: a saved conversation, the template in the settings, tools, a format."""
+    """Reads the case as all inputs of a chat: messages, template settings, tools, a format."""
 
     def __init__(self, folder: Path) -> None:
         from fuzz.text_files import SOUND_TOKENIZERS
@@ -267,17 +267,17 @@ class ChatReader(Reader):
             raise each[0]
 
 
-class collected:  # noqa: N801 - used as a function is
-    """Go on after an error of the tree, and keep it."""
+class collected:  # noqa: N801 - used like a function
+    """A context manager that collects an `RdrrError` and continues after it."""
 
     def __init__(self, errors: list[RdrrError]) -> None:
         self._errors = errors
 
     def __enter__(self) -> None:
-        """Nothing."""
+        """Enter the context."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        """Whether the error was one of the tree."""
+        """Collect an `RdrrError` and suppress it; let any other error pass."""
         if isinstance(error, RdrrError):
             self._errors.append(error)
             return True
@@ -285,7 +285,7 @@ class collected:  # noqa: N801 - used as a function is
 
 
 def as_object(case: bytes) -> dict[str, Any]:
-    """A request, empty where the case is none: what callers give is JSON already."""
+    """Return the case as a JSON object, or an empty one: callers pass parsed JSON."""
     try:
         return as_mapping(json.loads(case))
     except (ValueError, RecursionError):
@@ -293,5 +293,5 @@ def as_object(case: bytes) -> dict[str, Any]:
 
 
 def as_mapping(value: Any) -> dict[str, Any]:
-    """A mapping as it is, anything else as an empty one."""
+    """Return a mapping unchanged, and an empty one for any other value."""
     return dict(value) if isinstance(value, Mapping) else {}

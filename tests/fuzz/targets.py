@@ -1,6 +1,6 @@
-"""The table of what is fuzzed: parsers by name, sound cases, and how hostile ones are made.
+"""The table of fuzzing targets: parsers by name, sound cases, and strategies for hostile ones.
 
-A further parser is a reader in `readers.py`, a strategy of cases, and a row here.
+To add a parser, write a reader in `readers.py`, a strategy of cases, and a row here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fuzz.byte_edits import damaged
 from hypothesis import strategies as st
 
 CORPUS = Path(__file__).parent / "corpus"
-"""A folder for each target, with cases that were findings once, or that reach a refusal."""
+"""Holds one folder per target, with former findings and cases that reach a certain refusal."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Target:
     """A parser and its cases.
 
     Attributes:
-        open: Makes the reader, in an empty folder.
-        sound: Cases that it accepts.
-        hostile: Cases that may be anything.
+        open: Creates the reader in an empty folder.
+        sound: Cases that the parser must accept.
+        hostile: Strategy for cases of any kind.
     """
 
     open: Callable[[Path], readers.Reader]
@@ -63,13 +63,13 @@ TARGETS: Mapping[str, Target] = {
 
 
 def kept(name: str) -> dict[str, bytes]:
-    """The cases of a target's corpus by their file names."""
+    """Return the cases of a target's corpus by file name."""
     folder = CORPUS / name
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*"))}
 
 
 def cases(name: str) -> st.SearchStrategy[bytes]:
-    """Cases of a target: its own, and damage done to its sound ones and to those of the corpus."""
+    """Return a strategy for a target: its own cases, and damaged sound cases and corpus cases."""
     target = TARGETS[name]
     known = [*target.sound, *kept(name).values()]
     return st.one_of(

@@ -1,4 +1,4 @@
-"""A short campaign over every parser, and proof that a campaign finds what it is there to find."""
+"""A short campaign over every parser, and proof that a campaign finds every kind of fault."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from support.commands import ROOT
 
 COMPONENTS = ("format", "device", "manifests", "converter", "runtime", "api", "tests")
 EACH = 100
-"""Cases of a target."""
+"""Number of cases per target."""
 
 MOST = 300_000
-"""Bytes of the corpus."""
+"""Largest size of the corpus in bytes."""
 
 
 def python(*words: object) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own, whose children may die without harm to this one."""
+    """Run Python in a process of its own, whose children may crash without affecting this one."""
     path = os.pathsep.join(str(ROOT / one) for one in COMPONENTS)
     return subprocess.run(
         [sys.executable, *map(str, words)],
@@ -34,7 +34,7 @@ def python(*words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_no_parser_falls_over_hostile_cases(tmp_path):
+def test_no_parser_misbehaves_on_hostile_cases(tmp_path):
     seed = int(os.environ.get("RDRR_TEST_SEED", secrets.randbits(32)))
     words = ("--cases", EACH * len(TARGETS), "--seed", seed, "--corpus", tmp_path)
     done = python("-m", "fuzz", *words)
@@ -43,7 +43,7 @@ def test_no_parser_falls_over_hostile_cases(tmp_path):
     assert "; 0 findings" in done.stdout
 
 
-def test_no_parser_falls_over_its_sound_cases_or_its_corpus():
+def test_no_parser_misbehaves_on_its_sound_cases_or_its_corpus():
     done = python("-m", "fuzz", "--replay")
     assert done.returncode == 0, done.stdout + done.stderr
     count = sum(len(target.sound) + len(kept(name)) for name, target in TARGETS.items())
@@ -68,7 +68,7 @@ print(json.dumps({"found": found, "counts": result.counts}))
 
 @pytest.fixture(scope="module")
 def broken() -> dict[str, dict[str, dict[str, list[str]]]]:
-    """What campaigns over broken parsers find, with and without cases that set off the faults."""
+    """Run campaigns over broken parsers, with and without cases that trigger the faults."""
     return {kind: json.loads(python("-c", _BROKEN, kind).stdout) for kind in ("marked", "unmarked")}
 
 
@@ -83,7 +83,7 @@ def test_every_kind_of_fault_is_found_with_its_case(broken):
         assert MARK in case.encode("latin-1")
 
 
-def test_a_parser_that_refuses_well_is_no_finding(broken):
+def test_a_parser_that_refuses_properly_is_not_a_finding(broken):
     assert not broken["unmarked"]["found"]
     assert set(broken["unmarked"]["counts"].values()) == {10}
 

@@ -1,4 +1,4 @@
-"""What a parser owes for every case: a result, or one short printable line of the error tree."""
+"""What every parser must return for a case: a result or one short printable `RdrrError`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rdrr_format.errors import RdrrError
 ACCEPTED = "accepted"
 
 MOST = 2000
-"""Characters of a message and of each part of it."""
+"""Largest number of characters of a message and of each part of it."""
 
 
-class Finding(Exception):  # noqa: N818 - it is no error of the tests
-    """A parser did what it must not."""
+class Finding(Exception):  # noqa: N818 - not an error of the tests
+    """A parser misbehaved on a case."""
 
 
 def judge(reader: Reader, case: bytes) -> str:
-    """Read a case and say how it ended: `accepted`, or the refusal without its facts.
+    """Run a reader on a case and return the outcome: `accepted`, or the refusal without details.
 
     Raises:
-        Finding: It ended otherwise; the cause is what the parser raised.
+        Finding: The outcome is anything else; the cause is what the parser raised.
     """
     try:
         reader(case)
@@ -31,7 +31,7 @@ def judge(reader: Reader, case: bytes) -> str:
         except AssertionError as fault:
             raise Finding(str(fault)) from error
         return _outcome(error)
-    except BaseException as error:  # the panics of extension modules are no Exceptions
+    except BaseException as error:  # panics of extension modules are not Exceptions
         if isinstance(error, KeyboardInterrupt):
             raise
         raise Finding(f"{type(error).__name__}: {str(error)[:300]!a}") from error
@@ -46,7 +46,7 @@ def _check(error: RdrrError) -> None:
 
 
 def _outcome(error: RdrrError) -> str:
-    """The kind and the words of an error, fit for a file's name."""
+    """Return the class and the words of an error in a form that fits a file name."""
     rules = sorted({fault.rule for fault in getattr(error, "faults", ())})
     words = re.sub(r"[^a-z]+", "-", " ".join(rules[:2]) or error.message.lower())
     return f"{type(error).__name__}-{words[:40].strip('-')}"

@@ -37,7 +37,7 @@ TENSORS: Mapping[str, tuple[str, int, tuple[int, ...]]] = {
     "half.weight": ("F16", 2, (2, 8)),
     "empty.weight": ("BF16", 2, (0, 3)),
 }
-"""Type, bytes of a value, shape."""
+"""Dtype, bytes per element and shape of tensors."""
 
 
 def _safetensors_header() -> tuple[dict[str, Any], bytes]:
@@ -198,7 +198,7 @@ FRAME = 8192
 
 
 def one_shard() -> tuple[dict[str, Any], bytes]:
-    """The manifest of a package with one compressed shard, and its content, which is zeros."""
+    """Return the manifest of a package with one compressed shard, and its content: zeros."""
     manifest = valid_manifest(layers=1)
     content = bytes(sum(shard["size"] for shard in manifest["shards"]))
     for entry in manifest["tensors"].values():
@@ -223,13 +223,13 @@ def _shard(
     between: bytes,
     count: int,
 ) -> bytes:
-    """Frames and a table in which some sizes lie.
+    """Return zstd frames and a seek table in which some sizes are false.
 
     Args:
-        contents: Of the frames.
-        lies: Frame, column (compressed or not) and what is added to the size.
+        contents: Uncompressed contents of the frames.
+        lies: Frame, column (compressed or not) and the number added to that size.
         between: Bytes between the frames and the table.
-        count: Added to the number of frames at the end.
+        count: Number added to the frame count at the end of the table.
     """
     frames = [compress_frame(content, 1) for content in contents]
     sizes = [[len(frame), len(content)] for frame, content in zip(frames, contents, strict=True)]

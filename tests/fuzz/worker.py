@@ -1,6 +1,6 @@
-"""A batch of cases in a process of its own, which may die of any of them.
+"""Run a batch of cases in a process of its own, which any of them may crash.
 
-What the parent needs to know is in files that are written before each case, so that it is there
+Whatever the parent process needs is written to files before each case, so that it is there
 however the process ends.
 """
 
@@ -26,27 +26,27 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 MEMORY = 1 << 30
-"""Bytes of address space that a process may take beyond those it begins with."""
+"""Bytes of address space that a process may use beyond those it starts with."""
 
 CPU_SECONDS, SECONDS = 5.0, 60.0
-"""What a case may take: of the processor, and in all."""
+"""Limits of a case: CPU time and wall-clock time."""
 
 LONGEST = 3600
-"""Bytes of a case that is kept for how it ended; of a longer one only the ending is."""
+"""Largest size in bytes of a case kept for its outcome; of longer ones only the outcome is."""
 
 _COUNT = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases that one process runs.
+    """The cases that one process runs.
 
     Attributes:
-        name: Of the target.
-        seed: From which Hypothesis makes the cases.
-        size: How many.
-        known: Cases to run instead of those.
-        sound: How many of them, from the first on, have to be accepted.
+        name: Name of the target.
+        seed: Seed from which Hypothesis generates the cases.
+        size: Number of cases.
+        known: Cases to run instead of generated ones.
+        sound: How many of `known`, from the first on, must be accepted.
     """
 
     name: str
@@ -58,40 +58,40 @@ class Batch:
 
 @dataclass(frozen=True)
 class Notes:
-    """The files that a process leaves.
+    """The files in which a process records its progress.
 
     Attributes:
-        folder: Where.
+        folder: Folder of the files.
     """
 
     folder: Path
 
     @property
     def current(self) -> Path:
-        """Number of cases begun, and the bytes of the last."""
+        """The file with the number of cases begun and the bytes of the last one."""
         return self.folder / "case"
 
     @property
     def trace(self) -> Path:
-        """What is known of the end: a traceback, or what the process said."""
+        """The file that tells how the process ended: a traceback, or its output."""
         return self.folder / "trace"
 
     @property
     def outcomes(self) -> Path:
-        """A folder with the first short case of each way to end, empty where none was short."""
+        """The folder with a short case per outcome; the file is empty if no case was short."""
         return self.folder / "outcomes"
 
     def read(self) -> tuple[int, bytes]:
-        """Number of cases begun, and the bytes of the last."""
+        """Return the number of cases begun and the bytes of the last one."""
         raw = self.current.read_bytes() if self.current.exists() else bytes(_COUNT.size)
         return _COUNT.unpack_from(raw)[0], raw[_COUNT.size :]
 
 
 def run_batch(batch: Batch, reader: Reader, cases: st.SearchStrategy[bytes], notes: Notes) -> None:
-    """Run the cases of a batch; the first finding is made small and ends it.
+    """Run the cases of a batch; the first finding is shrunk and ends it.
 
     Raises:
-        Finding: There is one; its case is the last in the notes.
+        Finding: A parser misbehaved; its case is the last one in the notes.
     """
     runner = _Cases(reader, notes)
     if batch.known:
@@ -112,11 +112,11 @@ def run_batch(batch: Batch, reader: Reader, cases: st.SearchStrategy[bytes], not
 
 
 class _Cases:
-    """Runs cases under the limits, and writes down which.
+    """Runs cases under the limits, and records each before it starts.
 
     Args:
-        reader: Reads them.
-        notes: Where to write.
+        reader: The reader to run.
+        notes: The files to write to.
     """
 
     def __init__(self, reader: Reader, notes: Notes) -> None:
@@ -127,12 +127,12 @@ class _Cases:
         notes.outcomes.mkdir(exist_ok=True)
 
     def run_one(self, case: bytes) -> None:
-        """Run one; a test of Hypothesis gives nothing back."""
+        """Run one case; a Hypothesis test must return None."""
         self.run(case)
 
     def run(self, case: bytes) -> str:
-        """Run one and say how it ended."""
-        self._begun += not self._has_failed  # what comes after a finding makes it smaller
+        """Run one case and return its outcome."""
+        self._begun += not self._has_failed  # cases after a finding only shrink it
         self._file.seek(0)
         self._file.truncate()
         self._file.write(_COUNT.pack(self._begun) + case)
@@ -152,7 +152,7 @@ class _Cases:
 
 
 def _set_timers(cpu: float, wall: float) -> None:
-    # Their default action ends the process even where no Python code runs any more.
+    # The default action of the signals ends the process even while no Python code runs.
     signal.setitimer(signal.ITIMER_PROF, cpu)
     signal.setitimer(signal.ITIMER_REAL, wall)
 
@@ -163,7 +163,7 @@ def child(
     cases: st.SearchStrategy[bytes],
     notes: Notes,
 ) -> None:
-    """The life of a process: exits 0, or 1 with a finding, or dies of a signal."""
+    """Run a batch as a process: exit with 0, with 1 after a finding, or die from a signal."""
     trace = notes.trace.open("w")
     os.dup2(trace.fileno(), 1)
     os.dup2(trace.fileno(), 2)
@@ -184,17 +184,17 @@ def child(
 
 
 def _write_trace(error: BaseException, trace: IO[str]) -> None:
-    """The traceback of what a parser raised, or of a fault of these tests."""
+    """Write the traceback of what a parser raised, or of a fault in these tests."""
     shown: BaseException | None = error.__cause__ or error
     while shown is not None:
-        shown.__notes__ = []  # Hypothesis adds whole strategies
+        shown.__notes__ = []  # Hypothesis adds the text of whole strategies
         shown = shown.__cause__ or shown.__context__
     traceback.print_exception(error.__cause__ or error, file=trace)
     print(f"{type(error).__name__}: {str(error)[:300]}", file=trace, flush=True)
 
 
 def _limit_memory() -> None:
-    """Bound the address space, where the system says how much of it is taken."""
+    """Limit the address space if the system reports how much is in use."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         taken = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

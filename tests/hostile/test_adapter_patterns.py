@@ -1,4 +1,4 @@
-"""Patterns in a LoRA adapter's configuration: they mean what Python's mean, in bounded time."""
+"""Patterns in a LoRA adapter's configuration match as Python's `re` does, in bounded time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rdrr_converter.lora._regex import MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERN,
 from rdrr_format.errors import FormatError, SourceError
 
 SECONDS = 5.0
-"""Of the processor's time; backtracking would take years."""
+"""Limit of CPU time; with backtracking these patterns would take years."""
 MODULE = "model.layers.11.self_attn.q_proj"
 
 
 def as_peft(pattern: str, module: str) -> bool:
-    """What PEFT does with a pattern."""
+    """Return whether PEFT would apply a pattern to a module."""
     return re.match(rf"(.*\.)?({pattern})$", module) is not None
 
 
@@ -62,7 +62,7 @@ def ours(pattern: str, module: str) -> bool:
         "Q_PROJ",
     ],
 )
-def test_a_pattern_means_what_it_means_to_python(pattern):
+def test_a_pattern_matches_as_in_python(pattern):
     for module in (MODULE, "q_proj", "x_proj", "lm_head", "model.embed_tokens", ""):
         assert ours(pattern, module) == as_peft(pattern, module), module
 
@@ -86,7 +86,7 @@ PATTERNS = st.recursive(
 @settings(max_examples=600, deadline=None)
 @given(PATTERNS, st.text("ab._1", max_size=10))
 @example("(a|b)*_1", "a.ab_1")
-def test_random_patterns_mean_what_they_mean_to_python(pattern, module):
+def test_random_patterns_match_as_in_python(pattern, module):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -95,7 +95,7 @@ def test_random_patterns_mean_what_they_mean_to_python(pattern, module):
             assume(False)
     try:
         assert ours(pattern, module) == expected
-    except FormatError as error:  # Python repeats some conditions, which are not written here
+    except FormatError as error:  # Python repeats some assertions, which rdrr does not support
         assert "repetition" in str(error)  # noqa: PT017
 
 
@@ -104,7 +104,7 @@ def test_random_patterns_mean_what_they_mean_to_python(pattern, module):
     st.lists(st.text("ab._", min_size=1, max_size=5), unique=True, max_size=8),
     st.text("ab._", max_size=8),
 )
-def test_of_several_names_the_first_in_the_table_counts(names, module):
+def test_the_first_matching_name_of_the_table_wins(names, module):
     expected = next((name for name in names if as_peft(name, module)), None)
     assert PatternTable({name: name for name in names}).find(module) == expected
 
@@ -127,7 +127,7 @@ def config(folder: Path, **values: object) -> Path:
         "(" * MAX_DEPTH + "a" + "*)" * MAX_DEPTH + "!",
     ],
 )
-def test_a_pattern_that_backtracks_for_ever_is_matched_at_once(tmp_path, pattern):
+def test_a_pattern_with_catastrophic_backtracking_is_matched_quickly(tmp_path, pattern):
     module = MODULE * 20
     began = time.process_time()
     read = read_adapter_config(config(tmp_path, rank_pattern={pattern: 4, "q_proj": 2}))
@@ -162,7 +162,7 @@ def test_a_pattern_that_backtracks_for_ever_is_matched_at_once(tmp_path, pattern
         (r"\.", "a\\", "escape"),
     ],
 )
-def test_what_is_no_pattern_or_too_much_of_one_is_refused(tmp_path, inside, outside, words):
+def test_an_invalid_or_oversized_pattern_is_refused(tmp_path, inside, outside, words):
     read_adapter_config(config(tmp_path, rank_pattern={inside: 4}))
     for key in ("rank_pattern", "alpha_pattern"):
         with pytest.raises(SourceError, match=words) as caught:
@@ -171,7 +171,7 @@ def test_what_is_no_pattern_or_too_much_of_one_is_refused(tmp_path, inside, outs
         assert len(str(caught.value)) < 2000
 
 
-def test_a_table_has_a_bound_of_patterns_and_of_steps(monkeypatch):
+def test_a_pattern_table_is_bounded_in_patterns_and_in_steps(monkeypatch):
     monkeypatch.setattr(_patterns, "MAX_PATTERNS", 3)
     PatternTable({"a": 1, "b": 2, "c": 3})
     with pytest.raises(FormatError, match="too many patterns"):
@@ -185,7 +185,7 @@ def test_a_table_has_a_bound_of_patterns_and_of_steps(monkeypatch):
         table.find("a" * (_patterns.MAX_NAME + 1))
 
 
-def test_as_many_names_as_a_large_adapter_has_are_looked_up_at_once():
+def test_the_names_of_a_large_adapter_are_looked_up_quickly():
     names = [f"model.layers.{n // 700}.mlp.experts.{n % 700}.up_proj" for n in range(50_000)]
     table = PatternTable({name: rank for rank, name in enumerate(names)})
     began = time.process_time()
@@ -193,6 +193,6 @@ def test_as_many_names_as_a_large_adapter_has_are_looked_up_at_once():
     assert time.process_time() - began < SECONDS
 
 
-def test_a_compiled_pattern_has_an_end():
+def test_a_compiled_pattern_matches_the_whole_name():
     assert compile_regex("a").matches("a")
     assert not compile_regex("a").matches("aa")

@@ -1,4 +1,4 @@
-"""Arguments of Python callers that are of the wrong type or size: one error of ours each."""
+"""Arguments of the Python API with the wrong type or size: each raises one RdrrError."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rdrr.Model]:
 
 
 class Odd:
-    """A value that cannot be shown."""
+    """A value whose `repr` raises."""
 
     def __repr__(self) -> str:
         raise ValueError("no")
@@ -60,7 +60,7 @@ def test_sampling_parameters_are_checked_in_one_place(name):
 
 
 @pytest.mark.parametrize("name", ["temperature", "logit_bias"])
-def test_none_is_only_a_value_where_the_type_has_it(name):
+def test_none_is_accepted_only_where_the_type_allows_it(name):
     assert SamplingParams(top_k=None).top_k is None
     with pytest.raises(UsageError, match="wrong type"):
         SamplingParams(**{name: None})
@@ -82,7 +82,7 @@ GENERATE: dict[str, tuple[list[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", GENERATE)
-def test_arguments_of_a_generation(model, name):
+def test_wrong_arguments_of_a_generation_are_refused(model, name):
     sound, wrong = GENERATE[name]
     for value in sound:
         options = {"max_tokens": 2, name: value}
@@ -94,7 +94,7 @@ def test_arguments_of_a_generation(model, name):
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "interval", "sequences", "stop_ids"])
-def test_arguments_of_a_batch(model, name):
+def test_wrong_arguments_of_a_batch_are_refused(model, name):
     assert len(model.generate_batch([PROMPT, [1, 2]], max_tokens=2)) == 2
     for value in (0, "7", 1.5, 2**63, None):
         with pytest.raises(UsageError):
@@ -129,7 +129,7 @@ def test_a_prompt_in_bytes_is_refused(model, wrong):
 
 
 @pytest.mark.parametrize("wrong", [5, None, [1.5], ["a"], [None], [2**70], {1.5: 2}, Odd()])
-def test_a_prompt_that_is_neither_text_nor_ids(model, wrong):
+def test_a_prompt_that_is_neither_text_nor_ids_is_refused(model, wrong):
     ids = model.encode(PROMPT)
     plain = model.generate(PROMPT, max_tokens=2).read()
     for sound in (ids, tuple(ids), np.array(ids), iter(ids)):
@@ -139,14 +139,14 @@ def test_a_prompt_that_is_neither_text_nor_ids(model, wrong):
             call(wrong)
 
 
-def test_prompts_are_a_list(model):
+def test_the_prompts_of_a_batch_must_be_a_list(model):
     for wrong in (PROMPT, b"And", 5, None):
         with pytest.raises(UsageError, match="prompts"):
             model.generate_batch(wrong)
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**70, 1.5, "a", None])
-def test_ids_that_are_none_are_not_decoded(model, wrong):
+def test_invalid_token_ids_are_not_decoded(model, wrong):
     assert model.decode(model.encode(PROMPT))
     with pytest.raises(UsageError, match="not a token id"):
         model.decode([1, wrong])
@@ -156,20 +156,20 @@ def schema(value: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"schema": value}}
 
 
-def circle() -> dict[str, Any]:
+def circular_schema() -> dict[str, Any]:
     found: dict[str, Any] = {"type": "object"}
     found["properties"] = {"a": found}
     return found
 
 
-def deep() -> dict[str, Any]:
+def deep_schema() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for _ in range(50_000):
         found = {"items": found}
     return found
 
 
-def denials() -> dict[str, Any]:
+def nested_nots() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for _ in range(900):
         found = {"not": found}
@@ -177,39 +177,39 @@ def denials() -> dict[str, Any]:
 
 
 SCHEMAS = {
-    "a dictionary that holds itself": circle(),
-    "50,000 levels": deep(),
+    "a dictionary that contains itself": circular_schema(),
+    "50,000 levels": deep_schema(),
     "a reference to itself": {"$ref": "#"},
     "two references to each other": {
         "$ref": "#/$defs/a",
         "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
     },
-    "a part that is the whole": {"allOf": [{"$ref": "#"}]},
-    "one choice, which is the whole": {"anyOf": [{"$ref": "#"}]},
+    "a part that is the whole schema": {"allOf": [{"$ref": "#"}]},
+    "a single choice that is the whole schema": {"anyOf": [{"$ref": "#"}]},
     "a reference to nothing": {"$ref": "#/nowhere"},
     "a reference to a server": {"$ref": "http://localhost:1/schema"},
-    "something else": {"type": {1, 2}},
-    "a key of another kind": {"properties": {(1, 2): {}}},
-    "a string of a length that cannot be": {"type": "string", "minLength": 9999999999},
-    "900 denials": denials(),
+    "a set in place of a type": {"type": {1, 2}},
+    "a key that is not a string": {"properties": {(1, 2): {}}},
+    "a string of impossible length": {"type": "string", "minLength": 9999999999},
+    "900 nested negations": nested_nots(),
 }
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_schema_that_cannot_be_followed(model, name):
+def test_an_unsupported_schema_is_refused(model, name):
     with pytest.raises(UsageError, match="JSON schema") as raised:
         model.generate(PROMPT, response_format=schema(SCHEMAS[name]))
     assert len(str(raised.value)) < 1000
 
 
-def test_a_schema_may_refer_to_itself_where_that_ends(model):
+def test_a_schema_may_refer_to_itself_if_the_recursion_is_bounded(model):
     tree = {"type": "array", "items": {"$ref": "#"}, "maxItems": 1}
     text = model.generate(PROMPT, response_format=schema(tree), max_tokens=20).read()
     assert text.startswith("[")
 
 
 @pytest.mark.parametrize("pattern", ["(" * 50_000, "(?=a)b", "(a", "a" * (1 << 21), "\ud800"])
-def test_a_regular_expression_that_cannot_be_followed(model, pattern):
+def test_an_unsupported_regular_expression_is_refused(model, pattern):
     held = model.generate(PROMPT, response_format={"type": "regex", "regex": "a{3}"})
     assert held.read() == "aaa"
     with pytest.raises(RdrrError, match="regular expression"):

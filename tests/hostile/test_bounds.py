@@ -1,6 +1,6 @@
-"""What a file may cost: just inside each bound it is read, just outside it is refused at once.
+"""Bounds on the cost of reading a file: one just within a bound is read, one beyond is refused.
 
-Refusals are measured, in memory and in the processor's time.
+The memory and the CPU time of each refusal are measured.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from support.safetensor_files import write_raw
 
 MIB = 1 << 20
 SECONDS = 5.0
-"""Of the processor's time, that a refusal may take while every allocation is traced."""
+"""Limit of CPU time for a refusal while every allocation is traced."""
 
 
 @contextmanager
 def cheap(most: int) -> Iterator[None]:
-    """Fail if the block allocates too many bytes at a time, or takes long."""
+    """Fail if the block holds more than `most` allocated bytes at once, or takes too long."""
     tracemalloc.start()
     began = time.process_time()
     try:
@@ -70,7 +70,7 @@ def nested(depth: int) -> bytes:
 
 
 def with_values(count: int, inside: bytes = b"0") -> bytes:
-    """Return a list that is `count` values together with its elements."""
+    """Return the JSON text of a list that counts as `count` values, its elements included."""
     return b"[" + b",".join([inside] * (count - 1)) + b"]"
 
 
@@ -89,25 +89,25 @@ class TestJson:
             ('"ä"'.encode(), '"ä"'.encode("latin-1"), "not UTF-8"),
         ],
     )
-    def test_each_bound(self, inside, outside, words):
+    def test_each_bound_of_json_is_exact(self, inside, outside, words):
         assert parse_json(inside, self.BOUNDS) == json.loads(inside)
         refused(FormatError, words, 24 * MIB, lambda: parse_json(outside, self.BOUNDS))
 
     @pytest.mark.parametrize(
         "text", [r'"[[[[[[[[["', r'"\"[[[[[[[[["', r'"\\"', r'["\\\"[", "{{{{{{{{{"]']
     )
-    def test_brackets_in_strings_count_for_nothing(self, text):
+    def test_brackets_in_strings_are_not_counted(self, text):
         assert parse_json(text.encode(), self.BOUNDS) == json.loads(text)
 
     @pytest.mark.parametrize("text", [rb'["\\", [[[[[[[[[]]]]]]]]]]', rb'["", [[[[[[[[[]]]]]]]]]]'])
-    def test_brackets_behind_strings_count(self, text):
+    def test_brackets_after_strings_are_counted(self, text):
         with pytest.raises(FormatError, match="nested"):
             parse_json(text, self.BOUNDS)
 
     @pytest.mark.parametrize(
         "unclosed", [b'"' * (4 * MIB - 1), b'"\\' * (2 * MIB), b"\\" * (4 * MIB)]
     )
-    def test_text_that_is_all_quotes_is_refused_as_fast(self, unclosed):
+    def test_text_that_is_all_quotes_is_refused_just_as_quickly(self, unclosed):
         refused(FormatError, "not JSON", 24 * MIB, lambda: parse_json(unclosed, self.BOUNDS))
 
 
@@ -126,11 +126,11 @@ class TestManifest:
             (b"1" * 21, "too many digits"),
         ],
     )
-    def test_beyond_a_bound(self, extra, words):
+    def test_a_manifest_beyond_a_bound_is_refused(self, extra, words):
         text = manifest_with(extra)
         refused(ManifestError, words, 4 * len(text) + MIB, lambda: read_manifest(text, "m"))
 
-    def test_an_extra_field_as_deep_as_may_be_is_examined(self, tmp_path, rng):
+    def test_an_extra_field_of_the_maximum_depth_is_examined(self, tmp_path, rng):
         write_package(tmp_path, rng)
         path = tmp_path / "manifest.json"
         manifest = path.read_bytes().rstrip()[:-1]
@@ -158,7 +158,7 @@ class TestSafetensors:
     def path(self, tmp_path: Path) -> Path:
         return tmp_path / "model.safetensors"
 
-    def test_header_bytes(self, path):
+    def test_the_size_of_the_header_is_bounded(self, path):
         with path.open("wb") as file:
             file.write((safetensors.HEADER.size + 1).to_bytes(8, "little"))
             file.truncate(1 << 40)
@@ -167,7 +167,7 @@ class TestSafetensors:
         write_raw(path, blank)
         assert safetensors.read_file(path) == {}
 
-    def test_header_values(self, path):
+    def test_the_number_of_header_values_is_bounded(self, path):
         most = safetensors.HEADER.values
         entry = b'"t%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
         count = most // 7 + 1
@@ -178,7 +178,7 @@ class TestSafetensors:
         assert len(safetensors.read_file(path)) == 1000
 
     @pytest.mark.parametrize("digits", [21, 4000, 5000])
-    def test_digits(self, path, digits):
+    def test_the_number_of_digits_is_bounded(self, path, digits):
         entry = {"dtype": "F32", "shape": [1, 0], "data_offsets": [0, 0]}
         write_raw(path, json.dumps({"w": entry}).encode())
         assert list(safetensors.read_file(path)) == ["w"]
@@ -203,7 +203,7 @@ class TestGguf:
             with path.open("r+b") as file:
                 file.truncate(size)
 
-    def test_counts(self, path):
+    def test_the_numbers_of_tensors_and_entries_are_bounded(self, path):
         for tensors, entries, words in (
             (_gguf_file.MAX_TENSORS + 1, 0, "too many tensors"),
             (0, _gguf_file.MAX_ENTRIES + 1, "too many entries"),
@@ -216,7 +216,7 @@ class TestGguf:
         self.write(path, 0, _gguf_file.MAX_ENTRIES, rest)
         assert len(read_gguf(path).metadata) == _gguf_file.MAX_ENTRIES
 
-    def test_listed_values(self, path):
+    def test_the_number_of_listed_values_is_bounded(self, path):
         def listed(count: int) -> bytes:
             half = string(b"a") + struct.pack("<IIQ", 9, 0, 8) + bytes(8)
             return half + string(b"b") + struct.pack("<IIQ", 9, 0, count - 8)
@@ -227,7 +227,7 @@ class TestGguf:
         self.write(path, 0, 2, listed(most) + bytes(most - 8))
         assert len(read_gguf(path).metadata["b"]) == most - 8
 
-    def test_bytes_before_the_data(self, path):
+    def test_the_number_of_bytes_before_the_data_is_bounded(self, path):
         long = _gguf_file.MAX_HEADER - 24 - 9 - 4 - 8
         for extra, ok in ((0, True), (1, False)):
             size = long + extra
@@ -245,14 +245,14 @@ class TestImatrix:
         rows = (struct.pack("<i5siii", 5, b"%05x" % n, 1, 1, 0) for n in range(entries))
         return struct.pack("<i", entries) + b"".join(rows)
 
-    def test_entries(self, tmp_path):
+    def test_the_number_of_entries_is_bounded(self, tmp_path):
         path = tmp_path / "m.dat"
         path.write_bytes(self.legacy(imatrix.MAX_ENTRIES))
         assert len(read_imatrix(path)) == imatrix.MAX_ENTRIES
         path.write_bytes(self.legacy(imatrix.MAX_ENTRIES + 1))
         refused(SourceError, "too many entries", 8 * MIB, lambda: read_imatrix(path))
 
-    def test_an_entry_that_stands_twice(self, tmp_path):
+    def test_a_duplicate_entry_is_refused(self, tmp_path):
         path = tmp_path / "m.dat"
         whole = self.legacy(2)
         path.write_bytes(whole)
@@ -260,7 +260,7 @@ class TestImatrix:
         path.write_bytes(whole.replace(b"00001", b"00000"))
         refused(SourceError, "occurs twice", MIB, lambda: read_imatrix(path))
 
-    def test_values_that_are_no_numbers_are_refused_without_a_warning(self, tmp_path):
+    def test_nan_values_are_refused_without_a_warning(self, tmp_path):
         path = tmp_path / "m.dat"
         head = struct.pack("<ii1sii", 1, 1, b"w", 3, 1)
         path.write_bytes(head + struct.pack("<f", 6.0))
@@ -272,7 +272,7 @@ class TestImatrix:
                 read_imatrix(path)
 
     @pytest.mark.parametrize("magic", [b"GGUF", b"\x01\0\0\0"])
-    def test_bytes(self, tmp_path, magic):
+    def test_the_size_of_the_file_is_bounded(self, tmp_path, magic):
         path = tmp_path / "m.dat"
         with path.open("wb") as file:
             file.write(magic)
@@ -317,25 +317,25 @@ def test_a_tokenizer_as_large_as_published_ones_is_read():
     assert len(parse_json_object(text, "t")["model"]["vocab"]) == 300_000
 
 
-def packed(size: int, content: int) -> ShardInfo:
+def zstd_shard(size: int, content: int) -> ShardInfo:
     return ShardInfo(0, "s.bin.zst", size, "0" * 64, 0, "zstd", content)
 
 
 class TestZstd:
     @pytest.mark.parametrize("sizes", [(0,), (1000,), (1 << 30, 1 << 20, 5)])
-    def test_declared_content(self, sizes):
+    def test_the_declared_uncompressed_size_is_bounded(self, sizes):
         most = FREE_CONTENT + MAX_EXPANSION * sum(sizes)
-        inside = [packed(size, 0) for size in sizes[1:]] + [packed(sizes[0], most)]
-        outside = [packed(size, 0) for size in sizes[1:]] + [packed(sizes[0], most + 1)]
+        inside = [zstd_shard(size, 0) for size in sizes[1:]] + [zstd_shard(sizes[0], most)]
+        outside = [zstd_shard(size, 0) for size in sizes[1:]] + [zstd_shard(sizes[0], most + 1)]
         check_content(inside)
         with pytest.raises(ShardError, match="too much content"):
             check_content(outside)
 
-    def test_plain_shards_declare_none(self):
+    def test_uncompressed_shards_declare_no_uncompressed_size(self):
         check_content([ShardInfo(0, "s.bin", 1, "0" * 64, 0)])
 
     def write_bomb(self, folder: Path, content: int, *, frame: int = MAX_FRAME) -> dict[str, Any]:
-        """A package whose one tensor is a vector of zeros, in frames of some hundred bytes."""
+        """Write a package with one tensor of zeros, in zstd frames of some hundred bytes each."""
         raw = compress_frame(bytes(frame), 19)
         frames = content // frame
         shard = raw * frames + encode_seek_table([(len(raw), frame)] * frames)
@@ -360,19 +360,19 @@ class TestZstd:
         faults = validate(folder, deep=True).faults
         return {fault.rule for fault in faults if fault.rule.startswith(("shard", "tensor"))}
 
-    def test_a_bomb_is_refused_before_it_is_decoded(self, tmp_path):
+    def test_a_decompression_bomb_is_refused_before_it_is_decoded(self, tmp_path):
         size = 128 * MAX_FRAME  # 2 GiB in 70 KB
         self.write_bomb(tmp_path, size)
         assert (tmp_path / "s.bin.zst").stat().st_size < 100_000
         with cheap(8 * MIB):
             assert self.rules(tmp_path) == {"shard-compression", "shard-frames", "tensor-values"}
 
-    def test_what_is_decoded_is_held_in_parts_only(self, tmp_path):
+    def test_decoded_content_is_never_held_as_a_whole(self, tmp_path):
         self.write_bomb(tmp_path, 12 * MAX_FRAME)  # one row of 192 MiB
         with cheap(96 * MIB):
             assert self.rules(tmp_path) == set()
 
-    def test_a_frame_may_have_its_bound_and_no_more(self, tmp_path):
+    def test_the_size_of_a_frame_is_bounded(self, tmp_path):
         self.write_bomb(tmp_path, MAX_FRAME)
         assert self.rules(tmp_path) == set()
         self.write_bomb(tmp_path, MAX_FRAME + 4, frame=MAX_FRAME + 4)
@@ -380,7 +380,7 @@ class TestZstd:
             assert self.rules(tmp_path) == {"shard-frames", "tensor-values"}
 
     @pytest.mark.parametrize("frames", [MAX_FRAMES, MAX_FRAMES + 1])
-    def test_number_of_frames(self, tmp_path, frames):
+    def test_the_number_of_frames_is_bounded(self, tmp_path, frames):
         manifest = self.write_bomb(tmp_path, MIB)
         raw = compress_frame(bytes(MIB), 3)
         table = [(len(raw), MIB)] + [(0, 0)] * (frames - 1)
@@ -399,7 +399,7 @@ class TestZstd:
 
 
 class TestDeepValidation:
-    """The same bytes are looked at once, however often a manifest names them."""
+    """Deep validation reads the same bytes once, however often a manifest names them."""
 
     @pytest.fixture
     def manifest(self, tmp_path: Path, rng: Any) -> dict[str, Any]:
@@ -409,7 +409,7 @@ class TestDeepValidation:
 
     @staticmethod
     def examined(folder: Path, manifest: object, monkeypatch: Any) -> tuple[set[str], int]:
-        """The rules that are broken, and the bytes that were read for that."""
+        """Return the rules that validation finds broken, and how many bytes it read."""
         (folder / "manifest.json").write_text(json.dumps(manifest))
         sizes = []
         whole = LocalStore.read
@@ -422,7 +422,7 @@ class TestDeepValidation:
         monkeypatch.setattr(LocalStore, "read", read)
         return {fault.rule for fault in validate(folder, deep=True).faults}, sum(sizes)
 
-    def test_tensors_that_share_bytes(self, tmp_path, manifest, monkeypatch):
+    def test_bytes_that_tensors_share_are_read_only_once(self, tmp_path, manifest, monkeypatch):
         spans = [{"shardIndex": 0, "offset": 0, "size": 32768}] * 2000
         size = 32768 * len(spans)
         manifest["tensors"]["endless"] = {
@@ -432,13 +432,13 @@ class TestDeepValidation:
         assert "tensor-overlap" in rules
         assert read < 2 * MIB
 
-    def test_shards_that_are_one_file(self, tmp_path, manifest, monkeypatch):
+    def test_a_file_that_several_shards_name_is_read_once(self, tmp_path, manifest, monkeypatch):
         manifest["shards"] += [manifest["shards"][0]] * 2000
         rules, read = self.examined(tmp_path, manifest, monkeypatch)
         assert "shard-name-unique" in rules
         assert read < 2 * MIB
 
-    def test_rows_of_nothing(self, tmp_path, manifest, monkeypatch):
+    def test_a_huge_number_of_empty_rows_is_refused(self, tmp_path, manifest, monkeypatch):
         manifest["tensors"]["nothing"] = {
             "shape": [10**18, 0], "dtype": "F32", "size": 0, "shard": 0, "offset": 0
         }  # fmt: skip
@@ -459,7 +459,7 @@ class TestDeepValidation:
 )
 def test_values_and_levels_are_counted_whatever_the_strings_hold(value, piece):
     def count(one: Any) -> tuple[int, int]:
-        """Separators and openings, and levels."""
+        """Return the number of values, as the bound counts them, and the nesting depth."""
         inside = list(one.values()) if isinstance(one, dict) else one
         if not isinstance(inside, list):
             return 0, 0
@@ -479,6 +479,6 @@ def test_values_and_levels_are_counted_whatever_the_strings_hold(value, piece):
                 check_bounds(text, JsonBounds(len(text), values + 1, depth - 1))
 
 
-def test_published_gguf_headers_are_far_inside_the_bounds():
+def test_published_gguf_headers_are_well_within_the_bounds():
     assert gguf.GGUF_VERSION in _gguf_file.VERSIONS
     assert _gguf_file.MAX_ARRAY_ELEMENTS > 4 * 262_144 * 2

@@ -1,4 +1,4 @@
-"""Chat templates that would take all time or memory: each ends soon with one error of ours."""
+"""Chat templates that would exhaust time or memory: each is stopped soon by one RdrrError."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.commands import environment
 
 TURNS = [{"role": "user", "content": "Hello, {you}"}, {"role": "assistant", "content": "Hi."}]
 SECONDS = 60
-"""What a template may take on a machine that is busy; most take milliseconds."""
+"""Limit of CPU time for a template on a busy machine; most take milliseconds."""
 
 
 def rendered(source: str) -> str:
@@ -27,7 +27,7 @@ def rendered(source: str) -> str:
 
 
 @contextmanager
-def soon() -> Iterator[None]:
+def bounded_time() -> Iterator[None]:
     start = time.process_time()
     yield
     assert time.process_time() - start < SECONDS
@@ -60,19 +60,19 @@ ENDLESS = {
         "{{ loop(range(99999)) }}{% endif %}{% endfor %}",
         "steps",
     ),
-    "searching again and again": (
+    "repeated searching": (
         f"{{% set x = {LARGE} %}}" + MANY + "{% if 'b' in x %}{% endif %}" + END,
         "steps",
     ),
-    "comparing again and again": (
+    "repeated comparing": (
         f"{{% set x = {LARGE} %}}{{% set y = {LARGE} %}}" + MANY + "{{ x == y }}" + END,
         "steps",
     ),
-    "splitting again and again": (
+    "repeated splitting": (
         f"{{% set x = {LARGE} %}}" + MANY + "{% set y = x.split('a') %}" + END,
         "steps",
     ),
-    "sorting again and again": (MANY + "{% set x = range(99999) | sort %}" + END, "steps"),
+    "repeated sorting": (MANY + "{% set x = range(99999) | sort %}" + END, "steps"),
     "text of the template in a loop": (MANY + "x" * 100_000 + END, "writes too much"),
     "the same in a block that is set": (
         "{% set x %}" + MANY + "x" * 100_000 + END + "{% endset %}",
@@ -85,13 +85,16 @@ ENDLESS = {
     "doubling by ~": (doubling("'a'", "n.x ~ n.x"), "too large"),
     "doubling by +": (doubling("'a'", "n.x + n.x"), "too large"),
     "doubling a list by +": (doubling("[1]", "n.x + n.x"), "too large"),
-    "a list that holds itself twice": (doubling("[1]", "[n.x, n.x]"), "too large"),
-    "a dictionary that does": (doubling("{}", "{'a': n.x, 'b': n.x}"), "too large"),
-    "dict() that does": (doubling("1", "dict(a=n.x, b=n.x)") + "{{ n.x | tojson }}", "too large"),
+    "doubling a list by nesting": (doubling("[1]", "[n.x, n.x]"), "too large"),
+    "doubling a dictionary by nesting": (doubling("{}", "{'a': n.x, 'b': n.x}"), "too large"),
+    "doubling dict() by nesting": (
+        doubling("1", "dict(a=n.x, b=n.x)") + "{{ n.x | tojson }}",
+        "too large",
+    ),
     "a list in a list": (doubling("[]", "[n.x]", 9999), "nested too deeply"),
     "squaring": (doubling("3", "n.x * n.x"), "number that is too large"),
     "a power": ("{{ 9 ** (9 ** 9) }}", "number that is too large"),
-    "digits of another base": ("{{ ('f' * 5000000) | int(base=16) }}", "number"),
+    "a number in another base": ("{{ ('f' * 5000000) | int(base=16) }}", "number"),
     "a macro that calls itself": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "deeply"),
     "a block that calls itself": ("{% block a %}{{ self.a() }}{% endblock %}", "deeply"),
     "a loop that calls itself": (
@@ -173,32 +176,32 @@ NO_TEMPLATES = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_template_that_would_not_end(name):
+def test_a_template_that_would_not_end_is_stopped(name):
     source, words = ENDLESS[name]
-    with soon(), pytest.raises(GenerationError, match=words):
+    with bounded_time(), pytest.raises(GenerationError, match=words):
         rendered(source)
 
 
 @pytest.mark.parametrize("expression", LONG_OPERATIONS)
 def test_a_single_long_operation_is_refused_before_it_runs(expression):
-    with soon(), pytest.raises(GenerationError, match=r"too large|writes too much"):
+    with bounded_time(), pytest.raises(GenerationError, match=r"too large|writes too much"):
         rendered(f"{{{{ {expression} }}}}")
     small = expression
     for digits in ("10 ** 9", "1000000000", "10 ** 6", "1000000", "8000000", "8388608", "99999"):
         small = small.replace(digits, "3")
-    assert rendered(f"{{{{ {small} }}}}")  # the control: the same operation on little
+    assert rendered(f"{{{{ {small} }}}}")  # the control: the same operation on small values
 
 
 @pytest.mark.parametrize("expression", REFUSED)
-def test_what_templates_do_not_need_is_refused(expression):
-    with soon(), pytest.raises(GenerationError) as raised:
+def test_expressions_that_templates_do_not_need_are_refused(expression):
+    with bounded_time(), pytest.raises(GenerationError) as raised:
         rendered(f"{{{{ {expression} }}}}")
     assert len(str(raised.value)) < 2000
 
 
 @pytest.mark.parametrize("name", NO_TEMPLATES)
-def test_what_cannot_be_compiled_is_an_error_of_ours(name):
-    with soon(), pytest.raises(ManifestError, match="cannot be read as a chat template"):
+def test_a_template_that_cannot_be_compiled_raises_an_rdrr_error(name):
+    with bounded_time(), pytest.raises(ManifestError, match="cannot be read as a chat template"):
         rendered(NO_TEMPLATES[name])
 
 
@@ -225,7 +228,7 @@ def test_messages_have_a_bounded_length():
         template.render([message, message])
 
 
-def test_messages_that_hold_themselves_or_are_nested_too_deeply_are_refused():
+def test_circular_or_too_deeply_nested_messages_are_refused():
     template = ChatTemplate("{{ messages | length }}", {}, where="test")
     circle: dict = {"role": "user"}
     circle["content"] = circle
@@ -248,7 +251,7 @@ def test_a_long_conversation_is_rendered_within_the_budget():
         "{% set parts = m.content.split('</think>') %}{{ parts[-1].strip('\\n') ~ '</a>' }}"
         "{% endif %}{{ messages | length }}{% endfor %}"
     )
-    with soon():
+    with bounded_time():
         text = ChatTemplate(source, {}, where="test").render(turns)
     assert len(text) > 2_000_000
 
@@ -258,18 +261,18 @@ def test_each_rendering_has_a_budget_of_its_own():
     assert len({template.render(TURNS) for _ in range(30)}) == 1
 
 
-def test_every_filter_of_jinja_is_offered_but_for_those_that_are_not():
+def test_every_filter_of_jinja_is_offered_except_the_six_listed_here():
     missing = {"pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr"}
     assert set(JINJAS) - set(FILTERS) == missing
 
 
-def test_an_error_of_the_budget_is_none_of_jinjas():
+def test_an_error_of_the_budget_is_an_rdrr_error():
     with pytest.raises(RdrrError):
         TemplateBudget("test").check_size(MAX_TEXT + 1)
 
 
-@pytest.mark.parametrize("name", ["doubling by ~", "a list that holds itself twice"])
-def test_little_memory_is_taken_before_a_template_is_refused(name):
+@pytest.mark.parametrize("name", ["doubling by ~", "doubling a list by nesting"])
+def test_little_memory_is_used_before_a_template_is_refused(name):
     code = (
         "import resource, sys\n"
         "from rdrr_format.errors import RdrrError\n"

@@ -1,4 +1,4 @@
-"""Text of files on a terminal: control characters are shown, never obeyed."""
+"""Text from files on a terminal: control characters are shown escaped, never interpreted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from support.commands import rdrr as run
 from support.manifests import write_package
 from support.safetensor_files import llama_tensors, write_llama
 
-EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\x08\r\x00\x7f"
-"""Sets a window's title, clears a screen, colours in the form of one byte, turns the direction."""
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\x08\r\x00\x7f"
+"""Sets the window title, clears the screen, sets a colour by a C1 byte, reverses the text."""
 
 
 def assert_harmless(text: str) -> None:
@@ -29,8 +29,8 @@ def assert_harmless(text: str) -> None:
     assert not bad, ascii(text)
 
 
-def assert_shown(text: str) -> None:
-    """It is there, escaped."""
+def assert_escaped(text: str) -> None:
+    """Fail unless the hostile text appears and is escaped."""
     assert_harmless(text)
     assert "\\x1b" in text or "\\u001b" in text
     assert "owned" in text
@@ -38,15 +38,15 @@ def assert_shown(text: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, rng) -> Path:
-    """A sound package in which whatever a writer may choose is hostile."""
+    """Write a valid package in which every text that a writer may choose is hostile."""
     write_package(tmp_path, rng)
     path = tmp_path / "manifest.json"
     manifest = json.loads(path.read_text())
     entry = manifest["tensors"]["model.norm.weight"]
-    manifest["tensors"][f"x{EVIL}"] = {**entry, "dtype": f"Q{EVIL}", "group": EVIL}
-    manifest["quantization"] = EVIL
-    manifest["inference"]["chatTemplate"] = {"type": "jinja", "template": EVIL}
-    manifest["optimizations"] = {"kernelHints": {EVIL: EVIL, "tunedDevice": EVIL}}
+    manifest["tensors"][f"x{HOSTILE}"] = {**entry, "dtype": f"Q{HOSTILE}", "group": HOSTILE}
+    manifest["quantization"] = HOSTILE
+    manifest["inference"]["chatTemplate"] = {"type": "jinja", "template": HOSTILE}
+    manifest["optimizations"] = {"kernelHints": {HOSTILE: HOSTILE, "tunedDevice": HOSTILE}}
     path.write_text(json.dumps(manifest))
     return tmp_path
 
@@ -64,18 +64,18 @@ def folder(tmp_path: Path, rng) -> Path:
         ("generate", "--prompt", "x", "--backend", "cpu"),
     ],
 )
-def test_commands_on_a_hostile_package_print_nothing_that_a_terminal_obeys(folder, words):
+def test_commands_on_a_hostile_package_print_no_control_characters(folder, words):
     done = run(words[0], folder, *words[1:])
     assert_harmless(done.out)
     assert_harmless(done.err)
     assert "Traceback" not in done.err
 
 
-def test_what_is_hostile_is_shown(folder):
-    assert_shown(run("validate", folder).out)
+def test_hostile_text_is_shown_escaped(folder):
+    assert_escaped(run("validate", folder).out)
     printed = run("validate", folder, "--json").out
-    assert_shown(printed)
-    assert any(EVIL[:3] in json.dumps(one, ensure_ascii=False) or "owned" in str(one)
+    assert_escaped(printed)
+    assert any(HOSTILE[:3] in json.dumps(one, ensure_ascii=False) or "owned" in str(one)
                for one in json.loads(printed)["errors"])  # fmt: skip
 
 
@@ -83,12 +83,12 @@ def test_a_conversion_names_hostile_tensors_harmlessly(tmp_path, rng):
     tensors = llama_tensors(rng)
     source = write_llama(tmp_path / "model", tensors)
     assert run("convert", source, tmp_path / "control", "--dry-run").code == 0
-    name = f"model.layers.0.{EVIL}"
+    name = f"model.layers.0.{HOSTILE}"
     write_llama(source, {**tensors, name: np.zeros(4, np.float32)})
     for words in ((), ("--json",)):
         done = run("convert", source, tmp_path / "out", *words)
         assert done.code == 1
-        assert_shown(done.out + done.err)
+        assert_escaped(done.out + done.err)
 
 
 def test_a_report_prints_hostile_names_harmlessly(tmp_path, rng):
@@ -96,8 +96,8 @@ def test_a_report_prints_hostile_names_harmlessly(tmp_path, rng):
     rdrr.convert(source, tmp_path / "package")
     path = tmp_path / "package" / "conversion-report.json"
     report = json.loads(path.read_text())
-    report["tensors"][0]["name"] = f"x{EVIL}"
-    report["notes"] = [f"note {EVIL}"]
+    report["tensors"][0]["name"] = f"x{HOSTILE}"
+    report["notes"] = [f"note {HOSTILE}"]
     path.write_text(json.dumps(report))
     for words in (("report",), ("report", "--json"), ("push",)):
         more = ("hf://org/name", "--dry-run") if words[0] == "push" else words[1:]
@@ -121,7 +121,7 @@ def test_a_printed_cell_is_harmless_and_a_printable_one_is_as_it_was(text):
 
 
 @given(st.text(max_size=200))
-def test_escaping_leaves_what_can_be_printed(text):
+def test_escaping_keeps_printable_characters(text):
     assert printable(text).isprintable()
     if text.isprintable():
         assert printable(text) == text
@@ -129,7 +129,7 @@ def test_escaping_leaves_what_can_be_printed(text):
 
 @pytest.mark.parametrize("part", ["message", "where", "expected", "found", "hint"])
 def test_a_message_is_one_harmless_line_of_less_than_2000_characters(part):
-    whole = {"message": "wrong", part: EVIL + "x" * 100_000}
+    whole = {"message": "wrong", part: HOSTILE + "x" * 100_000}
     error = RdrrError(whole.pop("message"), **whole)
     line = str(error)
     assert line.isprintable()
@@ -137,7 +137,7 @@ def test_a_message_is_one_harmless_line_of_less_than_2000_characters(part):
     assert str(RdrrError("wrong", **{part: "short"} if part != "message" else {}))
 
 
-def test_a_number_that_python_refuses_to_write_is_no_reason_to_fail():
+def test_a_number_too_long_for_python_to_print_does_not_break_a_message():
     assert "too long to show" in str(RdrrError("wrong", found=10**5000))
     assert "found 1000" in str(RdrrError("wrong", found=10**3))
 

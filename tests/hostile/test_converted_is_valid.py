@@ -1,4 +1,4 @@
-"""What is converted is valid: a checkpoint is refused before anything is written, or validates."""
+"""Every conversion gives a valid package or refuses the checkpoint before writing anything."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKENIZER = {
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound one, whose configuration the tests change."""
+    """Write a sound checkpoint, whose configuration the tests change."""
     folder = tmp_path_factory.mktemp("hostile") / "model"
     rng = np.random.default_rng()
     return write_llama(folder, llama_tensors(rng, **SIZES), **SIZES)
@@ -46,7 +46,7 @@ def write(checkpoint: Path, config: object, files: dict[str, object] | None = No
 
 
 def outcome(checkpoint: Path, **options: Any) -> RdrrError | None:
-    """None where a package was made, which is valid; the error otherwise, and nothing is there."""
+    """Convert; return None after checking a valid package, or the error if nothing was written."""
     out = checkpoint.parent / "out"
     try:
         rdrr.convert(checkpoint, out, **options)
@@ -160,9 +160,7 @@ def silent() -> Iterator[None]:
     ),
 )
 @pytest.mark.usefixtures("silent")
-def test_whatever_a_configuration_says_a_package_is_valid_or_there_is_none(
-    checkpoint, changes, removed, files
-):
+def test_any_configuration_gives_a_valid_package_or_none(checkpoint, changes, removed, files):
     config = {key: value for key, value in CONFIG.items() if key not in removed} | changes
     for name in ("generation_config.json", "tokenizer_config.json"):
         (checkpoint / name).unlink(missing_ok=True)

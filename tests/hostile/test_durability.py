@@ -1,4 +1,4 @@
-"""What is flushed to the disk, and in which order: a name is there for good before it counts."""
+"""Order of flushes to disk: a file's name is durable before anything relies on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.safetensor_files import llama_tensors, write_llama
 
 
 class Recorder:
-    """What was renamed and flushed, in order, by the paths as they were then."""
+    """Records renames and flushes in order, with the paths at that time."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, Path]] = []
@@ -43,7 +43,7 @@ class Recorder:
         patch.setattr(Path, "rename", renamed)
 
     def after(self, path: Path) -> list[Path]:
-        """Paths flushed after something got this name."""
+        """Return the paths that were flushed after something was renamed to `path`."""
         at = self.events.index(("name", path))
         return [one for kind, one in self.events[at:] if kind == "flush"]
 
@@ -62,7 +62,7 @@ def source(tmp_path: Path, rng) -> Path:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_converted_package_has_its_name_for_good(source, tmp_path, recorder, overwrite):
+def test_the_name_of_a_converted_package_is_durable(source, tmp_path, recorder, overwrite):
     out = tmp_path / "new" / "deep" / "out"
     rdrr.convert(source, out)
     if overwrite:
@@ -78,7 +78,7 @@ def test_a_converted_package_has_its_name_for_good(source, tmp_path, recorder, o
     assert all(path.parent.name != "package" for kind, path in recorder.events[first:])
 
 
-def test_an_export_has_its_name_for_good(source, tmp_path, recorder):
+def test_the_name_of_an_export_is_durable(source, tmp_path, recorder):
     rdrr.convert(source, tmp_path / "package", quantize="f16")
     recorder.events.clear()
     for to, out in (("gguf", tmp_path / "m.gguf"), ("safetensors", tmp_path / "exported")):
@@ -86,7 +86,7 @@ def test_an_export_has_its_name_for_good(source, tmp_path, recorder):
         assert tmp_path in recorder.after(out), to
 
 
-def test_hints_that_are_written_have_their_name_for_good(source, tmp_path, recorder):
+def test_the_name_of_a_manifest_with_new_hints_is_durable(source, tmp_path, recorder):
     rdrr.convert(source, tmp_path / "package")
     recorder.events.clear()
     set_hints(tmp_path / "package", {"computePrecision": "f32"})
@@ -101,7 +101,7 @@ def test_a_file_is_flushed_before_it_is_named_and_its_folder_afterwards(tmp_path
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_where_the_name_cannot_be_flushed_everything_is_as_before(
+def test_if_the_name_cannot_be_flushed_everything_stays_as_it_was(
     source, tmp_path, recorder, overwrite
 ):
     place = tmp_path / "place"

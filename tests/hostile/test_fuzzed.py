@@ -1,4 +1,4 @@
-"""Faults that `make fuzz` found, each beside the sound file that it differs from by one thing."""
+"""Regression tests of faults that `make fuzz` found, each next to a nearly identical sound file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_shape(name: str, dimensions: tuple[int, ...]) -> bytes:
         ("rope_freqs.weight", (8,), (4, 2)),
     ],
 )
-def test_a_gguf_with_a_tensor_of_another_number_of_dimensions(tmp_path, name, sound, dimensions):
+def test_a_gguf_tensor_of_the_wrong_rank_is_refused(tmp_path, name, sound, dimensions):
     path = tmp_path / "model.gguf"
     path.write_bytes(with_shape(name, sound))
     assert open_source(path).tensors
@@ -52,7 +52,7 @@ def with_numbers(**numbers: int | None) -> bytes:
 
 
 @pytest.mark.parametrize("key_length", [1, 3, None])
-def test_a_gguf_whose_heads_have_no_halves(tmp_path, key_length):
+def test_a_gguf_with_an_odd_head_dimension_is_refused(tmp_path, key_length):
     path = tmp_path / "model.gguf"
     path.write_bytes(with_numbers(attention__key_length=16))
     assert open_source(path).tensors
@@ -63,7 +63,7 @@ def test_a_gguf_whose_heads_have_no_halves(tmp_path, key_length):
 
 
 @pytest.mark.parametrize("options", [{}, {"other": 1}, {"quantize": None}, {"quantize": "Q8_0"}])
-def test_a_report_s_page_whatever_options_it_records(options):
+def test_the_page_of_a_report_renders_whatever_options_it_records(options):
     report = {**text_files.REPORT, "options": options}
     page = render(view(parse_report(json.dumps(report).encode(), "report")))
     assert ("from safetensors, Q8_0" in page) == (options.get("quantize") == "Q8_0")

@@ -1,4 +1,4 @@
-"""A GPU that fails: a clear error, nothing left behind, and the model can be loaded again."""
+"""GPU failures give a clear error, leak nothing, and the model can be loaded again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTEXT = 64
 
 @pytest.fixture
 def opened(monkeypatch) -> list[Device]:
-    """The devices that are opened during the test."""
+    """Collect the devices that are opened during the test."""
     made: list[Device] = []
     real = device_module.open_device
 
@@ -38,7 +38,7 @@ def opened(monkeypatch) -> list[Device]:
 
 
 @pytest.fixture(scope="module")
-def said(made_package) -> str:
+def expected(made_package) -> str:
     with load(made_package) as model:
         return model.generate(PROMPT, max_tokens=12).read()
 
@@ -48,24 +48,24 @@ def load(package, **options) -> front.Model:
 
 
 @pytest.mark.parametrize("is_warm", [False, True], ids=["first generation", "later generation"])
-def test_a_device_lost_in_mid_generation_ends_it_and_the_model_can_be_loaded_again(
-    made_package, opened, said, is_warm
+def test_a_device_lost_during_generation_ends_it_and_the_model_can_be_loaded_again(
+    made_package, opened, expected, is_warm
 ):
     model = load(made_package)
-    if is_warm:  # everything is bound then, so the loss is met when a pass is submitted
-        assert model.generate(PROMPT, max_tokens=12).read() == said
+    if is_warm:  # all buffers are bound already, so the loss shows when a pass is submitted
+        assert model.generate(PROMPT, max_tokens=12).read() == expected
     generation = model.generate(PROMPT, max_tokens=12, interval=1)
     before = "".join(islice(generation, 2))
     opened[0].wgpu.destroy()
     with pytest.raises(DeviceError, match=r"device was lost while .*load it again"):
         generation.read()
-    assert said.startswith(before)
+    assert expected.startswith(before)
     with pytest.raises(DeviceError, match="device was lost"):
         model.generate(PROMPT, max_tokens=2).read()
     model.close()
     model.close()
     with load(made_package) as again:
-        assert again.generate(PROMPT, max_tokens=12).read() == said
+        assert again.generate(PROMPT, max_tokens=12).read() == expected
 
 
 CALLS = {
@@ -87,7 +87,7 @@ def test_every_call_says_that_the_device_was_lost(made_package, opened):
                 call(model)
 
 
-def test_a_device_lost_while_loading_is_said_to_be_lost(made_package, monkeypatch):
+def test_a_device_lost_while_loading_is_reported_as_lost(made_package, monkeypatch):
     real = GpuBackend.__init__
 
     def losing(self, *arguments, device, **options):
@@ -102,7 +102,7 @@ def test_a_device_lost_while_loading_is_said_to_be_lost(made_package, monkeypatc
 
 
 class Exhausted:
-    """A GPU that has memory for so many more buffers only."""
+    """A GPU that runs out of memory after `left` more buffers."""
 
     def __init__(self, gpu, left: int) -> None:
         self._gpu, self.left = gpu, left
@@ -118,7 +118,7 @@ class Exhausted:
 
 
 @pytest.mark.parametrize("left", [0, 1, 5])
-def test_out_of_memory_while_loading_frees_what_was_taken(made_package, left):
+def test_out_of_memory_while_loading_frees_what_was_allocated(made_package, left):
     package = front.open_package(made_package)
     device = open_device()
     whole, device.wgpu = device.wgpu, Exhausted(device.wgpu, left)
@@ -132,7 +132,9 @@ def test_out_of_memory_while_loading_frees_what_was_taken(made_package, left):
     device.close()
 
 
-def test_a_load_that_runs_out_of_memory_does_not_wait_for_hashes(made_package, monkeypatch, said):
+def test_a_load_that_runs_out_of_memory_does_not_wait_for_hashes(
+    made_package, monkeypatch, expected
+):
     stopped = []
     real = loading.hash_file
 
@@ -152,12 +154,12 @@ def test_a_load_that_runs_out_of_memory_does_not_wait_for_hashes(made_package, m
     assert len(stopped) == 1
     monkeypatch.undo()
     with load(made_package) as model:
-        assert model.generate(PROMPT, max_tokens=12).read() == said
+        assert model.generate(PROMPT, max_tokens=12).read() == expected
 
 
-def test_out_of_memory_in_mid_generation_leaves_the_model_usable(made_package, opened, said):
+def test_out_of_memory_during_generation_leaves_the_model_usable(made_package, opened, expected):
     with load(made_package) as model:
-        assert model.generate(PROMPT, max_tokens=12).read() == said
+        assert model.generate(PROMPT, max_tokens=12).read() == expected
         [device] = opened
         live = device.memory.live
         whole, device.wgpu = device.wgpu, Exhausted(device.wgpu, 2)
@@ -165,8 +167,8 @@ def test_out_of_memory_in_mid_generation_leaves_the_model_usable(made_package, o
             model.generate_batch([PROMPT, "Now", "Then"], max_tokens=4)
         device.wgpu = whole
         assert device.memory.live == live
-        assert model.generate(PROMPT, max_tokens=12).read() == said
-        assert model.generate_batch([PROMPT, "Now"], max_tokens=12)[0].text == said
+        assert model.generate(PROMPT, max_tokens=12).read() == expected
+        assert model.generate_batch([PROMPT, "Now"], max_tokens=12)[0].text == expected
 
 
 @pytest.mark.parametrize("kv_dtype", ["f16", "f32", "q8_0"])
@@ -193,7 +195,7 @@ def test_a_model_beyond_the_limit_is_refused_before_a_weight_is_read(
     assert opened[-1].memory.peak == 0
 
 
-def test_a_smaller_context_or_cache_gets_below_the_limit(made_package):
+def test_a_smaller_context_or_cache_type_fits_the_limit(made_package):
     package = front.open_package(made_package)
     device = open_device()
     need = footprint(package, device, Policy(), context=2048, kv_dtype="f16").peak
@@ -204,7 +206,7 @@ def test_a_smaller_context_or_cache_gets_below_the_limit(made_package):
         load(made_package, max_vram=need - 1, **options).close()
 
 
-def test_the_command_takes_sizes_with_units(made_package):
+def test_the_command_accepts_sizes_with_units(made_package):
     words = ("generate", made_package, "--prompt", PROMPT, "--max-tokens", 2, "--context", 64)
     done = rdrr(*words, "--backend", "wgpu", "--max-vram", "1MiB")
     assert done.code == 1

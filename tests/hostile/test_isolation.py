@@ -23,7 +23,7 @@ SETTINGS = {
 }
 
 
-def test_variables_of_the_user_are_taken_away_and_others_stay():
+def test_variables_of_the_user_are_removed_and_others_stay():
     variables = {**SETTINGS, "PATH": "/bin", "HFX": "1", "MESA_SHADER_CACHE_DIR": "/shaders"}
     isolate(variables, "/home")
     assert variables == {
@@ -37,8 +37,8 @@ def test_variables_of_the_user_are_taken_away_and_others_stay():
     }
 
 
-def test_this_very_run_is_isolated():
-    # The second is set by our own command line, if another test in this process ran it.
+def test_this_run_is_isolated():
+    # Our own command line sets the second one if another test in this process ran it.
     ours = {"HF_HOME", "HF_HUB_DISABLE_PROGRESS_BARS"}
     assert {name for name in os.environ if name.startswith("HF_")} <= ours
     assert "rdrr-tests" in os.environ["XDG_CONFIG_HOME"]
@@ -52,7 +52,7 @@ def test_this_very_run_is_isolated():
         "tests/end_to_end/test_hub.py::test_what_the_hub_does_not_have_is_one_line",
     ],
 )
-def test_tests_of_the_hub_pass_whatever_the_user_s_settings(test, tmp_path):
+def test_tests_of_the_hub_pass_with_any_settings_of_the_user(test, tmp_path):
     words = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 't'}"]
     done = subprocess.run(
         [sys.executable, *words, test],

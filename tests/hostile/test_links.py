@@ -1,4 +1,4 @@
-"""Links in a package: they may lead to other files of it, and out of it only when asked for."""
+"""Links in a package may lead to other files of it, and out of it only if the user allows it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, rng) -> Path:
 
 
 def link_out(path: Path) -> Path:
-    """Put a link in the place of a file, whose content is moved out of the folder."""
+    """Move a file out of the folder and replace it by a link to it."""
     target = path.parents[1] / f"moved-{path.name}"
     path.rename(target)
     path.symlink_to(target)
@@ -84,7 +84,7 @@ def test_a_link_to_a_file_of_the_package_is_followed(folder, target):
 
 
 @pytest.mark.parametrize("target", ["../moved", "sub/../../moved", "{root}/moved", "chain"])
-def test_every_way_out_is_found(folder, target):
+def test_every_kind_of_link_out_of_the_package_is_found(folder, target):
     (folder / "sub").mkdir()
     moved = folder.parent / "moved"
     (folder / "shard_00001.bin").rename(moved)
@@ -94,14 +94,14 @@ def test_every_way_out_is_found(folder, target):
     assert rdrr.validate(folder, follow_links=True).ok()
 
 
-def test_a_folder_that_is_a_link_is_the_user_s_own_choice(folder, tmp_path):
+def test_a_package_folder_may_itself_be_a_link(folder, tmp_path):
     named = tmp_path / "named"
     named.symlink_to(folder)
     assert rdrr.validate(named, deep=True).ok()
 
 
 def hub_cache(folder: Path, root: Path) -> Path:
-    """The folder as the hub's client keeps it: a snapshot of links into blobs."""
+    """Lay the folder out as the hub's client caches it: a snapshot of links into blobs."""
     home = root / "models--org--name"
     snapshot, blobs = home / "snapshots" / "0123abcd", home / "blobs"
     snapshot.mkdir(parents=True)
@@ -124,7 +124,7 @@ def test_a_folder_of_the_hub_s_cache_is_read_without_asking(folder, tmp_path):
         rdrr.open_package(snapshot)
 
 
-def test_push_takes_nothing_from_outside_of_the_package(folder, tmp_path):
+def test_push_uploads_nothing_from_outside_the_package(folder, tmp_path):
     (tmp_path / "secret").write_bytes(SECRET)
     assert "secret" not in run("push", folder, URL, "--dry-run", "--json").json()["files"]
     (folder / "notes").symlink_to(tmp_path / "secret")
@@ -135,7 +135,7 @@ def test_push_takes_nothing_from_outside_of_the_package(folder, tmp_path):
     assert asked.json()["files"]["notes"] == len(SECRET)
 
 
-def test_push_takes_no_card_from_outside_of_the_package(folder, tmp_path):
+def test_push_uploads_no_card_from_outside_the_package(folder, tmp_path):
     (tmp_path / "secret").write_bytes(SECRET)
     (folder / "README.md").symlink_to(tmp_path / "secret")
     done = run("push", folder, URL, "--dry-run")
@@ -159,7 +159,7 @@ def test_a_link_that_leads_nowhere_or_in_a_circle_is_an_error(folder):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> Path:
-    """A package that was converted and can be run, beside a text."""
+    """Convert a package that can be run, next to a text file."""
     root = tmp_path_factory.mktemp("original")
     source = write_llama(root / "source", llama_tensors(np.random.default_rng()))
     write_tokenizer(source)
@@ -205,7 +205,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_follows_links_only_when_asked(converted, original, name):
+def test_every_command_follows_links_only_when_asked_to(converted, original, name):
     file, words = COMMANDS[name]
     places = {
         "package": converted,
@@ -229,7 +229,7 @@ def test_every_command_follows_links_only_when_asked(converted, original, name):
 
 
 def test_every_command_that_opens_a_package_has_the_flag():
-    """Those that are not run above take too long, wait for a person, or are tested on their own."""
+    """Commands not run above take too long, wait for a person, or have tests of their own."""
     commands = get_group(app._build(app.COMMANDS)).commands
     flags = {name: {flag for one in command.params for flag in one.opts}
              for name, command in commands.items()}  # fmt: skip
@@ -239,7 +239,7 @@ def test_every_command_that_opens_a_package_has_the_flag():
     assert having == run_above | {"chat", "push", "tune", "validate"}
 
 
-def test_a_store_of_its_own_follows_links_when_told_to(tmp_path):
+def test_a_store_opened_by_itself_follows_links_only_when_asked_to(tmp_path):
     (tmp_path / "out").write_bytes(SECRET)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").symlink_to("../out")

@@ -1,4 +1,4 @@
-"""Loading takes host memory for pieces of a package, never for the package."""
+"""Loading uses host memory for pieces of a package, never for the whole package."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.shard_cutting import in_shards
 MIB = 1 << 20
 SHARD = 16 * MIB
 BOUND = 192 * MIB
-"""Anonymous memory above that of a process that has loaded something before: copies that wgpu has
-under way, most of it. The weights of these tests take several times as much."""
+"""Anonymous memory in bytes beyond that of a process that has loaded a package before, mostly for
+copies that wgpu has in flight. The weights of these tests are several times as large."""
 
 LOAD = """
 import json, sys, threading
@@ -58,14 +58,14 @@ watcher.start()
 backend = load(folder)
 done.set()
 watcher.join()
-print(json.dumps({"taken": max(peaks) - before, "weights": backend.info.weights_bytes}))
+print(json.dumps({"memory_used": max(peaks) - before, "weights": backend.info.weights_bytes}))
 """
-"""Prints anonymous bytes of a load beyond those of the GPU, which a software adapter has here."""
+"""Prints the anonymous bytes of a load without GPU buffers, which software adapters keep there."""
 
 
 @pytest.fixture
 def package_of(tmp_path, rng, monkeypatch):
-    """Make a package of so many layers in shards of 16 MiB."""
+    """Return a function that writes a package of so many layers in shards of 16 MiB."""
     monkeypatch.setattr("support.packages.INNER", 8192)
 
     def make(dtype: str, layers: int) -> Path:
@@ -77,8 +77,8 @@ def package_of(tmp_path, rng, monkeypatch):
     return make
 
 
-def taken(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -> dict[str, int]:
-    """Anonymous bytes that loading takes without those of the GPU, and bytes of the weights."""
+def memory_used(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -> dict[str, int]:
+    """Return the anonymous bytes of a load without GPU buffers, and the bytes of the weights."""
     words = json.dumps([str(warm), str(folder), hints or {}, hoards])
     done = subprocess.run(
         [sys.executable, "-c", LOAD, words],
@@ -102,12 +102,12 @@ def taken(warm: Path, folder: Path, *, hints=None, hoards: bool = False) -> dict
 def test_host_memory_of_a_load_does_not_grow_with_the_package(package_of, dtype, layers, hints):
     warm, large = package_of(dtype, 1), package_of(dtype, layers)
     assert len(list(large.glob("shard_*"))) > 2
-    found = taken(warm, large, hints=hints)
+    found = memory_used(warm, large, hints=hints)
     assert found["weights"] > 3 * BOUND
-    assert found["taken"] < BOUND
+    assert found["memory_used"] < BOUND
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
-def test_a_loader_that_kept_what_it_read_would_be_seen(package_of):
+def test_a_loader_that_kept_what_it_read_would_be_noticed(package_of):
     warm, large = package_of("F16", 1), package_of("F16", 36)
-    assert taken(warm, large, hoards=True)["taken"] > 2 * BOUND
+    assert memory_used(warm, large, hoards=True)["memory_used"] > 2 * BOUND

@@ -1,4 +1,4 @@
-"""What used to end in a traceback: each is one line now, and the control beside it still works."""
+"""Input that used to end in a traceback gives one line, and a control next to it still works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from support.safetensor_files import llama_tensors, write_llama, write_safetenso
 
 LONG = "x" * 400
 WIDE = "é" * 200
-"""Names that no file system takes: of 400 characters, and of 400 bytes."""
+"""Names that no file system accepts: of 400 characters, and of 400 bytes."""
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def edited(path: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_a_field_of_900_nested_lists(package):
+def test_a_field_of_900_nested_lists_is_refused_in_one_line(package):
     path = package / "manifest.json"
     text = path.read_text().rstrip().removesuffix("}")
     for depth, code in ((60, 0), (900, 1)):
@@ -104,19 +104,19 @@ CALLS: dict[str, Callable[[Path, Path, str], object]] = {
 
 IMPOSSIBLE = {
     "too long": LONG,
-    "of too many bytes": WIDE,
+    "too many bytes": WIDE,
     "too deep": "deep/" * 900,
     "with a NUL": "a\0b",
     "with half of a surrogate pair": "a\ud800b",
     "empty": "",
 }
-"""Paths that no file system takes, and the one that would be taken for the current folder."""
+"""Paths that no file system accepts, and the empty one, which would mean the current folder."""
 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", IMPOSSIBLE)
-def test_a_path_that_no_file_system_takes(source, package, call, kind, monkeypatch):
-    monkeypatch.chdir(package)  # which is a package, so that an empty path would not go unseen
+def test_a_path_that_no_file_system_accepts_is_refused(source, package, call, kind, monkeypatch):
+    monkeypatch.chdir(package)  # a package, so that an accepted empty path would be noticed
     before = sorted(package.parent.rglob("*"))
     words = "the path is empty" if kind == "empty" else "not valid on any file system"
     with pytest.raises(UsageError, match=words) as caught:
@@ -125,7 +125,7 @@ def test_a_path_that_no_file_system_takes(source, package, call, kind, monkeypat
     assert sorted(package.parent.rglob("*")) == before
 
 
-def test_a_session_and_a_chat_are_saved_where_a_file_can_be(source, tmp_path):
+def test_a_session_and_a_chat_are_saved_only_to_a_possible_path(source, tmp_path):
     write_tokenizer(source)
     rdrr.convert(source, tmp_path / "made")
     with rdrr.load(tmp_path / "made", backend="cpu", context=16) as model:
@@ -142,8 +142,8 @@ def test_a_session_and_a_chat_are_saved_where_a_file_can_be(source, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["{}", "file://{}", "file://{}/", "{}/../package"])
-def test_a_path_that_a_file_system_takes(package, path):
-    """The control."""
+def test_a_path_that_a_file_system_accepts_is_opened(package, path):
+    """The control of the test above."""
     assert rdrr.validate(path.format(package)).ok()
     for name in ("x" * 255, "é" * 127, "\udcff", "deep/" * 100):
         with pytest.raises(StoreError, match="no such path"):
@@ -152,7 +152,7 @@ def test_a_path_that_a_file_system_takes(package, path):
 
 @pytest.mark.parametrize("name", [LONG, WIDE, "a\0b"])
 @pytest.mark.parametrize("field", ["tokenizer", "shard", "tensorsFile"])
-def test_a_file_name_in_a_manifest_that_no_file_system_takes(package, name, field):
+def test_a_file_name_in_a_manifest_that_no_file_system_accepts_is_refused(package, name, field):
     def change(manifest: Any) -> None:
         if field == "tokenizer":
             manifest["tokenizer"]["file"] = name
@@ -168,7 +168,7 @@ def test_a_file_name_in_a_manifest_that_no_file_system_takes(package, name, fiel
         rdrr.open_package(package)
 
 
-def test_a_name_is_plain_up_to_255_bytes():
+def test_a_plain_file_name_has_at_most_255_bytes():
     assert is_plain_name("x" * 255)
     assert is_plain_name("é" * 127)
     assert not is_plain_name("x" * 256)
@@ -176,13 +176,13 @@ def test_a_name_is_plain_up_to_255_bytes():
 
 
 @pytest.mark.parametrize("name", [LONG, WIDE, "a\0b"])
-def test_a_file_name_in_an_index_that_no_file_system_takes(source, name):
+def test_a_file_name_in_an_index_that_no_file_system_accepts_is_refused(source, name):
     (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     with pytest.raises(SourceError, match="a shard is missing"):
         rdrr.convert(source, source.parent / "out")
 
 
-def test_a_tensor_s_name_has_a_bound(tmp_path):
+def test_the_length_of_a_tensor_name_is_bounded(tmp_path):
     path = tmp_path / "model.safetensors"
     for length, ok in ((MAX_NAME, True), (MAX_NAME + 1, False)):
         write_safetensors(path, {"n" * length: np.zeros(2, np.float32)})
@@ -210,7 +210,7 @@ def rename(name: str) -> Callable[[Any], None]:
         (lambda report: report.update(totalSize=10**30), "less than"),
     ],
 )
-def test_a_report_that_cannot_be_is_refused_in_one_line(converted, change, words):
+def test_an_impossible_report_is_refused_in_one_line(converted, change, words):
     edited(converted / "conversion-report.json", change)
     for more in ((), ("--html", converted.parent / "page.html"), ("--json",)):
         done = run("report", converted, *more)
@@ -220,7 +220,7 @@ def test_a_report_that_cannot_be_is_refused_in_one_line(converted, change, words
     assert not (converted.parent / "page.html").exists()
 
 
-def test_a_layer_s_number_of_thousands_of_digits_is_no_layer_s(converted):
+def test_a_number_of_thousands_of_digits_is_not_read_as_a_layer_index(converted):
     for digits in (6, 7, 4000):
         edited(converted / "conversion-report.json", rename(f"layers.{'9' * digits}.a.weight"))
         page = converted.parent / f"{digits}.html"
@@ -228,7 +228,7 @@ def test_a_layer_s_number_of_thousands_of_digits_is_no_layer_s(converted):
         assert page.is_file()
 
 
-def test_bytes_that_are_no_report():
+def test_bytes_that_are_not_a_report_are_refused():
     for raw in (b"", b"[]", b"{}", b"\xff", b"{" * 10_000, b"1" * 5000):
         with pytest.raises(FormatError):
             parse_report(raw, "report")
@@ -246,7 +246,7 @@ def test_bytes_that_are_no_report():
         {"single": [None]},
     ],
 )
-def test_a_tokenizer_whose_post_processor_is_none(source, processor):
+def test_a_tokenizer_with_an_invalid_post_processor_does_not_break_a_conversion(source, processor):
     def use(content: Any) -> None:
         edited(source / "tokenizer.json", lambda one: one.update(post_processor=content))
 
@@ -279,7 +279,7 @@ def test_a_tokenizer_whose_post_processor_is_none(source, processor):
         ("{", "not JSON"),
     ],
 )
-def test_settings_of_a_tokenizer_that_hold_no_template(package, content, words):
+def test_tokenizer_settings_without_a_usable_template_are_refused(package, content, words):
     path = package / "tokenizer_config.json"
     path.write_text('{"chat_template": "{{ messages }}"}')
     assert open_template(rdrr.open_package(package))
@@ -288,7 +288,7 @@ def test_settings_of_a_tokenizer_that_hold_no_template(package, content, words):
         open_template(rdrr.open_package(package))
 
 
-def test_settings_of_a_tokenizer_that_do_not_end_are_not_read(package):
+def test_endless_tokenizer_settings_are_not_read(package):
     path = package / "tokenizer_config.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)
@@ -297,7 +297,7 @@ def test_settings_of_a_tokenizer_that_do_not_end_are_not_read(package):
 
 
 @pytest.mark.parametrize("dtype", [["F32"], {"F32": 1}, 32, None, True])
-def test_a_dtype_that_is_no_text(source, dtype):
+def test_a_dtype_that_is_not_a_string_is_refused(source, dtype):
     path = source / "model.safetensors"
     raw = path.read_bytes()
     size = int.from_bytes(raw[:8], "little")

@@ -1,4 +1,4 @@
-"""Web servers that lie about what they send, or never end."""
+"""Web servers that lie about what they send, or never stop sending."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @contextmanager
 def server(head: dict[str, str], answer: dict[str, str], status: int = 200) -> Iterator[str]:
-    """One that answers HEAD and GET with these headers, and sends zeros until it is cut off."""
+    """Run a server that sends these headers, and then zeros until the client disconnects."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *arguments: Any) -> None:
@@ -38,7 +38,7 @@ def server(head: dict[str, str], answer: dict[str, str], status: int = 200) -> I
 
         def do_GET(self) -> None:
             self._answer(answer, status)
-            for _ in range(1024):  # a gigabyte
+            for _ in range(1024):  # 1 GiB
                 try:
                     self.wfile.write(bytes(MIB))
                 except OSError:
@@ -70,12 +70,12 @@ def cheap(most: int) -> Iterator[None]:
     ("answer", "status"),
     [({"Content-Range": "bytes 8-15/16"}, 206), ({}, 200), ({"Content-Length": str(1 << 40)}, 200)],
 )
-def test_no_more_is_read_than_was_asked_for(answer, status):
+def test_no_more_bytes_are_read_than_were_requested(answer, status):
     with server({}, answer, status) as url, cheap(4 * MIB):
         assert HttpStore(url).read("file", 8, 8).tobytes() == bytes(8)
 
 
-def test_an_answer_that_does_not_end_is_cut_off():
+def test_an_endless_response_is_cut_off():
     with server({}, {}) as url, cheap(200 * MIB), pytest.raises(StoreError, match="too much"):
         HttpStore(url).read("file")
     with server({}, {"Content-Length": "16"}) as url:  # the control
@@ -83,7 +83,7 @@ def test_an_answer_that_does_not_end_is_cut_off():
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "9" * 5000, "x", ""])
-def test_a_size_that_is_none_is_refused(length):
+def test_an_invalid_content_length_is_refused(length):
     with server({"Content-Length": length}, {}) as url, pytest.raises(StoreError, match="size"):
         HttpStore(url).size("file")
     with server({"Content-Length": "12"}, {}) as url:
@@ -91,18 +91,18 @@ def test_a_size_that_is_none_is_refused(length):
 
 
 @pytest.mark.parametrize("stated", [16, 1 << 40])
-def test_a_manifest_that_does_not_end_costs_no_more_than_it_states(stated):
+def test_an_endless_manifest_costs_no_more_than_its_stated_size(stated):
     with server({"Content-Length": str(stated)}, {}) as url, cheap(8 * MIB):
         assert [fault.rule for fault in validate(url).faults] == ["not-rdrr"]
 
 
-def test_a_checkpoint_of_files_that_do_not_end_is_refused():
+def test_a_checkpoint_of_endless_files_is_refused():
     stated = {"Content-Length": str(1 << 40), "Accept-Ranges": "bytes"}
     with server(stated, {}) as url, cheap(8 * MIB), pytest.raises(RdrrError, match="too large"):
         stage_locally(f"{url}/model").__enter__()
 
 
-def test_a_file_of_any_store_is_read_up_to_a_bound():
+def test_files_of_every_store_are_read_up_to_a_bound():
     store = MemoryStore({"file": bytes(16)})
     assert len(read_bounded(store, "file", 16)) == 16
     with pytest.raises(StoreError, match="too large"):

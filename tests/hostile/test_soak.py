@@ -1,4 +1,4 @@
-"""A short run of `make soak`, and that it notices what grows."""
+"""A short run of `make soak`, and proof that it notices a leak."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def test_loads_generations_and_closes_leave_nothing_behind(made_package, rng):
 
 
 @pytest.mark.parametrize("name", ["memory", "files", "threads"])
-def test_what_grows_is_reported_and_what_only_fills_up_is_not(name):
+def test_steady_growth_is_reported_and_a_cache_that_fills_up_is_not(name):
     bound = getattr(BOUNDS, name)
 
-    def having(value: int) -> Sample:
+    def sample_of(value: int) -> Sample:
         return Sample(**{"memory": 0, "files": 0, "threads": 0} | {name: value})
 
-    leaking = [having(at * (bound + 1)) for at in range(30)]
+    leaking = [sample_of(at * (bound + 1)) for at in range(30)]
     assert [one.split()[0] for one in excess(growth(leaking))] == [name]
-    full = [having(min(at, 9) * (bound + 1)) for at in range(30)]
+    full = [sample_of(min(at, 9) * (bound + 1)) for at in range(30)]
     assert excess(growth(full)) == []
     assert soak.sample().files > 0

@@ -1,4 +1,4 @@
-"""Pipes, devices, endless files, and files that are cut short while they are read."""
+"""Pipes, devices, endless files, and files that are truncated while they are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.safetensor_files import llama_tensors, write_llama
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 
 SECONDS = 60
-"""Before a command that waits for somebody is ended; it takes two."""
+"""Timeout of a command that might hang; without a hang it takes 2 seconds."""
 
 READERS = {
     "model.safetensors": read_file,
@@ -36,7 +36,7 @@ READERS = {
 
 
 def run_to_end(code: str, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own, so that one that waits for ever can be ended."""
+    """Run code in a process of its own, so that one that hangs can be killed."""
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],
         capture_output=True,
@@ -48,7 +48,7 @@ def run_to_end(code: str, *words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path, name):
     path = tmp_path / name
     os.mkfifo(path)
     reader = READERS[name]
@@ -84,7 +84,7 @@ def test_a_checkpoint_with_a_pipe_for_weights_does_not_hang(tmp_path, rng, name,
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device")
-def test_devices_and_folders_are_no_files(tmp_path):
+def test_devices_and_folders_are_not_read_as_files(tmp_path):
     for path, words in ((Path("/dev/zero"), "not a regular file"), (tmp_path, "directory")):
         with pytest.raises(OSError, match=words):
             open_regular(path)
@@ -102,7 +102,7 @@ def test_a_file_is_read_whole_up_to_its_bound(tmp_path, size):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no such file system")
-def test_a_file_that_states_no_size_is_bounded_too():
+def test_a_file_that_reports_no_size_is_bounded_too():
     path = Path("/proc/self/status")
     assert path.stat().st_size == 0
     assert b"Name:" in read_regular(path, 1 << 20)
@@ -110,7 +110,7 @@ def test_a_file_that_states_no_size_is_bounded_too():
         read_regular(path, 16)
 
 
-def test_a_map_is_no_longer_than_its_file(tmp_path):
+def test_a_memory_map_is_no_longer_than_its_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(64)))
     assert map_regular(path, np.uint8, 60, (4,)).tolist() == [60, 61, 62, 63]
@@ -120,7 +120,7 @@ def test_a_map_is_no_longer_than_its_file(tmp_path):
     assert read_span(path, 64, 1).size == read_span(path, 99, 1).size == 0
 
 
-def test_a_pipe_in_a_package_is_a_missing_file(tmp_path, rng):
+def test_a_pipe_in_a_package_is_reported_as_a_missing_file(tmp_path, rng):
     write_package(tmp_path, rng)
     assert validate(tmp_path, deep=True).ok()
     (tmp_path / "shard_00001.bin").unlink()
@@ -131,8 +131,8 @@ def test_a_pipe_in_a_package_is_a_missing_file(tmp_path, rng):
     assert "no manifest.json" in error_line(rdrr("inspect", tmp_path))
 
 
-def test_a_shard_cut_short_while_it_is_validated_is_a_fault(tmp_path, rng, monkeypatch):
-    """A map of it would end the process; the control is the validation before."""
+def test_a_shard_truncated_during_validation_is_reported(tmp_path, rng, monkeypatch):
+    """Reading a memory map of it would kill the process; the validation before is the control."""
     write_package(tmp_path, rng)
     assert validate(tmp_path, deep=True).ok()
     held: list[np.ndarray] = []
@@ -149,10 +149,10 @@ def test_a_shard_cut_short_while_it_is_validated_is_a_fault(tmp_path, rng, monke
     faults = {fault.rule for fault in validate(tmp_path, deep=True).faults}
     assert "shard-file" in faults
     assert held
-    assert all(part.sum() > 0 for part in held)  # reading a map would end the process here
+    assert all(part.sum() > 0 for part in held)  # reading a memory map would kill the process here
 
 
-def test_a_file_that_ends_between_the_look_and_the_map_is_an_error(tmp_path, monkeypatch):
+def test_a_file_truncated_between_stat_and_mmap_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(bytes(100))
     assert LocalStore(tmp_path).read("file").size == 100
 

@@ -1,4 +1,4 @@
-"""One model in many threads: every text is the one that it is alone (docs/THREADS.md)."""
+"""One model in many threads: every text equals that of a single call (docs/THREADS.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdrr_format.errors import GenerationError
 from support.mixed_calls import PROMPTS, TOKENS, in_threads, texts_of
 
 ROUNDS = int(os.environ.get("RDRR_STRESS_ROUNDS", "3"))
-"""Calls of each thread."""
+"""Calls per thread."""
 
 THREADS = 4
 
@@ -29,26 +29,26 @@ def model(backend, made_package):
 
 
 @pytest.fixture(scope="module")
-def texts(model) -> dict[str, str]:
+def expected_texts(model) -> dict[str, str]:
     return texts_of(model)
 
 
-def test_calls_of_many_threads_give_the_texts_that_they_give_alone(model, texts, rng):
+def test_calls_from_many_threads_give_the_same_text_as_single_calls(model, expected_texts, rng):
     seeds = rng.integers(0, 1 << 30, THREADS).tolist()
-    in_threads(model, texts, seeds, rounds=ROUNDS)
-    assert texts_of(model) == texts
+    in_threads(model, expected_texts, seeds, rounds=ROUNDS)
+    assert texts_of(model) == expected_texts
 
 
-def test_one_generation_may_be_read_by_several_threads(model, texts):
+def test_one_generation_may_be_read_by_several_threads(model, expected_texts):
     generation = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
     with ThreadPoolExecutor(THREADS) as pool:
         parts = [pool.submit(lambda: list(generation)) for _ in range(THREADS)]
         pieces = [piece for part in parts for piece in part.result(timeout=120)]
-    assert sorted("".join(pieces)) == sorted(texts[PROMPTS[0]])
-    assert model.decode(generation.token_ids) == texts[PROMPTS[0]]
+    assert sorted("".join(pieces)) == sorted(expected_texts[PROMPTS[0]])
+    assert model.decode(generation.token_ids) == expected_texts[PROMPTS[0]]
 
 
-def test_a_thread_that_waits_too_long_is_told_what_to_do(made_package):
+def test_a_thread_that_waits_too_long_gets_an_error_with_a_hint(made_package):
     with front.load(made_package, backend="cpu", context=64, busy_timeout=0.05) as model:
         unfinished = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
         next(unfinished)
@@ -88,7 +88,7 @@ def test_closing_a_model_ends_the_generations_of_all_threads(made_package, backe
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_gets_an_error_and_its_parent_goes_on(model, texts):
+def test_a_forked_process_gets_an_error_and_its_parent_goes_on(model, expected_texts):
     unfinished = model.generate(PROMPTS[0], max_tokens=TOKENS, interval=1)
     first = next(unfinished)
     child = os.fork()
@@ -102,4 +102,4 @@ def test_a_forked_process_gets_an_error_and_its_parent_goes_on(model, texts):
         model.close()
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    assert first + unfinished.read() == texts[PROMPTS[0]]
+    assert first + unfinished.read() == expected_texts[PROMPTS[0]]

@@ -1,4 +1,4 @@
-"""Tokenizers that panic, grow a text without end, take for ever, or name ids that there are not."""
+"""Tokenizers that panic, expand a text without limit, never finish, or name missing ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LETTERS = {chr(97 + number): number for number in range(26)}
 
 
 def tokenizer(**parts: Any) -> bytes:
-    """A tokenizer of single letters, with other parts."""
+    """Return the JSON of a tokenizer of single letters, with some parts replaced."""
     model = {"type": "BPE", "vocab": LETTERS, "merges": []} | parts.pop("model", {})
     return json.dumps({"version": "1.0", "model": model, **parts}).encode()
 
@@ -82,7 +82,7 @@ SOUND = {
 
 REFUSED = {
     "three replacements": ({"normalizer": normalizers(*[GROWING] * 3)}, "too long"),
-    "a replacement of nothing": ({"normalizer": replace("a" * 100, Regex="")}, "too long"),
+    "a replacement of the empty match": ({"normalizer": replace("a" * 100, Regex="")}, "too long"),
     "a decoder that grows": ({"decoder": GROWING}, "too long"),
     "a decoder with a pattern": ({"decoder": replace("a", Regex="(a+)+")}, "regular expression"),
     "too many steps": ({"normalizer": normalizers(*[{"type": "NFC"}] * 300)}, "too many steps"),
@@ -91,12 +91,12 @@ REFUSED = {
         {"post_processor": template([BEGIN, TEXT], MAX_ADDED + 1)},
         "too many ids",
     ),
-    "special of -1": ({"added_tokens": [added(26, -1)]}, "cannot be read"),
+    "a special flag of -1": ({"added_tokens": [added(26, -1)]}, "cannot be read"),
     "an id of -1": ({"added_tokens": [added(-1)]}, "cannot be read"),
     "an id of 2^32": ({"model": {"vocab": {"a": 1 << 32}}}, "cannot be read"),
     "an unknown model": ({"model": {"type": "magic"}}, "cannot be read"),
-    "no pattern": ({"pre_tokenizer": split("(")}, "cannot be read"),
-    "a merge of nothing": ({"model": {"merges": ["b Z"]}}, "cannot be read"),
+    "an invalid pattern": ({"pre_tokenizer": split("(")}, "cannot be read"),
+    "a merge of unknown tokens": ({"model": {"merges": ["b Z"]}}, "cannot be read"),
 }
 
 
@@ -115,7 +115,7 @@ def test_a_sound_tokenizer_is_read_and_valid(package, name):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_at_load_is_a_fault_of_deep_validation(package, name):
+def test_whatever_loading_refuses_fails_deep_validation(package, name):
     parts, words = REFUSED[name]
     (package / "tokenizer.json").write_bytes(tokenizer(**parts))
     with pytest.raises(ManifestError, match=words):
@@ -126,7 +126,7 @@ def test_what_is_refused_at_load_is_a_fault_of_deep_validation(package, name):
     assert rdrr.validate(package).ok()
 
 
-def test_a_panic_is_an_error_of_ours():
+def test_a_panic_becomes_an_rdrr_error():
     sound = TextCodec(tokenizer(pre_tokenizer=split("(a+)+")))
     panicking = TextCodec(tokenizer(pre_tokenizer=PANICS))
     assert sound.encode("a" * 40) == [0] * 40
@@ -135,7 +135,7 @@ def test_a_panic_is_an_error_of_ours():
             encode("a" * 40)
 
 
-def test_a_tokenizer_that_panics_at_a_text_of_validation_is_a_fault(package):
+def test_a_tokenizer_that_panics_on_a_validation_text_fails_validation(package):
     (package / "tokenizer.json").write_bytes(tokenizer(pre_tokenizer=PANICS))
     done = run("validate", package, "--deep")
     assert done.code == 1
@@ -143,7 +143,7 @@ def test_a_tokenizer_that_panics_at_a_text_of_validation_is_a_fault(package):
     assert "Traceback" not in done.err
 
 
-def test_only_panics_are_caught_beside_exceptions():
+def test_panics_are_the_only_base_exceptions_that_are_caught():
     class PanicException(BaseException):
         pass
 
@@ -158,7 +158,7 @@ def test_only_panics_are_caught_beside_exceptions():
             raise found
 
 
-def test_a_tokenizer_that_takes_too_long_is_given_up(monkeypatch):
+def test_a_tokenizer_that_takes_too_long_is_abandoned(monkeypatch):
     monkeypatch.setattr(bounded_tokenizer, "SECONDS", 0.2)
     slow = TextCodec(tokenizer(pre_tokenizer=SLOW))
     assert slow.encode("aaax") == [0, 0, 0, 23]
@@ -168,7 +168,7 @@ def test_a_tokenizer_that_takes_too_long_is_given_up(monkeypatch):
     assert time.monotonic() - start < 2
 
 
-def test_a_text_has_a_bounded_length_which_growth_shortens():
+def test_the_length_of_a_text_is_bounded_and_less_if_the_tokenizer_expands_it():
     plain = BoundedTokenizer(tokenizer(model={"vocab": {"b": 0}}))
     assert plain.encode("a" * MAX_TEXT) == []
     with pytest.raises(UsageError, match="too long"):
@@ -181,7 +181,7 @@ def test_a_text_has_a_bounded_length_which_growth_shortens():
         grown.encode("a" * (MAX_TEXT // 8))
 
 
-def test_what_is_no_text_is_refused():
+def test_a_value_that_is_not_a_string_is_refused():
     made = TextCodec(tokenizer())
     for wrong in (b"abc", 5, None, ["a"], "\ud800"):
         with pytest.raises(UsageError, match=r"not a text|not in UTF-8"):
@@ -189,7 +189,7 @@ def test_what_is_no_text_is_refused():
 
 
 @pytest.mark.parametrize("wrong", [-1, 1 << 32, 1 << 63, 1.5, "a", None, True, [0]])
-def test_what_is_no_id_is_refused(wrong):
+def test_a_value_that_is_not_a_token_id_is_refused(wrong):
     made = TextCodec(tokenizer())
     assert made.decode([0, 1, 25]).replace(" ", "") == "abz"
     assert made.stream().feed(1) == "b"
@@ -199,7 +199,7 @@ def test_what_is_no_id_is_refused(wrong):
         made.stream().feed(wrong)
 
 
-def test_ids_that_are_no_tokens_are_no_text():
+def test_ids_without_a_token_decode_to_nothing():
     assert TextCodec(tokenizer()).decode([0, 26, 1 << 31]) == "a"
 
 
@@ -215,7 +215,7 @@ def test_a_token_has_a_bounded_length():
         made.decode([0] * (MAX_TEXT // MAX_TOKEN + 1))
 
 
-def test_a_text_is_neither_filled_up_nor_cut_off():
+def test_a_text_is_neither_padded_nor_truncated():
     padding = {
         "strategy": {"Fixed": 10**12},
         "direction": "Right",
@@ -239,7 +239,7 @@ def test_a_text_is_neither_filled_up_nor_cut_off():
         ({f"t{number}": number for number in range(VOCAB - 1)}, [added(VOCAB - 1)], []),
     ],
 )
-def test_ids_are_rows_of_the_embedding(package, vocab, tokens, severities):
+def test_token_ids_must_be_rows_of_the_embedding(package, vocab, tokens, severities):
     content = tokenizer(model={"vocab": vocab}, added_tokens=tokens)
     (package / "tokenizer.json").write_bytes(content)
     faults = rdrr.validate(package, deep=True).faults
@@ -247,7 +247,7 @@ def test_ids_are_rows_of_the_embedding(package, vocab, tokens, severities):
     assert [one.severity for one in found] == severities
 
 
-@pytest.mark.parametrize("name", ["three replacements", "special of -1"])
+@pytest.mark.parametrize("name", ["three replacements", "a special flag of -1"])
 def test_a_checkpoint_with_such_a_tokenizer_is_not_converted(tmp_path, rng, name):
     source = write_llama(tmp_path / "source", llama_tensors(rng))
     rdrr.convert(source, tmp_path / "control")
@@ -259,7 +259,7 @@ def test_a_checkpoint_with_such_a_tokenizer_is_not_converted(tmp_path, rng, name
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tokenizer_of_too_many_values_is_not_read():
+def test_a_tokenizer_with_too_many_values_is_not_read():
     text = b'{"model": ' + b"[" * 100 + b"]" * 100 + b"}"
     with pytest.raises(ManifestError, match="nested too deeply"):
         TextCodec(text)

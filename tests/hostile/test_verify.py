@@ -1,4 +1,4 @@
-"""Shards are held to their hashes while they are loaded (docs/SECURITY.md, section 12)."""
+"""Shards are verified against their hashes while they are loaded (docs/SECURITY.md, section 12)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.commands import EXAMPLE, environment, error_line, rdrr
 from support.hashing import count_hashing
 from support.range_server import RangeHandler, served
 
-# Changed bytes are decoded where a test loads them with `none`; some are no numbers.
+# Changed bytes are decoded where a test loads them with `none`; some decode to NaN.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 
 PROMPT = "And it came to pass"
@@ -35,8 +35,8 @@ FLIPPED = 400
 
 
 @pytest.fixture(autouse=True)
-def memory(tmp_path, monkeypatch) -> Path:
-    """The file that remembers, in a cache of this test's own."""
+def cache_file(tmp_path, monkeypatch) -> Path:
+    """Use a verification cache of this test's own; return the path of its file."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "rdrr" / "verified.json"
 
@@ -48,8 +48,8 @@ def hashed(monkeypatch) -> Counter[str]:
 
 
 @pytest.fixture(scope="module")
-def several_shards(tmp_path_factory) -> Path:
-    """The bundled checkpoint in several shards; not to be changed."""
+def sharded_package(tmp_path_factory) -> Path:
+    """Convert the bundled checkpoint to several shards; tests must not change this package."""
     folder = tmp_path_factory.mktemp("shards") / "small-llama"
     done = rdrr("convert", EXAMPLE, folder, "--shard-size", "1MiB", "--quiet")
     assert done.code == 0, done.err
@@ -57,15 +57,15 @@ def several_shards(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def package(several_shards, tmp_path) -> Path:
-    """A package that may be changed, old enough for its files' times to be relied on."""
+def package(sharded_package, tmp_path) -> Path:
+    """Copy a package that tests may change, old enough for its modification times to be trusted."""
     folder = tmp_path / "package"
-    shutil.copytree(several_shards, folder)
-    settle()
+    shutil.copytree(sharded_package, folder)
+    let_times_settle()
     return folder
 
 
-def settle() -> None:
+def let_times_settle() -> None:
     time.sleep(2 * CLOCK_TICK_NS / 1e9)
 
 
@@ -76,7 +76,7 @@ def shards(folder: Path) -> list[Path]:
 
 
 def flip(path: Path, rng: np.random.Generator, count: int = FLIPPED) -> None:
-    """Flip bits of some bytes of a file in its place."""
+    """Flip bits in some bytes of a file in place."""
     data = np.fromfile(path, np.uint8)
     where = rng.choice(len(data), count, replace=False)
     data[where] ^= rng.integers(1, 256, count, dtype=np.uint8)
@@ -92,20 +92,20 @@ def edit_manifest(folder: Path, **changes) -> dict:
 
 
 def state_another_hash(folder: Path) -> None:
-    """Change the first shard's declared hash: what is loaded with `none` still makes sense."""
+    """Change the declared hash of the first shard, so that bytes loaded with `none` stay sound."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["shards"][0]["hash"] = "5" * 64
     edit_manifest(folder, shards=manifest["shards"])
 
 
 def load(folder, **options) -> str:
-    """Load a package on the CPU and return what it says."""
+    """Load a package on the CPU and return the text that it generates."""
     with front.load(folder, **({"backend": "cpu", "context": 32} | options)) as model:
         return model.generate(PROMPT, max_tokens=3).read()
 
 
 def load_as_it_is(folder, backend: str = "cpu") -> None:
-    """Load changed bytes, of which a model may make nonsense or no numbers at all."""
+    """Load changed bytes, from which a model may compute nonsense or NaN."""
     with front.load(folder, backend=backend, context=32, verify="none") as model:
         assert model.info.name == backend
 
@@ -127,7 +127,7 @@ def test_flipped_bytes_are_refused_by_default(package, rng, backend):
     load_as_it_is(package, backend)
 
 
-def test_what_a_refused_load_took_of_the_gpu_is_given_back(package, rng, monkeypatch):
+def test_a_refused_load_frees_its_gpu_memory(package, rng, monkeypatch):
     opened = []
     real = device_module.open_device
 
@@ -140,11 +140,11 @@ def test_what_a_refused_load_took_of_the_gpu_is_given_back(package, rng, monkeyp
     with pytest.raises(ShardError):
         load(package, backend="wgpu")
     [device] = opened
-    assert device.memory.peak > 4 << 20  # weights were there
+    assert device.memory.peak > 4 << 20  # weights had been uploaded
     assert device.memory.live < 1 << 20
 
 
-def test_a_second_load_hashes_nothing_unless_it_is_told_to(package, hashed):
+def test_a_second_load_hashes_nothing_unless_asked_to(package, hashed):
     once = {one.name: 1 for one in shards(package)}
     load(package)
     assert hashed == once
@@ -156,12 +156,12 @@ def test_a_second_load_hashes_nothing_unless_it_is_told_to(package, hashed):
     assert hashed == dict.fromkeys(once, 2)
 
 
-def test_full_refuses_what_is_remembered_and_none_leaves_no_memory(package, memory, hashed):
+def test_full_ignores_the_verification_cache_and_none_never_writes_it(package, cache_file, hashed):
     load(package, verify="none")
-    assert not memory.exists()
+    assert not cache_file.exists()
     assert not hashed
     load(package, verify="full")
-    assert memory.exists()
+    assert cache_file.exists()
     load(package)
     assert set(hashed.values()) == {1}
 
@@ -170,7 +170,7 @@ def touch(path: Path) -> None:
     os.utime(path)
 
 
-def give_another_inode(path: Path) -> None:
+def replace_inode(path: Path) -> None:
     before = path.stat()
     other = path.with_name("other")
     shutil.copy(path, other)
@@ -180,7 +180,7 @@ def give_another_inode(path: Path) -> None:
     assert path.stat().st_mtime_ns == before.st_mtime_ns
 
 
-@pytest.mark.parametrize("change", [touch, give_another_inode])
+@pytest.mark.parametrize("change", [touch, replace_inode])
 def test_a_file_that_may_have_changed_is_hashed_again_and_no_other(package, hashed, change):
     load(package)
     changed = shards(package)[1]
@@ -190,7 +190,7 @@ def test_a_file_that_may_have_changed_is_hashed_again_and_no_other(package, hash
     assert hashed == others | {changed.name: 2}
 
 
-def test_changed_bytes_are_found_though_the_time_was_put_back(package, rng):
+def test_changed_bytes_are_found_even_if_the_modification_time_is_restored(package, rng):
     load(package)
     bad = shards(package)[2]
     before = bad.stat()
@@ -201,7 +201,7 @@ def test_changed_bytes_are_found_though_the_time_was_put_back(package, rng):
         load(package)
 
 
-def test_another_expected_hash_is_another_question(package, hashed):
+def test_another_expected_hash_is_verified_anew(package, hashed):
     load(package)
     state_another_hash(package)
     with pytest.raises(ShardError, match="wrong hash"):
@@ -210,7 +210,7 @@ def test_another_expected_hash_is_another_question(package, hashed):
     assert hashed[shards(package)[1].name] == 1
 
 
-def test_a_file_written_a_moment_ago_is_not_remembered(package, hashed):
+def test_a_file_written_a_moment_ago_is_not_cached(package, hashed):
     touched = shards(package)[0]
     soon = time.time_ns() + 10 * COARSE_TICK_NS + 1
     os.utime(touched, ns=(soon, soon))
@@ -220,7 +220,7 @@ def test_a_file_written_a_moment_ago_is_not_remembered(package, hashed):
     assert hashed[shards(package)[1].name] == 1  # the control
 
 
-def test_times_in_whole_seconds_are_relied_on_later():
+def test_modification_times_in_whole_seconds_are_trusted_later():
     second = 10**9
     state = FileState(1, 2, 3, 5 * second + 1, 5 * second + 1)
     coarse = replace(state, modified_ns=5 * second, changed_ns=5 * second)
@@ -234,47 +234,47 @@ def test_times_in_whole_seconds_are_relied_on_later():
 DAMAGED = {
     "empty": b"",
     "cut short": b'{"format":"rdrr-verified-1","files":{"/a":[1,2',
-    "no text": bytes(range(256)),
+    "not text": bytes(range(256)),
     "deeply nested": b"[" * 200_000,
     "another format": b'{"format":"rdrr-verified-9","files":{}}',
-    "no table": b'{"format":"rdrr-verified-1","files":[1]}',
+    "no table of files": b'{"format":"rdrr-verified-1","files":[1]}',
     "a list": b"[]",
     "a huge number": b"9" * 10_000,
 }
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_memory_is_as_none(package, memory, hashed, content):
-    memory.parent.mkdir(parents=True)
-    memory.write_bytes(content)
+def test_a_damaged_cache_file_is_ignored(package, cache_file, hashed, content):
+    cache_file.parent.mkdir(parents=True)
+    cache_file.write_bytes(content)
     load(package)
     load(package)
-    assert set(hashed.values()) == {1}  # it was replaced, and the second load knew
+    assert set(hashed.values()) == {1}  # the file was replaced, and the second load used it
 
 
-def test_entries_that_make_no_sense_vouch_for_nothing(package, memory, hashed):
+def test_invalid_cache_entries_are_ignored(package, cache_file, hashed):
     load(package)
-    data = json.loads(memory.read_text())
+    data = json.loads(cache_file.read_text())
     odd = [None, 7, [], {}, "sha256", [1, 2, 3], ["a"] * 6]
     data["files"] = {name: odd[at % len(odd)] for at, name in enumerate(data["files"])}
-    memory.write_text(json.dumps(data))
+    cache_file.write_text(json.dumps(data))
     load(package)
     assert set(hashed.values()) == {2}
 
 
-def test_a_memory_that_cannot_be_written_only_costs_time(package, memory, hashed):
-    memory.parent.parent.mkdir()
-    memory.parent.write_text("a file where the folder should be")
+def test_a_cache_that_cannot_be_written_only_costs_time(package, cache_file, hashed):
+    cache_file.parent.parent.mkdir()
+    cache_file.parent.write_text("a file where the folder should be")
     load(package)
     load(package)
     assert set(hashed.values()) == {2}
-    memory.parent.unlink()
-    memory.mkdir(parents=True)  # a folder where the file should be
+    cache_file.parent.unlink()
+    cache_file.mkdir(parents=True)  # a folder where the file should be
     load(package)
     assert set(hashed.values()) == {3}
 
 
-def test_the_memory_drops_its_oldest_files(tmp_path, monkeypatch):
+def test_the_cache_drops_its_oldest_files(tmp_path, monkeypatch):
     monkeypatch.setattr(verified_files, "MAX_FILES", 4)
     state = FileState(1, 2, 3, 4, 5)
     paths = [Path(f"/shards/{number}") for number in range(6)]
@@ -320,7 +320,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
-def test_what_one_process_found_right_another_need_not_hash(package, hashed):
+def test_a_file_that_one_process_verified_is_not_hashed_by_another(package, hashed):
     words = ("generate", package, "--prompt", PROMPT, "--max-tokens", 1, "--backend", "cpu")
     assert rdrr(*words, own_process=True).code == 0
     load(package)
@@ -337,7 +337,7 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(package, rng, monkeyp
 
     def slow(self, *arguments, **options):
         real(self, *arguments, **options)
-        time.sleep(0.3)  # long after its hash was known
+        time.sleep(0.3)  # long after it was hashed
         flip(shards(package)[1], rng)
 
     monkeypatch.setattr(CpuBackend, "__init__", slow)
@@ -345,7 +345,7 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(package, rng, monkeyp
         load(package, verify=verify)
 
 
-def test_commands_refuse_and_take_the_flag(package, tmp_path):
+def test_commands_refuse_changed_bytes_and_accept_the_flag(package, tmp_path):
     text = tmp_path / "text"
     text.write_text(TEXT)
     state_another_hash(package)
@@ -362,7 +362,7 @@ def test_commands_refuse_and_take_the_flag(package, tmp_path):
     assert rdrr(*generate, "--verify", "always").code == 2
 
 
-def test_an_importance_matrix_is_not_made_of_changed_weights(package, rng, tmp_path):
+def test_an_importance_matrix_is_not_computed_from_changed_weights(package, rng, tmp_path):
     text = tmp_path / "text"
     text.write_text(TEXT)
     words = (
@@ -374,14 +374,14 @@ def test_an_importance_matrix_is_not_made_of_changed_weights(package, rng, tmp_p
     assert "wrong hash" in error_line(rdrr(*words))
 
 
-def test_a_draft_model_is_checked_as_the_model_is(package, several_shards):
+def test_a_draft_model_is_verified_like_the_target_model(package, sharded_package):
     draft = front.Speculative(package)
-    with front.load(several_shards, backend="cpu", context=64) as model:
+    with front.load(sharded_package, backend="cpu", context=64) as model:
         plain = model.generate(PROMPT, max_tokens=4).read()
         assert model.generate(PROMPT, max_tokens=4, decode=draft).read() == plain  # the control
     state_another_hash(package)
     for verify, refused in (("cached", True), ("none", False)):
-        with front.load(several_shards, backend="cpu", context=64, verify=verify) as model:
+        with front.load(sharded_package, backend="cpu", context=64, verify=verify) as model:
             if refused:
                 with pytest.raises(ShardError, match="wrong hash"):
                     model.generate(PROMPT, max_tokens=4, decode=draft).read()
@@ -389,7 +389,7 @@ def test_a_draft_model_is_checked_as_the_model_is(package, several_shards):
                 assert model.generate(PROMPT, max_tokens=4, decode=draft).read() == plain
 
 
-def test_a_compressed_shard_is_held_to_the_hash_of_its_file(tmp_path, rng):
+def test_a_compressed_shard_is_verified_by_the_hash_of_its_file(tmp_path, rng):
     folder = tmp_path / "small-llama"
     stored = ("--compress", "zstd:1", "--shard-size", "1MiB", "--quiet")
     assert rdrr("convert", EXAMPLE, folder, *stored).code == 0
@@ -399,7 +399,7 @@ def test_a_compressed_shard_is_held_to_the_hash_of_its_file(tmp_path, rng):
         load(folder)
     with pytest.raises(ShardError) as caught:
         load(folder, verify="none")
-    assert "wrong hash" not in str(caught.value)  # what a frame says of itself
+    assert "wrong hash" not in str(caught.value)  # a zstd frame reports the damage itself
 
 
 @pytest.fixture
@@ -407,11 +407,11 @@ def with_blake3(tmp_path) -> Path:
     folder = tmp_path / "small-llama"
     stored = ("--hash", "blake3", "--shard-size", "1MiB", "--quiet")
     assert rdrr("convert", EXAMPLE, folder, *stored).code == 0
-    settle()
+    let_times_settle()
     return folder
 
 
-def test_hashes_of_blake3_are_checked(with_blake3, rng, hashed):
+def test_blake3_hashes_are_verified(with_blake3, rng, hashed):
     load(with_blake3)
     load(with_blake3)
     assert set(hashed.values()) == {1}
@@ -420,7 +420,7 @@ def test_hashes_of_blake3_are_checked(with_blake3, rng, hashed):
         load(with_blake3)
 
 
-def test_the_public_runtime_s_own_blake3_is_taken(with_blake3, rng, hashed):
+def test_the_blake3_variant_of_the_public_runtime_is_accepted(with_blake3, rng, hashed):
     manifest = json.loads((with_blake3 / "manifest.json").read_text())
     for shard in manifest["shards"]:
         shard["hash"] = doppler_blake3_hex((with_blake3 / shard["filename"]).read_bytes())
@@ -433,7 +433,7 @@ def test_the_public_runtime_s_own_blake3_is_taken(with_blake3, rng, hashed):
         load(with_blake3)
 
 
-def test_hashes_that_cannot_be_computed_are_said_to_be_unchecked(with_blake3, monkeypatch):
+def test_hashes_that_cannot_be_computed_are_reported_as_not_checked(with_blake3, monkeypatch):
     words = ("generate", with_blake3, "--prompt", PROMPT, "--max-tokens", 1, "--backend", "cpu")
     assert "not checked" not in rdrr(*words).err  # the control
 
@@ -447,7 +447,7 @@ def test_hashes_that_cannot_be_computed_are_said_to_be_unchecked(with_blake3, mo
     assert line in rdrr(*words).err
 
 
-def test_a_package_on_a_server_is_downloaded_once_and_checked(package, rng, monkeypatch, tmp_path):
+def test_a_package_on_a_server_is_downloaded_once_and_verified(package, rng, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "copies"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "copies").mkdir()

@@ -1,6 +1,6 @@
-"""Headers that describe other weights than are there: refused wherever `safetensors` refuses them.
+"""Headers that misdescribe the weights are refused wherever `safetensors` refuses them.
 
-The controls are the sound files that each case differs from by one thing.
+The controls are sound files that differ from each case in one point.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_a_header_that_does_not_describe_each_byte_once_is_refused(path, header,
         b'{"__metadata__": {"x": "1", "x": "2"}, "a": %s, "b": %s, "c": %s}',
     ],
 )
-def test_a_key_that_stands_twice_is_refused(path, twice):
+def test_a_duplicate_key_is_refused(path, twice):
     parts = [json.dumps(SOUND["a"]), json.dumps(SOUND["b"]), json.dumps(entry(16, 16))]
     if b"F16" in twice:
         parts[1] = parts[1].removeprefix("{")
@@ -87,7 +87,7 @@ def test_a_key_that_stands_twice_is_refused(path, twice):
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
-    """Tensors one after another, of which some may be moved, and the size of the data."""
+    """Draw consecutive tensors, some of which may be moved, and the size of the data."""
     at, header = 0, {}
     for name in draw(st.permutations("abcde"))[: draw(st.integers(0, 5))]:
         dtype = draw(st.sampled_from(["F32", "F16"]))
@@ -101,7 +101,7 @@ def layouts(draw: st.DrawFn) -> tuple[dict[str, Any], int]:
 
 @settings(max_examples=300, deadline=None)
 @given(layouts())
-def test_what_safetensors_refuses_is_refused_and_what_it_reads_is_read_alike(
+def test_a_file_is_refused_or_read_exactly_as_safetensors_does(
     tmp_path_factory: pytest.TempPathFactory, made: tuple[dict[str, Any], int]
 ) -> None:
     header, size = made
@@ -120,7 +120,7 @@ def test_what_safetensors_refuses_is_refused_and_what_it_reads_is_read_alike(
     assert ours == theirs
 
 
-def test_a_tensor_in_two_shards_is_the_one_that_the_index_says(tmp_path, rng):
+def test_a_tensor_in_two_shards_is_read_from_the_shard_that_the_index_names(tmp_path, rng):
     wanted, other = rng.standard_normal((2, 4), dtype=np.float32)
     for number, values in ((1, wanted), (2, other)):
         extra = {"w": values, f"own{number}": values}
@@ -148,7 +148,7 @@ def write_gguf(path: Path, tensors: dict[str, np.ndarray]) -> bytes:
 
 
 def moved(whole: bytes, name: bytes, offset: int) -> bytes:
-    """The file with another offset in a vector's entry: name, u32 1, u64 length, u32 type, u64."""
+    """Return the file with another offset in a vector's entry (name, u32 1, u64, u32 type, u64)."""
     at = whole.index(name) + len(name) + 4 + 8 + 4
     return whole[:at] + offset.to_bytes(8, "little") + whole[at + 8 :]
 
@@ -159,7 +159,7 @@ def test_gguf_tensors_that_share_bytes_are_refused(tmp_path):
     whole = write_gguf(path, tensors)
     table = read_gguf(path).tensors
     assert table["bb"].offset - table["aa"].offset == 32
-    path.write_bytes(moved(whole, b"bb", 32))  # the control: where it is
+    path.write_bytes(moved(whole, b"bb", 32))  # the control: the true offset
     assert read_gguf(path).tensors == table
     for offset in (0, 4, 28):
         path.write_bytes(moved(whole, b"bb", offset))
@@ -174,6 +174,6 @@ def test_a_gguf_tensor_in_two_parts_is_refused(tmp_path):
     with pytest.raises(SourceError, match="in two parts"):
         open_file(parts[0])
     write_gguf(parts[1], {"other.weight": np.ones((4, 8), np.float32)})
-    with pytest.raises(SourceError) as caught:  # the control fails later, for want of metadata
+    with pytest.raises(SourceError) as caught:  # the control: metadata is missing
         open_file(parts[0])
     assert "two parts" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The devices of kernel tests."""
+"""The device fixtures of kernel tests."""
 
 from support.devices import any_bench, bench, device, plain_bench, plain_device
 

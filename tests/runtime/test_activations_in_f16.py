@@ -1,4 +1,4 @@
-"""Activations in f16: what ops leave is their result rounded once, and whole models follow."""
+"""Activations in f16: each op rounds its result exactly once, and whole models stay accurate."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ Array = np.ndarray
 
 @dataclass
 class Operands:
-    """Makes operands of one op: arrays in float64, and their buffers."""
+    """Random operands of one op, each as a device buffer and as an array in float64."""
 
     bench: Bench
     rng: np.random.Generator
     ctx: OpContext
 
     def value(self, *shape: int) -> tuple[BufferSlice, Array]:
-        """An activation in f16."""
+        """Upload a random activation in f16; return it with its values."""
         array = normal(self.rng, *shape).astype(F16)
         return self.bench.upload(array), array.astype(np.float64)
 
@@ -73,7 +73,7 @@ class Operands:
 
 
 Made = tuple[Sequence[Dispatch], BufferSlice, Array]
-"""Dispatches, the buffer they leave, and what should be there."""
+"""The dispatches of an op, its output buffer, and the expected values in float64."""
 
 
 def tensors(*arrays: Array) -> list[torch.Tensor]:
@@ -152,7 +152,7 @@ def scores(which: AttentionKernel) -> Callable[[Operands], Made]:
 
 
 def one_row(kind: str) -> Callable[[Operands], Made]:
-    """The decode pass's product, behind a norm."""
+    """Return the decode pass's matrix-vector product whose input is normalized first."""
 
     def made(on: Operands) -> Made:
         ctx = replace(on.ctx, max_rows=1)
@@ -184,25 +184,25 @@ OPS = {
     "last row": a_copy,
     "sigmoid gate": a_gate,
     "embedding": an_embedding,
-    "gemv of rows": product("Q4_K", Layout.ROW, tiled=False),
-    "gemv of columns": product("Q8_0", Layout.COLUMN, tiled=False),
-    "tiles of rows": product("Q6_K", Layout.ROW, tiled=True),
-    "tiles of columns": product("Q4_K", Layout.COLUMN, tiled=True),
+    "row-major gemv": product("Q4_K", Layout.ROW, tiled=False),
+    "column-major gemv": product("Q8_0", Layout.COLUMN, tiled=False),
+    "row-major tiles": product("Q6_K", Layout.ROW, tiled=True),
+    "column-major tiles": product("Q4_K", Layout.COLUMN, tiled=True),
     "streaming": scores(AttentionKernel.STREAMING),
     "split_kv": scores(AttentionKernel.SPLIT_KV),
     "tiled_small": scores(AttentionKernel.TILED_SMALL),
 }
 
 
-SUMS = ("decode, add", "norm", "sigmoid gate", "gemv of rows", "streaming")
-"""Ops that add up over a workgroup, which some do by subgroups."""
+SUMS = ("decode, add", "norm", "sigmoid gate", "row-major gemv", "streaming")
+"""Ops that reduce over a workgroup; on devices with subgroups they use those."""
 
 
 @pytest.mark.parametrize(
     ("op", "subgroups"),
     [*((one, True) for one in OPS), *((one, False) for one in SUMS)],
 )
-def test_an_op_leaves_its_result_rounded_once(bench, rng, op, subgroups):
+def test_an_op_rounds_its_result_exactly_once(bench, rng, op, subgroups):
     ids = rng.integers(0, 40, ROWS).tolist()
     ctx = bench.context(ROWS, tokens=ids, values="f16")
     if not subgroups:
@@ -214,7 +214,7 @@ def test_an_op_leaves_its_result_rounded_once(bench, rng, op, subgroups):
     assert (np.abs(found.astype(np.float64) - expected) <= limit).all()
 
 
-def test_logits_and_what_is_done_to_them_stay_f32(bench, rng):
+def test_logits_and_operations_on_them_stay_in_f32(bench, rng):
     on = Operands(bench, rng, bench.context(ROWS, values="f16"))
     (weight, values), (x, xs) = on.weight("F16", Layout.ROW, 70, WIDTH), on.value(ROWS, WIDTH)
     y = bench.poisoned(ROWS, 70)
@@ -228,7 +228,7 @@ def test_logits_and_what_is_done_to_them_stay_f32(bench, rng):
     assert relative_error(bench.download(y, ROWS, 70), expected) < TOLERANCE
 
 
-def test_what_f16_cannot_hold_saturates(bench):
+def test_values_beyond_the_range_of_f16_saturate(bench):
     x, r = (bench.upload(np.full((1, 4), 60000.0, F16)) for _ in range(2))
     ctx = bench.context(1, values="f16")
     bench.run(residual_add(ctx, x, r, width=4, label="t"), 1)
@@ -239,7 +239,7 @@ def hinted(**hints: str):
     return resolve({"manifest": hints})
 
 
-def test_a_model_in_f16_stays_near_torch(device, tmp_path, rng):
+def test_a_model_with_f16_activations_stays_near_torch(device, tmp_path, rng):
     moe = {"numExperts": 4, "numExpertsPerToken": 2, "expertIntermediateSize": 128}
     package = write_random_package(tmp_path / "package", llama_manifest(moe=moe), rng)
     ids = rng.integers(0, VOCAB, 24).tolist()
@@ -271,7 +271,7 @@ def test_a_device_without_f16_keeps_f32_and_says_so(plain_device, tmp_path, rng)
     backend.close()
 
 
-def test_activations_in_int8_that_a_stronger_source_asks_for_exclude_f16(device, tmp_path, rng):
+def test_int8_activations_from_a_stronger_source_exclude_f16(device, tmp_path, rng):
     package = write_random_package(tmp_path / "package", llama_manifest(), rng)
     stated = {
         "manifest": {"computePrecision": "f16"},

@@ -16,7 +16,7 @@ VOCAB, EOS = 64, 63
 
 
 class Counting:
-    """After token t at slot s comes t + 1, except where `script` says otherwise by position."""
+    """A backend that predicts t + 1 after token t, or what `script` has for the cache length."""
 
     def __init__(self, context: int = 100, script: dict[int, int] | None = None) -> None:
         self.info = BackendInfo("fake", None, context, 0, 0)
@@ -53,7 +53,7 @@ def run(backend: Counting, prompt: list[int], **options) -> tuple[list[int], Gen
 
 @pytest.mark.parametrize("interval", [1, 2, 4, 8])
 @pytest.mark.parametrize("ends_at", range(1, 12))
-def test_the_interval_never_changes_the_ids_wherever_the_text_ends(
+def test_the_interval_never_changes_the_ids_wherever_the_sequence_ends(
     interval: int, ends_at: int
 ) -> None:
     script = {3 + ends_at - 1: EOS}
@@ -75,7 +75,7 @@ def test_nothing_is_wasted_at_max_tokens(max_tokens: int) -> None:
 
 def test_a_generation_stops_when_the_context_is_full() -> None:
     ids, stats = run(Counting(context=6), [1, 2, 3], max_tokens=50)
-    assert ids == [4, 5, 6, 7]  # three in free slots, and the last needs none
+    assert ids == [4, 5, 6, 7]  # three fill the free slots, and the last one needs no slot
     assert stats.finish == "context"
 
 
@@ -95,7 +95,7 @@ def test_a_prompt_longer_than_the_context_is_refused_and_one_that_fits_is_not() 
 
 
 @pytest.mark.parametrize("prompt", [[], [VOCAB], [-1]], ids=["empty", "too high", "negative"])
-def test_a_prompt_that_no_model_can_read_is_refused(prompt: list[int]) -> None:
+def test_an_empty_or_out_of_vocabulary_prompt_is_refused(prompt: list[int]) -> None:
     with pytest.raises(GenerationError):
         run(Counting(), prompt, max_tokens=1)
 

@@ -1,4 +1,4 @@
-"""The GPU backend: work for each token, rewinding, features, and packages of other writers."""
+"""The GPU backend: work per token, rewinding, optional features, packages of other writers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def backend(device, package) -> Iterator[GpuBackend]:
 
 
 class LogitsOnly:
-    """A backend that leaves the choice of tokens to the host."""
+    """A backend that returns logits only, so that tokens are sampled on the host."""
 
     def __init__(self, backend: GpuBackend) -> None:
         self.info, self.logits, self.greedy = backend.info, backend.logits, backend.greedy
@@ -48,7 +48,7 @@ def prompt(rng, size: int) -> list[int]:
     return rng.integers(0, VOCAB, size).tolist()
 
 
-def test_a_token_creates_nothing_and_is_one_submit(backend, rng):
+def test_a_token_creates_no_gpu_objects_and_is_one_submit(backend, rng):
     ids = prompt(rng, 9)
     out = backend.greedy(ids, 0, 1)
     out = backend.greedy(out, 9, 1)
@@ -57,13 +57,13 @@ def test_a_token_creates_nothing_and_is_one_submit(backend, rng):
     work = backend.device.counters.since(before)
     created = (work.buffer_creates, work.bind_group_creates, work.pipeline_creates)
     assert created == (0, 0, 0)
-    assert work.bytes_written == 0  # the GPU has put token and position in place by itself
+    assert work.bytes_written == 0  # the GPU sets token and position by itself
     assert work.bytes_read == 4 * 8
-    assert work.submits == 8 + 1  # and one that reads the ids
+    assert work.submits == 8 + 1  # the last one reads the ids back
     assert work.maps == 1
 
 
-def test_reading_every_token_stays_within_the_budget_of_bytes(backend, rng):
+def test_reading_back_every_token_stays_within_the_byte_budget(backend, rng):
     ids = prompt(rng, 9)
     out = backend.greedy(backend.greedy(ids, 0, 1), 9, 1)
     for base in range(10, 14):
@@ -75,7 +75,7 @@ def test_reading_every_token_stays_within_the_budget_of_bytes(backend, rng):
         assert work.submits == 2
         assert work.buffer_creates + work.bind_group_creates + work.pipeline_creates == 0
     elsewhere = backend.device.counters.copy()
-    backend.greedy([5], 3, 1)  # a token that the GPU could not know of
+    backend.greedy([5], 3, 1)  # a token that the host has to send
     assert 0 < backend.device.counters.since(elsewhere).bytes_written <= 256
 
 
@@ -90,25 +90,25 @@ def test_sampling_creates_writes_and_reads_no_more_than_greedy(backend, rng):
     assert work.buffer_creates + work.bind_group_creates + work.pipeline_creates == 0
     assert (work.bytes_written, work.bytes_read) == (0, 4 * 8)
     assert (work.submits, work.maps) == (8 + 1, 1)
-    backend.begin(options, ids)  # another text by the same options
+    backend.begin(options, ids)  # another sequence with the same options
     assert backend.device.counters.since(before).bytes_written < 256
     assert backend.device.counters.since(before).bind_group_creates == 0
 
 
-def test_the_device_samples_what_the_host_samples_from_its_logits(backend, rng):
+def test_the_device_samples_the_same_ids_as_the_host(backend, rng):
     ids = prompt(rng, 12)
     options = SamplingParams(
         temperature=1.2, top_k=50, top_p=0.95, presence_penalty=0.5, seed=int(rng.integers(2**40))
     )
     results = []
-    for told in (Logprobs(3), Logprobs(3)):
+    for logprobs in (Logprobs(3), Logprobs(3)):
         engine = Engine(backend if not results else LogitsOnly(backend), [], VOCAB)
-        runs = engine.generate(ids, max_tokens=20, sampling=options, interval=8, logprobs=told)
-        results.append(([one for run in runs for one in run], told.tokens))
-    (drawn, ours), (expected, theirs) = results
-    assert drawn == expected
-    assert len(set(drawn)) > 5
-    assert [one.token_id for one in ours] == drawn
+        runs = engine.generate(ids, max_tokens=20, sampling=options, interval=8, logprobs=logprobs)
+        results.append(([one for run in runs for one in run], logprobs.tokens))
+    (sampled, ours), (expected, theirs) = results
+    assert sampled == expected
+    assert len(set(sampled)) > 5
+    assert [one.token_id for one in ours] == sampled
     for one, other in zip(ours, theirs, strict=True):
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
         assert [top for top, _ in one.top] == [top for top, _ in other.top]
@@ -118,7 +118,7 @@ def test_the_device_samples_what_the_host_samples_from_its_logits(backend, rng):
 
 
 class EveryThird:
-    """Lets tokens through whose id leaves the remainder of the last one plus one; ends at nine."""
+    """A constraint that allows ids whose remainder by 3 is 0, 1, 2, 0, ...; complete after nine."""
 
     def __init__(self) -> None:
         self.rest, self.left = 0, 9
@@ -136,24 +136,24 @@ class EveryThird:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_constraint_is_a_mask_on_the_device(backend, rng, temperature):
+def test_a_constraint_gives_the_same_ids_as_a_mask_on_the_device(backend, rng, temperature):
     ids = prompt(rng, 6)
     options = SamplingParams(temperature=temperature, seed=8)
-    drawn = []
+    sampled = []
     for one in (backend, LogitsOnly(backend)):
         stats = GenerationStats()
         runs = Engine(one, [], VOCAB).generate(
             ids, max_tokens=30, sampling=options, stats=stats, constraint=EveryThird()
         )
-        drawn.append([token_id for run in runs for token_id in run])
+        sampled.append([token_id for run in runs for token_id in run])
         assert (stats.finish, stats.counts.wasted) == ("stop", 0)
-    assert drawn[0] == drawn[1]
-    assert [token_id % 3 for token_id in drawn[0]] == [0, 1, 2] * 3
+    assert sampled[0] == sampled[1]
+    assert [token_id % 3 for token_id in sampled[0]] == [0, 1, 2] * 3
     free = [one for run in Engine(backend, [], VOCAB).generate(ids, max_tokens=9) for one in run]
     assert [token_id % 3 for token_id in free] != [0, 1, 2] * 3
 
 
-def test_a_masked_token_is_two_submits_and_writes_its_mask_alone(backend, rng):
+def test_a_masked_token_is_two_submits_and_writes_only_its_mask(backend, rng):
     ids = prompt(rng, 9)
     backend.begin(SamplingParams(temperature=1.0, seed=1), ids, masked=True)
     every = np.full(-(-VOCAB // 32), 2**32 - 1, np.uint32)
@@ -163,11 +163,11 @@ def test_a_masked_token_is_two_submits_and_writes_its_mask_alone(backend, rng):
     work = backend.device.counters.since(before)
     assert work.buffer_creates + work.bind_group_creates + work.pipeline_creates == 0
     assert (work.bytes_written, work.bytes_read) == (every.nbytes, 4)
-    assert (work.submits, work.maps) == (2 + 1, 1)  # the pass, the draw, and the reading
+    assert (work.submits, work.maps) == (2 + 1, 1)  # the pass, the sampling, and the readback
 
 
 @pytest.mark.parametrize("top", [0, 3])
-def test_logprobs_read_eight_bytes_a_token_and_eight_for_each_of_the_likeliest(backend, rng, top):
+def test_logprobs_read_eight_bytes_per_token_and_eight_per_most_probable_token(backend, rng, top):
     ids = prompt(rng, 9)
     backend.begin(SamplingParams(), ids, logprobs=top)
     out = backend.sample(backend.sample(ids, 0, 1), 9, 1)
@@ -186,7 +186,7 @@ def test_greedy_takes_the_largest_logit_of_each_step(backend, rng):
     assert out == logits.argmax(axis=1)[:-1].tolist()
 
 
-def test_more_ids_than_the_ring_holds_are_those_of_single_steps(backend, rng):
+def test_more_ids_than_the_ring_holds_equal_those_of_single_steps(backend, rng):
     ids = prompt(rng, 5)
     singly = backend.greedy(ids, 0, 1)
     while len(singly) < 70:
@@ -194,7 +194,7 @@ def test_more_ids_than_the_ring_holds_are_those_of_single_steps(backend, rng):
     assert backend.greedy(ids, 0, 70) == singly
 
 
-def test_a_smaller_base_rewinds_as_if_nothing_had_been_there(backend, rng):
+def test_a_smaller_base_rewinds_without_a_trace_of_later_tokens(backend, rng):
     first, second = prompt(rng, 30), prompt(rng, 8)
     backend.logits(first, 0)
     rewound = backend.logits(second, 10)
@@ -229,11 +229,11 @@ def test_a_device_without_optional_features_computes_the_same(
         made = GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=one)
         results.append(stepped(made, ids, 36))
         made.close()
-    # Rounding to f16 may fall on either side of a half.
+    # A value near the middle between two f16 numbers may be rounded either way.
     assert relative_error(*results) < {"f32": SAME, "f16": EXACT}[kv_dtype]
 
 
-def test_fusing_changes_dispatches_and_not_logits(device, backend, package, rng):
+def test_fusion_changes_the_dispatches_and_not_the_logits(device, backend, package, rng):
     ids = prompt(rng, 20)
     apart = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, fused=False)
     assert len(apart.info.decisions) > len(backend.info.decisions)
@@ -241,12 +241,12 @@ def test_fusing_changes_dispatches_and_not_logits(device, backend, package, rng)
     apart.close()
 
 
-def test_a_cache_type_that_is_not_there_is_wrong_usage_and_says_what_is(device, package):
+def test_an_unknown_cache_type_is_wrong_usage_and_the_message_lists_the_known_ones(device, package):
     with pytest.raises(UsageError, match="f32 or f16 or q8_0"):
         GpuBackend(package, context=CONTEXT, kv_dtype="q4_0", device=device)
 
 
-def test_a_cache_in_q8_0_has_its_size_and_costs_little(device, package, rng):
+def test_a_q8_0_cache_has_the_stated_size_and_costs_little_accuracy(device, package, rng):
     ids = prompt(rng, 40)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device)
     in_f16 = GpuBackend(package, context=CONTEXT, kv_dtype="f16", device=device)
@@ -262,14 +262,16 @@ def test_a_cache_in_q8_0_has_its_size_and_costs_little(device, package, rng):
     assert 1e-5 < again < 2e-2
 
 
-def test_a_head_of_no_whole_blocks_has_no_cache_in_q8_0(device, tmp_path, rng):
+def test_a_head_dimension_that_is_not_a_multiple_of_the_block_size_has_no_q8_0_cache(
+    device, tmp_path, rng
+):
     package = write_random_package(tmp_path, llama_manifest("Q8_0", head_dim=80), rng)
     with pytest.raises(UsageError, match=r"multiple of 32, found 80.*`kv_dtype` f16"):
         GpuBackend(package, context=CONTEXT, kv_dtype="q8_0", device=device)
 
 
 def test_a_package_of_another_writer_runs_as_it_is(device, tmp_path, rng):
-    """BF16 norms, an F16 embedding in spans, Q4_K rows whose padded lanes are not zero."""
+    """It has BF16 norms, an F16 embedding in spans, and Q4_K rows whose padding is not zero."""
     manifest = json.loads(FOREIGN.read_text(encoding="utf-8"))
     write_random_package(tmp_path, manifest, rng)
     package = open_package(tmp_path)

@@ -19,7 +19,7 @@ PREFILL, IDS = 20, 24
 
 @dataclass(frozen=True)
 class Variant:
-    """A model's head size and what its blocks say."""
+    """A model's head dimension and the manifest blocks that describe its layers."""
 
     head_dim: int
     blocks: dict[str, dict[str, Any]]
@@ -91,6 +91,6 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, variant):
     kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
     backend.close()
     assert relative_error(ours, reference) < EXACT
-    assert relative_error(plain, reference) > 10 * EXACT  # the blocks do change the model
+    assert relative_error(plain, reference) > 10 * EXACT  # the control: the blocks change the model
     fused = {kernels[f"layer {layer} attention"] for layer in range(LAYERS)}
     assert fused == {"attention_decode.f32"}

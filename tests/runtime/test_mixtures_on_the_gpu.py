@@ -26,8 +26,8 @@ def package_of(tmp_path, rng, dtype="Q4_K", layout="row", moe=MOE):
     return write_random_package(tmp_path / "package", manifest, rng)
 
 
-def logits_agree(backend, package, rng) -> float:
-    """Error after a prompt, and after single tokens."""
+def logits_error(backend, package, rng) -> float:
+    """Return the relative error of the logits after a prompt and after each single token."""
     ids = rng.integers(0, VOCAB, 23).tolist()
     reference = scored(CpuBackend(package, context=CONTEXT), ids)
     return relative_error(stepped(backend, ids, 20), reference[19:])
@@ -41,7 +41,7 @@ def logits_agree(backend, package, rng) -> float:
 def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
     package = package_of(tmp_path, rng, dtype, moe=moe)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
-    assert logits_agree(backend, package, rng) < EXACT
+    assert logits_error(backend, package, rng) < EXACT
     kernels = {(one.step, one.op): one.kernel for one in backend.info.decisions}
     assert kernels["decode", "l1.router"] == kernels["prefill", "l1.router"] == "router_topk"
     assert kernels["decode", "l1.experts"].startswith("gemv_row.experts.sum")
@@ -51,11 +51,11 @@ def test_logits_are_those_of_torch(device, tmp_path, rng, dtype, moe):
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
 def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
-    # All experts serve each token: a rounding must not tip which of them do.
+    # Every token uses all experts, so that rounding cannot change which ones are chosen.
     package = package_of(tmp_path, rng, dtype, moe={**SHARED, "numExpertsPerToken": 6})
     policy = resolve({"run flag": {"q4kMatmul": "fused_q4k_int8"}})
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device, policy=policy)
-    assert 1e-5 < logits_agree(backend, package, rng) < IN_INT8
+    assert 1e-5 < logits_error(backend, package, rng) < IN_INT8
     kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "decode"}
     assert kernels["l1.experts"].startswith("matvec_rows.experts.sum")
     kernels = {one.op: one.kernel for one in backend.info.decisions if one.step == "prefill"}
@@ -63,22 +63,22 @@ def test_experts_in_int8_are_near_torch(device, tmp_path, rng, dtype):
     backend.close()
 
 
-def test_experts_by_columns_run_as_they_are_stored(device, tmp_path, rng):
+def test_column_major_experts_run_as_they_are_stored(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="column", moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     assert not any("expanded" in one.reason for one in backend.info.decisions)
-    assert logits_agree(backend, package, rng) < EXACT
+    assert logits_error(backend, package, rng) < EXACT
     backend.close()
 
 
-def test_a_device_without_optional_features_gives_the_same(plain_device, tmp_path, rng):
+def test_a_device_without_optional_features_gives_the_same_logits(plain_device, tmp_path, rng):
     package = package_of(tmp_path, rng, moe=SHARED)
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=plain_device)
-    assert logits_agree(backend, package, rng) < EXACT
+    assert logits_error(backend, package, rng) < EXACT
     backend.close()
 
 
-def test_a_token_reads_back_no_routes(device, tmp_path, rng):
+def test_a_token_reads_back_no_routing(device, tmp_path, rng):
     package = package_of(tmp_path, rng)
     backend = GpuBackend(package, context=CONTEXT, device=device)
     backend.greedy(rng.integers(0, VOCAB, 9).tolist(), 0, 3)
@@ -90,14 +90,14 @@ def test_a_token_reads_back_no_routes(device, tmp_path, rng):
     backend.close()
 
 
-def test_experts_of_a_form_that_no_kernel_reads_are_expanded_and_it_is_said(device, tmp_path, rng):
+def test_experts_in_a_form_that_no_kernel_reads_are_expanded_and_reported(device, tmp_path, rng):
     package = package_of(tmp_path, rng, layout="flat")
     backend = GpuBackend(package, context=CONTEXT, kv_dtype="f32", device=device)
     notes = {one.op: one.reason for one in backend.info.decisions if one.step == "load"}
     name = "model.layers.1.mlp.experts.0.gate_proj.weight and 5 more"
     obstacle = "kernels read experts only in row or column layout"
     assert notes[name] == f"Q4_K expanded to F32 at load, as {obstacle}"
-    assert logits_agree(backend, package, rng) < EXACT
+    assert logits_error(backend, package, rng) < EXACT
     backend.close()
 
 
@@ -111,22 +111,22 @@ def test_experts_of_different_types_are_expanded_to_one(device, tmp_path, rng):
     assert [one.op for one in notes if one.step == "load"] == [
         "model.layers.1.mlp.experts.0.up_proj.weight and 5 more"
     ]
-    assert logits_agree(backend, package, rng) < EXACT
+    assert logits_error(backend, package, rng) < EXACT
     backend.close()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "layout", "hints", "said"),
+    ("dtype", "layout", "hints", "message"),
     [
         ("Q4_K", "column", {"q4kMatmul": "fused_q4k_int8"}, "a matrix in Q4_K is column-major"),
         ("F16", "row", {"f16Matmul": "tiled"}, "tiles of experts need 32 token rows"),
     ],
 )
-def test_a_hint_that_experts_cannot_follow_is_said(
-    device, tmp_path, rng, dtype, layout, hints, said
+def test_a_hint_that_experts_cannot_honour_is_reported(
+    device, tmp_path, rng, dtype, layout, hints, message
 ):
     package = package_of(tmp_path, rng, dtype, layout)
     policy = resolve({"run flag": hints})
     (line,) = unhonoured(decisions_for(package, device, policy, CONTEXT, "f16"))
-    assert said in line
+    assert message in line
     assert unhonoured(decisions_for(package, device, Policy(), CONTEXT, "f16")) == ()

@@ -1,7 +1,7 @@
-"""Adapters that grant little: what does not fit a binding is split, and the logits stay.
+"""Adapters with small limits: matrices beyond the binding size are split, the logits stay.
 
-A model of the tests has a thousandth of a real one's bytes, so the bindings are 128 KiB in the
-place of WebGPU's default of 128 MiB. The other limits are the defaults.
+A test model has about a thousandth of the bytes of a real one, so the binding size is limited to
+128 KiB instead of WebGPU's default of 128 MiB. The other limits are the defaults.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SOFTCAPS = {
 
 @dataclass(frozen=True)
 class Family:
-    """A model: types and layout of its matrices, and what its manifest says besides."""
+    """A model: dtype and layout of its matrices, and further manifest fields."""
 
     dtype: str
     layout: str = "row"
@@ -62,9 +62,9 @@ class Family:
 
 FAMILIES = {
     "Q4_K": Family("Q4_K"),
-    "Q4_K by columns": Family("Q4_K", "column"),
+    "Q4_K column-major": Family("Q4_K", "column"),
     "Q6_K": Family("Q6_K"),
-    "Q8_0 by columns": Family("Q8_0", "column"),
+    "Q8_0 column-major": Family("Q8_0", "column"),
     "F16": Family("F16"),
     "softcaps and windows": Family("Q8_0", inference=SOFTCAPS),
     "partial rotary": Family("Q5_K", inference={"rope": {"partialRotaryFactor": 0.75}}),
@@ -83,7 +83,7 @@ def small_device() -> Iterator[Device]:
 
 @pytest.fixture(scope="module")
 def smallest_device() -> Iterator[Device]:
-    """One without optional features too."""
+    """Open a device with small limits and without optional features."""
     opened = open_device(without=PLAIN, limits=LIMITS)
     opened.info = replace(opened.info, software=True)
     yield opened
@@ -102,7 +102,7 @@ def package_of(folder, family: Family, rng):
 
 
 def run(package, device, ids, kv_dtype="f32"):
-    """Logits by prefill and single tokens, and the most parts that a matrix is in."""
+    """Return the logits, greedy ids, and the most parts that any matrix is split into."""
     backend = GpuBackend(package, context=CONTEXT, kv_dtype=kv_dtype, device=device)
     weights = backend._plan.weights
     parts = max(len(one.parts) for one in (*weights.matrices.values(), *weights.stacks.values()))
@@ -133,7 +133,7 @@ def test_a_model_that_is_split_has_the_same_logits(device, small_device, tmp_pat
 
 @pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
 @pytest.mark.parametrize("family", [FAMILIES["Q4_K"], FAMILIES["experts"]], ids=["llama", "moe"])
-def test_so_it_has_without_optional_features(
+def test_a_model_that_is_split_has_the_same_logits_without_optional_features(
     plain_device, smallest_device, tmp_path, rng, family, kv_dtype
 ):
     package = package_of(tmp_path, family, rng)
@@ -145,9 +145,9 @@ def test_so_it_has_without_optional_features(
     assert taken == greedy
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q4_K by columns", "F16", "experts"])
-def test_the_kernels_of_hardware_are_split_too(device, small_device, tmp_path, rng, name):
-    """In int8 both round, in places of their own where their kernels differ."""
+@pytest.mark.parametrize("name", ["Q4_K", "Q4_K column-major", "F16", "experts"])
+def test_the_int8_kernels_are_split_too(device, small_device, tmp_path, rng, name):
+    """Both devices round to int8, but at different points where their kernels differ."""
     package = package_of(tmp_path, FAMILIES[name], rng)
     ids = rng.integers(0, VOCAB, IDS).tolist()
     found = []
@@ -177,7 +177,7 @@ def test_samplers_and_scores_run_within_small_limits(device, small_device, tmp_p
 
 
 def test_a_cache_that_cannot_be_bound_says_what_to_do(device, small_device, tmp_path, rng):
-    package = package_of(tmp_path, FAMILIES["Q8_0 by columns"], rng)
+    package = package_of(tmp_path, FAMILIES["Q8_0 column-major"], rng)
     live = small_device.memory.live
     with pytest.raises(DeviceError, match=r"keys of a layer.*`context`, `kv_dtype` q8_0"):
         GpuBackend(package, context=512, kv_dtype="f32", device=small_device)

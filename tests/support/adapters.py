@@ -1,4 +1,4 @@
-"""LoRA adapters as PEFT saves them, written without it."""
+"""LoRA adapters in PEFT's file format, written without PEFT."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RANK = 4
 def adapter_tensors(
     rng: np.random.Generator, module: str, shape: tuple[int, int], rank: int = RANK
 ) -> dict[str, np.ndarray]:
-    """The two matrices of one module [outputs, inputs], by their names in an adapter."""
+    """Return random A and B matrices for a module of shape [outputs, inputs], by adapter name."""
     parts = {"lora_A": (rank, shape[1]), "lora_B": (shape[0], rank)}
     return {
         f"{PREFIX}{module}.{part}.weight": rng.standard_normal(size, np.float32)
@@ -26,7 +26,7 @@ def adapter_tensors(
 
 
 def write_adapter(folder: Path, tensors: Mapping[str, np.ndarray], **config: Any) -> Path:
-    """Write an adapter's folder; `config` says what differs from a plain LoRA of alpha 6."""
+    """Write an adapter's folder; `config` overrides keys of a plain LoRA with alpha 6."""
     folder.mkdir()
     settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": 6, **config}
     (folder / "adapter_config.json").write_text(json.dumps(settings))

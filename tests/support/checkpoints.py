@@ -1,7 +1,7 @@
-"""Tiny random checkpoints of every architecture, made by transformers and saved as a hub would.
+"""Tiny random checkpoints of every architecture, built by transformers in the Hub's file layout.
 
-Weights are drawn from the given generator; norms and biases are random too, so that a test sees
-when one is forgotten.
+Weights are sampled from the given generator; norms and biases are random too, so that a test fails
+if one is forgotten.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ VOCAB = 384
 
 @dataclass(frozen=True)
 class TinyModel:
-    """One architecture with sizes that a test can afford.
+    """One architecture with sizes small enough for a test.
 
     Attributes:
         model_type: transformers' name of the configuration.
-        hidden: Hidden size, which is K of most matmuls.
-        options: Further keys of the configuration.
+        hidden: Hidden size, which is the inner dimension K of most matrix products.
+        options: Further configuration keys.
     """
 
     model_type: str
@@ -36,7 +36,7 @@ class TinyModel:
 
     @property
     def neutral_norm(self) -> float:
-        """The weight with which a norm scales by one: Gemma's multiply as (1 + w)."""
+        """Return the norm weight that scales by one: 0 for Gemma, whose norms multiply by 1 + w."""
         return 0.0 if "gemma" in self.model_type else 1.0
 
 
@@ -97,7 +97,7 @@ MORE_MODELS = (
     TinyModel("seed_oss"),
     TinyModel("smollm3", 256, (("no_rope_layer_interval", 2),)),
 )
-"""What the others cannot show: soft caps, stacks, longrope, experts, biases, no rope."""
+"""Models for features that the dense ones lack: soft caps, stacks, longrope, experts, NoPE."""
 LATEST_MODELS = (
     TinyModel("gemma", 256, (("tie_word_embeddings", True),)),
     TinyModel(
@@ -112,17 +112,17 @@ LATEST_MODELS = (
     ),
     TinyModel("vaultgemma", 256, (("sliding_window", 24), ("query_pre_attn_scalar", 48))),
 )
-"""What this version does not write as GGUF: the first Gemma, and factors on all parts."""
+"""Models that this version does not export as GGUF: Gemma 1, and scale factors on all parts."""
 ALL_MODELS = TINY_MODELS + MORE_MODELS + LATEST_MODELS
 
 
 def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> Any:
-    """The model in transformers, float32, with random weights.
+    """Build the model in transformers, in float32, with random weights.
 
     Args:
-        tiny: Which one.
+        tiny: The architecture and its sizes.
         rng: Source of the weights.
-        overrides: Configuration keys to set otherwise.
+        overrides: Configuration keys that replace those of `tiny`.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -152,14 +152,14 @@ def make_model(tiny: TinyModel, rng: np.random.Generator, **overrides: Any) -> A
         for name, parameter in model.named_parameters():
             values = _values(name, tuple(parameter.shape), rng, norm=tiny.neutral_norm)
             parameter.copy_(torch.from_numpy(values))
-    # Buffers (rope frequencies) of a model made on the meta device hold garbage.
+    # Buffers (rope frequencies) of a model built on the meta device are uninitialized.
     fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     fresh.load_state_dict(model.state_dict())
     return fresh.eval()
 
 
 def make_multimodal(kind: str, rng: np.random.Generator, **text: Any) -> Any:
-    """A tiny model of text and images in transformers, float32, with random weights.
+    """Build a tiny text and image model in transformers, in float32, with random weights.
 
     Args:
         kind: `gemma3`, `mistral3`, `qwen2_5_vl` or `qwen3_vl`.
@@ -228,7 +228,7 @@ def _values(
     if len(shape) == 1:
         centre = norm if name.endswith("norm.weight") else 0.0
         return (centre + 0.1 * rng.standard_normal(shape)).astype(np.float32)
-    # About one over the root of K keeps activations near one through the layers.
+    # A standard deviation of about 1/sqrt(K) keeps activations near 1 through the layers.
     return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
 
 
@@ -238,10 +238,10 @@ def save_checkpoint(
     """Save a model as a Hugging Face directory with a tokenizer.
 
     Args:
-        model: From `make_model`.
-        folder: Directory to make.
-        dtype: Of the weights: bfloat16, float16 or float32.
-        shard_bytes: Largest size of a shard; one file when None.
+        model: A model that `make_model` returned.
+        folder: Directory to create.
+        dtype: Type of the weights: bfloat16, float16 or float32.
+        shard_bytes: Largest size of a shard in bytes; None writes one file.
     """
     import torch
 
@@ -252,7 +252,7 @@ def save_checkpoint(
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer of 259 entries, which fits every tiny vocabulary."""
+    """Write a byte-level tokenizer of 259 entries, which fits every tiny vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -275,6 +275,6 @@ def make_checkpoint(
     shard_bytes: int | None = None,
     **overrides: Any,
 ) -> Path:
-    """`make_model` and `save_checkpoint` in one."""
+    """Build a model with `make_model` and save it with `save_checkpoint`."""
     model = make_model(tiny, rng, **overrides)
     return save_checkpoint(model, folder, dtype=dtype, shard_bytes=shard_bytes)

@@ -1,4 +1,4 @@
-"""Running the commands as a user does: in a process of their own."""
+"""Run the commands as a user does, optionally in a process of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 300
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's environment, in which the components are found without being installed."""
+    """Return this process's environment, extended so that the components are importable."""
     return (
         os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / one) for one in COMPONENTS)} | extra
     )
@@ -28,14 +28,14 @@ def environment(**extra: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left behind."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
     err: str
 
     def json(self) -> Any:
-        """The object on stdout; anything else there makes this fail."""
+        """Parse the JSON object on stdout; fail if stdout holds anything else."""
         return json.loads(self.out)
 
 
@@ -49,12 +49,12 @@ def rdrr(
     """Run a command line.
 
     Args:
-        words: What comes after the program's name.
-        stdin: What the command reads.
+        words: Arguments after the program's name.
+        stdin: Text on the command's standard input.
         program: `rdrr` or `convert-cli`.
-        extra: Further environment variables; they call for a process of its own.
-        own_process: Start a process, as a user does. Otherwise the command runs in this one,
-            which spares the imports.
+        extra: Further environment variables; they require a separate process.
+        own_process: Start a separate process, as a user does. Otherwise the command runs in this
+            one, which saves the time of the imports.
     """
     arguments = [str(word) for word in words]
     if own_process or extra:
@@ -93,7 +93,7 @@ def _in_this_process(arguments: list[str], stdin: str, program: str) -> Done:
 
 
 def error_line(done: Done) -> str:
-    """The one line on stderr of a command that failed as it should: no traceback, no more lines."""
+    """Return the only line on stderr of a failed command; fail on a traceback or more lines."""
     lines = [line for line in done.err.splitlines() if line.strip()]
     assert "Traceback" not in done.err, done.err
     assert len(lines) == 1, done.err
@@ -110,10 +110,10 @@ for words in json.loads(sys.argv[1]):
 
 
 def rdrr_each(*commands: Sequence[object], **extra: str) -> list[Done]:
-    """Run command lines one after the other in one process of their own.
+    """Run command lines one after the other in one separate process.
 
     Args:
-        commands: The words of each.
+        commands: The arguments of each command.
         extra: Further environment variables.
     """
     words = json.dumps([[str(word) for word in command] for command in commands])

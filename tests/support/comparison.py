@@ -1,4 +1,4 @@
-"""Logits of one model from two sources, and the metric that tolerances are stated in."""
+"""Compute logits of one model from two sources, and the error metric that tolerances refer to."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ GATE_UP = "mlp.gate_up_proj.weight"
 
 
 def relative_error(ours: F32, reference: F32) -> float:
-    """max|ours - reference| / max|reference|.
+    """Return max|ours - reference| / max|reference|.
 
-    It also bounds top tokens: where the reference's margin exceeds twice the largest difference,
-    no other token can come first.
+    It also bounds changes of the argmax: where the reference's margin between its first and second
+    logit exceeds twice the largest difference, the argmax is the same.
     """
     return float(np.abs(ours - reference).max() / np.abs(reference).max())
 
 
 def scored(backend: Backend, ids: Sequence[int]) -> F32:
-    """Logits after each id, in passes of many rows."""
+    """Return the logits after each id, computed in passes of many rows."""
     return backend.logits(ids, 0, all_rows=True)
 
 
 def stepped(backend: Backend, ids: Sequence[int], prefill: int) -> F32:
-    """Logits after the id at `prefill` - 1 and each later one, the later ones fed singly."""
+    """Return the logits after id `prefill` - 1 and each later id; the later ones run singly."""
     rows = [backend.logits(ids[:prefill], 0)]
     rows += [backend.logits([ids[index]], index) for index in range(prefill, len(ids))]
     return np.concatenate(rows)
 
 
 def transformers_logits(model: Any, ids: Sequence[int]) -> F32:
-    """The reference: float32, the whole sequence at once, without a cache."""
+    """Return the reference logits: float32, the whole sequence in one pass, without a KV cache."""
     import torch
 
     with torch.no_grad():
@@ -47,7 +47,7 @@ def transformers_logits(model: Any, ids: Sequence[int]) -> F32:
 
 
 def load_stored_weights(model: Any, package: Package) -> None:
-    """Give a model of transformers the weights that a package holds, dequantized."""
+    """Load the dequantized weights of a package into a model of transformers."""
     import torch
 
     state = {}
@@ -69,7 +69,7 @@ def load_stored_weights(model: Any, package: Package) -> None:
 
 
 def _stack(name: str, state: dict[str, Any]) -> None:
-    """Make a stack of transformers from the tensors that a package has one by one."""
+    """Build a stacked tensor of transformers from the separate tensors of a package."""
     import torch
 
     stem, _, part = name.rpartition("mlp.")

@@ -1,7 +1,7 @@
-"""Compiling kernels with Tint, the WGSL compiler of Dawn and Chromium, beside naga.
+"""Compile kernels with Tint, the WGSL compiler of Dawn and Chromium, in addition to naga.
 
-`.ci/dawn` sets up `.dawn`: Dawn for Node and a driver that Dawn accepts. One Node process compiles
-all kernels that it is given (`tests/dawn/compile.mjs`).
+`.ci/dawn` sets up `.dawn`: Dawn for Node and a driver that Dawn accepts. One Node process
+(`tests/dawn/compile.mjs`) compiles a whole list of kernels.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ COMPILER = ROOT / "tests" / "dawn" / "compile.mjs"
 
 @dataclass(frozen=True)
 class Compiled:
-    """What Tint made of a list of kernels.
+    """The result of compiling a list of kernels with Tint.
 
     Attributes:
-        adapter: Vendor and driver that Dawn compiled for.
-        count: Kernels that were compiled.
+        adapter: Vendor and driver of the adapter that Dawn compiled for.
+        count: Number of kernels that were compiled.
         refused: Label and messages of each kernel that Tint refused.
     """
 
@@ -44,7 +44,7 @@ class Compiled:
 
 
 def request_of(kernel: Kernel) -> dict[str, Any]:
-    """A kernel as JSON for the compiler."""
+    """Return a kernel as the JSON request of `compile.mjs`."""
     return {
         "label": kernel.label,
         "source": for_target(kernel.source, Target.TINT),
@@ -55,10 +55,10 @@ def request_of(kernel: Kernel) -> dict[str, Any]:
 
 
 def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
-    """Compile kernels, as `request_of` gives them, with Tint.
+    """Compile kernels, given as the requests of `request_of`, with Tint.
 
     Raises:
-        RuntimeError: Dawn does not work here.
+        RuntimeError: Dawn does not run on this machine.
     """
     with tempfile.TemporaryDirectory() as place:
         shaders = Path(place, "shaders.json")
@@ -78,7 +78,7 @@ def compile_requests(requests: Iterable[dict[str, Any]]) -> Compiled:
 
 
 def dawn_environment() -> dict[str, str]:
-    """The process's environment with the driver of `.dawn` in place of the system's."""
+    """Return this process's environment with the driver of `.dawn` instead of the system's."""
     libraries = str(FOLDER / "lib")
     before = os.environ.get("LD_LIBRARY_PATH")
     return {
@@ -90,7 +90,7 @@ def dawn_environment() -> dict[str, str]:
 
 @contextmanager
 def recording(folder: Path) -> Iterator[None]:
-    """Write every kernel of which a pipeline is made into `folder`, once for each content."""
+    """Write every kernel that a pipeline is created from into `folder`, each content once."""
     folder.mkdir(parents=True, exist_ok=True)
     make = Pipelines.get
 
@@ -106,7 +106,7 @@ def recording(folder: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, request: dict[str, Any]) -> None:
-    """Workers write the same file at the same time, so it appears as a whole."""
+    """Write a request atomically, because several workers may write the same file at once."""
     text = json.dumps(request, sort_keys=True)
     target = folder / f"{sha256(text.encode()).hexdigest()}.json"
     if not target.exists():
@@ -116,7 +116,7 @@ def _write(folder: Path, request: dict[str, Any]) -> None:
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
-    """The kernels that test sessions have recorded into `folder`, sorted by label."""
+    """Return the kernels that test sessions recorded into `folder`, sorted by label."""
     files = sorted(folder.glob("*.json"))
     found = [json.loads(one.read_text(encoding="utf-8")) for one in files]
     return sorted(found, key=lambda one: one["label"])

@@ -30,7 +30,7 @@ def generated(
 
 
 class Ending:
-    """A backend that says `EOS` as the id of one slot, whatever it computes there."""
+    """A backend that returns `EOS` as the next id at one slot, whatever the model computes."""
 
     EOS = 0
 
@@ -51,11 +51,11 @@ class Ending:
         return [self.EOS if start + i == self._slot else one for i, one in enumerate(found)]
 
     def close(self) -> None:
-        """The backend is another's."""
+        """Leave the wrapped backend open; its owner closes it."""
 
 
 def endless_prompt(backend: GpuBackend, rng, size: int) -> list[int]:
-    """A prompt that random weights do not continue with the id that is to be the end."""
+    """Return a random prompt whose greedy continuation does not contain `EOS`."""
     for _ in range(100):
         ids = prompt(rng, size)
         if Ending.EOS not in backend.greedy(ids, 0, 20):
@@ -64,6 +64,6 @@ def endless_prompt(backend: GpuBackend, rng, size: int) -> list[int]:
 
 
 def varied_prompt(backend: GpuBackend, rng) -> list[int]:
-    """The prompt, of several, that random weights continue with the most different ids."""
+    """Return, of several random prompts, the one with the most distinct ids in its continuation."""
     prompts = [endless_prompt(backend, rng, 6) for _ in range(6)]
     return max(prompts, key=lambda ids: len(set(backend.greedy(ids, 0, 10))))

@@ -1,10 +1,10 @@
 """Fixtures: one device for all kernel tests, and one with the optional features forced off.
 
-A `conftest.py` imports those that its folder needs.
+A `conftest.py` imports the fixtures that its folder needs.
 
-They are opened on the best adapter, so on a machine with a GPU the tests run there. They take the
-exact kernels by default, as software adapters do: hardware multiplies in int8 unless it is told
-otherwise, and the bounds of whole models are not for that. Tests of int8 ask for it.
+The devices use the best adapter, so tests run on the GPU where there is one. They use the exact
+kernels by default, as software adapters do: on hardware the default is to multiply in int8, for
+which the bounds of whole models are too tight. Tests of int8 ask for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def plain_device() -> Iterator[Device]:
 
 
 def exact_device(without: frozenset[str]) -> Iterator[Device]:
-    """A device that chooses kernels as a software adapter does."""
+    """Open a device that selects kernels as on a software adapter."""
     opened = open_device(without=without)
     opened.info = replace(opened.info, software=True)
     yield opened
@@ -52,6 +52,6 @@ def plain_bench(plain_device: Device) -> Iterator[Bench]:
 
 @pytest.fixture(params=["all features", "no optional features"])
 def any_bench(request: pytest.FixtureRequest) -> Bench:
-    """The op is tested on both devices."""
+    """Run the test on the device with all features and on the one without optional features."""
     name = "bench" if request.param == "all features" else "plain_bench"
     return request.getfixturevalue(name)

@@ -1,7 +1,7 @@
-"""A small Hugging Face Hub in this process, for the real client: listings, downloads, commits.
+"""A small Hugging Face Hub in this process for the real client: listings, downloads, commits.
 
-Run as a server whose address goes into HF_ENDPOINT. Small files are committed inline, `.bin` by
-the large-file protocol, as the hub does.
+It is an HTTP server whose address goes into HF_ENDPOINT. Small files are committed inline and
+`.bin` files by the Git LFS protocol, as on the real hub.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass
 class Repository:
-    """Files of each revision; `main` is always there.
+    """The files of each revision of a repository; `main` always exists.
 
     Attributes:
-        revisions: Content by name, by revision.
-        gated: Listing works, downloads do not.
-        private: Made so.
-        messages: Of the commits.
+        revisions: For each revision, the content of each file by name.
+        gated: Whether downloads are refused although listing works.
+        private: Whether it was created as private.
+        messages: Messages of the commits, in order.
     """
 
     revisions: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"main": {}})
@@ -35,7 +35,7 @@ class Repository:
     messages: list[str] = field(default_factory=list)
 
     def commit(self, revision: str) -> str | None:
-        """The 40 digits that a revision resolves to."""
+        """Return the 40-digit commit hash that a revision resolves to."""
         for name, files in self.revisions.items():
             digest = hashlib.sha1(name.encode())
             for file, content in sorted(files.items()):
@@ -45,7 +45,7 @@ class Repository:
         return None
 
     def files(self, revision: str) -> dict[str, bytes]:
-        """The files of a branch, or of a commit."""
+        """Return the files of a branch or a commit."""
         return next(
             files for name, files in self.revisions.items()
             if self.commit(name) == self.commit(revision)
@@ -53,12 +53,12 @@ class Repository:
 
 
 class Hub:
-    """The state behind the server.
+    """The state of the server.
 
     Attributes:
-        url: Its address.
-        repositories: By `org/name`.
-        requests: What was asked for: method and path.
+        url: Address of the server.
+        repositories: Repositories by `org/name`.
+        requests: Method and path of each request, in order.
     """
 
     def __init__(self) -> None:
@@ -68,20 +68,20 @@ class Hub:
         self.requests: list[str] = []
 
     def add(self, name: str, files: Mapping[str, bytes], revision: str = "main") -> Repository:
-        """Put files into a repository."""
+        """Add files to a revision of a repository, which is created if it is new."""
         repository = self.repositories.setdefault(name, Repository())
         repository.revisions[revision] = dict(files)
         return repository
 
     def downloads(self) -> list[str]:
-        """Names of the files that were downloaded, sorted."""
+        """Return the sorted names of the files that were downloaded."""
         wanted = [one for one in self.requests if one.startswith("GET") and "/resolve/" in one]
         return sorted(one.rsplit("/", 1)[-1] for one in wanted)
 
 
 @contextmanager
 def fake_hub() -> Iterator[Hub]:
-    """A hub that is running."""
+    """Run a hub for the duration of the context."""
     hub = Hub()
     handler = type("Handler", (_Handler,), {"hub": hub})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -1,7 +1,7 @@
-"""Q4_K and Q6_K written down slowly from ggml's description: NumPy, one element of a group a step.
+"""A slow reference of Q4_K and Q6_K after ggml: NumPy, one element of every group per step.
 
-The oracle for fresh random rows, where no blocks of the C library are at hand. It shares no code
-with the codecs; groups lie along the last axis of every array here: [elements, groups].
+It is the oracle for random rows for which no blocks of the C library are recorded. It shares no
+code with the codecs. Groups are the last axis of every array here: [elements, groups].
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _sum(terms):
 
 
 def _search_q4(x):
-    """Scale, minimum and codes of groups [32, n]."""
+    """Return scale, minimum and codes of groups [32, n]."""
     mean = np.zeros(x.shape[1], F)
     for row in x:
         mean = mean + row * row
@@ -59,7 +59,7 @@ def _search_q4(x):
 
 
 def q4_k(rows):
-    """Blocks [n, 144] of rows [n, 256]."""
+    """Encode rows [n, 256] as blocks [n, 144]."""
     scales, mins, kept = _search_q4(rows.reshape(-1, 32).T)
     blocks = []
     for n in range(len(rows)):
@@ -93,7 +93,7 @@ def q4_k(rows):
 
 
 def _search_q6(x):
-    """Scale and signed codes of groups [16, n]; 0 and the least code for a group of zeros."""
+    """Return scale and signed codes of groups [16, n]; 0 and the lowest code for all zeros."""
     peak = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
     silent = np.abs(peak) < F(1e-15)
     peak, x = np.where(silent, F(1), peak), np.where(silent, F(0), x)
@@ -115,7 +115,7 @@ def _search_q6(x):
 
 
 def q6_k(rows):
-    """Blocks [n, 210] of rows [n, 256]."""
+    """Encode rows [n, 256] as blocks [n, 210]."""
     scales, kept = _search_q6(rows.reshape(-1, 16).T)
     blocks = []
     for n in range(len(rows)):

@@ -1,7 +1,7 @@
-"""GGUF files of Hugging Face checkpoints, written with gguf-py the way llama.cpp's converter does.
+"""Write Hugging Face checkpoints as GGUF with gguf-py, the way llama.cpp's converter does.
 
-Rows of llama's queries and keys take llama.cpp's order, Gemma's norms get their 1, llama3 scaling
-becomes divisors, vectors are F32, and the tokenizer is taken apart.
+Query and key rows of Llama are permuted to llama.cpp's order, 1 is added to Gemma's norms, llama3
+scaling becomes frequency divisors, vectors are F32, and the tokenizer becomes metadata entries.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ FLOAT16S = {
     "Q3_K": (108,),
     "IQ4_XS": (0,),
 }
-"""Where the block types that only a GGUF has hold numbers in float16."""
+"""Byte offsets of the float16 fields in the block types that occur only in GGUF files."""
 
 EXPERT = re.compile(r"model\.layers\.(\d+)\..+\.experts\.(\d+)\.(\w+)\.weight")
 
 Choose = Callable[[str], str]
-"""Storage type of a matrix, by its GGUF name."""
+"""A function from a matrix's GGUF name to its storage type."""
 
 
 def write_gguf(
@@ -96,12 +96,12 @@ def write_gguf(
     """Write a checkpoint as GGUF.
 
     Args:
-        checkpoint: Its directory.
+        checkpoint: Directory of the checkpoint.
         path: File to write.
-        dtype: Storage type of matrices, or what chooses it.
-        metadata: Entries to write otherwise: strings, numbers, lists; None leaves one out.
-        split: Tensors in a part; 0 for one file.
-        stack: Keep all experts of a layer in one tensor, as files since 2024 do.
+        dtype: Storage type of matrices, or a function that chooses it.
+        metadata: Entries to override: strings, numbers, lists; None omits an entry.
+        split: Number of tensors per part; 0 writes one file.
+        stack: Store all experts of a layer in one tensor, as files since 2024 do.
     """
     source = open_source(checkpoint)
     config = source.config
@@ -148,7 +148,7 @@ def write_gguf(
 
 
 def q4_k_m(name: str, layers: int = 2) -> str:
-    """The type that the mix of that name gives a tensor, by llama.cpp's names."""
+    """Return the type that the mix Q4_K_M assigns to a tensor, by its GGUF name."""
     if name == "output.weight":
         return "Q6_K"
     if any(part in name for part in ("attn_v", "ffn_down")):
@@ -157,7 +157,7 @@ def q4_k_m(name: str, layers: int = 2) -> str:
 
 
 def gguf_name(name: str, *, post_norms: bool) -> str:
-    """llama.cpp's name of a tensor, of an architecture that has norms after attention or not."""
+    """Return llama.cpp's name of a tensor, given whether the architecture has post-norms."""
     stem, _, ending = name.removeprefix("model.").rpartition(".")
     if not stem.startswith("layers."):
         return f"{OUTSIDE[stem]}.{ending}"
@@ -170,7 +170,7 @@ def gguf_name(name: str, *, post_norms: bool) -> str:
 
 
 def interleave(values: np.ndarray, head_dim: int) -> np.ndarray:
-    """The rows of each head in llama.cpp's order: 0, d/2, 1, d/2 + 1, ..."""
+    """Permute the rows of each head to llama.cpp's order: 0, d/2, 1, d/2 + 1, ..."""
     heads = values.shape[0] // head_dim
     halves = values.reshape(heads, 2, head_dim // 2, *values.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
@@ -238,7 +238,7 @@ EXPERT_KEYS = {
 
 
 def _divisors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """What scaling divides each frequency by; llama3's as transformers computes it."""
+    """Return the divisors of the rope frequencies; those of llama3 as transformers computes."""
     rope = _rope(config)
     if rope.get("rope_type") == "longrope":
         return {
@@ -261,13 +261,13 @@ def _divisors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def tokenizer_entries(checkpoint: Path) -> dict[str, Any]:
-    """The tokenizer of a checkpoint as metadata (byte-level BPE only)."""
+    """Return the tokenizer of a checkpoint as metadata entries (byte-level BPE only)."""
     tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
     settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
     added = {token["id"]: token for token in tokenizer["added_tokens"]}
     ids = {index: token for token, index in tokenizer["model"]["vocab"].items()}
     ids |= {index: token["content"] for index, token in added.items()}
-    # llama.cpp's converter fills the vocabulary up to the embedding with tokens that are unused.
+    # llama.cpp's converter pads the vocabulary with unused tokens to the rows of the embedding.
     size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
     tokens = [ids.get(index, f"[PAD{index}]") for index in range(size)]
     kinds = [1 if index in ids else 5 for index in range(size)]
@@ -325,9 +325,9 @@ def _add_tensor(writer: Any, name: str, values: np.ndarray, dtype: str) -> None:
 
 
 def random_blocks(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
-    """Bytes that mean something in every block type: only what is a float16 is not any number.
+    """Return random blocks that decode to finite values: only their float16 fields are chosen.
 
-    gguf-py can decode more types than it can encode. The bytes follow from the values.
+    gguf-py can decode more types than it can encode. The random bytes are seeded by the values.
     """
     elements, size = gguf.GGML_QUANT_SIZES[kind]
     rng = np.random.default_rng(np.abs(values.view(np.int32)).sum(dtype=np.int64))

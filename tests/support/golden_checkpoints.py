@@ -1,7 +1,7 @@
 """Small checkpoints whose bytes are the same on every machine and with every library version.
 
 Weights come from raw Philox words, which NumPy promises never to change (its distributions may),
-and the files are written by hand, so that no version of torch or transformers has a say.
+and the files are written by hand, so that they do not depend on versions of torch or transformers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def values(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """float32 values with a bell-shaped distribution that depend on the name and shape alone."""
+    """Return bell-shaped random float32 values that depend only on the name and the shape."""
     key = int.from_bytes(hashlib.sha256(f"{name}{shape}".encode()).digest()[:8], "little")
     words = np.random.Philox(key=key).random_raw(int(np.prod(shape)))
     # The sum of four 16-bit fields: exact in integers, close to normal.
@@ -50,13 +50,13 @@ def _llama(folder: Path) -> Path:
 
 
 def _llama_192(folder: Path) -> Path:
-    """K = 192, in float16: no row is a multiple of 256."""
+    """Write a Llama in float16 with K = 192, so that no row length is a multiple of 256."""
     config = {"hidden_size": 192, "intermediate_size": 320}
     return _write(folder, llama_shapes({**LLAMA_CONFIG, **config}), "F16", **config)
 
 
 def _llama_with_large_values(folder: Path) -> Path:
-    """A projection beyond float16 is kept in F32."""
+    """Write a Llama with one weight beyond float16, whose projection must be kept in F32."""
     shapes = llama_shapes(LLAMA_CONFIG)
     tensors = {name: to_stored(values(name, shape), "F32") for name, shape in shapes.items()}
     tensors["model.layers.1.self_attn.q_proj.weight"][3, 5] = 1e6
@@ -64,7 +64,7 @@ def _llama_with_large_values(folder: Path) -> Path:
 
 
 def _qwen2(folder: Path) -> Path:
-    """Biases of queries, keys and values."""
+    """Write a Qwen2: biases of queries, keys and values."""
     config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
     rows = {"q_proj": (256,), "k_proj": (128,), "v_proj": (128,)}
     biases = {f"self_attn.{part}.bias": shape for part, shape in rows.items()}
@@ -72,7 +72,7 @@ def _qwen2(folder: Path) -> Path:
 
 
 def _gemma3(folder: Path) -> Path:
-    """A tied head, four norms in a layer, norms of queries and keys, sliding windows."""
+    """Write a Gemma 3: a tied head, four norms per layer, query and key norms, sliding windows."""
     config = {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -97,7 +97,7 @@ def _gemma3(folder: Path) -> Path:
 
 
 def _phi3(folder: Path) -> Path:
-    """Queries, keys and values in one matrix, gate and up in another, as the checkpoint has it."""
+    """Write a Phi-3: queries, keys and values in one matrix, gate and up in another."""
     config = {
         "architectures": ["Phi3ForCausalLM"],
         "model_type": "phi3",
@@ -114,7 +114,7 @@ def _phi3(folder: Path) -> Path:
 
 
 def _qwen3_moe(folder: Path) -> Path:
-    """Four experts in each layer, norms of queries and keys."""
+    """Write a Qwen3-MoE: four experts in each layer, query and key norms."""
     config = {
         "architectures": ["Qwen3MoeForCausalLM"],
         "model_type": "qwen3_moe",
@@ -136,13 +136,13 @@ def _qwen3_moe(folder: Path) -> Path:
 
 
 def _gguf(folder: Path) -> Path:
-    """A GGUF in the mix Q4_K_M, whose blocks are copied unless a type is asked for."""
+    """Write a Q4_K_M GGUF, whose blocks a conversion copies unless it is given a type."""
     folder.mkdir(parents=True)
     return write_gguf(_llama(folder / "checkpoint"), folder / "model.gguf", q4_k_m)
 
 
 def _small_llama(folder: Path) -> Path:
-    """The trained checkpoint that the repository carries; nothing is written."""
+    """Return the trained checkpoint of the repository; nothing is written."""
     del folder
     return Path(__file__).parents[2] / "examples" / "small-llama"
 
@@ -158,11 +158,11 @@ CHECKPOINTS: Mapping[str, Callable[[Path], Path]] = {
     "qwen3-moe": _qwen3_moe,
     "gguf": _gguf,
 }
-"""What writes each checkpoint into a folder that does not exist yet, and returns its path."""
+"""Functions by name that write a checkpoint into a new folder and return its path."""
 
 
 def write_importance(path: Path) -> Path:
-    """An importance matrix for the checkpoint `llama`, without an entry for its head."""
+    """Write an importance matrix for the checkpoint `llama`, without an entry for its head."""
     counts = np.array([4])
     entries = {
         f"blk.{layer}.{part}.weight": (np.abs(values(f"{layer}{part}", (1, k))) + 0.01, counts)
@@ -181,14 +181,14 @@ def write_importance(path: Path) -> Path:
 
 
 def write_lora(folder: Path) -> Path:
-    """An adapter of rank 4 for one projection of the checkpoint `llama`."""
+    """Write a LoRA adapter of rank 4 for one projection of the checkpoint `llama`."""
     head = "base_model.model.model.layers.0.mlp.down_proj"
     shapes = {f"{head}.lora_A.weight": (4, 512), f"{head}.lora_B.weight": (256, 4)}
     return write_adapter(folder, {name: values(name, shape) for name, shape in shapes.items()})
 
 
 def options_of(recorded: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Options of a conversion, with the files that they name written into `folder`."""
+    """Return the options of a conversion after writing the files that they name into `folder`."""
     writers = {"imatrix": write_importance, "lora": write_lora}
     return {
         name: writers[name](folder / name) if name in writers else value
@@ -197,7 +197,7 @@ def options_of(recorded: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def digest_of(package: Path) -> str:
-    """SHA-256 over the names, sizes and bytes of all files, in the order of the names."""
+    """Return the SHA-256 of the names, sizes and bytes of all files, sorted by name."""
     digest = hashlib.sha256()
     for path in sorted(package.iterdir()):
         content = path.read_bytes()

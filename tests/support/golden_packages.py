@@ -1,7 +1,7 @@
 """Conversions whose packages must never change by accident, and their recorded digests.
 
 `python -m support.golden_packages`, with `tests` and the components on the path, converts them all
-and records their digests anew. Do so only for a change of the packages that is meant, and name the
+and records their digests anew. Do so only when the packages are meant to change, and state the
 reason in CHANGELOG.md.
 """
 
@@ -22,7 +22,7 @@ RECORDED = Path(__file__).parents[1] / "data" / "golden_digests.json"
 
 @dataclass(frozen=True)
 class Case:
-    """A conversion: one of `CHECKPOINTS`, and options of `convert`."""
+    """A conversion of one of `CHECKPOINTS` with options of `convert`."""
 
     checkpoint: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -103,20 +103,20 @@ CASES: tuple[Case, ...] = (
 
 
 def recorded_digests() -> dict[str, str]:
-    """The digest of each case, by its name."""
+    """Return the recorded digest of each case by name."""
     found: dict[str, str] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return found
 
 
 def convert_case(case: Case, checkpoint: Path, folder: Path) -> str:
-    """Convert a checkpoint that is written already, and return the digest of its package."""
+    """Convert an existing checkpoint and return the digest of its package."""
     folder.mkdir()
     convert(checkpoint, folder / "package", **options_of(case.options, folder))
     return digest_of(folder / "package")
 
 
 def write_checkpoints(folder: Path) -> dict[str, Path]:
-    """Write all of `CHECKPOINTS`; the last part of each path is the checkpoint's name."""
+    """Write all of `CHECKPOINTS` and return their paths; each folder has the checkpoint's name."""
     return {name: write(folder / name) for name, write in CHECKPOINTS.items()}
 
 

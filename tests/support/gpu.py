@@ -1,7 +1,7 @@
-"""Running single ops on the software adapter: upload, poison, run, download, compare.
+"""Run single ops on a device: upload, poison, run, download, compare.
 
-There is no skipping: where no adapter is found the tests fail, and the failure says which package
-to install (`DeviceError`'s hint).
+Tests are never skipped for want of an adapter: they fail, and the message says which package to
+install (the hint of `DeviceError`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rdrr_runtime.phases.state import State, pack_step
 
 F32 = npt.NDArray[np.float32]
 
-# Sum in f32 of some hundred products, in another order than torch's.
+# The error of a sum of some hundred products in f32 in another order than torch's.
 TOLERANCE = 1e-4
 
-# Byte offset and size of the f16 scales of a block.
+# Byte offset and size of the f16 scales of a block, by type.
 SCALES = {
     "Q4_K": ((0, 2), (2, 2)),
     "Q5_K": ((0, 2), (2, 2)),
@@ -40,7 +40,7 @@ SCALES = {
 
 @dataclass
 class Bench:
-    """A device with buffers and a step of its own."""
+    """A device with an arena of buffers and a step context for one test."""
 
     device: Device
     arena: Arena
@@ -57,7 +57,7 @@ class Bench:
         max_rows: int | None = None,
         values: str = "f32",
     ) -> OpContext:
-        """A step of `rows` token rows whose first KV slot is `base`, of one sequence or more."""
+        """Return the context of a step of `rows` token rows whose first KV slot is `base`."""
         max_rows = max_rows or rows
         state = State.create(self.arena, max_rows, ring=4)
         packed = pack_step(
@@ -80,7 +80,7 @@ class Bench:
         return self.arena.upload("operand", np.ascontiguousarray(array))
 
     def poisoned(self, *shape: int) -> BufferSlice:
-        """An output full of NaN, so that an element that is never written is seen."""
+        """Allocate an output full of NaN, which exposes elements that are never written."""
         return self.upload(np.full(shape, np.nan, np.float32))
 
     def run(self, phases: Sequence[Phase], rows: int) -> None:
@@ -100,7 +100,7 @@ class Bench:
 
 
 def relative_error(ours: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """max |ours - reference| / max |reference|; NaN where ours has one."""
+    """Return max |ours - reference| / max |reference|, or NaN if ours contains one."""
     a, b = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
     assert a.shape == b.shape
     return float(np.abs(a - b).max() / np.abs(b).max())
@@ -111,14 +111,14 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
 
 
 def in_int8(x: F32, group: int = 32) -> F32:
-    """Round x [rows, K] to int8 with a scale for each `group` elements, and return its values."""
+    """Round x [rows, K] to int8 with one scale per `group` elements; return the rounded values."""
     rows, k = x.shape
     wide = np.zeros((rows, -(-k // group) * group), np.float32)
     wide[:, :k] = x
     groups = wide.reshape(rows, -1, group)
     most = np.abs(groups).max(axis=2, keepdims=True)
     scale = most / np.float32(127)
-    # Shaders multiply by the inverse, which rounds some values to another code than a division.
+    # Shaders multiply by the inverse, which rounds some values differently than a division.
     codes = np.rint(groups * (np.float32(127) / np.where(most > 0, most, 1)))
     return (codes * scale).reshape(rows, -1)[:, :k]
 
@@ -126,9 +126,9 @@ def in_int8(x: F32, group: int = 32) -> F32:
 def random_tensor(
     rng: np.random.Generator, dtype: str, layout: Layout, shape: tuple[int, int]
 ) -> tuple[npt.NDArray[np.uint8], F32]:
-    """Stored bytes of a tensor and its values [N, K].
+    """Return the stored bytes of a random tensor and its values [N, K].
 
-    Block types get random bits with small scales, so every code occurs and padded lanes hold
+    Block types get random bits with small scales, so that every code occurs and the padding holds
     values other than zero, as in packages of other writers.
     """
     from rdrr_format.codecs import CODECS
@@ -139,7 +139,7 @@ def random_tensor(
         0, 256, (stored.rows, stored.row_blocks, kind.block_bytes), dtype=np.uint8
     )
     for at, size in SCALES.get(dtype, ()):
-        # Some scales are subnormal in f16, as those of real weights often are.
+        # Some scales are subnormal in f16, because those of real weights often are.
         signs = rng.choice([-1.0, 1.0], blocks.shape[:2])
         scales = (signs * rng.uniform(1e-6, 1e-4, blocks.shape[:2])).astype("<f2")
         blocks[:, :, at : at + size] = scales[..., None].view(np.uint8)
@@ -154,7 +154,7 @@ def random_tensor(
 
 
 def cache_in_q8_0(values: F32) -> tuple[npt.NDArray[np.uint8], F32]:
-    """A cache [kv_heads, context, head_dim] as codes, then scales; and the values it holds."""
+    """Encode a cache [kv_heads, context, head_dim] in Q8_0; return its bytes and its values."""
     blocks = values.reshape(-1, 32)
     scales = (np.abs(blocks).max(axis=1) / 127).astype("<f2")
     wide = scales.astype(np.float32)[:, None]

@@ -1,4 +1,4 @@
-"""What must hold of the values of any graph."""
+"""Invariants of the values of any graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rdrr_manifests.graph.ops import values_read
 
 
 def unread_values(graph: Graph) -> set[str]:
-    """Return the values that no op reads; each must be written once, and before it is read."""
+    """Return the values that no op reads; check that each is written once and before it is read."""
     written: set[str] = set()
     read: set[str] = set()
     for op in graph.ops:

@@ -1,4 +1,4 @@
-"""Importance matrices as llama.cpp writes them: the GGUF with gguf-py, the older file by hand."""
+"""Importance matrices in llama.cpp's formats: GGUF with gguf-py, the legacy format by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_gguf_imatrix(path: Path, entries: Mapping[str, Entry], kind: str = "im
 
 
 def write_legacy_imatrix(path: Path, entries: Mapping[str, Entry]) -> Path:
-    """One number of calls for each entry, and means times it."""
+    """Write the legacy format: per entry a number of calls, and the means times that number."""
     out = struct.pack("<i", len(entries))
     for name, (sums, counts) in entries.items():
         calls = int(counts.max())

@@ -1,6 +1,6 @@
-"""The suite without the user's settings: what tests see does not depend on whose machine it is.
+"""Isolate the suite from the user's settings, so that results do not depend on the machine.
 
-Drivers go on keeping compiled shaders where the user has them: those are the same for everybody.
+Drivers still use the user's cache of compiled shaders, which are the same for everybody.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 CLIENTS = ("HF_", "HUGGINGFACE_", "HUGGING_FACE_", "TRANSFORMERS_")
-"""What variables begin with that steer the hub's client and what is built on it."""
+"""Prefixes of the variables that configure the hub's client and libraries built on it."""
 
 SHADERS = ("MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH")
-"""Variables that tell drivers where compiled shaders are; without them it is the user's cache."""
+"""Variables that tell drivers where to cache shaders; the default is in the user's folder."""
 
 OURS = ("SOURCE_DATE_EPOCH",)
 """Variables that rdrr reads."""
 
 
 def isolate(environment: MutableMapping[str, str], home: str) -> None:
-    """Take away the variables of the user that decide what rdrr and its clients do.
+    """Remove the user's environment variables that change what rdrr and its clients do.
 
     Args:
-        environment: Of the process, before any client was imported.
-        home: A folder that need not exist, in the place of the user's configuration, cache, and
-            cache of the hub.
+        environment: Environment of the process, before any client library is imported.
+        home: A folder, which need not exist, that replaces the user's configuration, cache and hub
+            cache.
     """
     for name in [one for one in environment if one.startswith(CLIENTS) or one in OURS]:
         del environment[name]

@@ -1,7 +1,7 @@
-"""Conversions in processes that are killed: at a time, or at one of their dealings with files.
+"""Run conversions in processes that are killed at a given time or file operation.
 
-One process imports the converter and compiles the codecs once; it forks for every conversion, so
-that a conversion starts at once and its death costs nothing.
+One process imports the converter and compiles the codecs once, then forks for each conversion, so
+that a conversion starts without delay and killing it loses no set-up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rdrr_converter.convert import convert
 from rdrr_format.errors import RdrrError
 
 FILE_EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
-"""Audit events of a process that changes files; renaming and replacing are one."""
+"""Audit events of operations that change files; a rename and a replacement are the same event."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Outcome:
     """How a conversion ended.
 
     Attributes:
-        killed: By SIGKILL.
-        error: Message of the error it ended with.
-        events: Dealings with files that it had.
-        seconds: How long it ran.
-        reused: Shards it did not write.
+        killed: Whether SIGKILL ended it.
+        error: Message of the error that ended it, if any.
+        events: Number of file operations that it performed.
+        seconds: Running time in seconds.
+        reused: Number of shards that were taken over instead of written.
     """
 
     killed: bool
@@ -44,7 +44,7 @@ class Outcome:
 
 
 class Converters:
-    """The process that forks; a context manager."""
+    """A context manager that owns the process that forks."""
 
     def __enter__(self) -> Converters:
         self._process = subprocess.Popen(
@@ -71,11 +71,11 @@ class Converters:
         """Run `convert` in a process of its own.
 
         Args:
-            source: As of `convert`.
-            destination: As of `convert`.
-            kill_after: Seconds after which it is killed.
-            kill_at: Dealing with files before which it is killed, counted from 1.
-            options: As of `convert`.
+            source: As for `convert`.
+            destination: As for `convert`.
+            kill_after: Time in seconds after which it is killed.
+            kill_at: Number, from 1, of the file operation before which it is killed.
+            options: As for `convert`.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -86,7 +86,10 @@ class Converters:
 
 
 def _serve() -> None:
-    """Take orders from stdin until it ends; the first is also carried out here, to compile."""
+    """Serve requests from stdin until it ends.
+
+    The first source is also converted in this process, which compiles the codecs before a fork.
+    """
     for number, line in enumerate(sys.stdin):
         source, destination, options, kill_after, kill_at = json.loads(line)
         if number == 0:

@@ -1,7 +1,7 @@
-"""An executor that launches few workgroups, each of which takes many items of a phase.
+"""An executor that launches few workgroups, each of which handles many items of a phase.
 
-It shows that phases do not know how they are launched: a workgroup calls the same function
-again and again, and what it keeps in workgroup memory must not outlive a call.
+It shows that phases do not depend on how they are launched: a workgroup calls the same function
+repeatedly, and its workgroup memory must carry nothing from one call to the next.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def looped(phase: Phase, rows: int, groups: int) -> Dispatch:
 
 
 class LoopingExecutor:
-    """See the module; `Executor` with a number of workgroups.
+    """An `Executor` that launches at most a given number of workgroups; see the module docstring.
 
     Args:
-        device: Where.
-        groups: Workgroups of a launch, at most.
+        device: The device to run on.
+        groups: Largest number of workgroups per launch.
     """
 
     def __init__(self, device: Device, groups: int = 3) -> None:

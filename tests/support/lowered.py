@@ -1,4 +1,4 @@
-"""The kernels of passes that are lowered without running, of models that differ in what matters."""
+"""Kernels of passes that are lowered without running, for models that differ in format or ops."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ EXPERTS = {
 }
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "Q4_K": {"dtype": "Q4_K", "layout": "row"},
-    "Q4_K column": {"dtype": "Q4_K", "layout": "column"},
+    "Q4_K column-major": {"dtype": "Q4_K", "layout": "column"},
     "Q4_K flat": {"dtype": "Q4_K", "layout": "flat"},
-    "Q6_K column": {"dtype": "Q6_K", "layout": "column"},
+    "Q6_K column-major": {"dtype": "Q6_K", "layout": "column"},
     **{dtype: {"dtype": dtype} for dtype in ("Q4_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0")},
     **{dtype: {"dtype": dtype} for dtype in ("F16", "BF16", "F32")},
     "experts in Q4_K": {"dtype": "Q4_K", "moe": EXPERTS},
-    "experts in Q6_K column": {"dtype": "Q6_K", "layout": "column", "moe": EXPERTS},
+    "experts in Q6_K column-major": {"dtype": "Q6_K", "layout": "column", "moe": EXPERTS},
     "experts in F16": {"dtype": "F16", "moe": EXPERTS},
 }
 ATTENTIONS: Mapping[str, Mapping[str, str]] = {
@@ -76,7 +76,7 @@ HINTS: Mapping[str, Mapping[str, str]] = {
 
 
 def empty_package(folder: Path, manifest: dict[str, Any]) -> Package:
-    """A package whose weights nobody reads."""
+    """Write and open a package whose weights are never read."""
     folder.mkdir()
     for shard in manifest["shards"]:
         np.zeros(shard["size"], np.uint8).tofile(folder / shard["filename"])
@@ -88,11 +88,11 @@ def empty_package(folder: Path, manifest: dict[str, Any]) -> Package:
 def kernels_of(
     package: Package, device: Device, policy: Policy, kv_dtype: str, fused: bool = True
 ) -> Iterator[Kernel]:
-    """Those of every pass of a sequence and of a batch."""
+    """Yield the kernels of every pass of a single sequence and of batches."""
     arena = DryRunArena(device)
     plan = Plan(package, device, arena, policy, context=CONTEXT, kv_dtype=kv_dtype, fused=fused)
     made = [plan.lowered(spec) for spec in PASSES]
-    if kv_dtype != "q8_0":  # of which a batch has no cache
+    if kv_dtype != "q8_0":  # batches do not support a cache in q8_0
         state = State.create(arena, CONTEXT, ring=4 * BATCHES[-1])
         cache = KvCache.allocate(arena, plan.graph, CONTEXT, kv_dtype, 3)
         made += [
@@ -105,7 +105,7 @@ def kernels_of(
 
 
 def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
-    """Those that sample a token of a single sequence and of each row of a batch."""
+    """Yield the kernels that sample tokens of a single sequence and of the rows of a batch."""
     arena = DryRunArena(device)
     state = State.create(arena, 4)
     options = SamplingParams(temperature=1.0, top_k=5, top_p=0.9)
@@ -122,7 +122,7 @@ def kernels_of_sampling(device: Device) -> Iterator[Kernel]:
 
 
 def kernels_of_loading(device: Device) -> Iterator[Kernel]:
-    """Those that bring matrices of every type into the form of the GPU, and a plain copy."""
+    """Yield the kernels that repack matrices of every type for the GPU, and a plain copy."""
     arena, shape = DryRunArena(device), (512, 512)
     made = list(copy(arena.empty("x", 1024), arena.empty("y", 1024), label="copy"))
     for name, form in FORMATS.items():

@@ -1,4 +1,4 @@
-"""Valid manifests and packages, small enough to be made in every test that spoils one."""
+"""Valid manifests and packages, small enough to build in every test that corrupts one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rdrr_format.layouts import geometry, parse_layout
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB, LAYERS = 64, 96, 4, 2, 16, 40, 2
 SHARD_SIZE = 32768
 TOKENIZER = '{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}'
-"""The smallest tokenizer that the library reads."""
+"""The smallest tokenizer that the tokenizers library accepts."""
 
 
 def tensor_shapes(layers: int = LAYERS) -> dict[str, tuple[int, ...]]:
-    """Names and logical shapes of a Llama-shaped model."""
+    """Return the tensor names and logical shapes of a Llama-like model."""
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCAB, HIDDEN)}
     for layer in range(layers):
         parts = {
@@ -39,7 +39,7 @@ def tensor_shapes(layers: int = LAYERS) -> dict[str, tuple[int, ...]]:
 
 
 def role_of(name: str) -> str:
-    """The role that the format gives such a tensor."""
+    """Return the role that the format assigns to a tensor of this name."""
     if "embed" in name:
         return "embedding"
     return "norm" if "norm" in name else "matmul"
@@ -49,7 +49,7 @@ _DTYPES = {"embedding": "F16", "norm": "F32", "matmul": "Q8_0"}
 
 
 def place(shapes: Mapping[str, tuple[int, ...]], layout: str = "row") -> tuple[dict[str, Any], int]:
-    """Tensor entries packed back to back into shards of `SHARD_SIZE`, and the bytes they take."""
+    """Return entries packed without gaps into shards of `SHARD_SIZE`, and their total bytes."""
     entries: dict[str, Any] = {}
     position = 0
     for name, shape in shapes.items():
@@ -83,7 +83,7 @@ def _byte_spans(position: int, size: int) -> dict[str, Any]:
 
 
 def valid_manifest(layers: int = LAYERS, layout: str = "row") -> dict[str, Any]:
-    """A manifest of the current generation that breaks no rule; its hashes belong to no file."""
+    """Return a manifest of the current version that breaks no rule; its hashes match no file."""
     tensors, total = place(tensor_shapes(layers), layout)
     sizes = [SHARD_SIZE] * (total // SHARD_SIZE) + [total % SHARD_SIZE] * (total % SHARD_SIZE > 0)
     return {
@@ -133,14 +133,14 @@ def valid_manifest(layers: int = LAYERS, layout: str = "row") -> dict[str, Any]:
 
 
 def spoiled(change: Any, base: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A copy of a valid manifest after `change` was called with it."""
+    """Return a copy of a valid manifest after passing it to `change`, which edits it in place."""
     manifest = copy.deepcopy(valid_manifest() if base is None else base)
     change(manifest)
     return manifest
 
 
 def payload(manifest: Mapping[str, Any], rng: np.random.Generator) -> bytes:
-    """Bytes of all shards in a row: random finite weights in every tensor's own type."""
+    """Return the concatenated bytes of all shards: random finite weights in each tensor's type."""
     stream = bytearray(sum(shard["size"] for shard in manifest["shards"]))
     for entry in manifest["tensors"].values():
         raw = _random_bytes(entry, rng)
@@ -169,7 +169,7 @@ def _random_bytes(entry: Mapping[str, Any], rng: np.random.Generator) -> bytes:
 def write_package(
     folder: Path, rng: np.random.Generator, manifest: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Write a package with random weights and true hashes; returns its manifest."""
+    """Write a package with random weights and correct hashes; return its manifest."""
     manifest = valid_manifest() if manifest is None else manifest
     folder.mkdir(parents=True, exist_ok=True)
     stream = payload(manifest, rng)
@@ -183,7 +183,7 @@ def write_package(
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> Path:
-    """Write only the manifest."""
+    """Write only the manifest of a package."""
     path = folder / "manifest.json"
     path.write_text(json.dumps(manifest), encoding="utf-8")
     return path

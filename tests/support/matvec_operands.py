@@ -1,7 +1,7 @@
 """Random operands of the decode pass's fused products, and those products in float64.
 
-Products in int8 are compared with products of the same inputs rounded as the kernel rounds them:
-one scale for each 16 inputs, before the common factor of a norm, and after the scales of a
+Products in int8 are compared with products of the same inputs, rounded as the kernel rounds them:
+with one scale per 16 inputs, before the common factor of a norm, and after the scales of a
 column-major matrix.
 """
 
@@ -25,7 +25,7 @@ F64 = npt.NDArray[np.float64]
 EPS = 1e-5
 
 GROUP = 16
-"""Inputs that share a scale when they are rounded to int8."""
+"""Number of inputs that share a scale when they are rounded to int8."""
 
 NEAR_TIE = 1e-3
 """Codes that are this near to the middle between two integers may be rounded either way.
@@ -68,12 +68,12 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Source:
-    """What a launch multiplies by.
+    """The input vector that a launch multiplies the matrices by.
 
     Attributes:
         operand: The input on the device.
         x: f32 [K], the input that is rounded.
-        factor: Factor of the products, that of a norm.
+        factor: Factor that a norm applies to the products; 1 without a norm.
     """
 
     operand: Input
@@ -141,7 +141,7 @@ class Operands:
 
         parts *= self.away_from_ties(joined(), matrices).reshape(heads, 1, head_dim)
         x = joined()
-        parts[:, live:] = np.nan  # what was there before must not matter
+        parts[:, live:] = np.nan  # stale contents must not matter
         upload = self.bench.upload
         return Source(Input(upload(parts), AttentionSplits(upload(stats), splits, head_dim)), x)
 
@@ -170,8 +170,8 @@ def _near_ties(x: F32, matrices: list[Matrix]) -> npt.NDArray[np.bool_]:
 def column_scales(name: str, raw: npt.NDArray[np.uint8], shape: tuple[int, int]) -> tuple[F32, F64]:
     """Return scales and offsets [N, K] of a column-major matrix.
 
-    Offsets are what codes of zero stand for. Scales are what codes of one stand for where the
-    minimums are zero.
+    Offsets are the values that codes of zero decode to. Scales are the values that codes of one
+    decode to if the minimums are zero.
     """
     fields, kind, (n, k) = BLOCK_FIELDS[name], DTYPES[name], shape
     zeros = raw.reshape(k, -1, kind.block_bytes).copy()

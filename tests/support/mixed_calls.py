@@ -1,4 +1,4 @@
-"""Calls that many threads make on one model; each checks that its text is as it is alone."""
+"""Calls that many threads make on one model; each checks its text against that of a single call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Call = Callable[[Model, str, str], None]
 
 
 def texts_of(model: Model) -> dict[str, str]:
-    """Return what each prompt gives alone."""
+    """Return the text that each prompt gives when no other call runs."""
     return {prompt: model.generate(prompt, max_tokens=TOKENS).read() for prompt in PROMPTS}
 
 
@@ -29,10 +29,10 @@ def in_threads(
     """Make calls in several threads at once.
 
     Args:
-        model: Whose.
-        texts: What each prompt gives alone.
-        seeds: One for each thread; it decides which calls.
-        rounds: Calls of a thread.
+        model: The model that all threads share.
+        texts: The text that each prompt gives when no other call runs.
+        seeds: One random seed per thread, which decides the calls that it makes.
+        rounds: Number of calls per thread.
     """
 
     def work(seed: int) -> None:
@@ -54,13 +54,13 @@ def reads_piece_by_piece(model, prompt, text):
     assert "".join(model.generate(prompt, max_tokens=TOKENS, interval=1)) == text
 
 
-def gives_up(model, prompt, text):
+def closes_early(model, prompt, text):
     with_some = model.generate(prompt, max_tokens=TOKENS, interval=2)
     assert text.startswith("".join(islice(with_some, 2)))
     with_some.close()
 
 
-def forgets(model, prompt, text):
+def drops_without_closing(model, prompt, text):
     assert text.startswith(next(model.generate(prompt, max_tokens=TOKENS, interval=2)))
 
 
@@ -72,12 +72,12 @@ def starts_another_meanwhile(model, prompt, text):
         next(unfinished)
 
 
-def takes_a_batch(model, prompt, text):
+def generates_a_batch(model, prompt, text):
     found = model.generate_batch([prompt, *PROMPTS[:2]], max_tokens=TOKENS)
     assert found[0].text == text
 
 
-def goes_on_in_a_session(model, prompt, text):
+def continues_a_session(model, prompt, text):
     session = model.session(prompt)
     session.generate(max_tokens=TOKENS // 2).read()
     session.generate(max_tokens=TOKENS - TOKENS // 2).read()
@@ -103,11 +103,11 @@ def samples(model, prompt, text):
 CALLS: tuple[Call, ...] = (
     generates,
     reads_piece_by_piece,
-    gives_up,
-    forgets,
+    closes_early,
+    drops_without_closing,
     starts_another_meanwhile,
-    takes_a_batch,
-    goes_on_in_a_session,
+    generates_a_batch,
+    continues_a_session,
     scores,
     samples,
 )

@@ -1,4 +1,4 @@
-"""Servers that speak S3 and Google's protocol, in this process, and putting folders on them."""
+"""In-process servers for the protocols of S3 and Google Cloud Storage, and uploads to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUCKET = "bucket"
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """A server with an empty bucket that clients of this process find; gives the bucket's URL."""
+    """Run an S3 server with an empty bucket for this process's clients; yield the bucket's URL."""
     import pytest
     from moto.server import ThreadedMotoServer
 
@@ -22,7 +22,7 @@ def s3_server() -> Iterator[str]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    # What earlier servers of this process held is forgotten.
+    # Drop the contents of earlier servers of this process.
     urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
@@ -40,14 +40,14 @@ def s3_server() -> Iterator[str]:
 
 @contextmanager
 def gs_server() -> Iterator[str]:
-    """The same with Google's protocol, which its emulator knows as JSON over HTTP alone."""
+    """Run a Google Cloud Storage server, whose emulator supports only JSON over HTTP."""
     import fsspec
     import pytest
     from gcp_storage_emulator.server import create_server
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET)
     with pytest.MonkeyPatch.context() as patch:
-        # Read when the client is imported: its way over gRPC wants certificates.
+        # The client reads this when it is imported; its gRPC path would need certificates.
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         from gcsfs import GCSFileSystem
 
@@ -61,7 +61,7 @@ def gs_server() -> Iterator[str]:
 
 
 def upload(folder: Path, url: str) -> str:
-    """Put the files of a folder under a URL, through the client alone; gives the URL."""
+    """Upload the files of a folder to a URL with the client library; return the URL."""
     from fsspec.core import url_to_fs
 
     fs, root = url_to_fs(url)
@@ -71,7 +71,7 @@ def upload(folder: Path, url: str) -> str:
 
 
 def contents(url: str) -> dict[str, bytes]:
-    """What is under a URL, by name; nothing where there is no such folder."""
+    """Return the files under a URL by name; empty if there is no such folder."""
     from fsspec.core import url_to_fs
 
     fs, root = url_to_fs(url)
@@ -80,5 +80,5 @@ def contents(url: str) -> dict[str, bytes]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What is in a folder, by name."""
+    """Return the contents of the files in a folder by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}

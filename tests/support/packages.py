@@ -1,7 +1,7 @@
-"""Packages of random weights to a given tensor table, written without the converter.
+"""Packages with random weights for a given tensor table, written without the converter.
 
-Block types get random bits under small scales, so that padded lanes hold values other than zero,
-as in packages of other writers. Hashes are left as they are: opening a package checks none.
+Block types get random bits with small scales, so that the padding holds values other than zero,
+as in packages of other writers. Hashes are not computed, because opening a package checks none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB, LAYERS = 384, 512, 4, 2, 64, 300, 2
 CONTEXT = 512
 SCALES = {"Q4_K": (0, 2), "Q6_K": (208,), "Q8_0": (0,), "Q5_0": (0,), "Q5_K": (0, 2)}
-"""Where the f16 scales of a block are."""
+"""Byte offsets of the f16 scales of a block, by type."""
 
 LARGEST_SCALE = {"Q4_K": 1e-4, "Q6_K": 3e-5, "Q8_0": 5e-4, "Q5_0": 2e-3, "Q5_K": 5e-5}
 
@@ -38,9 +38,9 @@ def llama_manifest(
     moe: Mapping[str, Any] | None = None,
     head_dim: int = HEAD_DIM,
 ) -> dict[str, Any]:
-    """A two-layer Llama with K of 384, which is no multiple of 256, and a tied head.
+    """Return the manifest of a two-layer Llama with K = 384, no multiple of 256, and a tied head.
 
-    With `moe`, a `moeConfig`, the second layer has experts in Qwen's spelling.
+    With `moe`, a `moeConfig`, the second layer has experts with Qwen's tensor names.
     """
     widths = {"q_proj": HEADS, "k_proj": KV_HEADS, "v_proj": KV_HEADS}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
@@ -127,7 +127,7 @@ def _table(
 def write_random_package(
     folder: Path, manifest: Mapping[str, Any], rng: np.random.Generator
 ) -> Package:
-    """Write shards at random to the manifest's tensor table, and open the package."""
+    """Write shards with random weights for the manifest's tensor table, and open the package."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [np.zeros(shard["size"], np.uint8) for shard in manifest["shards"]]
     for entry in manifest["tensors"].values():
@@ -148,7 +148,7 @@ def write_random_package(
 
 
 def random_bytes(entry: Mapping[str, Any], rng: np.random.Generator) -> Bytes:
-    """Stored bytes of one tensor: norms about one, matrices small enough to keep logits finite."""
+    """Return random stored bytes: norms about 1, matrices small enough for finite logits."""
     kind, size = parse_dtype(entry["dtype"]), entry["size"]
     if kind.is_block:
         blocks = rng.integers(0, 256, (size // kind.block_bytes, kind.block_bytes), dtype=np.uint8)
@@ -158,7 +158,7 @@ def random_bytes(entry: Mapping[str, Any], rng: np.random.Generator) -> Bytes:
             blocks[:, at : at + 2] = (scales * signs).astype("<f2")[:, None].view(np.uint8)
         return blocks.reshape(-1)
     if kind.name == "F16" and len(entry["shape"]) == 2:
-        # Random signs and mantissas under exponents of -6: quick, for embeddings are large.
+        # Random signs and mantissas with an exponent of -6; fast, because embeddings are large.
         bits = rng.integers(0, 1 << 16, size // 2, dtype=np.uint16)
         return ((bits & 0x83FF) | 0x2400).astype("<u2").view(np.uint8)
     values = (1.0 + 0.1 * rng.standard_normal(size // kind.block_bytes)).astype("<f4")

@@ -1,8 +1,8 @@
-"""Weights quantized the way other programs store them, written from the formats' descriptions.
+"""Weights quantized in the formats of other programs, written from their descriptions.
 
-Every function gives the tensors of one module and the float32 weights [N, K] that they stand for,
-computed before anything is packed. Packing goes bit by bit, so that it shares nothing with what
-reads it.
+Every function returns the tensors of one module and the float32 weights [N, K] that they encode,
+computed before anything is packed. Packing works bit by bit, so that it shares no code with the
+readers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Parts = dict[str, Any]
 Quantize = Callable[[np.ndarray, np.random.Generator], tuple[Parts, np.ndarray]]
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which of eight columns lies in each place of a word, lowest first."""
+"""For each position in a word, lowest bits first, which of its eight columns is stored there."""
 
 
 def pack(values: np.ndarray, bits: int) -> np.ndarray:
-    """Unsigned values [rows, n] as int32 words, lowest bits first, the last word filled up."""
+    """Pack unsigned values [rows, n] into int32 words, lowest bits first; pad the last word."""
     stream = (values[..., None].astype(np.uint32) >> np.arange(bits, dtype=np.uint32)) & 1
     stream = stream.reshape(values.shape[0], -1)
     stream = np.pad(stream, ((0, 0), (0, -stream.shape[1] % 32)))
@@ -32,9 +32,9 @@ def pack(values: np.ndarray, bits: int) -> np.ndarray:
 def grouped(
     weight: np.ndarray, bits: int, index: np.ndarray, *, symmetric: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Values [N, K], scales (float16) and zero points [N, groups], and what they stand for.
+    """Return values [N, K], float16 scales and zero points [N, groups], and dequantized weights.
 
-    Zero points are at least 1, as the first version of GPTQ needs.
+    Zero points are at least 1, because version 1 of GPTQ stores them less one.
     """
     count, top = int(index.max()) + 1, (1 << bits) - 1
     scales = np.empty((weight.shape[0], count), np.float16)
@@ -61,7 +61,7 @@ def gptq(
     version: int = 1,
     listed: bool = True,
 ) -> Quantize:
-    """GPTQ: values packed along K, zero points less one in version 1, maybe in any order."""
+    """Quantize as GPTQ: packed along K, zero points less one in version 1, optional act-order."""
 
     def quantize(weight: np.ndarray, rng: np.random.Generator) -> tuple[Parts, np.ndarray]:
         index = np.arange(weight.shape[1]) // group
@@ -81,7 +81,7 @@ def gptq(
 
 
 def awq(group: int = 64, *, symmetric: bool = False) -> Quantize:
-    """AWQ gemm: values packed along N, the columns of each eight in AWQ's order."""
+    """Quantize as AWQ gemm: packed along N, each eight columns in AWQ's order."""
 
     def order(values: np.ndarray) -> np.ndarray:
         return values.reshape(values.shape[0], -1, 8)[:, :, AWQ_ORDER].reshape(values.shape)
@@ -98,7 +98,7 @@ def awq(group: int = 64, *, symmetric: bool = False) -> Quantize:
 
 
 def packed(group: int = 64, *, symmetric: bool = False) -> Quantize:
-    """compressed-tensors pack-quantized: values packed along K, zero points along N."""
+    """Quantize as compressed-tensors pack-quantized: values packed along K, zero points along N."""
 
     def quantize(weight: np.ndarray, _: np.random.Generator) -> tuple[Parts, np.ndarray]:
         index = np.arange(weight.shape[1]) // group
@@ -118,9 +118,9 @@ def packed(group: int = 64, *, symmetric: bool = False) -> Quantize:
 def fp8(
     rows: int, columns: int, part: str = "weight_scale_inv", scales: str = "float32"
 ) -> Quantize:
-    """fp8 with a scale for each tile of rows and columns; 0 for all of them.
+    """Quantize to fp8 with one scale per tile of rows x columns; 0 means all rows or columns.
 
-    The values are rounded, and read back, by torch.
+    Torch rounds the values and reads them back.
     """
 
     def quantize(weight: np.ndarray, _: np.random.Generator) -> tuple[Parts, np.ndarray]:

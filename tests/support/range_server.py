@@ -1,4 +1,4 @@
-"""A web server's handler that honours range requests, which the standard library's does not."""
+"""A web server that honours range requests, which the standard library's does not."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    """Files, without a log."""
+    """A file server that writes no log."""
 
     def log_message(self, *arguments: Any) -> None:
         pass
 
 
 class RangeHandler(QuietHandler):
-    """Files, whole or in parts."""
+    """A file server that honours range requests."""
 
     def end_headers(self) -> None:
         self.send_header("Accept-Ranges", "bytes")
@@ -42,7 +42,7 @@ class RangeHandler(QuietHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """A server of a folder, with range requests; gives its URL."""
+    """Serve a folder with range requests; yield its URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Safetensors files and Llama checkpoints written by hand, without torch: fast, and breakable."""
+"""Safetensors files and Llama checkpoints written without torch: fast, and easy to corrupt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LLAMA_CONFIG = {
 
 
 def to_stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values as a file stores them; BF16 (as uint16) by truncation."""
+    """Convert float32 values to the stored type; BF16 (as uint16) by truncation."""
     values = np.asarray(values, np.float32)
     if dtype == "BF16":
         return (values.view(np.uint32) >> 16).astype("<u2")
@@ -39,7 +39,7 @@ def to_stored(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def from_stored(values: np.ndarray) -> np.ndarray:
-    """The float32 values of what `to_stored` gave."""
+    """Return the float32 values of an array that `to_stored` returned."""
     if values.dtype == np.uint16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32)
@@ -62,13 +62,13 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def write_raw(path: Path, header: object, data: bytes = b"") -> None:
-    """Write any header, true or not."""
+    """Write a file with any header, correct or not."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
 def llama_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a Llama checkpoint with an untied head."""
+    """Return the shape of every tensor of a Llama checkpoint with an untied head."""
     hidden, inner, vocab = (
         config[key] for key in ("hidden_size", "intermediate_size", "vocab_size")
     )
@@ -94,7 +94,7 @@ def llama_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def llama_tensors(
     rng: np.random.Generator, dtype: str = "BF16", **overrides: Any
 ) -> dict[str, np.ndarray]:
-    """Random stored tensors of such a checkpoint."""
+    """Return random tensors for `llama_shapes`, in the stored type."""
     shapes = llama_shapes({**LLAMA_CONFIG, **overrides})
     return {
         name: to_stored(rng.standard_normal(shape, np.float32), dtype)
@@ -105,7 +105,7 @@ def llama_tensors(
 def write_llama(
     folder: Path, tensors: Mapping[str, np.ndarray], *, shards: int = 1, **overrides: Any
 ) -> Path:
-    """Write a checkpoint's folder: config, weights (sharded when `shards` > 1), tokenizer."""
+    """Write a checkpoint: configuration, weights (sharded if `shards` > 1), tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({**LLAMA_CONFIG, **overrides}))
     vocab = {f"t{index}": index for index in range(300)}

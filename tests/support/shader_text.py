@@ -1,4 +1,4 @@
-"""Reading back what a module that was made for a launch declares and writes."""
+"""Parse what a generated WGSL module declares and writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bindings(source: str) -> tuple[Binding, ...]:
 
 
 Type = str | dict[str, str]
-"""A type as it is written, or the fields of a structure."""
+"""A type as it is spelled in WGSL, or the fields of a structure."""
 
 _SHARED = re.compile(r"var<(?:workgroup|storage,\s*read_write)>\s*(\w+)\s*:\s*([^;]+);")
 _ALIAS = re.compile(r"\balias\s+(\w+)\s*=\s*([^;]+);")
@@ -49,7 +49,7 @@ def component_writes(source: str) -> tuple[str, ...]:
         source: A module without template syntax.
 
     Returns:
-        What is assigned to, e.g. `tile[i / 4u][i % 4u]`.
+        The left-hand sides of the assignments, e.g. `tile[i / 4u][i % 4u]`.
     """
     text = re.sub(r"//[^\n]*", "", source)
     types = {**dict(_ALIAS.findall(text)), **_structs(text)}
@@ -88,7 +88,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _selected(types: Mapping[str, Type], kind: Type, accessors: Sequence[str]) -> str:
-    """Return whether accessors select a `vector`, a `component` of one, or an `other` thing."""
+    """Return whether accessors select a `vector`, a `component` of one, or something `other`."""
     while isinstance(kind, str) and kind.strip() in types:
         kind = types[kind.strip()]
     if isinstance(kind, str) and kind.strip().startswith("vec"):

@@ -1,4 +1,4 @@
-"""A manifest of one shard as one of several."""
+"""Split the single shard of a manifest into several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few ops of the graph, computed by the phases that they are lowered to and by the reference."""
+"""Compute a few graph ops by the phases that they are lowered to and by the reference."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ ROPE = RopeSpec(1e4, HEAD_DIM, HEAD_DIM)
 
 @dataclass(frozen=True)
 class Example:
-    """Ops that follow each other, and the values that they read of others.
+    """Consecutive ops and the external values that they read.
 
     Attributes:
-        ops: The last one's value is looked at.
-        widths: Elements of a row of each value that none of the ops writes.
+        ops: The ops in order; the value of the last one is compared.
+        widths: Row width in elements of each value that none of the ops writes.
     """
 
     ops: tuple[Op, ...]
@@ -45,7 +45,7 @@ class Example:
 
     @property
     def graph(self) -> Graph:
-        """Return a graph that has these ops alone."""
+        """Return a graph that consists of these ops."""
         return Graph(self.ops, (ROPE,), 1, 0, KV_HEADS, HEAD_DIM, VOCAB, CONTEXT)
 
 
@@ -55,8 +55,8 @@ class Operands:
 
     Attributes:
         tokens: Token ids of the rows.
-        values: By name, f32 [rows, width].
-        weights: By name, f32.
+        values: External values by name, f32 [rows, width].
+        weights: Weights by name, f32.
     """
 
     tokens: Sequence[int]
@@ -65,7 +65,7 @@ class Operands:
 
     @staticmethod
     def random(example: Example, rows: int, rng: np.random.Generator) -> Operands:
-        """Return operands of some rows; products with the weights are of the size of the values."""
+        """Return random operands; the weights are scaled so that products stay near 1."""
         weights = [use for op in example.ops for use in uses(op)]
         return Operands(
             rng.integers(0, VOCAB, rows).tolist(),
@@ -78,7 +78,7 @@ class Operands:
 
 
 class _Weights:
-    """What `load_weights` reads of a package, all in F32."""
+    """The part of a package that `load_weights` reads, with all weights in F32."""
 
     def __init__(self, weights: Mapping[str, F32]) -> None:
         self._weights = weights
@@ -95,7 +95,7 @@ class _Weights:
 
 
 def by_phases(bench: Bench, example: Example, operands: Operands) -> F32:
-    """Return the value of the last op, [rows, width], computed by the phases of all of them."""
+    """Return the value of the last op, [rows, width], computed on the device by phases."""
     rows, graph = len(operands.tokens), example.graph
     check_fields(example.ops)
     preferences = Preferences(resolve({}), software=True)

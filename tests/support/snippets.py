@@ -1,4 +1,4 @@
-"""Snippets of README and docs: what a page shows, and which of it can be run here.
+"""The code snippets of README and docs, and which of them can be run here.
 
 A block fenced as `bash` or `python` is run. A block fenced as `py` is a fragment of a program, and
 is parsed. Any other block is read only: where a line calls a command, the command, its flags and
@@ -57,7 +57,7 @@ class Snippet:
         """Yield the words of each line that calls a program of `PROGRAMS`; the rest is output."""
         for command in self.commands():
             if command.split()[0] in PROGRAMS:
-                # Remarks stand behind a number sign, or in a column of their own.
+                # Remarks follow a number sign or stand in a column of their own.
                 yield shlex.split(re.split(r"\s{3,}", command)[0], comments=True)
 
 

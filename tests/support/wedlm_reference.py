@@ -1,7 +1,7 @@
-"""WeDLM's decoding in NumPy, in float64 and straight from its definition, to hold ours to.
+"""A reference of WeDLM's decoding in NumPy, in float64 and straight from its definition.
 
-The model is a Llama given by its tensors; rows come in physical order with positions of their own,
-and each pass says how many rows it had and how many masks it filled.
+The model is a Llama given by its tensors. Rows are in physical order with explicit positions, and
+each pass records how many rows it had and how many masks it filled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F64 = np.float64
 
 @dataclass
 class Llama:
-    """Weights by name; sizes from a manifest's architecture."""
+    """A Llama in float64: weights by name, and sizes from a manifest's architecture."""
 
     weights: dict[str, Any]
     heads: int
@@ -92,7 +92,7 @@ class Llama:
 
 
 def picks(logits):
-    """Likeliest ids and entropies in nats."""
+    """Return the argmax ids and the entropies in nats of the rows of logits."""
     below = logits - logits.max(-1, keepdims=True)
     weights = np.exp(below)
     total = weights.sum(-1)
@@ -101,14 +101,14 @@ def picks(logits):
 
 @dataclass
 class Result:
-    """The text, and for each pass its rows, the ids it committed and the masks it filled."""
+    """The decoded ids, and for each pass its rows, the ids it committed and the masks it filled."""
 
     ids: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     committed: list[list[int]] = field(default_factory=list)
     filled: list[int] = field(default_factory=list)
     closest: float = np.inf
-    """How near an entropy came to a decision, or the second logit to the first."""
+    """Smallest distance of an entropy from a decision, or of the second logit from the first."""
 
 
 def decode(
@@ -123,7 +123,7 @@ def decode(
     stops: Sequence[int] = (),
     cap: int | None = None,
 ) -> Result:
-    """The definition, step by step."""
+    """Decode a prompt by WeDLM's definition, one pass per step."""
     result = Result()
     length = len(prompt)
     model.forward(prompt, np.arange(length), 0)
@@ -147,18 +147,18 @@ def decode(
             if token in stops or len(result.ids) == max_tokens:
                 return result
         tokens, masked = tokens[ready:], masked[ready:]
-        open_places = [at for at, one in enumerate(masked) if one]
-        if not open_places:
+        open_slots = [at for at, one in enumerate(masked) if one]
+        if not open_slots:
             continue
         ids, entropy = picks(logits[len(known) :])
-        raised = entropy + slope * (np.array(open_places) - open_places[0])
+        raised = entropy + slope * (np.array(open_slots) - open_slots[0])
         chosen = [] if tau is None else np.flatnonzero(raised < tau)[:cap].tolist()
         chosen = chosen or [int(raised.argmin())]
         result.closest = min(result.closest, _margin(logits[len(known) :], raised, tau))
         result.filled.append(len(chosen))
         for index in chosen:
-            tokens[open_places[index]] = int(ids[index])
-            masked[open_places[index]] = False
+            tokens[open_slots[index]] = int(ids[index])
+            masked[open_slots[index]] = False
 
 
 def _margin(logits, raised, tau: float | None) -> float:

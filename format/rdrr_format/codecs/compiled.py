@@ -24,8 +24,6 @@ import numba
 import numpy as np
 from numba.core import event
 
-from rdrr_format.codecs.compilation import announce_compilation
-
 _LOG = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -46,9 +44,10 @@ IN_RANGE = np.float32(4194303.0)
 
 
 class _CompilationLog(event.Listener):
-    """Logs each function of this project that numba compiles; those in its cache are not compiled.
+    """Logs each function of this project that numba compiles, at level INFO.
 
-    The first conversion after an installation spends most of its first seconds so.
+    Functions that come from the cache are not compiled. The first conversion after an installation
+    spends most of its first seconds compiling.
     """
 
     def on_start(self, event: Any) -> None:
@@ -74,30 +73,22 @@ def compiled(function: _Function) -> _Function:
         made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba found no folder that it may write its cache to
         made = numba.njit(nogil=True, error_model="numpy")(function)
-    _watch_cache(made, function.__name__)
+    _tolerate_a_full_disk(made)
     return made  # type: ignore[return-value]
 
 
-def _watch_cache(made: Any, name: str) -> None:
-    """Announce what the cache does not hold, and ignore that it cannot be written (a full disk)."""
+def _tolerate_a_full_disk(made: Any) -> None:
+    """Ignore that the cache cannot be written; each process then compiles anew."""
     cache = getattr(made, "_cache", None)
-    load = getattr(cache, "load_overload", None)
     save = getattr(cache, "save_overload", None)
-    if cache is None or load is None or save is None:
+    if cache is None or save is None:
         # Another version of numba may lack these private attributes.
         return
-
-    def load_or_announce(*given: Any) -> Any:
-        found = load(*given)
-        if found is None:
-            announce_compilation(name)
-        return found
 
     def try_to_save(*given: Any) -> None:
         with suppress(OSError):
             save(*given)
 
-    cache.load_overload = load_or_announce
     cache.save_overload = try_to_save
 
 
