@@ -15,7 +15,7 @@ from typing import Any
 from rdrr_format.errors import ConversionError
 
 from rdrr_converter.architectures import ArchitectureRule, Config, states_another_family
-from rdrr_converter.architectures._harmless import is_harmless
+from rdrr_converter.architectures._harmless import is_harmless, is_harmless_in_rope
 
 _SHOWN_CHARACTERS = 60
 
@@ -64,13 +64,15 @@ def check_unread(
 
 def _unread(config: Config, rule: ArchitectureRule) -> dict[str, Any]:
     """Return the values of the keys that were not read and are not harmless, by their paths."""
-    found = {}
-    for path, key, value in config.unread():
-        if not path and key in rule.stated_by_tensors:
-            continue
-        if not is_harmless(key, value, in_rope=bool(path)):
-            found[f"{path}.{key}" if path else key] = value
-    return found
+    return {
+        f"{path}.{key}" if path else key: value
+        for path, key, value in config.unread()
+        if not (
+            is_harmless_in_rope(key, value)
+            if path
+            else key in rule.stated_by_tensors or is_harmless(key, value, config.values)
+        )
+    }
 
 
 def _shown(value: Any) -> str:

@@ -229,10 +229,12 @@ def test_a_configuration_with_all_keys_that_transformers_knows_is_accepted(tmp_p
 
 def test_no_key_is_in_the_table_twice_and_a_flag_is_no_number():
     assert not HARMLESS & HARMLESS_AT.keys()
-    assert is_harmless("partial_rotary_factor", 1)
-    assert not is_harmless("partial_rotary_factor", True)
-    assert not is_harmless("num_experts", False)
-    assert not is_harmless("layer_types", [])
+    assert is_harmless("partial_rotary_factor", 1, {})
+    assert not is_harmless("partial_rotary_factor", True, {})
+    assert not is_harmless("num_experts", False, {})
+    assert not is_harmless("layer_types", [], {})
+    assert is_harmless("sliding_window_size", 8, {"sliding_window": 8})
+    assert not is_harmless("sliding_window_size", 8, {"sliding_window": 9})
 
 
 def test_a_model_that_the_gpu_cannot_run_is_noted(tmp_path, rng):

@@ -24,6 +24,7 @@ HARMLESS: frozenset[str] = frozenset(
         "auto_map",
         "dtype",
         "finetuning_task",
+        "is_llama_config",
         "language",
         "model_name",
         "output_attentions",
@@ -34,6 +35,7 @@ HARMLESS: frozenset[str] = frozenset(
         "tokenizer_class",
         "torch_dtype",
         "torchscript",
+        "transformers.js_config",
         "transformers_version",
         "unsloth_fixed",
         "unsloth_version",
@@ -54,11 +56,15 @@ HARMLESS: frozenset[str] = frozenset(
         "hidden_dropout_prob",
         "initializer_factor",
         "initializer_range",
+        "neftune_noise_alpha",
         "output_router_logits",
         "resid_pdrop",
         "residual_dropout",
         "router_aux_loss_coef",
         "router_jitter_noise",
+        # limits of a tokenizer or of training; the context is max_position_embeddings
+        "max_sequence_length",
+        "model_max_length",
         # classifiers
         "id2label",
         "label2id",
@@ -127,13 +133,17 @@ HARMLESS: frozenset[str] = frozenset(
 
 HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
+        "activation": ("swiglu",),  # beside hidden_act in Falcon 3
         "add_cross_attention": (False,),
         "attention_bias": (False,),
         "attention_out_bias": (False,),
+        "full_attn_mod": (1,),  # Phi-4 mini, as interpolate_factor
         "hidden_act": ("gelu", "gelu_pytorch_tanh"),  # unread where it is always the tanh form
         "hidden_activation": ("gelu_pytorch_tanh",),
+        "interpolate_factor": (1,),
         "is_decoder": (False, True),
         "is_encoder_decoder": (False,),
+        "lm_head_bias": (False,),
         "mlp_bias": (False,),
         "mlp_only_layers": ([],),
         "num_experts": (0,),  # a dense model
@@ -142,12 +152,20 @@ HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "partial_rotary_factor": (1.0,),
         "pruned_heads": ({},),
         "qkv_bias": (False,),
+        "rope_interleaved": (False,),  # SmolLM2
+        "shared_expert_intermediate_size": (0,),
         "tie_encoder_decoder": (False,),
         "use_bidirectional_attention": (False,),
+        "use_mrope": (False,),  # Qwen 2.5
         "use_sliding_window": (False,),
     }
 )
 """Keys that are harmless with one of these values."""
+
+HARMLESS_COPIES: Mapping[str, str] = MappingProxyType(
+    {"sliding_window_size": "sliding_window"}  # Gemma 2
+)
+"""Keys that are harmless if they have the same value as another key, which is read."""
 
 ROPE_HARMLESS: frozenset[str] = frozenset(
     (
@@ -171,19 +189,31 @@ ROPE_HARMLESS_AT: Mapping[str, tuple[object, ...]] = MappingProxyType(
 """Keys inside `rope_parameters` and `rope_scaling` that are harmless with one of these values."""
 
 
-def is_harmless(key: str, value: object, *, in_rope: bool = False) -> bool:
+def is_harmless(key: str, value: object, config: Mapping[str, object]) -> bool:
     """Return whether a key that no rule reads cannot change what the model computes.
 
     Args:
         key: Name of the key.
         value: Its value.
-        in_rope: Whether the key is in `rope_parameters` or `rope_scaling`.
+        config: The configuration.
     """
-    any_value, at = (ROPE_HARMLESS, ROPE_HARMLESS_AT) if in_rope else (HARMLESS, HARMLESS_AT)
-    if value is None or key in any_value:
+    if value is None or key in HARMLESS:
         return True
-    if not in_rope and key == "layer_types":  # unread where no layer can have a window
+    if key in HARMLESS_COPIES:
+        return value == config.get(HARMLESS_COPIES[key])
+    if key == "layer_types":  # unread where no layer can have a window
         return isinstance(value, list) and set(map(str, value)) == {"full_attention"}
+    return _is_one_of(value, HARMLESS_AT.get(key, ()))
+
+
+def is_harmless_in_rope(key: str, value: object) -> bool:
+    """Return whether an unread key of `rope_parameters` or `rope_scaling` changes nothing."""
+    at = ROPE_HARMLESS_AT.get(key, ())
+    return value is None or key in ROPE_HARMLESS or _is_one_of(value, at)
+
+
+def _is_one_of(value: object, harmless: tuple[object, ...]) -> bool:
     # 1 == True in Python, but not in a configuration.
-    alike = (one for one in at.get(key, ()) if isinstance(one, bool) == isinstance(value, bool))
-    return value in list(alike)
+    return any(
+        value == one and isinstance(one, bool) == isinstance(value, bool) for one in harmless
+    )

@@ -42,6 +42,25 @@ def window_above(key: str) -> Callable[[Config], tuple[str, ...]]:
     return read
 
 
+def alternating_below(key: str) -> Callable[[Config], tuple[str, ...]]:
+    """Rule: even layers below index `key` have a window if `use_sliding_window` (Qwen 2 MoE)."""
+
+    def read(config: Config) -> tuple[str, ...]:
+        stated = _stated(config)
+        if not config.flag("use_sliding_window") or not config.get("sliding_window"):
+            return (FULL,) * config.layers
+        if stated is not None:
+            return stated
+        end = config.get(key)
+        if type(end) is not int or end < 0:
+            raise config.fault(key, "a number of layers", end)
+        return tuple(
+            FULL if layer % 2 or layer >= end else SLIDING for layer in range(config.layers)
+        )
+
+    return read
+
+
 def every_nth_full(key: str) -> Callable[[Config], tuple[str, ...]]:
     """Rule: every n-th layer has full attention, where n is the value of a key (Gemma 3).
 

@@ -65,11 +65,6 @@ def examine_tokenizer(content: bytes, manifest: Manifest) -> Iterator[Finding]:
             f"{len(beyond)} added tokens have no row in the embedding; text must not contain them"
         )
         yield Finding(FIELD, message, f"at most {rows - 1}", max(beyond), "warning")
-    tokens = {*own.values(), *added.values()}
-    for eos in manifest.eos_token_ids:
-        if 0 <= eos < rows and eos not in tokens:  # other ids break the rule of the manifest
-            message = f"the end-of-sequence id {eos} is no token, so generation may not stop"
-            yield Finding("eos_token_id", message, "the id of a token", eos, "warning")
 
 
 def _is_bare_vocabulary(content: bytes) -> bool:
