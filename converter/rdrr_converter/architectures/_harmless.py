@@ -22,6 +22,7 @@ HARMLESS: frozenset[str] = frozenset(
         "model_type",
         "attn_implementation",
         "auto_map",
+        "compression_config",  # read with the weights, as quantization_config
         "dtype",
         "finetuning_task",
         "is_llama_config",
